@@ -1,0 +1,75 @@
+# Everything a fresh clone needs. `make` alone lists the targets.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+# Where `make profile` writes its report.
+PROFILE_OUT ?= tmp/profile-output/demo
+# Workers of the test run.
+JOBS ?= 2
+CHECKED := src tests benchmarks tools
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup profile test lint bench bundle clean
+
+help:
+	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
+	@echo 'make profile   the main job: a full report in $(PROFILE_OUT) (PROFILE_OUT=... to change)'
+	@echo 'make test      set up, lint, run all tests (JOBS=... workers)'
+	@echo 'make lint      ruff, mypy and the import contracts'
+	@echo 'make bench     measure the speed of `llm-perf report` (BENCH_ARGS="--large" for ten million kernels)'
+	@echo 'make bundle    dist/bundle: everything to install on a machine with no network'
+	@echo 'make clean     remove .venv, dist, caches and benchmark data; runs under tmp/ stay'
+
+setup: $(STAMP)
+	@:
+
+# A name on PATH proves nothing: version managers put shims there that only print "command not found".
+# So each candidate is run, and the first that answers as Python 3.11 or 3.12 with venv is taken.
+$(STAMP): pyproject.toml
+	@set -e; \
+	usable='import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; \
+	if [ -z '$(PYTHON)' ] && $(BIN)/python -c "$$usable" >/dev/null 2>&1; then \
+		: 'keep the environment that is there'; \
+	else \
+		chosen=''; \
+		for candidate in $(if $(PYTHON),'$(PYTHON)',python3.12 python3.11 python3); do \
+			if "$$candidate" -c "$$usable" >/dev/null 2>&1; then chosen="$$candidate"; break; fi; \
+		done; \
+		if [ -z "$$chosen" ]; then \
+			echo 'make setup: no usable Python found (tried: $(if $(PYTHON),$(PYTHON),python3.12 python3.11 python3)).' >&2; \
+			echo 'Needed: Python 3.11 or 3.12 with the venv module (on Debian and Ubuntu: apt install python3.12-venv).' >&2; \
+			echo 'If you have one elsewhere: make setup PYTHON=/path/to/python3.12' >&2; \
+			exit 1; \
+		fi; \
+		echo "Setting up $(VENV) with $$("$$chosen" --version)"; \
+		"$$chosen" -m venv --clear $(VENV); \
+	fi; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+	touch $@
+
+# Capturing on the GPU is not in this version: with and without a GPU, `demo` builds the report from the
+# recording that ships with the package, and says so.
+profile: setup
+	@$(BIN)/llm-perf demo --out '$(PROFILE_OUT)'
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: setup
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python benchmarks/bench_report.py $(BENCH_ARGS)
+
+bundle: setup
+	$(BIN)/python tools/bundle.py
+
+clean:
+	rm -rf $(VENV) dist build benchmarks/data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Pure functions from columns to a finished report. Nothing here opens a file."""

@@ -1,0 +1,119 @@
+"""What a person sees in the terminal: tables, a progress bar on long reads, the answer. Plain where it is no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from llm_perf_opt.readers.open import Observer
+    from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+
+_TABLE_ROWS = 40
+_WIDTH_WITHOUT_TERMINAL = 150
+
+
+def console() -> Console:
+    """Standard output; wide where nobody's window limits it."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL, highlight=False)
+
+
+class _Silent:
+    def begin(self, source: str, total: int | None) -> Callable[[int], None]:
+        return lambda rows: None
+
+
+class _Bar:
+    """A bar per input, on standard error."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def begin(self, source: str, total: int | None) -> Callable[[int], None]:
+        from rich.markup import escape
+
+        from llm_perf_opt.regions.names import visible
+
+        task = self._progress.add_task(f"reading {escape(visible(source, 60))}", total=total)
+        return lambda rows: self._progress.advance(task, rows)
+
+
+@contextlib.contextmanager
+def reading(quiet: bool) -> Iterator[Observer]:
+    """Shows what is being read, where somebody is looking."""
+    if quiet or not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield _Bar(progress)
+
+
+def show_report(report: NCUProfileRegionReport) -> None:
+    """The answer, the region table and the diagnostics."""
+    from rich.markup import escape
+
+    from llm_perf_opt.report.answer import answer
+
+    out = console()
+    for sentence in answer(report):
+        out.print(f"• {escape(sentence)}", soft_wrap=True)
+    scope = report.main_scope
+    if scope is not None and scope.regions:
+        out.print(region_table(scope.regions, scope.totals.gpu_time_ns))
+        if len(scope.regions) > _TABLE_ROWS:
+            out.print(f"{len(scope.regions) - _TABLE_ROWS:,} more regions are in the report.")
+    show_diagnostics(report, out)
+
+
+def show_diagnostics(report: NCUProfileRegionReport, out: Console) -> None:
+    """What the reader must know, and where nothing matched, what could have been asked for."""
+    from rich.markup import escape
+
+    from llm_perf_opt.regions.names import visible
+
+    for key in report.available_ranges[:10]:
+        out.print(f"  exists: {escape(visible(key, 120))}", soft_wrap=True)
+    colours = {"error": "red", "warning": "yellow", "info": "cyan"}
+    for diagnosis in report.diagnostics:
+        colour = colours.get(diagnosis.severity, "cyan")
+        out.print(f"[{colour}]{diagnosis.severity}[/] {escape(visible(diagnosis.message, 500))}", soft_wrap=True)
+        if diagnosis.fix:
+            out.print(f"  → {escape(visible(diagnosis.fix, 500))}", soft_wrap=True)
+
+
+def region_table(regions: list[NCUProfileRegion], total_ns: int | None) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from llm_perf_opt.report.text import bar, duration, idle_share, label, share
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("region", overflow="fold", min_width=20)
+    for name in ("inst.", "wall", "GPU idle", "", "kernels", "GPU time", "own", "of all"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    for region in regions[:_TABLE_ROWS]:
+        idle = idle_share(region)
+        table.add_row(
+            Text("  " * region.depth + label(region)),
+            "–" if region.instances is None else f"{region.instances:,}",
+            duration(region.wall_ns),
+            share(region.gpu_idle_ns, region.wall_ns),
+            Text(bar(idle, 1.0, 8), style="yellow"),
+            f"{region.inclusive.kernel_count:,}",
+            duration(region.inclusive.gpu_time_ns),
+            duration(region.exclusive.gpu_time_ns),
+            share(region.inclusive.gpu_time_ns, total_ns),
+        )
+    return table

@@ -1,0 +1,51 @@
+"""`llm-perf demo`: a full report from a recording that ships with the package."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from llm_perf_opt.cli.report import FORMATS, finish, make_report
+
+HELP = "a full report from a recording that ships with the package"
+DESCRIPTION = """\
+Builds the full report from a recording made on an NVIDIA H200: a decoder of 1.0 billion parameters
+(8 layers, random weights, bf16, eager), prompt of 2048 tokens, 8 decode steps; a timeline of Nsight
+Systems and counters of Nsight Compute, joined. Needs neither a GPU nor NVIDIA's tools.
+"""
+EXAMPLES = """\
+examples:
+  llm-perf demo
+  llm-perf demo --out /tmp/demo-report
+"""
+_RECORDINGS = ("decoder-8layers.sqlite.xz", "decoder-8layers.ncu-rep.xz")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", metavar="DIR", default="llm-perf-demo", help="folder for the report (default: llm-perf-demo)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not arguments.json:
+        print(
+            "This report is built from a recording made on an NVIDIA H200; nothing is measured on this machine.\n",
+            file=sys.stderr,
+        )
+    options = argparse.Namespace(
+        json=arguments.json,
+        include=[],
+        exclude=[],
+        kernel_include=[],
+        kernel_exclude=[],
+        no_aggregate=False,
+        attribution="auto",
+        top=30,
+        strict=False,
+    )
+    with as_file(files("llm_perf_opt.demo_data")) as folder:
+        report = make_report([str(folder / name) for name in _RECORDINGS], options)
+    return finish(report, Path(arguments.out), list(FORMATS), "regions", options)

@@ -1,0 +1,83 @@
+"""From what the user typed to recordings: files, run directories, ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from llm_perf_opt.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    from llm_perf_opt.regions.columns import Recording
+
+# Where a run keeps its recordings, in the order of preference within a line.
+_TIMELINES = (
+    "nsys/*.sqlite",
+    "nsys/*.sqlite.gz",
+    "nsys/*.sqlite.xz",
+    "nsys/*.nsys-rep",
+    "torch_profiler/trace.json*",
+)
+_COUNTERS = ("ncu/*.ncu-rep", "ncu/*.ncu-rep.gz", "ncu/*.ncu-rep.xz")
+
+
+@define
+class Loaded:
+    """Recordings with what the report says of their files."""
+
+    recordings: list[Recording]
+    inputs: list[dict[str, Any]]
+
+
+def load(paths: Sequence[str], *, quiet: bool = False) -> Loaded:
+    """Read every input; the first that cannot be read ends it."""
+    from llm_perf_opt.analysis.build import with_ranks
+    from llm_perf_opt.cli.console import reading
+    from llm_perf_opt.readers.open import read_recording
+    from llm_perf_opt.regions.columns import Timeline
+
+    files = [file for path in paths for file in expand(Path(path))]
+    recordings: list[Recording] = []
+    inputs: list[dict[str, Any]] = []
+    with reading(quiet) as observer:
+        for file in files:
+            # One file alone is never joined: its launch configurations need not be read.
+            recording = read_recording(file, source=file.name, launch_config=len(files) > 1, observer=observer)
+            rank = rank_of(file.name) if len(files) > 1 else None
+            if isinstance(recording, Timeline) and rank is not None:
+                recording = with_ranks(recording, rank)
+            recordings.append(recording)
+            inputs.append({"path": file.name, "kind": recording.kind, "bytes": file.stat().st_size})
+    return Loaded(recordings, inputs)
+
+
+def expand(path: Path) -> list[Path]:
+    """The recordings of a run directory, or the file itself."""
+    if not path.is_dir():
+        return [path]
+    found: list[Path] = []
+    for pattern in _TIMELINES:
+        if found := _whole_files(path, pattern):
+            break
+    for pattern in _COUNTERS:
+        found += _whole_files(path, pattern)
+    if not found:
+        raise UnreadableInput(
+            f"{path} is a directory without recordings: there is no nsys/*.sqlite, ncu/*.ncu-rep or torch_profiler/trace.json* in it.",
+            "Give a run directory of llm-perf, or the recording files themselves.",
+        )
+    return found
+
+
+def _whole_files(folder: Path, pattern: str) -> list[Path]:
+    return sorted(p for p in folder.glob(pattern) if p.is_file() and p.stat().st_size)
+
+
+def rank_of(name: str) -> int | None:
+    """The rank a file name tells: `rank3.sqlite`, `trace_rank-0.json`, `report.rank_12.nsys-rep`."""
+    found = re.search(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", name, re.IGNORECASE)
+    return int(found[1]) if found else None

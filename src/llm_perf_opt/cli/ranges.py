@@ -1,0 +1,98 @@
+"""`llm-perf ranges INPUT…`: which ranges exist, and how to select each of them in ncu."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.cli.report import add_selection, make_report
+from llm_perf_opt.errors import ExitCode
+
+if TYPE_CHECKING:
+    from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+
+HELP = "the ranges of a recording, and the ncu expression that selects each"
+DESCRIPTION = """\
+Lists every NVTX range (region) of a recording with its instances, kernels and GPU time, and the exact,
+escaped expression for ncu's --nvtx-include that selects it.
+"""
+EXAMPLES = """\
+examples:
+  llm-perf ranges run.sqlite
+  llm-perf ranges run.sqlite --include 'decode*' --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
+    add_selection(parser)
+    parser.add_argument("--strict", action="store_true", help="exit with 6 where no range matches")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    arguments.no_aggregate = False
+    report = make_report(arguments.input, arguments)
+    scope = report.main_scope
+    regions = scope.regions if scope else []
+    if arguments.json:
+        print(
+            json.dumps(
+                {
+                    "ranges": [
+                        {
+                            "key": r.key,
+                            "domain": r.domain,
+                            "path": r.path,
+                            "name": r.name,
+                            "kind": r.range_kind,
+                            "instances": r.instances,
+                            "kernel_count": r.inclusive.kernel_count,
+                            "gpu_time_ns": r.inclusive.gpu_time_ns,
+                            "wall_ns": r.wall_ns,
+                            "nvtx_include": r.nvtx_include,
+                        }
+                        for r in regions
+                    ],
+                    "available_ranges": report.available_ranges,
+                    "diagnostics": [
+                        {"code": d.code, "severity": d.severity, "message": d.message, "fix": d.fix}
+                        for d in report.diagnostics
+                    ],
+                }
+            )
+        )
+    else:
+        _show(report, regions)
+    if not regions and arguments.strict:
+        return int(ExitCode.NOTHING_MATCHED)
+    return int(ExitCode.DONE)
+
+
+def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from llm_perf_opt.cli.console import console, show_diagnostics
+    from llm_perf_opt.regions.names import visible
+    from llm_perf_opt.report.text import duration, label
+
+    out = console()
+    if regions:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("range", overflow="fold", min_width=20)
+        for name in ("inst.", "kernels", "GPU time"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("--nvtx-include", overflow="fold", min_width=20)
+        for region in regions:
+            table.add_row(
+                Text("  " * region.depth + label(region)),
+                "–" if region.instances is None else f"{region.instances:,}",
+                f"{region.inclusive.kernel_count:,}",
+                duration(region.inclusive.gpu_time_ns),
+                # Never cut: it is meant to be copied.
+                Text(shlex.quote(visible(region.nvtx_include, 100_000))),
+            )
+        out.print(table)
+    show_diagnostics(report, out)

@@ -1,0 +1,109 @@
+"""The outer shell of an `.ncu-rep` file: what NVIDIA's reader does not tell.
+
+A report is the magic `NVR\\0`, a length-prefixed header, and then blocks: a length-prefixed protobuf
+header that says how much payload follows, how many results are in it and which process they are of.
+`ncu-report` reads a file that was cut off without a word and has no call for the process id, so both
+are taken from here. Only the block headers are looked at; checked on reports of ncu 2020 to 2025.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attrs import define
+
+from llm_perf_opt.errors import UnreadableInput
+
+MAGIC = b"NVR\x00"
+
+# Field numbers of a block header.
+_KERNEL_RESULTS, _PAYLOAD_BYTES, _PROCESS = 2, 5, 6
+_PROCESS_ID = 1
+
+_Fields = dict[int, int | bytes]
+
+
+@define
+class Container:
+    """What the block headers say."""
+
+    process_ids: list[int]  # in order of appearance, no repeats
+    process_of_result: list[int] | None  # pid of each result; None where the blocks do not tell
+
+
+def read_container(path: Path, source: str) -> Container:
+    """Walk the blocks; a file that does not end where its last block does is cut off or damaged."""
+    size = path.stat().st_size
+    pids: list[int] = []
+    per_result: list[int] = []
+    with path.open("rb") as file:
+        if file.read(4) != MAGIC:
+            raise UnreadableInput(f"{source} is not an Nsight Compute report: it does not begin with NVR.")
+        try:
+            file.seek(int.from_bytes(_exactly(file.read(4), 4), "little"), 1)
+            while file.tell() < size:
+                length = int.from_bytes(_exactly(file.read(4), 4), "little")
+                if length > size:
+                    raise ValueError
+                block = _fields(_exactly(file.read(length), length))
+                process = block.get(_PROCESS)
+                pid = _number(_fields(process).get(_PROCESS_ID)) if isinstance(process, bytes) else 0
+                if pid and pid not in pids:
+                    pids.append(pid)
+                per_result += [pid] * min(_number(block.get(_KERNEL_RESULTS)), 1_000_000)
+                file.seek(_number(block.get(_PAYLOAD_BYTES)), 1)
+            whole = file.tell() == size
+        except (ValueError, IndexError):
+            whole = False
+    if not whole:
+        raise UnreadableInput(
+            f"{source} is a damaged Nsight Compute report: it is cut off, or its blocks do not add up to its {size:,} bytes.",
+            "Copy the file again; if ncu was killed while writing, profile again.",
+        )
+    return Container(pids, per_result if all(per_result) else None)
+
+
+def _exactly(data: bytes, length: int) -> bytes:
+    if len(data) != length:
+        raise ValueError("end of file")
+    return data
+
+
+def _number(value: int | bytes | None) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("not a varint")
+
+
+def _fields(data: bytes) -> _Fields:
+    """The last value of each field of a protobuf message."""
+    fields: _Fields = {}
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            fields[key >> 3], at = _varint(data, at)
+            continue
+        if kind == 2:
+            length, at = _varint(data, at)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise ValueError("not a protobuf message")
+        if at + length > len(data):
+            raise ValueError("field is longer than its message")
+        fields[key >> 3] = data[at : at + length]
+        at += length
+    return fields

@@ -1,0 +1,723 @@
+"""Nsight Systems' SQLite export, every schema from 2020 on.
+
+What the years changed: tables that are missing when they would be empty, columns that came later
+(`mangledName`, `graphNodeId`, `endGlobalTid`), names as text or as ids into `StringIds`. Nothing here
+asks for a version: a column is used where it exists.
+
+Identifiers: `globalTid` packs host, process and thread, `globalPid` is the same with the thread bits
+zero. A kernel finds its launch by correlation id *and* process: ids start anew in every process.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+from numpy.typing import DTypeLike, NDArray
+
+from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.arrow_sqlite import ArrowSqlite, sqlite_uri
+from llm_perf_opt.regions.columns import (
+    UNKNOWN,
+    GraphNodes,
+    Int32s,
+    Int64s,
+    LaunchConfig,
+    Process,
+    Ranges,
+    Timeline,
+    Work,
+)
+from llm_perf_opt.regions.model import Diagnosis
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
+NVTX = "NVTX_EVENTS"
+
+# One of these is in every export of nsys; none is in another program's database.
+_SIGNS_OF_NSYS = (
+    "StringIds",
+    KERNELS,
+    RUNTIME,
+    NVTX,
+    "META_DATA_EXPORT",
+    "ANALYSIS_DETAILS",
+    "TARGET_INFO_GPU",
+)
+
+_THREAD_BITS = 0xFFFFFF
+_PUSH_POP = (59, 70)  # NvtxPushPopRange, NvtxtPushPopRange
+_START_END = (60, 71)  # NvtxStartEndRange, NvtxtStartEndRange
+_DOMAIN = 75  # NvtxDomainCreate
+
+# Only these facts are taken over from the recording: the rest of it holds the whole environment.
+_SAFE_SYSTEM_FACTS = {"NvDriverVersion": "driver", "CpuDescription": "cpu", "OsVersion": "os"}
+
+Progress = Callable[[int], None]
+
+
+def looks_like_sqlite(head: bytes) -> bool:
+    return head.startswith(b"SQLite format 3\x00")
+
+
+def read_nsys_sqlite(
+    path: Path, source: str, *, launch_config: bool = False, progress: Progress | None = None
+) -> Timeline:
+    """Read an export. `launch_config`: also what is needed to join counters (more columns, more time).
+
+    `progress` is called with the number of rows as they are read; `count_rows` says how many there are.
+    """
+    with _Export.open(path, source) as export:
+        return export.timeline(launch_config, progress)
+
+
+def count_rows(path: Path, source: str) -> int:
+    """About how many rows a read will report to its progress callback. Cheap: no table is scanned."""
+    with _Export.open(path, source) as export:
+        return sum(export.size(table) for table in (KERNELS, RUNTIME, NVTX))
+
+
+@define(eq=False)
+class _Launches:
+    """The runtime calls that launched something: sorted nothing, joined by correlation id and process."""
+
+    start: Int64s
+    thread: Int64s  # globalTid
+    correlation: Int64s
+
+
+@define(eq=False)
+class _Export:
+    """An open export: which tables and columns it has, and how to read them."""
+
+    path: Path
+    source: str
+    plain: sqlite3.Connection
+    arrow: ArrowSqlite
+    schema: dict[str, set[str]]
+    strings: list[str] = field(factory=list)
+    _string_of_id: dict[int, int] = field(factory=dict)
+    _string_of_text: dict[str, int] = field(factory=dict)
+    diagnostics: list[Diagnosis] = field(factory=list)
+
+    @staticmethod
+    def open(path: Path, source: str) -> _Export:
+        _refuse_truncated(path, source)
+        try:
+            plain = sqlite3.connect(sqlite_uri(path), uri=True)
+            plain.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            # Views are left out on purpose: nsys writes tables, and a view of a stranger's file is code.
+            tables = [name for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            schema = {
+                table: {row[1] for row in plain.execute(f"PRAGMA table_info({_quoted(table)})")} for table in tables
+            }
+        except sqlite3.DatabaseError as error:
+            raise UnreadableInput(
+                f"{source} is a damaged SQLite file ({error}); an Nsight Systems export was expected.",
+                "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
+            ) from error
+        if not any(table in schema for table in _SIGNS_OF_NSYS):
+            plain.close()
+            raise UnreadableInput(
+                f"{source} is an SQLite database of another program (tables: {', '.join(sorted(tables)[:5]) or 'none'}); "
+                "an Nsight Systems export was expected.",
+                "Make one with: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
+            )
+        return _Export(path, source, plain, ArrowSqlite(path), schema)
+
+    def __enter__(self) -> _Export:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.plain.close()
+        self.arrow.__exit__(None, None, None)
+
+    # -- small helpers --------------------------------------------------------------------------
+
+    def has(self, table: str, *columns: str) -> bool:
+        return table in self.schema and all(column in self.schema[table] for column in columns)
+
+    def size(self, table: str) -> int:
+        """An upper bound of the rows, read from the end of the table."""
+        if not self.has(table):
+            return 0
+        ((last,),) = self.rows(f"SELECT MAX(rowid) FROM {_quoted(table)}")  # noqa: S608 - a table of the file
+        # A row takes at least a few bytes: a larger number is not a row count.
+        return min(int(last or 0), self.path.stat().st_size // 8)
+
+    def rows(self, query: str, parameters: Iterable[Any] = ()) -> Iterable[Any]:
+        try:
+            yield from self.plain.execute(query, tuple(parameters))
+        except sqlite3.DatabaseError as error:
+            raise UnreadableInput(
+                f"{self.source} is a damaged Nsight Systems export ({error}).",
+                "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
+            ) from error
+
+    def columns(
+        self,
+        table: str,
+        select: dict[str, tuple[str, DTypeLike]],
+        where: str = "",
+        progress: Progress | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        try:
+            return self.arrow.columns(table, select, where, self.size(table), progress)
+        except UnreadableInput as error:
+            raise UnreadableInput(
+                f"{self.source} is a damaged Nsight Systems export: {error.message}",
+                "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
+            ) from error
+
+    def optional(self, table: str, column: str, otherwise: str = "-1") -> str:
+        """SQL for a column that may be missing or NULL."""
+        return f"COALESCE({column}, {otherwise})" if self.has(table, column) else otherwise
+
+    # -- strings --------------------------------------------------------------------------------
+
+    def intern_text(self, text: str) -> int:
+        number = self._string_of_text.get(text)
+        if number is None:
+            number = self._string_of_text[text] = len(self.strings)
+            self.strings.append(text)
+        return number
+
+    def intern_ids(self, ids: Int64s) -> Int32s:
+        """Indices into `strings` for a column of `StringIds` ids. Only the strings in use are read."""
+        if len(ids) == 0:
+            return np.zeros(0, dtype=np.int32)
+        low, high = int(ids.min()), int(ids.max())
+        dense = high - low <= 4 * len(ids) + 65536
+        used = np.flatnonzero(np.bincount(ids - low)) + low if dense else np.unique(ids)
+        missing = [int(i) for i in used if int(i) not in self._string_of_id]
+        if self.has("StringIds", "id", "value"):
+            for begin in range(0, len(missing), 500):
+                part = missing[begin : begin + 500]
+                marks = ",".join("?" * len(part))
+                query = f"SELECT id, value FROM StringIds WHERE id IN ({marks})"  # noqa: S608 - only marks
+                for number, value in self.rows(query, part):
+                    self._string_of_id[number] = self.intern_text(str(value))
+        unknown = [i for i in missing if i not in self._string_of_id]
+        for number in unknown:
+            self._string_of_id[number] = self.intern_text(f"(name {number} is not in the recording)")
+        index = np.array([self._string_of_id[int(i)] for i in used], dtype=np.int32)
+        return index[np.searchsorted(used, ids)]
+
+    # -- the timeline ---------------------------------------------------------------------------
+
+    def timeline(self, launch_config: bool, progress: Progress | None) -> Timeline:
+        kernels = self._kernel_columns(launch_config, progress)
+        copies = [self._copy_columns(table) for table in (MEMCPY, MEMSET)]
+        graphs = self._work_columns(GRAPHS, {})
+        nodes = self._node_columns()
+        ranges, domain_rows = self._range_columns(progress)
+
+        columns = [kernels, *copies, graphs]
+        process_ids = _distinct(
+            *(c["pid"] for c in columns), ranges["tid"] & ~_THREAD_BITS, nodes["tid"] & ~_THREAD_BITS
+        )
+        launches = self._launches(progress)
+        joined = [_join(c, launches, process_ids) for c in columns]
+        del launches
+        thread_ids = _distinct(*(tid for _, tid in joined), ranges["tid"], nodes["tid"])
+        thread_ids = thread_ids[thread_ids != UNKNOWN]
+
+        works = []
+        for c, (host_time, tid) in zip(columns, joined, strict=True):
+            works.append(self._work(c, host_time, tid, process_ids, thread_ids, nodes))
+        domains, domain_of_range = self._domains(ranges, domain_rows)
+        kernel_work, memcpy, memset, graph_work = works
+        timeline = Timeline(
+            source=self.source,
+            kind="nsys-sqlite",
+            strings=self.strings,
+            domains=domains,
+            processes=self._processes(process_ids),
+            threads=_places(process_ids, thread_ids & ~_THREAD_BITS).tolist(),
+            kernels=kernel_work,
+            copies=_sorted_together(memcpy, memset),
+            graphs=graph_work,
+            ranges=self._ranges(ranges, domain_of_range, process_ids, thread_ids, works),
+            graph_nodes=GraphNodes(nodes["time"], _places(thread_ids, nodes["tid"]).astype(np.int32)),
+            devices=self._devices(),
+            environment=self._environment(),
+            diagnostics=self.diagnostics,
+        )
+        self._diagnose(timeline)
+        return timeline
+
+    def _kernel_columns(self, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
+        name = next((c for c in ("demangledName", "shortName", "mangledName") if self.has(KERNELS, c)), None)
+        extra: dict[str, tuple[str, DTypeLike]] = {"name": (f"COALESCE({name}, -1)" if name else "-1", np.int64)}
+        if launch_config and self.has(KERNELS, "gridX", "blockX"):
+            for column in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"):
+                extra[column] = (self.optional(KERNELS, column, "1"), np.int32)
+            static = self.optional(KERNELS, "staticSharedMemory", "0")
+            dynamic = self.optional(KERNELS, "dynamicSharedMemory", "0")
+            extra["shared"] = (f"{static} + {dynamic}", np.int32)
+            extra["mangled"] = (self.optional(KERNELS, "mangledName"), np.int64)
+            extra["short"] = (self.optional(KERNELS, "shortName"), np.int64)
+        columns = self._work_columns(KERNELS, extra, progress)
+        for key in ("name", "mangled", "short"):
+            if key in columns:
+                columns[key] = self.intern_ids(columns[key])
+        return columns
+
+    def _copy_columns(self, table: str) -> dict[str, NDArray[Any]]:
+        kind = ("copyKind", np.int64) if self.has(table, "copyKind") else ("-1", np.int64)
+        columns = self._work_columns(table, {"bytes": (self.optional(table, "bytes", "0"), np.int64), "kind": kind})
+        label = "memcpy" if table == MEMCPY else "memset"
+        directions = {}
+        if table == MEMCPY and self.has("ENUM_CUDA_MEMCPY_OPER", "id", "label"):
+            directions = dict(self.rows("SELECT id, label FROM ENUM_CUDA_MEMCPY_OPER"))
+        kinds = columns.pop("kind")
+        names = {
+            k: self.intern_text(f"[{label} {directions[k]}]" if k in directions else f"[{label}]")
+            for k in np.unique(kinds).tolist()
+        }
+        columns["name"] = np.array([names[k] for k in kinds.tolist()], dtype=np.int32)
+        return columns
+
+    def _work_columns(
+        self, table: str, extra: dict[str, tuple[str, DTypeLike]], progress: Progress | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """The columns every kind of GPU work has, in order of start."""
+        select: dict[str, tuple[str, DTypeLike]] = {
+            "start": ("start", np.int64),
+            "end": ('"end"', np.int64),
+            "device": (self.optional(table, "deviceId", "0"), np.int32),
+            "correlation": (self.optional(table, "correlationId"), np.int64),
+            "pid": (self.optional(table, "globalPid", "0"), np.int64),
+            "node": (self.optional(table, "graphNodeId"), np.int64),
+            **extra,
+        }
+        if not self.has(table, "start", "end"):
+            if self.has(table):
+                self.diagnostics.append(
+                    Diagnosis(
+                        "UNKNOWN_SCHEMA",
+                        "warning",
+                        f"The table {table} of {self.source} has no start and end columns and was not read.",
+                    )
+                )
+            return {key: np.zeros(0, dtype=dtype) for key, (_, dtype) in select.items()}
+        if not self.has(table, "graphNodeId") or not self.has(GRAPH_NODES):
+            # Most recordings have no graph nodes: do not pay for a column of NULLs.
+            in_graph = self.has(table, "graphNodeId") and self._any_in_graph(table)
+            if not in_graph:
+                select.pop("node")
+        columns = self.columns(table, select, progress=progress)
+        if (columns["start"][1:] < columns["start"][:-1]).any():
+            order = np.argsort(columns["start"], kind="stable")
+            columns = {key: values[order] for key, values in columns.items()}
+        backwards = int((columns["end"] < columns["start"]).sum())
+        if backwards:
+            raise UnreadableInput(
+                f"{self.source} is damaged: {backwards} rows of {table} end before they start.",
+                "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
+            )
+        return columns
+
+    def _any_in_graph(self, table: str) -> bool:
+        query = f"SELECT 1 FROM {_quoted(table)} WHERE graphNodeId IS NOT NULL LIMIT 1"  # noqa: S608
+        return any(True for _ in self.rows(query))
+
+    def _launches(self, progress: Progress | None) -> _Launches:
+        if not self.has(RUNTIME, "start", "globalTid", "correlationId"):
+            empty = np.zeros(0, dtype=np.int64)
+            return _Launches(empty, empty, empty)
+        columns = self.columns(
+            RUNTIME,
+            {
+                "start": ("start", np.int64),
+                "tid": ("COALESCE(globalTid, 0)", np.int64),
+                "correlation": ("COALESCE(correlationId, -1)", np.int64),
+            },
+            progress=progress,
+        )
+        return _Launches(columns["start"], columns["tid"], columns["correlation"])
+
+    def _node_columns(self) -> dict[str, NDArray[Any]]:
+        """Graph nodes with the moment they were captured; an instantiated node points to the captured one."""
+        if not self.has(GRAPH_NODES, "start", "graphNodeId"):
+            empty = np.zeros(0, dtype=np.int64)
+            return {"id": empty, "time": empty, "tid": empty, "pid": empty}
+        rows = self.columns(
+            GRAPH_NODES,
+            {
+                "time": ("start", np.int64),
+                "tid": (self.optional(GRAPH_NODES, "globalTid"), np.int64),
+                "id": ("graphNodeId", np.int64),
+                "original": (self.optional(GRAPH_NODES, "originalGraphNodeId"), np.int64),
+            },
+        )
+        process = rows["tid"] & ~_THREAD_BITS
+        keys = list(zip(process.tolist(), rows["id"].tolist(), strict=True))
+        row_of: dict[tuple[int, int], int] = {}
+        for row, key in enumerate(keys):
+            row_of.setdefault(key, row)
+        captured = []
+        for row in range(len(keys)):
+            seen = {row}
+            at = row
+            while rows["original"][at] != UNKNOWN:
+                following = row_of.get((int(process[at]), int(rows["original"][at])))
+                if following is None or following in seen:
+                    break
+                seen.add(following)
+                at = following
+            captured.append(at)
+        at_capture = np.array(captured, dtype=np.int64)
+        return {
+            "id": rows["id"],
+            "time": rows["time"][at_capture],
+            "tid": rows["tid"][at_capture],
+            "pid": process,
+        }
+
+    def _work(
+        self,
+        columns: dict[str, NDArray[Any]],
+        host_time: Int64s,
+        tid: Int64s,
+        process_ids: Int64s,
+        thread_ids: Int64s,
+        nodes: dict[str, NDArray[Any]],
+    ) -> Work:
+        config = None
+        if "gridX" in columns:
+            config = LaunchConfig(
+                mangled=columns["mangled"],
+                short=columns["short"],
+                grid=np.stack([columns["gridX"], columns["gridY"], columns["gridZ"]], axis=1),
+                block=np.stack([columns["blockX"], columns["blockY"], columns["blockZ"]], axis=1),
+                shared_memory=columns["shared"],
+            )
+        count = len(columns["start"])
+        return Work(
+            start=columns["start"],
+            end=columns["end"],
+            process=_places(process_ids, columns["pid"]).astype(np.int32),
+            device=columns["device"],
+            name=columns.get("name", np.full(count, self._graph_name() if count else 0, dtype=np.int32)),
+            host_time=host_time,
+            thread=_places(thread_ids, tid).astype(np.int32),
+            graph_node=_graph_nodes(columns, nodes),
+            bytes=columns.get("bytes"),
+            config=config,
+        )
+
+    def _graph_name(self) -> int:
+        return self.intern_text("[CUDA graph]")
+
+    # -- ranges ---------------------------------------------------------------------------------
+
+    def _range_columns(self, progress: Progress | None) -> tuple[dict[str, NDArray[Any]], list[Any]]:
+        """Push/pop and start/end ranges, and the rows that name domains."""
+        select: dict[str, tuple[str, DTypeLike]] = {
+            "start": ("start", np.int64),
+            "end": ('COALESCE("end", -1)', np.int64),
+            "type": ("eventType", np.int32),
+            "tid": (self.optional(NVTX, "globalTid"), np.int64),
+            "domain": (self.optional(NVTX, "domainId", "0"), np.int64),
+            "text_id": (self.optional(NVTX, "textId"), np.int64),
+            "row": ("rowid", np.int64),
+        }
+        if not self.has(NVTX, "start", "end", "eventType"):
+            return {key: np.zeros(0, dtype=dtype) for key, (_, dtype) in select.items()} | {
+                "name": np.zeros(0, dtype=np.int32)
+            }, []
+        kinds = ", ".join(str(kind) for kind in (*_PUSH_POP, *_START_END))
+        columns = self.columns(NVTX, select, f"WHERE eventType IN ({kinds})", progress)
+        columns["name"] = self._range_names(columns, kinds)
+        name = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))"
+        if not self.has(NVTX, "text"):
+            name = "(SELECT value FROM StringIds WHERE id = textId)"
+        elif not self.has(NVTX, "textId") or not self.has("StringIds", "id", "value"):
+            name = "text"
+        domain_rows: list[Any] = []
+        if self.has(NVTX, "domainId", "globalTid"):
+            domain_rows = list(
+                self.rows(f"SELECT globalTid, domainId, {name} FROM {NVTX} WHERE eventType = {_DOMAIN}")  # noqa: S608
+            )
+        return columns, domain_rows
+
+    def _range_names(self, columns: dict[str, NDArray[Any]], kinds: str) -> Int32s:
+        """Names of ranges: registered strings by id, others as text in the row itself."""
+        names = np.full(len(columns["start"]), UNKNOWN, dtype=np.int32)
+        registered = columns["text_id"] != UNKNOWN
+        names[registered] = self.intern_ids(columns["text_id"][registered])
+        if self.has(NVTX, "text"):
+            place = {row: at for at, row in enumerate(columns["row"].tolist())}
+            query = f"SELECT rowid, text FROM {NVTX} WHERE text IS NOT NULL AND eventType IN ({kinds})"  # noqa: S608
+            for row, text in self.rows(query):
+                names[place[row]] = self.intern_text(str(text))
+        nameless = names == UNKNOWN
+        if nameless.any():
+            names[nameless] = self.intern_text("(unnamed)")
+        return names
+
+    def _domains(self, ranges: dict[str, NDArray[Any]], domain_rows: list[Any]) -> tuple[list[str], Int32s]:
+        """Names of domains. Ids are per process; the same name in two processes is one domain."""
+        name_of: dict[tuple[int, int], str] = {}
+        for tid, domain, name in domain_rows:
+            if isinstance(tid, int) and isinstance(domain, int) and name is not None:
+                name_of[tid & ~_THREAD_BITS, domain] = str(name)
+        names: list[str] = [""]
+        keys = np.stack([ranges["tid"] & ~_THREAD_BITS, ranges["domain"]], axis=1)
+        result = np.zeros(len(keys), dtype=np.int32)
+        if len(keys) == 0:
+            return names, result
+        distinct, which = np.unique(keys, axis=0, return_inverse=True)
+        numbers = []
+        for process, domain in distinct.tolist():
+            # Id 0 is the default domain; other ids without a name row keep their number as a name.
+            name = name_of.get((process, domain), "" if domain == 0 else f"domain {domain}")
+            if name not in names:
+                names.append(name)
+            numbers.append(names.index(name))
+        return names, np.array(numbers, dtype=np.int32)[which.reshape(-1)]
+
+    def _ranges(
+        self,
+        columns: dict[str, NDArray[Any]],
+        domain: Int32s,
+        process_ids: Int64s,
+        thread_ids: Int64s,
+        works: list[Work],
+    ) -> Ranges:
+        end = columns["end"]
+        never_closed = end < columns["start"]
+        if never_closed.any():
+            last = max(
+                [int(columns["start"].max()), int(end.max())] + [int(work.end.max()) for work in works if len(work)]
+            )
+            end = np.where(never_closed, last, end)
+            self.diagnostics.append(
+                Diagnosis(
+                    "OPEN_RANGES",
+                    "warning",
+                    f"{int(never_closed.sum())} ranges were never closed in the recording; they count until its end.",
+                    "Close every range (pop or end) before the capture stops, or capture longer.",
+                )
+            )
+        return Ranges(
+            start=columns["start"],
+            end=end,
+            process=_places(process_ids, columns["tid"] & ~_THREAD_BITS).astype(np.int32),
+            thread=_places(thread_ids, columns["tid"]).astype(np.int32),
+            domain=domain,
+            name=columns["name"],
+            start_end=np.isin(columns["type"], _START_END),
+        )
+
+    # -- who and where --------------------------------------------------------------------------
+
+    def _processes(self, process_ids: Int64s) -> list[Process]:
+        names: dict[int, str] = {}
+        if self.has("PROCESSES", "globalPid", "name"):
+            for gid, name in self.rows("SELECT globalPid, name FROM PROCESSES"):
+                names[gid] = Path(str(name)).name if name else ""
+        return [Process(pid=(gid >> 24) & 0xFFFFFF, name=names.get(gid, "")) for gid in process_ids.tolist()]
+
+    def _devices(self) -> dict[int, str]:
+        if not self.has("TARGET_INFO_GPU", "id", "name"):
+            return {}
+        column = "cuDevice" if self.has("TARGET_INFO_GPU", "cuDevice") else "id"
+        query = f"SELECT COALESCE({column}, id), name FROM TARGET_INFO_GPU"  # noqa: S608 - one of two names
+        return {int(i): str(name) for i, name in self.rows(query) if isinstance(i, int) and name}
+
+    def _environment(self) -> dict[str, Any]:
+        environment: dict[str, Any] = {"tool": "Nsight Systems", "gpus": self._devices()}
+        if self.has("META_DATA_EXPORT", "name", "value"):
+            wanted = {"EXPORT_PRODUCT_VERSION": "tool_version", "EXPORT_SCHEMA_VERSION": "schema_version"}
+            for name, value in self.rows("SELECT name, value FROM META_DATA_EXPORT"):
+                if name in wanted:
+                    environment[wanted[name]] = str(value)
+        if self.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
+            for name, value in self.rows("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"):
+                if name in _SAFE_SYSTEM_FACTS:
+                    environment[_SAFE_SYSTEM_FACTS[name]] = str(value)
+        if self.has("TARGET_INFO_SESSION_START_TIME", "utcTime"):
+            for (value,) in self.rows("SELECT utcTime FROM TARGET_INFO_SESSION_START_TIME"):
+                environment["recorded_at"] = str(value)
+        return environment
+
+    def _diagnose(self, timeline: Timeline) -> None:
+        """Name what is missing, so that an empty table is never the only answer."""
+        say = self.diagnostics.append
+        kernels = timeline.kernels
+        if len(kernels) == 0 and len(timeline.graphs) == 0:
+            say(
+                Diagnosis(
+                    "NO_KERNELS",
+                    "warning",
+                    f"{self.source} holds no GPU kernels: CUDA was not traced, or nothing was launched while recording.",
+                    "Record with: nsys profile -t cuda,nvtx -s none -o OUT CMD",
+                )
+            )
+        if len(timeline.ranges) == 0:
+            say(
+                Diagnosis(
+                    "NO_RANGES",
+                    "warning",
+                    f"{self.source} holds no NVTX ranges, so there are no regions to report; kernels are listed as a whole.",
+                    "Mark stages with torch.cuda.nvtx.range or nvtx.annotate and record with -t cuda,nvtx.",
+                )
+            )
+        lost = int((kernels.host_time == UNKNOWN).sum())
+        if lost:
+            cause = (
+                "the recording has no CUDA API calls"
+                if not self.has(RUNTIME)
+                else "their launching calls are not in the recording"
+            )
+            say(
+                Diagnosis(
+                    "UNKNOWN_LAUNCHES",
+                    "warning",
+                    f"{lost:,} of {len(kernels):,} kernels belong to no region because {cause}.",
+                    "Record from the start of the program, or make the capture range wider.",
+                )
+            )
+        if len(timeline.graphs):
+            say(
+                Diagnosis(
+                    "WHOLE_GRAPHS",
+                    "info",
+                    f"{len(timeline.graphs):,} CUDA graph launches were traced as one block each: their time is counted "
+                    "to the region around the launch, their kernels were not recorded.",
+                    "Record with --cuda-graph-trace=node to see the kernels inside graphs.",
+                )
+            )
+
+
+def _quoted(table: str) -> str:
+    return '"' + table.replace('"', '""') + '"'
+
+
+def _refuse_truncated(path: Path, source: str) -> None:
+    """SQLite reads what is there of a cut file without a word; its header says how long it should be."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    if len(head) < 100:
+        raise UnreadableInput(f"{source} is cut off: {len(head)} bytes are not even an SQLite header.")
+    page = int.from_bytes(head[16:18], "big")
+    page = 65536 if page == 1 else page
+    pages = int.from_bytes(head[28:32], "big")
+    # The page count in the header is valid when these two counters agree (SQLite file format, 1.3.7).
+    if head[24:28] == head[92:96] and page * pages > path.stat().st_size:
+        raise UnreadableInput(
+            f"{source} is cut off: {path.stat().st_size:,} of {page * pages:,} bytes are there.",
+            "Copy or export the file again.",
+        )
+
+
+def _distinct(*columns: Int64s) -> Int64s:
+    """Sorted distinct values of several columns, most of which hold one value only."""
+    found: set[int] = set()
+    for values in columns:
+        if len(values) == 0:
+            continue
+        if (values == values[0]).all():
+            found.add(int(values[0]))
+        else:
+            found.update(np.unique(values).tolist())
+    return np.array(sorted(found), dtype=np.int64)
+
+
+def _places(ids: Int64s, values: Int64s) -> Int64s:
+    """Position of each value in the sorted `ids`; UNKNOWN for values that are not there."""
+    if len(ids) == 0 or len(values) == 0:
+        return np.full(len(values), UNKNOWN, dtype=np.int64)
+    if len(ids) == 1:
+        return np.where(values == ids[0], 0, UNKNOWN)
+    at = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
+    return np.where(ids[at] == values, at, UNKNOWN)
+
+
+def _join(columns: dict[str, NDArray[Any]], launches: _Launches, process_ids: Int64s) -> tuple[Int64s, Int64s]:
+    """Launch time and thread of each piece of work, by correlation id within its process."""
+    correlation = columns.pop("correlation")
+    time = np.full(len(correlation), UNKNOWN, dtype=np.int64)
+    thread = np.full(len(correlation), UNKNOWN, dtype=np.int64)
+    if len(correlation) == 0 or len(launches.start) == 0:
+        return time, thread
+    callers = launches.thread & ~_THREAD_BITS
+    # Exports of 2020 have no process column: then there is one process, and the ids suffice.
+    anonymous = (columns["pid"] == 0).all() and not (callers == 0).any()
+    if anonymous:
+        columns["pid"] = np.full(len(correlation), callers[0], dtype=np.int64)
+    for process in _distinct(columns["pid"]).tolist():
+        calls = np.flatnonzero(callers == process) if len(process_ids) > 1 else np.arange(len(callers))
+        work = np.flatnonzero(columns["pid"] == process) if len(process_ids) > 1 else slice(None)
+        row = _lookup(launches.correlation[calls], correlation[work])
+        found = row >= 0
+        rows = calls[np.maximum(row, 0)] if len(calls) else np.zeros(len(row), dtype=np.int64)
+        if len(calls) == 0:
+            continue
+        time[work] = np.where(found, launches.start[rows], UNKNOWN)
+        thread[work] = np.where(found, launches.thread[rows], UNKNOWN)
+    return time, thread
+
+
+def _lookup(keys: Int64s, wanted: Int64s) -> Int64s:
+    """Position in `keys` of each wanted key, the first where several are equal; UNKNOWN where none is."""
+    if len(keys) == 0:
+        return np.full(len(wanted), UNKNOWN, dtype=np.int64)
+    high = int(keys.max())
+    if 0 <= high <= 8 * len(keys) + 2**20 and keys.min() >= UNKNOWN:
+        # Correlation ids count up from 1: an array indexed by id is the fastest table there is.
+        table = np.full(high + 2, UNKNOWN, dtype=np.int32 if len(keys) < 2**31 else np.int64)
+        table[keys[::-1]] = np.arange(len(keys) - 1, -1, -1, dtype=table.dtype)
+        inside = (wanted >= 0) & (wanted <= high)
+        return np.where(inside, table[np.where(inside, wanted, 0)], UNKNOWN)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    at = np.minimum(np.searchsorted(ordered, wanted), len(keys) - 1)
+    return np.where((ordered[at] == wanted) & (wanted >= 0), order[at], UNKNOWN)
+
+
+def _graph_nodes(columns: dict[str, NDArray[Any]], nodes: dict[str, NDArray[Any]]) -> Int32s:
+    """Row of each piece's graph node; one node with unknown capture stands for those that have no row."""
+    count = len(columns["start"])
+    if "node" not in columns or not (columns["node"] != UNKNOWN).any():
+        return np.full(count, UNKNOWN, dtype=np.int32)
+    result = np.full(count, UNKNOWN, dtype=np.int32)
+    inside = columns["node"] != UNKNOWN
+    row_of: dict[tuple[int, int], int] = {}
+    for row, key in enumerate(zip(nodes["pid"].tolist(), nodes["id"].tolist(), strict=True)):
+        row_of.setdefault(key, row)
+    pairs = np.stack([columns["pid"][inside], columns["node"][inside]], axis=1)
+    distinct, which = np.unique(pairs, axis=0, return_inverse=True)
+    rows = []
+    for pid, node in distinct.tolist():
+        known = row_of.get((pid, node))
+        rows.append(_unknown_node(nodes) if known is None else known)
+    result[inside] = np.array(rows, dtype=np.int32)[which.reshape(-1)]
+    return result
+
+
+def _unknown_node(nodes: dict[str, NDArray[Any]]) -> int:
+    """Row of the node that stands for all whose capture was not recorded; added when first needed."""
+    if len(nodes["id"]) == 0 or nodes["id"][-1] != UNKNOWN:
+        for key in nodes:
+            nodes[key] = np.append(nodes[key], UNKNOWN)
+    return len(nodes["id"]) - 1
+
+
+def _sorted_together(first: Work, second: Work) -> Work:
+    """Two columns of copies and fills as one, in order of start."""
+    fields = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node", "bytes")
+    merged = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in fields}
+    order = np.argsort(merged["start"], kind="stable")
+    ordered: dict[str, Any] = {name: values[order] for name, values in merged.items()}
+    return Work(**ordered)

@@ -1,0 +1,164 @@
+"""Open any input: find out what a file is from its content, unpack it where needed, read it.
+
+The name of a file is a hint for error messages only. Compressed files are unpacked into a private
+temporary folder (or straight into the reader, for text), with a limit, and removed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import lzma
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
+from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
+from llm_perf_opt.regions.columns import Recording
+
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+_HEAD = 65536
+_READS = ".sqlite, .nsys-rep, .ncu-rep, ncu CSV, PyTorch trace (.json), each also as .gz or .xz, or a run directory"
+
+# More than any real recording unpacks to in proportion, and far less than an archive made to fill a disk.
+MAX_RATIO, SMALL = 400, 64 << 20
+
+Progress = Callable[[int], None]
+
+
+class Observer(Protocol):
+    """Told what is being read, so that a long read can show its progress."""
+
+    def begin(self, source: str, total: int | None) -> Progress: ...
+
+
+class _Silent:
+    def begin(self, source: str, total: int | None) -> Progress:
+        return lambda rows: None
+
+
+def read_recording(
+    path: Path, *, source: str | None = None, launch_config: bool = False, observer: Observer | None = None
+) -> Recording:
+    """Read one file, whatever it is. `launch_config`: read a timeline so that counters can be joined."""
+    source = source or path.name
+    watch: Observer = observer or _Silent()
+    _refuse_what_is_no_file(path, source)
+    with contextlib.ExitStack() as stack:
+        try:
+            plain = stack.enter_context(_unpacked(path, source))
+            return _read_plain(plain, source, launch_config, watch, stack)
+        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+            raise UnreadableInput(
+                f"{source} is a compressed file that is cut off or damaged ({error}).", "Copy it again."
+            ) from error
+        except OSError as error:
+            raise UnreadableInput(f"{source} cannot be read: {error.strerror or error}.") from error
+
+
+def _refuse_what_is_no_file(path: Path, source: str) -> None:
+    if path.is_dir():
+        raise UnreadableInput(
+            f"{source} is a directory without recordings.",
+            f"Give a file or a run directory; llm-perf reads {_READS}.",
+        )
+    if not path.exists():
+        raise UnreadableInput(f"{source} does not exist.", f"Looked for it at {path.absolute()}.")
+    if not path.is_file():
+        raise UnreadableInput(f"{source} is not a regular file.", "Give the recording itself.")
+    if path.stat().st_size == 0:
+        raise UnreadableInput(
+            f"{source} is empty (0 bytes): the profiler that should have written it wrote nothing.",
+            "Profile again, and look for ==ERROR== or ==WARNING== lines in its output.",
+        )
+
+
+@contextlib.contextmanager
+def _unpacked(path: Path, source: str) -> Iterator[Path]:
+    """The file itself, or a private unpacked copy of it."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    if not head.startswith((_GZIP, _XZ)):
+        yield path
+        return
+    opener = gzip.open if head.startswith(_GZIP) else lzma.open
+    limit = max(SMALL, path.stat().st_size * MAX_RATIO)
+    with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
+        target = Path(folder) / "recording"
+        with opener(path, "rb") as packed, target.open("wb") as out:
+            written = 0
+            while chunk := packed.read(1 << 20):
+                written += len(chunk)
+                if written > limit:
+                    raise UnreadableInput(
+                        f"{source} unpacks to more than {MAX_RATIO} times its size, which no recording does.",
+                        "If you trust it, unpack it yourself and give the unpacked file.",
+                    )
+                out.write(chunk)
+        if target.stat().st_size == 0:
+            raise UnreadableInput(f"{source} is a compressed file with nothing in it.", "Profile again.")
+        yield target
+
+
+def _read_plain(
+    path: Path, source: str, launch_config: bool, watch: Observer, stack: contextlib.ExitStack
+) -> Recording:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if looks_like_sqlite(head):
+        return _read_sqlite(path, source, launch_config, watch)
+    if head.startswith(NCU_MAGIC):
+        from llm_perf_opt.readers.ncu_rep import read_ncu_rep
+
+        return read_ncu_rep(path, source, progress=watch.begin(source, None))
+    if _is_nsys_rep(head, source):
+        from llm_perf_opt.readers.nsys_rep import export_nsys_rep
+
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-")))
+        watch.begin(source, None)
+        return _read_sqlite(export_nsys_rep(path, source, folder), source, launch_config, watch)
+    text = _as_text(head)
+    if text is not None and text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
+        from llm_perf_opt.readers.kineto import read_kineto
+
+        watch.begin(source, None)
+        with path.open("rb") as file:
+            return read_kineto(file, source)
+    if text is not None and ("==PROF==" in text or "==WARNING==" in text or "==ERROR==" in text or '"' in text):
+        from llm_perf_opt.readers.ncu_csv import read_ncu_csv
+
+        watch.begin(source, None)
+        with path.open("rb") as file:
+            return read_ncu_csv(_text_stream(file), source)
+    kind = "a text file" if text is not None else "a binary file"
+    raise UnreadableInput(f"{source} is {kind} that llm-perf does not know.", f"It reads {_READS}.")
+
+
+def _read_sqlite(path: Path, source: str, launch_config: bool, watch: Observer) -> Recording:
+    from llm_perf_opt.readers.nsys_sqlite import count_rows, read_nsys_sqlite
+
+    progress = watch.begin(source, count_rows(path, source))
+    return read_nsys_sqlite(path, source, launch_config=launch_config, progress=progress)
+
+
+def _text_stream(file: BinaryIO) -> io.TextIOWrapper:
+    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+
+
+def _is_nsys_rep(head: bytes, source: str) -> bool:
+    return source.lower().removesuffix(".gz").removesuffix(".xz").endswith((".nsys-rep", ".qdrep"))
+
+
+def _as_text(head: bytes) -> str | None:
+    if b"\x00" in head:
+        return None
+    try:
+        return head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # A character cut at the end of the head is no sign of a binary file.
+        return head[: error.start].decode("utf-8") if error.start > len(head) - 4 else None

@@ -1,0 +1,293 @@
+"""Which region does each piece of GPU work belong to?
+
+Work belongs to the ranges that were open when the host *launched* it, not when the GPU ran it:
+
+- ``thread``: the push/pop ranges open on the launching thread, and start/end ranges begun by that
+  thread. This is what ``nsys stats`` computes, to the nanosecond.
+- ``process``: all ranges open in the launching process, merged into one stack by the rule of `stacks`.
+- ``auto``: the launching thread's own push/pop ranges; where it has none open in any domain
+  (autograd's thread, workers), those of the process. Such work is counted as adopted. Start/end
+  ranges belong to the process, as ncu has it.
+
+Work inside a CUDA graph belongs to the ranges around the graph's launch and, below them, to the ranges
+that were open when its node was captured (not with ``thread``: nsys does not look there). Names that
+both paths begin with are not repeated: a graph captured inside the first ``decode_step`` and replayed
+in later ones gives ``decode_step/layer0``, not ``decode_step/decode_step/layer0``.
+
+A domain is a tree of its own: a kernel may be in a region of each domain, and in any number of
+start/end regions, which have neither parents nor children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from attrs import Factory, define
+
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline, Work
+from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
+from llm_perf_opt.regions.table import PUSH_POP, ROOT, START_END, RegionTable
+
+Mode = Literal["auto", "thread", "process"]
+
+
+@define(eq=False)
+class Membership:
+    """Regions of one column of work."""
+
+    by_domain: list[Int64s]  # one array per domain: innermost push/pop region of each piece, or ROOT
+    start_end: dict[int, Int64s]  # start/end region -> the pieces in it
+    adopted: Bools
+
+    def unattributed(self) -> Bools:
+        """Pieces that are in no region of any kind."""
+        outside = np.ones(len(self.adopted), dtype=np.bool_)
+        for regions in self.by_domain:
+            outside &= regions == ROOT
+        for members in self.start_end.values():
+            outside[members] = False
+        return outside
+
+
+@define(eq=False)
+class Attribution:
+    """The region table of a timeline, and the regions of all its work and range instances."""
+
+    mode: Mode
+    table: RegionTable
+    kernels: Membership
+    copies: Membership
+    graphs: Membership
+    range_region: Int64s  # region of each range instance
+    graph_instances: dict[int, int] = Factory(dict)  # regions seen only through graphs -> graph launches
+
+
+def attribute(timeline: Timeline, mode: Mode = "auto") -> Attribution:
+    """Find the regions of everything in `timeline`."""
+    return _Attributor(timeline, mode).run()
+
+
+@define(eq=False)
+class _Moments:
+    """Host-side moments to be placed into stacks: launches of work, or captures of graph nodes."""
+
+    time: Int64s
+    thread: Int64s
+    process: Int64s
+    by_thread: list[tuple[int, Int64s]]
+
+    @staticmethod
+    def of(time: Int64s, thread: Int64s, process: Int64s) -> _Moments:
+        known = np.flatnonzero((thread != UNKNOWN) & (time != UNKNOWN))
+        whole = len(known) == len(time)
+        groups = [(key, part if whole else known[part]) for key, part in group_by(thread[known])]
+        return _Moments(time, thread, process, groups)
+
+
+class _Attributor:
+    """Holds what the steps of one attribution share."""
+
+    def __init__(self, timeline: Timeline, mode: Mode) -> None:
+        self.timeline = timeline
+        self.mode = mode
+        self.table = RegionTable()
+        self.range_region = np.full(len(timeline.ranges), ROOT, dtype=np.int64)
+        ranges = timeline.ranges
+        self.push_pop = np.flatnonzero(~ranges.start_end)
+        self.start_end = np.flatnonzero(ranges.start_end)
+        self._process_stacks: dict[tuple[int, int], tuple[Stacks, Int64s]] = {}
+
+    def run(self) -> Attribution:
+        timeline = self.timeline
+        owner = np.array(timeline.threads or [0], dtype=np.int64)
+        nodes = timeline.graph_nodes
+        columns = [self._moments_of(work) for work in (timeline.kernels, timeline.copies, timeline.graphs)]
+        columns.append(_Moments.of(nodes.host_time, nodes.thread.astype(np.int64), owner[nodes.thread]))
+        placed = self._place(columns)
+        kernels, copies, graphs = placed[0], placed[1], placed[2]
+        graph_instances: dict[int, int] = {}
+        if self.mode != "thread" and len(nodes.host_time):
+            captured = placed[3].by_domain
+            self._descend(timeline.kernels, kernels, captured, graph_instances)
+            self._descend(timeline.copies, copies, captured, {})
+        return Attribution(
+            mode=self.mode,
+            table=self.table,
+            kernels=kernels,
+            copies=copies,
+            graphs=graphs,
+            range_region=self.range_region,
+            graph_instances=graph_instances,
+        )
+
+    def _moments_of(self, work: Work) -> _Moments:
+        return _Moments.of(work.host_time, work.thread.astype(np.int64), work.process.astype(np.int64))
+
+    # -- push/pop ranges ------------------------------------------------------------------------
+
+    def _place(self, columns: list[_Moments]) -> list[Membership]:
+        """Membership of each column of moments."""
+        domains = range(len(self.timeline.domains))
+        found = [[np.full(len(c.time), ROOT, dtype=np.int64) for _ in domains] for c in columns]
+        adopted = [np.zeros(len(c.time), dtype=np.bool_) for c in columns]
+        ranges = self.timeline.ranges
+        for domain in domains:
+            mine = self.push_pop[ranges.domain[self.push_pop] == domain]
+            if self.mode == "process":
+                self._place_by_process(domain, mine, columns, found)
+                continue
+            for thread, part in group_by(ranges.thread[mine]):
+                stacks, regions = self._stacks(domain, mine[part])
+                for column, result in zip(columns, found, strict=True):
+                    for _, members in (g for g in column.by_thread if g[0] == thread):
+                        top = stacks.top_at(column.time[members])
+                        result[domain][members] = np.where(top >= 0, regions[np.maximum(top, 0)], ROOT)
+        if self.mode == "auto":
+            for column, result, mask in zip(columns, found, adopted, strict=True):
+                self._adopt(column, result, mask)
+        start_end = self._place_start_end(columns)
+        return [Membership(*parts) for parts in zip(found, start_end, adopted, strict=True)]
+
+    def _stacks(self, domain: int, instances: Int64s) -> tuple[Stacks, Int64s]:
+        """Stacks of some ranges, and the region of each of their nodes."""
+        ranges, strings = self.timeline.ranges, self.timeline.strings
+        stacks = build_stacks(ranges.start, ranges.end, instances)
+        domain_name = self.timeline.domains[domain]
+        known: dict[tuple[int, int], int] = {}
+        regions: list[int] = []
+        names = ranges.name[stacks.instance].tolist()
+        for below, name in zip(stacks.parent.tolist(), names, strict=True):
+            key = (regions[below] if below >= 0 else ROOT, name)
+            number = known.get(key)
+            if number is None:
+                number = known[key] = self.table.intern(domain_name, PUSH_POP, key[0], strings[name])
+            regions.append(number)
+        result = np.array(regions, dtype=np.int64)
+        # A range with several nodes counts as an instance of the first stack it was found in.
+        first_first = np.arange(len(result))[::-1]
+        unset = self.range_region[stacks.instance[first_first]] == ROOT
+        targets = stacks.instance[first_first][unset]
+        self.range_region[targets] = result[first_first][unset]
+        return stacks, result
+
+    def _stacks_of_process(self, domain: int, process: int) -> tuple[Stacks, Int64s] | None:
+        """Stacks of all push/pop ranges of a process, threads merged; None where it has none."""
+        key = (domain, process)
+        if key not in self._process_stacks:
+            ranges = self.timeline.ranges
+            mine = self.push_pop[(ranges.domain[self.push_pop] == domain) & (ranges.process[self.push_pop] == process)]
+            if len(mine) == 0:
+                return None
+            self._process_stacks[key] = self._stacks(domain, mine)
+        return self._process_stacks[key]
+
+    def _place_by_process(self, domain: int, mine: Int64s, columns: list[_Moments], found: list[list[Int64s]]) -> None:
+        for process, _ in group_by(self.timeline.ranges.process[mine]):
+            merged = self._stacks_of_process(domain, process)
+            assert merged is not None
+            stacks, regions = merged
+            for column, result in zip(columns, found, strict=True):
+                members = np.flatnonzero((column.process == process) & (column.time != UNKNOWN))
+                top = stacks.top_at(column.time[members])
+                result[domain][members] = np.where(top >= 0, regions[np.maximum(top, 0)], ROOT)
+
+    def _adopt(self, column: _Moments, result: list[Int64s], adopted: Bools) -> None:
+        """Give work of threads with no open range the ranges of their process."""
+        lonely = column.time != UNKNOWN
+        for regions in result:
+            lonely &= regions == ROOT
+        if not lonely.any():
+            return
+        ranges = self.timeline.ranges
+        candidates = np.flatnonzero(lonely)
+        for process, part in group_by(column.process[candidates]):
+            members = candidates[part]
+            threads = np.unique(ranges.thread[self.push_pop[ranges.process[self.push_pop] == process]])
+            # With ranges on one thread only, that thread's own lonely launches have nothing to be adopted by.
+            if len(threads) == 1:
+                members = members[column.thread[members] != threads[0]]
+            if len(threads) == 0 or len(members) == 0:
+                continue
+            for domain, regions_of in enumerate(result):
+                merged = self._stacks_of_process(domain, process)
+                if merged is None:
+                    continue
+                stacks, regions = merged
+                top = stacks.top_at(column.time[members])
+                inside = top >= 0
+                regions_of[members[inside]] = regions[top[inside]]
+                adopted[members[inside]] = True
+
+    # -- start/end ranges -----------------------------------------------------------------------
+
+    def _place_start_end(self, columns: list[_Moments]) -> list[dict[int, Int64s]]:
+        """Members of every start/end region, for each column."""
+        ranges, strings, domains = self.timeline.ranges, self.timeline.strings, self.timeline.domains
+        memberships: list[dict[int, list[Int64s]]] = [{} for _ in columns]
+        if len(self.start_end) == 0:
+            return [{} for _ in columns]
+        by_thread = self.mode == "thread"
+        holder = (ranges.thread if by_thread else ranges.process)[self.start_end]
+        for key, part in group_by(holder):
+            instances = self.start_end[part]
+            lookups = [_time_lookup(c, c.thread if by_thread else c.process, key) for c in columns]
+            names = ranges.domain[instances].astype(np.int64) * len(strings) + ranges.name[instances]
+            for _, same in group_by(names):
+                mine = instances[same]
+                first = mine[0]
+                domain = domains[ranges.domain[first]]
+                region = self.table.intern(domain, START_END, ROOT, strings[ranges.name[first]])
+                self.range_region[mine] = region
+                windows = BusyTime.of(ranges.start[mine], ranges.end[mine])
+                for members, lookup in zip(memberships, lookups, strict=True):
+                    members.setdefault(region, []).append(lookup(windows))
+        return [{r: np.concatenate(parts) for r, parts in found.items()} for found in memberships]
+
+    # -- CUDA graphs ----------------------------------------------------------------------------
+
+    def _descend(self, work: Work, membership: Membership, captured: list[Int64s], instances: dict[int, int]) -> None:
+        """Move work of graphs from the region of the launch to the region of its capture below that."""
+        inside = np.flatnonzero(work.graph_node != UNKNOWN)
+        if len(inside) == 0:
+            return
+        for domain, regions in enumerate(membership.by_domain):
+            capture = captured[domain][work.graph_node[inside]]
+            found = capture != ROOT
+            members = inside[found]
+            pairs = np.stack([regions[members], capture[found]], axis=1)
+            if len(pairs) == 0:
+                continue
+            unique, which = np.unique(pairs, axis=0, return_inverse=True)
+            which = which.reshape(-1)
+            merged = np.array([self._below(int(a), int(b), domain) for a, b in unique], dtype=np.int64)
+            regions[members] = merged[which]
+            launches = np.unique(np.stack([merged[which], work.host_time[members]], axis=1), axis=0)
+            for region, count in zip(*np.unique(launches[:, 0], return_counts=True), strict=True):
+                instances[int(region)] = instances.get(int(region), 0) + int(count)
+
+    def _below(self, launch: int, capture: int, domain: int) -> int:
+        """Region of the capture path laid below the launch path, shared outer names taken once."""
+        outer, inner = (self.table.path(r) if r != ROOT else [] for r in (launch, capture))
+        shared = 0
+        while shared < min(len(outer), len(inner)) and outer[shared] == inner[shared]:
+            shared += 1
+        return self.table.intern_path(self.timeline.domains[domain], outer + inner[shared:])
+
+
+def _time_lookup(column: _Moments, holders: Int64s, holder: int) -> Callable[[BusyTime], Int64s]:
+    """A function from windows to the moments of one thread or process that lie inside them."""
+    mine = np.flatnonzero((holders == holder) & (column.time != UNKNOWN))
+    times = column.time[mine]
+    order = np.argsort(times, kind="stable")
+    mine, times = mine[order], times[order]
+
+    def lookup(windows: BusyTime) -> Int64s:
+        begin = np.searchsorted(times, windows.starts, side="left")
+        finish = np.searchsorted(times, windows.ends, side="left")
+        slices = [mine[a:b] for a, b in zip(begin.tolist(), finish.tolist(), strict=True) if b > a]
+        return np.concatenate(slices) if slices else np.zeros(0, dtype=np.int64)
+
+    return lookup

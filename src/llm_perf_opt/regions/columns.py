@@ -1,0 +1,198 @@
+"""What readers hand over: columns of a timeline, and the results of a counter run.
+
+A timeline of ten million kernels is a handful of NumPy arrays; objects begin at the region. A counter
+run has thousands of results at the most, so those are objects from the start. Names stay as recorded:
+making them safe to show is the reporters' work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from attrs import Factory, define, field
+from numpy.typing import NDArray
+
+from llm_perf_opt.regions.model import Diagnosis
+
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+
+UNKNOWN = -1  # in an index or time column: the recording does not say
+
+
+def _int64s(n: int, value: int = 0) -> Int64s:
+    return np.full(n, value, dtype=np.int64)
+
+
+def _int32s(n: int, value: int = 0) -> Int32s:
+    return np.full(n, value, dtype=np.int32)
+
+
+@define(eq=False)
+class LaunchConfig:
+    """What makes a signature besides the name. Read only where counters are to be joined."""
+
+    mangled: Int32s  # index into Timeline.strings
+    short: Int32s
+    grid: Int32s  # shape (n, 3)
+    block: Int32s  # shape (n, 3)
+    shared_memory: Int32s  # static plus dynamic, bytes
+
+
+@define(eq=False)
+class Work:
+    """GPU work of one kind, one element per launch, in the order of `start`."""
+
+    start: Int64s
+    end: Int64s
+    process: Int32s  # index into Timeline.processes
+    device: Int32s  # device id as recorded
+    name: Int32s  # index into Timeline.strings
+    host_time: Int64s  # when the launching call began; UNKNOWN where it was not recorded
+    thread: Int32s  # index into Timeline.threads of the launching thread
+    graph_node: Int32s  # index into Timeline.graph_nodes; UNKNOWN for work outside CUDA graphs
+    bytes: Int64s | None = None  # copies and fills only
+    config: LaunchConfig | None = None  # kernels only
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @staticmethod
+    def empty() -> Work:
+        return Work(
+            start=_int64s(0),
+            end=_int64s(0),
+            process=_int32s(0),
+            device=_int32s(0),
+            name=_int32s(0),
+            host_time=_int64s(0),
+            thread=_int32s(0),
+            graph_node=_int32s(0),
+            bytes=_int64s(0),
+        )
+
+
+@define(eq=False)
+class Ranges:
+    """NVTX range instances (or user annotations of a PyTorch trace)."""
+
+    start: Int64s
+    end: Int64s  # the end of the recording where a range was never closed
+    process: Int32s
+    thread: Int32s
+    domain: Int32s  # index into Timeline.domains
+    name: Int32s  # index into Timeline.strings
+    start_end: Bools  # True: start/end range, False: push/pop
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @staticmethod
+    def empty() -> Ranges:
+        zero = _int32s(0)
+        return Ranges(_int64s(0), _int64s(0), zero, zero, zero, zero, np.zeros(0, dtype=np.bool_))
+
+
+@define(eq=False)
+class GraphNodes:
+    """Nodes of CUDA graphs, each with the moment and thread of its capture (UNKNOWN where not recorded)."""
+
+    host_time: Int64s
+    thread: Int32s
+
+    @staticmethod
+    def empty() -> GraphNodes:
+        return GraphNodes(_int64s(0), _int32s(0))
+
+
+@define
+class Process:
+    """A recorded process. `rank` is set only where the recording or its file name says it."""
+
+    pid: int
+    name: str = ""
+    rank: int | None = None
+
+
+@define(eq=False)
+class Timeline:
+    """One recording of a program over time: nsys SQLite, or a PyTorch/Kineto trace."""
+
+    source: str
+    kind: str  # "nsys-sqlite" | "kineto"
+    strings: list[str]
+    domains: list[str]  # "" is the default domain
+    processes: list[Process]
+    threads: list[int]  # index of the process each thread belongs to
+    kernels: Work
+    copies: Work
+    graphs: Work  # whole-graph launches: their kernels were not recorded one by one
+    ranges: Ranges
+    graph_nodes: GraphNodes = field(factory=GraphNodes.empty)
+    devices: dict[int, str] = Factory(dict)  # id -> product name
+    environment: dict[str, Any] = Factory(dict)
+    diagnostics: list[Diagnosis] = Factory(list)
+
+
+@define
+class MetricInfo:
+    """How one counter is called, measured and rolled up over launches."""
+
+    unit: str  # base unit: "byte", "ns", "%", "" …
+    rollup: str  # "sum" | "mean" | "max" | "min"
+
+
+@define
+class Rule:
+    """One rule result of ncu."""
+
+    rule: str
+    title: str
+    message: str
+    estimated_speedup_percent: float | None
+
+
+@define(eq=False)
+class Action:
+    """One result of ncu: a kernel launch, a range, or a whole CUDA graph."""
+
+    kind: str  # "kernel" | "range" | "graph"
+    name: str  # as a person should see it; demangled where known
+    demangled: str | None = None
+    mangled: str | None = None
+    short: str | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    shared_memory: int | None = None
+    device: int | None = None
+    process: int | None = None  # pid
+    push_pop: dict[str, list[str]] = Factory(dict)  # domain -> stack, outermost first
+    start_end: dict[str, list[str]] = Factory(dict)  # domain -> open start/end ranges
+    metrics: dict[str, float] = Factory(dict)
+    passes: int | None = None
+    rules: list[Rule] = Factory(list)
+    sections: list[str] = Factory(list)
+    kernels_inside: int | None = None  # for a range or graph: the kernels it holds
+
+    def time_ns(self) -> float | None:
+        """Duration as ncu measured it; not the time the kernel takes in the undisturbed program."""
+        return self.metrics.get("gpu__time_duration.sum")
+
+
+@define(eq=False)
+class CounterSet:
+    """One counter recording: an `.ncu-rep`, or ncu's CSV."""
+
+    source: str
+    kind: str  # "ncu-rep" | "ncu-csv"
+    actions: list[Action]
+    metric_info: dict[str, MetricInfo] = Factory(dict)
+    section_metrics: dict[str, list[str]] = Factory(dict)  # section -> counters shown in it
+    environment: dict[str, Any] = Factory(dict)
+    diagnostics: list[Diagnosis] = Factory(list)
+    simplified_names: bool = False  # names as ncu prints them: they join by the printed form only
+
+
+Recording = Timeline | CounterSet

@@ -1,0 +1,115 @@
+"""Several timelines as one: the ranks of a job, each recorded into a file of its own.
+
+Attribution and busy time never cross processes, so clocks of different hosts need not agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from attrs import evolve
+from numpy.typing import NDArray
+
+from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, LaunchConfig, Ranges, Timeline, Work
+
+_Shift = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def merge_timelines(timelines: list[Timeline]) -> Timeline:
+    """One timeline with the processes of all; a single one is returned as it is."""
+    if len(timelines) == 1:
+        return timelines[0]
+    strings: list[str] = []
+    domains: list[str] = [""]
+    shifted = [_moved(timeline, strings, domains, timelines[:i]) for i, timeline in enumerate(timelines)]
+    first = timelines[0]
+    return Timeline(
+        source=" + ".join(t.source for t in timelines),
+        kind=first.kind,
+        strings=strings,
+        domains=domains,
+        processes=[process for t in timelines for process in t.processes],
+        threads=[thread for t in shifted for thread in t.threads],
+        kernels=_joined_work([t.kernels for t in shifted]),
+        copies=_joined_work([t.copies for t in shifted]),
+        graphs=_joined_work([t.graphs for t in shifted]),
+        ranges=Ranges(*(_joined([getattr(t.ranges, f) for t in shifted]) for f in _RANGE_FIELDS)),
+        graph_nodes=GraphNodes(
+            _joined([t.graph_nodes.host_time for t in shifted]),
+            _joined([t.graph_nodes.thread for t in shifted]),
+        ),
+        devices={device: name for t in timelines for device, name in t.devices.items()},
+        environment=first.environment,
+        diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics],
+    )
+
+
+_RANGE_FIELDS = ("start", "end", "process", "thread", "domain", "name", "start_end")
+_WORK_FIELDS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")
+
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(arrays)
+
+
+def _joined_work(works: list[Work]) -> Work:
+    columns = {f: _joined([getattr(w, f) for w in works]) for f in _WORK_FIELDS}
+    with_bytes = [w.bytes if w.bytes is not None else np.zeros(len(w), dtype=np.int64) for w in works]
+    sizes = _joined(with_bytes) if any(w.bytes is not None for w in works) else None
+    configs = [w.config for w in works if len(w)]
+    config = None
+    if configs and all(c is not None for c in configs):
+        config = LaunchConfig(
+            *(_joined([getattr(c, f) for c in configs]) for f in ("mangled", "short", "grid", "block", "shared_memory"))
+        )
+    return Work(**columns, bytes=sizes, config=config)
+
+
+def _moved(timeline: Timeline, strings: list[str], domains: list[str], before: list[Timeline]) -> Timeline:
+    """The same timeline with its indices shifted behind those of the timelines before it."""
+    processes = sum(len(t.processes) for t in before)
+    threads = sum(len(t.threads) for t in before)
+    nodes = sum(len(t.graph_nodes.host_time) for t in before)
+    names = _offset(len(strings))
+    strings.extend(timeline.strings)
+    for domain in timeline.domains:
+        if domain not in domains:
+            domains.append(domain)
+    domain_numbers = np.array([domains.index(d) for d in timeline.domains], dtype=np.int32)
+
+    def work(old: Work) -> Work:
+        config = old.config
+        if config is not None:
+            config = evolve(config, mangled=names(config.mangled), short=names(config.short))
+        return evolve(
+            old,
+            process=_offset(processes)(old.process),
+            name=names(old.name),
+            thread=_offset(threads)(old.thread),
+            graph_node=_offset(nodes)(old.graph_node),
+            config=config,
+        )
+
+    ranges = timeline.ranges
+    return evolve(
+        timeline,
+        threads=[owner + processes for owner in timeline.threads],
+        kernels=work(timeline.kernels),
+        copies=work(timeline.copies),
+        graphs=work(timeline.graphs),
+        ranges=evolve(
+            ranges,
+            process=_offset(processes)(ranges.process),
+            thread=_offset(threads)(ranges.thread),
+            domain=domain_numbers[ranges.domain] if len(ranges) else ranges.domain,
+            name=names(ranges.name),
+        ),
+        graph_nodes=evolve(timeline.graph_nodes, thread=_offset(threads)(timeline.graph_nodes.thread)),
+    )
+
+
+def _offset(by: int) -> _Shift:
+    """Add to indices, leaving UNKNOWN as it is."""
+    return lambda values: np.where(values == UNKNOWN, UNKNOWN, values + by).astype(values.dtype)

@@ -1,0 +1,64 @@
+"""Names for people: kernel names without the template thicket, and any name without what breaks a screen."""
+
+from __future__ import annotations
+
+import re
+
+_LONGEST = 200
+# Control characters, line and paragraph separators, and the marks that turn text around.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def visible(name: str, longest: int = _LONGEST) -> str:
+    r"""One line of text that shows what a name is: control characters as `\xNN`, the middle cut if long."""
+    text = _UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", name)
+    if len(text) > longest:
+        half = (longest - 3) // 2
+        text = f"{text[:half]}…{text[-half:]}"
+    return text or "(empty name)"
+
+
+def short_kernel_name(name: str) -> str:
+    """The function's own name: without return type, namespaces, template arguments and parameters.
+
+    `void at::native::vectorized_elementwise_kernel<4, …>(int, …)` is `vectorized_elementwise_kernel`.
+    Where what is left says little (`Kernel`, `kernel`), the innermost template argument's name is added.
+    """
+    plain = name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("unnamed>::", "")
+    head = _outside_brackets(plain)
+    words = re.findall(r"[A-Za-z_~][\w~]*", head.rsplit("::", 1)[-1])
+    own = words[-1] if words else ""
+    if not own:
+        return visible(name, 60)
+    if own.lower() in ("kernel", "device_kernel", "operator"):
+        inner = re.search(r"<\s*(?:\w+::)*(\w+)", plain)
+        if inner:
+            return visible(f"{own}<{inner[1]}>", 60)
+    return visible(own, 60)
+
+
+def _outside_brackets(name: str) -> str:
+    """The part of a signature outside `<…>` and before the parameter list."""
+    depth, kept = 0, []
+    for char in name:
+        if char in "<[{":
+            depth += 1
+        elif char in ">]}":
+            depth = max(depth - 1, 0)
+        elif depth == 0:
+            if char == "(":
+                break
+            kept.append(char)
+    return "".join(kept)
+
+
+# What ncu's printed names leave out: namespaces, and the types of template arguments that are numbers.
+_QUALIFIER = re.compile(r"(?:<unnamed>|unnamed>|\(anonymous namespace\)|\b[A-Za-z_]\w*)::")
+_NUMBER_TYPE = re.compile(r"\((?:(?:unsigned|signed)\s+)?[A-Za-z_]\w*(?:\s+[a-z]+)*\)(?=-?\d)")
+
+
+def printed_form(name: str) -> str:
+    """A form in which a kernel's full name and the simplified name ncu prints for it are equal."""
+    text = _NUMBER_TYPE.sub("", name)
+    text = _QUALIFIER.sub("", text)
+    return re.sub(r"\s+", "", text)

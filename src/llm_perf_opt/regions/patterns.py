@@ -1,0 +1,330 @@
+r"""The pattern language for regions, and its translation into ncu's NVTX filter expressions.
+
+One small language everywhere: shell globs over range names, ``A/B`` for a range directly inside
+another, ``**`` for any number of levels, ``DOMAIN@NAME`` for a domain. ``\`` takes the meaning from
+the character after it. ``regex:…`` matches the region's key, ``ncu:…`` is handed to ncu as it is.
+
+- A pattern without a domain matches in every domain.
+- ``LLM@*`` matches every range of domain LLM *and* ranges of the default domain whose name begins
+  ``LLM@``: people write both.
+- A pattern matches the innermost names of a region's path: ``decode*`` finds ``run/decode_step``.
+  A region below a matching one is selected with it, as ncu does.
+
+ncu's own rules (all of them tried on real reports, see tests/test_patterns.py): a push/pop range ends
+in ``/``, a start/end range does not; ``@ , [ ] / * +`` are escaped with a backslash; ``regex:`` stands
+first, before the domain, applies to the domain and to each level on its own, matches parts of names
+unless anchored, and understands ``\xNN``, which is the one form that takes every character;
+``[`` in front means the bottom of the stack. ``A/B`` wants B directly inside A.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+
+from attrs import define, field
+
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.regions.table import region_key
+
+_ANY_LEVELS = "**"
+_NCU_SPECIAL = re.compile(r"([@,\[\]/*+])")
+
+
+@define(frozen=True)
+class RegionPattern:
+    """One compiled pattern."""
+
+    text: str
+    _domain: re.Pattern[str] | None = None  # None: any domain
+    _levels: tuple[str, ...] = ()  # globs, outermost first
+    _regex: re.Pattern[str] | None = None
+    _literal: tuple[str, ...] | None = None  # `DOMAIN@NAME` read as names of the default domain
+    ncu: str | None = None  # `ncu:` expression, matched by ncu alone
+    _domain_glob: str | None = field(default=None, eq=False)
+
+    def matches(self, domain: str, path: Sequence[str]) -> bool:
+        """Does the pattern name this very region?"""
+        if self.ncu is not None:
+            return False
+        if self._regex is not None:
+            return self._regex.search(region_key(domain, path)) is not None
+        if self._literal is not None and domain == "" and _levels_match(self._literal, path):
+            return True
+        if self._domain is not None and not self._domain.match(domain):
+            return False
+        return _levels_match(self._levels, path)
+
+    def ncu_expressions(self) -> list[str]:
+        """Expressions for `--nvtx-include` when nothing is known of the program's ranges.
+
+        Several mean "or": ncu takes the flag repeated. Push/pop ranges only; a timeline resolves the
+        rest (see `exact_expression`).
+        """
+        if self.ncu is not None:
+            return [self.ncu]
+        if self._regex is not None:
+            raise UserError(
+                f"The pattern {self.text!r} cannot be translated for ncu without a timeline.",
+                "Record one first (llm-perf profile does), or write the ncu expression yourself as ncu:EXPRESSION.",
+            )
+        expressions = []
+        if self._domain_glob is None:
+            # `regex:.*@` covers every domain, the default one included.
+            expressions.append("regex:^.*$@" + _levels_regex(self._levels))
+        elif _is_plain(self._domain_glob) and all(_is_plain(level) for level in self._levels):
+            domain = _unglob(self._domain_glob)
+            expressions.append(exact_expression(domain, [_unglob(level) for level in self._levels], anchored=False))
+        else:
+            expressions.append(f"regex:{_glob_regex(self._domain_glob)}@{_levels_regex(self._levels)}")
+        if self._literal is not None:
+            expressions.append("regex:" + _levels_regex(self._literal))
+        return expressions
+
+
+def parse_pattern(text: str) -> RegionPattern:
+    """Compile a pattern; a malformed one is a `UserError` that says what to write."""
+    if text.startswith("ncu:"):
+        if not text[4:]:
+            raise UserError(
+                "The pattern 'ncu:' is empty.",
+                "Write the ncu expression after the colon, as in ncu:LLM@prefill/",
+            )
+        return RegionPattern(text, ncu=text[4:])
+    if text.startswith("regex:"):
+        try:
+            return RegionPattern(text, regex=re.compile(text[6:]))
+        except re.error as error:
+            raise UserError(f"The pattern {text!r} is not a valid regular expression: {error}.") from error
+    if not text.strip():
+        raise UserError("An empty region pattern matches nothing.", "Use '*' for every region.")
+    parts = _split(text.rstrip(), "@", 1)
+    body = parts[-1]
+    # People add the slash that ncu wants behind push/pop ranges: it changes nothing here.
+    levels = [level for level in _split(body, "/") if level]
+    if not levels:
+        raise UserError(
+            f"The pattern {text!r} names no range.",
+            f"Write {text.rstrip('/')}* or give a range name after the @.",
+        )
+    domain = parts[0] if len(parts) == 2 else None
+    literal = None
+    if domain:
+        literal = (f"{domain}@{levels[0]}", *levels[1:])
+    return RegionPattern(
+        text,
+        domain=re.compile(_glob_regex(domain), re.DOTALL) if domain is not None else None,
+        levels=tuple(levels),
+        literal=literal,
+        domain_glob=domain,
+    )
+
+
+@define(frozen=True)
+class RegionFilter:
+    """Include and exclude patterns together: default all, exclude wins, both reach down the tree."""
+
+    include: tuple[RegionPattern, ...] = ()
+    exclude: tuple[RegionPattern, ...] = ()
+
+    @staticmethod
+    def of(include: Iterable[str] = (), exclude: Iterable[str] = ()) -> RegionFilter:
+        return RegionFilter(tuple(map(parse_pattern, include)), tuple(map(parse_pattern, exclude)))
+
+    def keeps(self, domain: str, path: Sequence[str]) -> bool:
+        stacks = [path[:length] for length in range(1, len(path) + 1)]
+        if any(p.matches(domain, stack) for p in self.exclude for stack in stacks):
+            return False
+        return not self.include or any(p.matches(domain, stack) for p in self.include for stack in stacks)
+
+    def as_json(self) -> dict[str, list[str]]:
+        return {
+            "include_patterns": [p.text for p in self.include],
+            "exclude_patterns": [p.text for p in self.exclude],
+        }
+
+
+@define(frozen=True)
+class NameFilter:
+    """Include and exclude patterns over kernel names: globs, or `regex:`; exclude wins, default all.
+
+    A glob without wildcards is the exact name; names are tried as given (full and short form).
+    """
+
+    include: tuple[re.Pattern[str], ...] = ()
+    exclude: tuple[re.Pattern[str], ...] = ()
+
+    @staticmethod
+    def of(include: Iterable[str] = (), exclude: Iterable[str] = ()) -> NameFilter:
+        return NameFilter(tuple(map(_name_pattern, include)), tuple(map(_name_pattern, exclude)))
+
+    def __bool__(self) -> bool:
+        return bool(self.include or self.exclude)
+
+    def keeps(self, *names: str) -> bool:
+        if any(p.search(name) for p in self.exclude for name in names):
+            return False
+        return not self.include or any(p.search(name) for p in self.include for name in names)
+
+
+def _name_pattern(text: str) -> re.Pattern[str]:
+    if not text:
+        raise UserError("An empty kernel pattern matches nothing.", "Use '*' for every kernel.")
+    try:
+        return re.compile(text[6:]) if text.startswith("regex:") else re.compile(_glob_regex(text), re.DOTALL)
+    except re.error as error:
+        raise UserError(f"The pattern {text!r} is not a valid regular expression: {error}.") from error
+
+
+def exact_expression(domain: str, path: Sequence[str], *, anchored: bool = True, start_end: bool = False) -> str:
+    """The ncu expression that selects one region: its path from the bottom of the stack.
+
+    `anchored=False` leaves the bottom open, so that the path may lie deeper in the stack. Names that
+    ncu cannot take with backslashes (they hold one, or begin with `regex:`) are written as a regular
+    expression of `\\xNN` codes.
+    """
+    tail = "" if start_end else "/"
+    bottom = "[" if anchored and not start_end and len(path) > 1 else ""
+    if any(map(_needs_codes, (domain, *path) if domain else path)):
+        prefix = f"^{_hex(domain)}$@" if domain else ""
+        return "regex:" + prefix + bottom + "/".join(f"^{_hex(name)}$" for name in path) + tail
+    prefix = f"{_escaped(domain)}@" if domain else ""
+    return prefix + bottom + "/".join(_escaped(name) for name in path) + tail
+
+
+def nearest(text: str, candidates: Iterable[str], count: int = 5) -> list[str]:
+    """Candidates most like `text`, best first; all of them in order where nothing is alike."""
+    pool = list(dict.fromkeys(candidates))
+    wanted = text.strip("*/").lower()
+    scored = []
+    for candidate in pool:
+        plain = candidate.lower()
+        last = plain.rsplit("/", 1)[-1].rsplit("@", 1)[-1]
+        score = max(difflib.SequenceMatcher(None, wanted, form, autojunk=False).ratio() for form in (plain, last))
+        scored.append((score, candidate))
+    scored.sort(key=lambda pair: -pair[0])
+    return [candidate for _, candidate in scored[:count]]
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _split(text: str, separator: str, times: int = -1) -> list[str]:
+    """Split at unescaped separators; escapes stay for the glob translation."""
+    parts, current, i = [], "", 0
+    while i < len(text):
+        if text[i] == "\\" and i + 1 < len(text):
+            current += text[i : i + 2]
+            i += 2
+            continue
+        if text[i] == separator and times != 0:
+            parts.append(current)
+            current = ""
+            times -= 1
+        else:
+            current += text[i]
+        i += 1
+    return [*parts, current]
+
+
+def _glob_regex(glob: str) -> str:
+    """An anchored regular expression for a glob with backslash escapes."""
+    result, i = "", 0
+    while i < len(glob):
+        char = glob[i]
+        if char == "\\" and i + 1 < len(glob):
+            result += re.escape(glob[i + 1])
+            i += 2
+        elif char == "*":
+            result += ".*"
+            i += 1
+        elif char == "?":
+            result += "."
+            i += 1
+        elif char == "[" and "]" in glob[i + 2 :]:
+            end = glob.index("]", i + 2)
+            result += fnmatch.translate(glob[i : end + 1]).removeprefix("(?s:").removesuffix(r")\Z")
+            i = end + 1
+        else:
+            result += re.escape(char)
+            i += 1
+    return f"^{result}$"
+
+
+def _is_plain(glob: str) -> bool:
+    return not re.search(r"(?<!\\)[*?\[]", glob)
+
+
+def _unglob(glob: str) -> str:
+    return re.sub(r"\\(.)", r"\1", glob)
+
+
+def _levels_match(levels: Sequence[str], path: Sequence[str]) -> bool:
+    """Do the globs match the innermost names of the path?"""
+    if not levels:
+        return True
+    if levels[-1] == _ANY_LEVELS:
+        return any(_levels_match(levels[:-1], path[:n]) for n in range(len(path) + 1)) if len(levels) > 1 else True
+    if not path or not _compiled(levels[-1]).match(path[-1]):
+        return False
+    return _levels_match(levels[:-1], path[:-1])
+
+
+_cache: dict[str, re.Pattern[str]] = {}
+
+
+def _compiled(glob: str) -> re.Pattern[str]:
+    pattern = _cache.get(glob)
+    if pattern is None:
+        pattern = _cache[glob] = re.compile(_glob_regex(glob), re.DOTALL)
+    return pattern
+
+
+def _needs_codes(name: str) -> bool:
+    # A lone "@" is taken for a separator even behind a backslash.
+    return "\\" in name or name.startswith("regex:") or name in ("@", "")
+
+
+def _escaped(name: str) -> str:
+    return _NCU_SPECIAL.sub(r"\\\1", name)
+
+
+def _hex(name: str) -> str:
+    """Every ASCII character that is not a letter, digit or underscore as a code, so that none has a meaning."""
+    return re.sub(r"[^\w]", lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 128 else m[0], name)
+
+
+def _levels_regex(levels: Sequence[str]) -> str:
+    """ncu's regular-expression form of levels of globs."""
+    parts = []
+    for level in levels:
+        if level == _ANY_LEVELS:
+            parts.append("*")
+            continue
+        parts.append(_ncu_glob_regex(level))
+    return "/".join(parts) + "/"
+
+
+def _ncu_glob_regex(glob: str) -> str:
+    """Like `_glob_regex`, with characters that mean something to ncu itself as `\\xNN` codes."""
+    result, i = "", 0
+    while i < len(glob):
+        char = glob[i]
+        if char == "\\" and i + 1 < len(glob):
+            result += _hex(glob[i + 1])
+            i += 2
+        elif char in "*?":
+            result += ".*" if char == "*" else "."
+            i += 1
+        elif char == "[" and "]" in glob[i + 2 :]:
+            end = glob.index("]", i + 2)
+            inner = glob[i + 1 : end]
+            negated = "^" if inner.startswith("!") else ""
+            result += f"[{negated}{inner.lstrip('!')}]"
+            i = end + 1
+        else:
+            result += _hex(char)
+            i += 1
+    return f"^{result}$"

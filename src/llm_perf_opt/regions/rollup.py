@@ -1,0 +1,355 @@
+"""Roll-up: from the attribution of single launches to columns of values per region, for one scope."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import define
+
+from llm_perf_opt.regions.attribution import Attribution, Membership
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
+from llm_perf_opt.regions.intervals import BusyTime, union_by_group
+from llm_perf_opt.regions.table import ROOT, add_up, climb
+
+
+@define(eq=False)
+class Sums:
+    """Per-region sums of one kind of work."""
+
+    count: Int64s
+    time: Int64s
+    bytes: Int64s
+
+
+@define(eq=False)
+class KernelRows:
+    """Kernels grouped by region, label (name or signature) and device: one row each."""
+
+    region: Int64s
+    label: Int64s
+    device: Int64s
+    calls: Int64s
+    total: Int64s
+    shortest: Int64s
+    longest: Int64s
+
+    def lifted(self, regions: Int64s) -> KernelRows:
+        """The same rows counted to other regions, equal rows merged. ROOT rows are dropped."""
+        keep = regions != ROOT
+        return _merge_rows(
+            regions[keep],
+            self.label[keep],
+            self.device[keep],
+            self.calls[keep],
+            self.total[keep],
+            self.shortest[keep],
+            self.longest[keep],
+        )
+
+
+@define(eq=False)
+class RolledUp:
+    """All values of a scope, one element per region of the table."""
+
+    exclusive: Sums
+    inclusive: Sums
+    exclusive_copies: Sums
+    inclusive_copies: Sums
+    exclusive_graphs: Sums
+    inclusive_graphs: Sums
+    instances: Int64s
+    wall: Int64s
+    idle: Int64s
+    busy: Int64s
+    adopted: Int64s
+    graph_kernels: Int64s
+    kernel_rows: list[KernelRows]  # one per nesting level: inclusive rows of the regions at that level
+    all_kernels: KernelRows  # region column is 0: the whole scope
+    scope_busy: int
+    present: Bools  # region has an instance or work in this scope
+
+
+@define(eq=False)
+class Selection:
+    """What of a timeline a scope holds: index arrays, and the processes whose ranges count."""
+
+    kernels: Int64s  # those counted: of the scope, and let through by the kernel filter
+    scope_kernels: Int64s  # all of the scope: busy and idle time do not depend on the filter
+    copies: Int64s
+    graphs: Int64s
+    ranges: Int64s
+
+
+def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) -> RolledUp:
+    """Values of every region over the selected work."""
+    table = attribution.table
+    parent, depth = table.arrays()
+    count = len(table)
+
+    def both(work: Work, membership: Membership, chosen: Int64s) -> tuple[Sums, Sums]:
+        exclusive = _sums(work, membership, chosen, count)
+        return exclusive, Sums(*(add_up(v, parent, depth) for v in (exclusive.count, exclusive.time, exclusive.bytes)))
+
+    kernels, kernels_in = both(timeline.kernels, attribution.kernels, selection.kernels)
+    copies, copies_in = both(timeline.copies, attribution.copies, selection.copies)
+    graphs, graphs_in = both(timeline.graphs, attribution.graphs, selection.graphs)
+
+    region_of = attribution.range_region[selection.ranges]
+    instances = np.bincount(region_of, minlength=count).astype(np.int64)
+    wall, idle = _wall_and_idle(timeline, selection, region_of, count)
+    busy, scope_busy = _busy(timeline, attribution, selection, parent, depth)
+    chosen_mask = np.zeros(len(timeline.kernels), dtype=np.bool_)
+    chosen_mask[selection.kernels] = True
+    adopted = add_up(_tally(attribution.kernels, chosen_mask & attribution.kernels.adopted, count), parent, depth)
+    in_graph = chosen_mask & (timeline.kernels.graph_node != UNKNOWN)
+    graph_kernels = add_up(_tally(attribution.kernels, in_graph, count), parent, depth)
+    for region, launches in attribution.graph_instances.items():
+        if instances[region] == 0 and kernels_in.count[region]:
+            instances[region] = launches
+    present = (instances > 0) | (kernels_in.count > 0) | (copies_in.count > 0) | (graphs_in.count > 0)
+    return RolledUp(
+        exclusive=kernels,
+        inclusive=kernels_in,
+        exclusive_copies=copies,
+        inclusive_copies=copies_in,
+        exclusive_graphs=graphs,
+        inclusive_graphs=graphs_in,
+        instances=instances,
+        wall=wall,
+        idle=idle,
+        busy=busy,
+        adopted=adopted,
+        graph_kernels=graph_kernels,
+        kernel_rows=lift(
+            exclusive_rows(timeline.kernels, attribution, selection.kernels, timeline.kernels.name),
+            attribution,
+        ),
+        all_kernels=_rows_of(
+            timeline.kernels,
+            selection.kernels,
+            np.zeros(len(selection.kernels), dtype=np.int64),
+            timeline.kernels.name,
+        ),
+        scope_busy=scope_busy,
+        present=present,
+    )
+
+
+def _take(values: Int64s | Int32s, chosen: Int64s) -> Int64s | Int32s:
+    """`values[chosen]`, without a copy where everything is chosen."""
+    return values if len(chosen) == len(values) else values[chosen]
+
+
+def _sums(work: Work, membership: Membership, chosen: Int64s, count: int) -> Sums:
+    """Count, time and bytes of each region's own work."""
+    counts, times, sizes = (np.zeros(count, dtype=np.int64) for _ in range(3))
+    if len(chosen) == 0 or count == 0:
+        return Sums(counts, times, sizes)
+    duration = _take(work.end, chosen) - _take(work.start, chosen)
+    for regions in membership.by_domain:
+        mine = _take(regions, chosen) + 1  # ROOT is -1: bin 0 collects what is outside
+        counts += np.bincount(mine, minlength=count + 1)[1:]
+        times += np.bincount(mine, weights=duration, minlength=count + 1)[1:].astype(np.int64)
+        if work.bytes is not None:
+            sizes += np.bincount(mine, weights=work.bytes[chosen], minlength=count + 1)[1:].astype(np.int64)
+    if membership.start_end:
+        is_chosen = np.zeros(len(work), dtype=np.bool_)
+        is_chosen[chosen] = True
+        for region, members in membership.start_end.items():
+            inside = members[is_chosen[members]]
+            counts[region] += len(inside)
+            times[region] += int((work.end[inside] - work.start[inside]).sum())
+            if work.bytes is not None:
+                sizes[region] += int(work.bytes[inside].sum())
+    return Sums(counts, times, sizes)
+
+
+def _tally(membership: Membership, mask: Bools, count: int) -> Int64s:
+    """How many marked pieces each region holds itself."""
+    result = np.zeros(count, dtype=np.int64)
+    if count == 0 or not mask.any():
+        return result
+    for regions in membership.by_domain:
+        mine = regions[mask]
+        result += np.bincount(mine[mine != ROOT], minlength=count)
+    for region, members in membership.start_end.items():
+        result[region] += int(mask[members].sum())
+    return result
+
+
+def _wall_and_idle(timeline: Timeline, selection: Selection, region_of: Int64s, count: int) -> tuple[Int64s, Int64s]:
+    """Host time of the instances, and the part of it in which their process had the GPU do nothing."""
+    ranges = timeline.ranges
+    start, end = ranges.start[selection.ranges], ranges.end[selection.ranges]
+    duration = end - start
+    active = np.zeros(len(duration), dtype=np.int64)
+    process_of = ranges.process[selection.ranges]
+    for process in np.unique(process_of).tolist():
+        parts = [(work.start[chosen], work.end[chosen]) for work, chosen in _all_work(timeline, selection, process)]
+        busy = BusyTime.of(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+        mine = np.flatnonzero(process_of == process)
+        active[mine] = busy.within(start[mine], end[mine])
+    wall = np.bincount(region_of, weights=duration, minlength=count).astype(np.int64)
+    idle = np.bincount(region_of, weights=duration - active, minlength=count).astype(np.int64)
+    return wall, idle
+
+
+def _all_work(timeline: Timeline, selection: Selection, process: int) -> list[tuple[Work, Int64s]]:
+    """The scope's work of one process, of every kind."""
+    columns = [
+        (timeline.kernels, selection.scope_kernels),
+        (timeline.copies, selection.copies),
+        (timeline.graphs, selection.graphs),
+    ]
+    if len(timeline.processes) == 1:
+        return columns
+    return [(work, chosen[work.process[chosen] == process]) for work, chosen in columns]
+
+
+def _busy(
+    timeline: Timeline, attribution: Attribution, selection: Selection, parent: Int64s, depth: Int64s
+) -> tuple[Int64s, int]:
+    """Union of each region's own and nested work, processes added up; and that of the whole scope."""
+    total = np.zeros(len(parent), dtype=np.int64)
+    scope_total = 0
+    memberships = (attribution.kernels, attribution.copies, attribution.graphs)
+    for process in range(len(timeline.processes)):
+        columns = _all_work(timeline, selection, process)
+        start = np.concatenate([work.start[chosen] for work, chosen in columns])
+        end = np.concatenate([work.end[chosen] for work, chosen in columns])
+        if len(start) == 0:
+            continue
+        union = BusyTime.of(start, end).total
+        scope_total += union
+        if union == int((end - start).sum()):
+            # Nothing runs side by side (one stream, the usual case): unions are plain sums.
+            for (work, chosen), membership in zip(columns, memberships, strict=True):
+                sums = _sums(work, membership, chosen, len(parent))
+                total += add_up(sums.time, parent, depth)
+            continue
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+        for domain in range(len(timeline.domains)):
+            regions = np.concatenate(
+                [m.by_domain[domain][chosen] for (_, chosen), m in zip(columns, memberships, strict=True)]
+            )[order]
+            total += _busy_by_level(regions, start, end, parent, depth)
+        total += _busy_start_end(columns, memberships, len(parent))
+    return total, scope_total
+
+
+def _busy_by_level(regions: Int64s, start: Int64s, end: Int64s, parent: Int64s, depth: Int64s) -> Int64s:
+    """Unions of nested regions: level by level from the deepest, work moves up to its ancestor."""
+    total = np.zeros(len(parent), dtype=np.int64)
+    inside = regions != ROOT
+    current, start, end = regions[inside], start[inside], end[inside]
+    if len(current) == 0:
+        return total
+    for level in range(int(depth[current].max()), -1, -1):
+        current = climb(current, parent, depth, level)
+        here = depth[current] == level
+        total += union_by_group(current[here], start[here], end[here], len(parent))
+    return total
+
+
+def _busy_start_end(columns: list[tuple[Work, Int64s]], memberships: tuple[Membership, ...], count: int) -> Int64s:
+    total = np.zeros(count, dtype=np.int64)
+    regions = sorted({region for m in memberships for region in m.start_end})
+    for region in regions:
+        starts, ends = [], []
+        for (work, chosen), membership in zip(columns, memberships, strict=True):
+            members = np.intersect1d(membership.start_end.get(region, np.zeros(0, dtype=np.int64)), chosen)
+            starts.append(work.start[members])
+            ends.append(work.end[members])
+        total[region] = BusyTime.of(np.concatenate(starts), np.concatenate(ends)).total
+    return total
+
+
+# -- kernels by name or signature ------------------------------------------------------------------
+
+
+def exclusive_rows(kernels: Work, attribution: Attribution, chosen: Int64s, labels: Int64s | Int32s) -> KernelRows:
+    """The chosen kernels by region, label and device, each counted to the regions it is in itself."""
+    membership = attribution.kernels
+    parts = [_rows_of(kernels, chosen, _take(regions, chosen), labels) for regions in membership.by_domain]
+    if membership.start_end:
+        is_chosen = np.zeros(len(kernels), dtype=np.bool_)
+        is_chosen[chosen] = True
+        for region, members in membership.start_end.items():
+            inside = members[is_chosen[members]]
+            parts.append(_rows_of(kernels, inside, np.full(len(inside), region, dtype=np.int64), labels))
+    return KernelRows(*(np.concatenate([getattr(part, f) for part in parts]) for f in _ROW_FIELDS))
+
+
+def lift(rows: KernelRows, attribution: Attribution) -> list[KernelRows]:
+    """Inclusive rows, one table per nesting level; start/end regions are on level 0."""
+    parent, depth = attribution.table.arrays()
+    levels: list[KernelRows] = []
+    current = rows.region
+    for level in range(int(depth.max()) if len(depth) else -1, -1, -1):
+        current = climb(current, parent, depth, level)
+        here = np.where(depth[current] == level, current, ROOT) if len(current) else current
+        levels.append(rows.lifted(here))
+    levels.reverse()
+    return levels
+
+
+def _rows_of(kernels: Work, chosen: Int64s, regions: Int64s | Int32s, labels: Int64s | Int32s) -> KernelRows:
+    """Rows of the chosen kernels, each counted to its region."""
+    keep = regions != ROOT
+    if not keep.all():
+        chosen, regions = chosen[keep], regions[keep]
+    duration = _take(kernels.end, chosen) - _take(kernels.start, chosen)
+    label = _take(labels, chosen).astype(np.int64)
+    device = _take(kernels.device, chosen).astype(np.int64)
+    return _merge_rows(
+        regions.astype(np.int64, copy=False),
+        label,
+        device,
+        np.ones(len(chosen), dtype=np.int64),
+        duration,
+        duration,
+        duration,
+    )
+
+
+def _merge_rows(
+    region: Int64s,
+    label: Int64s,
+    device: Int64s,
+    calls: Int64s,
+    total: Int64s,
+    shortest: Int64s,
+    longest: Int64s,
+) -> KernelRows:
+    if len(region) == 0:
+        return KernelRows(region, label, device, calls, total, shortest, longest)
+    labels, low = int(label.max()) + 1, int(device.min())
+    devices = int(device.max()) - low + 1
+    key = (region * labels + label) * devices + (device - low)
+    size = (int(region.max()) + 1) * labels * devices
+    # Few possible keys: count into bins. Many: sort.
+    if size <= 4 * len(key) + 65536:
+        seen = np.flatnonzero(np.bincount(key, minlength=size))
+        place = np.zeros(size, dtype=np.int64)
+        place[seen] = np.arange(len(seen))
+        which = place[key]
+    else:
+        seen, which = np.unique(key, return_inverse=True)
+        which = which.reshape(-1)
+    rows = len(seen)
+    minima = np.full(rows, np.iinfo(np.int64).max)
+    np.minimum.at(minima, which, shortest)
+    maxima = np.zeros(rows, dtype=np.int64)
+    np.maximum.at(maxima, which, longest)
+    return KernelRows(
+        region=seen // devices // labels,
+        label=seen // devices % labels,
+        device=seen % devices + low,
+        calls=np.bincount(which, weights=calls, minlength=rows).astype(np.int64),
+        total=np.bincount(which, weights=total, minlength=rows).astype(np.int64),
+        shortest=minima,
+        longest=maxima,
+    )
+
+
+_ROW_FIELDS = ("region", "label", "device", "calls", "total", "shortest", "longest")

@@ -1,0 +1,79 @@
+"""Writing: names that are safe on any file system, files that are whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from llm_perf_opt.errors import UserError
+
+_LONGEST = 80
+_SAFE = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+-]*")
+# Names Windows keeps for devices, with or without an extension.
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+def folder_names(regions: Iterable[tuple[str, list[str]]]) -> list[str]:
+    """One folder name for each (domain, path): readable, safe, and never the same twice.
+
+    A name that had to be changed carries a hash of the true one; the true one is in the JSON.
+    """
+    taken: set[str] = set()
+    names = []
+    for domain, path in regions:
+        plain = (f"{domain}@" if domain else "") + "__".join(path)
+        faithful = (
+            len(plain) <= _LONGEST
+            and _SAFE.fullmatch(plain)
+            and not plain.endswith(".")
+            and not _RESERVED.fullmatch(plain)
+            and not any("__" in part or "@" in part for part in (domain, *path))
+        )
+        name = plain
+        if not faithful or plain.casefold() in taken:
+            digest = hashlib.sha256(repr((domain, path, plain)).encode("utf-8", "surrogatepass")).hexdigest()
+            readable = re.sub(r"[^A-Za-z0-9._@+-]+", "_", plain)[:_LONGEST].strip("._-") or "region"
+            name = f"{readable}-{digest[:8]}"
+            extra = 1
+            while name.casefold() in taken:
+                extra += 1
+                name = f"{readable}-{digest[:8]}-{extra}"
+        taken.add(name.casefold())
+        names.append(name)
+    return names
+
+
+def make_folder(path: Path) -> Path:
+    """Create an output folder, or say why that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UserError(
+            f"{path} is a file, and a folder is needed there.", "Choose another folder with --out."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"The folder {path} cannot be made: {error.strerror or error}.", "Choose another one with --out."
+        ) from error
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file in one step: a reader never sees half of it, and a failure leaves the old one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        # Names from recordings may hold what UTF-8 cannot: shown as an escape rather than lost.
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            "Free some space or choose another folder with --out.",
+        ) from error
+    return path

@@ -1,0 +1,68 @@
+"""`report.json`: the model as it is, and back."""
+
+from __future__ import annotations
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import cattrs
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+
+from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.regions import model
+
+_PRETTY_UP_TO = 5_000  # regions in all scopes; larger reports are for programs and are written compactly
+
+_converter = cattrs.Converter(forbid_extra_keys=False)
+for _name in [
+    "Diagnosis",
+    "KernelRecord",
+    "MetricValue",
+    "MemoryWork",
+    "RegionStats",
+    "RuleFinding",
+    "NCUProfileRegion",
+    "ScopeTotals",
+    "Scope",
+    "Coverage",
+    "NCUProfileRegionReport",
+]:
+    _class = getattr(model, _name)
+    _converter.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _converter))
+    _converter.register_structure_hook(_class, make_dict_structure_fn(_class, _converter))
+
+
+def as_json(report: model.NCUProfileRegionReport) -> dict[str, Any]:
+    """The report as plain dictionaries and lists."""
+    result: dict[str, Any] = _converter.unstructure(report)
+    return result
+
+
+def render_json(report: model.NCUProfileRegionReport) -> str:
+    regions = sum(len(scope.regions) for scope in report.scopes)
+    pretty = regions <= _PRETTY_UP_TO
+    return json.dumps(
+        as_json(report),
+        allow_nan=False,
+        indent=1 if pretty else None,
+        separators=None if pretty else (",", ":"),
+    )
+
+
+def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
+    """A report written earlier: the file, or the directory it is in."""
+    file = Path(path)
+    if file.is_dir():
+        file = file / "report.json"
+    if not file.is_file():
+        raise UnreadableInput(f"There is no report at {file}.", "Make one with: llm-perf report INPUT --out DIR")
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return _converter.structure(data, model.NCUProfileRegionReport)
+    except (ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
+        raise UnreadableInput(
+            f"{file} is not a report of llm-perf: {type(error).__name__}.",
+            "Make one with: llm-perf report INPUT --out DIR",
+        ) from error

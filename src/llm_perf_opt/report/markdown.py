@@ -1,0 +1,335 @@
+"""`report.md` and `kernels.md`: made to be read by a person, the answer first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llm_perf_opt.regions.model import (
+    KernelRecord,
+    MetricValue,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    Scope,
+)
+from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.answer import answer
+from llm_perf_opt.report.text import (
+    NOT_MEASURED,
+    bar,
+    duration,
+    full_label,
+    idle_share,
+    interesting_metrics,
+    label,
+    quantity,
+    share,
+    trust,
+)
+from llm_perf_opt.version import __version__
+
+_TABLE_REGIONS = 300  # rows of the region table
+_DETAILED_REGIONS = 12  # regions with a kernel table of their own
+
+
+def code(text: str) -> str:
+    """A code span: nothing inside it is read as Markdown or HTML, also inside a table."""
+    plain = visible(text, 160).replace("|", "\\|")
+    fence = "``" if "`" in plain else "`"
+    return f"{fence} {plain} {fence}" if fence == "``" else f"`{plain}`"
+
+
+def plain(text: str) -> str:
+    """Text outside code spans: characters that mean something to Markdown or HTML lose their meaning."""
+    shown = visible(text, 600).replace("\\", "\\\\")
+    for character in "`*_[]<>|#!":
+        shown = shown.replace(
+            character, f"\\{character}" if character not in "<>" else {"<": "&lt;", ">": "&gt;"}[character]
+        )
+    return shown
+
+
+def render_markdown(report: NCUProfileRegionReport, top: int = 10) -> str:
+    scope = report.main_scope
+    lines = ["# Region report", "", _about(report), "", "## In short", ""]
+    lines += [f"- {plain(sentence)}" for sentence in answer(report)]
+    if report.available_ranges:
+        lines += ["", "## Ranges that exist", ""]
+        lines += [f"- {code(key)}" for key in report.available_ranges]
+    if scope is not None and scope.regions:
+        lines += ["", "## Regions", "", *_region_table(scope)]
+        lines += _counters(scope)
+        lines += ["", "## Top kernels per region", "", *_kernels_per_region(scope, top)]
+    elif scope is not None and scope.kernels:
+        lines += ["", "## Top kernels", "", *_kernel_table(scope.kernels[:top], scope.totals.gpu_time_ns)]
+    lines += _other_scopes(report)
+    lines += _coverage(report)
+    lines += _diagnostics(report)
+    lines += ["", "## How to read this", "", *_reading_notes(report)]
+    return "\n".join(lines) + "\n"
+
+
+def _about(report: NCUProfileRegionReport) -> str:
+    gpus = sorted(set(report.environment.get("gpus", {}).values()))
+    parts = [", ".join(plain(g) for g in gpus)] if gpus else []
+    parts += [f"{code(str(i.get('path', '')))} ({plain(str(i.get('kind', '')))})" for i in report.inputs]
+    parts.append(f"attribution {report.attribution}")
+    return f"{' · '.join(parts)} · made {report.generated_at} by llm-perf {__version__}"
+
+
+def _region_table(scope: Scope) -> list[str]:
+    timed = any(r.wall_ns is not None for r in scope.regions)
+    total = scope.totals.gpu_time_ns
+    head = [
+        "region",
+        "inst.",
+        *(["wall", "GPU idle", ""] if timed else []),
+        "kernels",
+        "GPU time",
+        "own",
+        "of all",
+        "",
+    ]
+    lines = [
+        _row(head),
+        _row(
+            [
+                "---",
+                "---:",
+                *(["---:", "---:", "---"] if timed else []),
+                "---:",
+                "---:",
+                "---:",
+                "---:",
+                "---",
+            ]
+        ),
+    ]
+    for region in scope.regions[:_TABLE_REGIONS]:
+        time = region.inclusive.gpu_time_ns
+        idle = idle_share(region)
+        cells = ["&nbsp;&nbsp;" * (2 * region.depth) + code(label(region)), _count(region.instances)]
+        if timed:
+            cells += [duration(region.wall_ns), share(region.gpu_idle_ns, region.wall_ns), bar(idle, 1.0, 8)]
+        cells += [
+            f"{region.inclusive.kernel_count:,}",
+            duration(time),
+            duration(region.exclusive.gpu_time_ns),
+        ]
+        cells += [share(time, total), bar(time, total, 10)]
+        lines.append(_row(cells))
+    hidden = len(scope.regions) - _TABLE_REGIONS
+    if hidden > 0:
+        lines += ["", f"{hidden:,} more regions are in `report.json` and `regions.csv`."]
+    if timed:
+        lines += ["", "The first bar is idle time, the second the share of all GPU time."]
+    return lines
+
+
+def _count(value: int | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:,}"
+
+
+def _counters(scope: Scope) -> list[str]:
+    lines = []
+    shown = [r for r in scope.regions if r.inclusive.metrics and r.depth <= 1][:_DETAILED_REGIONS]
+    for region in shown:
+        for _, title, value in interesting_metrics(region.inclusive.metrics):
+            lines.append(_row([code(full_label(region)), title, quantity(value.value, value.unit), trust(value)]))
+    if not lines:
+        return []
+    return [
+        "",
+        "## Counters",
+        "",
+        _row(["region", "counter", "value", "how"]),
+        _row(["---", "---", "---:", "---"]),
+        *lines,
+    ]
+
+
+def _kernels_per_region(scope: Scope, top: int) -> list[str]:
+    # Outer regions first, then the heaviest: that is the order in which people ask.
+    chosen = sorted(scope.regions, key=lambda r: (r.depth, -(r.inclusive.gpu_time_ns or 0)))[:_DETAILED_REGIONS]
+    lines: list[str] = []
+    for region in chosen:
+        if region.kernels:
+            lines += [f"### {plain(full_label(region))}", ""]
+            lines += [*_kernel_table(region.kernels[:top], region.inclusive.gpu_time_ns), ""]
+            hidden = len(region.kernels) + region.kernels_omitted - top
+            if hidden > 0:
+                lines += [f"{hidden:,} more kernels are in `report.json`.", ""]
+    if len(scope.regions) > _DETAILED_REGIONS:
+        lines += [
+            f"The other {len(scope.regions) - _DETAILED_REGIONS:,} regions have their tables under `regions/` and in `report.json`."
+        ]
+    return lines
+
+
+def _kernel_table(kernels: Iterable[KernelRecord], total_ns: int | None) -> list[str]:
+    lines = [
+        _row(["kernel", "device", "calls", "total", "mean", "min", "max", "share", ""]),
+        _row(["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---"]),
+    ]
+    for kernel in kernels:
+        times = [
+            None if t is None else t * 1e6 for t in (kernel.total_ms, kernel.mean_ms, kernel.min_ms, kernel.max_ms)
+        ]
+        lines.append(
+            _row(
+                [
+                    code(kernel.short_name or kernel.kernel_name),
+                    _count(kernel.device),
+                    f"{kernel.calls:,}",
+                    *map(duration, times),
+                    share(times[0], total_ns),
+                    bar(times[0], total_ns, 8),
+                ]
+            )
+        )
+    return lines
+
+
+def _other_scopes(report: NCUProfileRegionReport) -> list[str]:
+    if len(report.scopes) < 2:
+        return []
+    lines = [
+        "",
+        "## Scopes",
+        "",
+        _row(["scope", "kernels", "GPU time", "GPU busy", "copies and fills", "outside ranges"]),
+    ]
+    lines.append(_row(["---", "---:", "---:", "---:", "---:", "---:"]))
+    for scope in report.scopes:
+        totals = scope.totals
+        lines.append(
+            _row(
+                [
+                    code(scope.scope),
+                    f"{totals.kernel_count:,}",
+                    duration(totals.gpu_time_ns),
+                    duration(totals.gpu_busy_ns),
+                    f"{totals.memory.count:,} ({duration(totals.memory.time_ns)})"
+                    if totals.gpu_busy_ns is not None
+                    else NOT_MEASURED,
+                    f"{totals.unattributed_kernel_count:,}",
+                ]
+            )
+        )
+    return lines
+
+
+def _coverage(report: NCUProfileRegionReport) -> list[str]:
+    coverage = report.coverage
+    if coverage is None:
+        return []
+    lines = [
+        "",
+        "## Coverage of the counters",
+        "",
+        f"{coverage.signatures_matched} of {coverage.signatures} kernel signatures in the regions were sampled: "
+        f"{share(coverage.gpu_time_matched_ns, coverage.gpu_time_ns)} of the GPU time, "
+        f"{share(coverage.launches_matched, coverage.launches)} of the launches. "
+        f"{coverage.results - coverage.results_unmatched} of {coverage.results} kernel results of ncu were used.",
+    ]
+    if coverage.unmatched_signatures:
+        lines += [
+            "",
+            "Not sampled, longest first:",
+            "",
+            *(f"- {code(s)}" for s in coverage.unmatched_signatures),
+        ]
+    if coverage.unmatched_results:
+        lines += [
+            "",
+            "Results that match no launch:",
+            "",
+            *(f"- {code(s)}" for s in coverage.unmatched_results),
+        ]
+    return lines
+
+
+def _diagnostics(report: NCUProfileRegionReport) -> list[str]:
+    if not report.diagnostics:
+        return []
+    lines = ["", "## What you should know", ""]
+    for diagnosis in report.diagnostics:
+        fix = f" → {plain(diagnosis.fix)}" if diagnosis.fix else ""
+        lines.append(f"- **{diagnosis.severity}** {code(diagnosis.code)}: {plain(diagnosis.message)}{fix}")
+    return lines
+
+
+def _reading_notes(report: NCUProfileRegionReport) -> list[str]:
+    notes = [
+        "- A region is a domain and a path of range names; its instances are pooled. Values include nested regions; *own* leaves them out.",
+        "- *GPU time* is the sum of kernel durations. *Wall* is the time between the begin and the end of the range on the host.",
+        "- *GPU idle* is the part of the wall time in which the GPU ran nothing of this process: kernels, copies and fills counted.",
+    ]
+    if any(r.time_source == "ncu" for s in report.scopes for r in s.regions):
+        notes.append(
+            "- Times are ncu's: kernels ran alone and were replayed. They are not the times of the undisturbed program."
+        )
+    return notes
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def render_kernels(report: NCUProfileRegionReport, top: int = 100) -> str:
+    """`kernels.md`: all kernels of the main scope, longest first, with their full names."""
+    scope = report.main_scope
+    lines = ["# Kernels", ""]
+    if scope is None or not scope.kernels:
+        return "\n".join([*lines, "The recording has no kernels.", ""])
+    lines += [
+        f"Scope {code(scope.scope)}: {len(scope.kernels):,} different kernels, {scope.totals.kernel_count:,} launches.",
+        "",
+    ]
+    lines += _kernel_table(scope.kernels[:top], scope.totals.gpu_time_ns)
+    if len(scope.kernels) > top:
+        lines += ["", f"{len(scope.kernels) - top:,} more are in `kernels.csv`."]
+    lines += ["", "## Full names", ""]
+    full = {k.kernel_name: k.short_name for k in scope.kernels[:top] if k.kernel_name != k.short_name}
+    lines += [f"- {code(short)}: {code(visible(name, 2000))}" for name, short in full.items()]
+    return "\n".join(lines) + "\n"
+
+
+def render_region(region: NCUProfileRegion) -> str:
+    """`report.md` of one region's folder."""
+    wall = duration(region.wall_ns)
+    lines = [
+        f"# {plain(full_label(region))}",
+        "",
+        _row(["", "inclusive", "own"]),
+        _row(["---", "---:", "---:"]),
+        _row(["GPU time", duration(region.inclusive.gpu_time_ns), duration(region.exclusive.gpu_time_ns)]),
+        _row(["kernels", f"{region.inclusive.kernel_count:,}", f"{region.exclusive.kernel_count:,}"]),
+        _row(["copies and fills", f"{region.inclusive.memory.count:,}", f"{region.exclusive.memory.count:,}"]),
+        "",
+        f"Instances {_count(region.instances)} · wall {wall} · GPU busy {duration(region.gpu_busy_ns)} · "
+        f"GPU idle {duration(region.gpu_idle_ns)} ({share(region.gpu_idle_ns, region.wall_ns)})",
+        "",
+        f"Select it in ncu with `--nvtx-include` {code(region.nvtx_include)}",
+    ]
+    if region.kernels:
+        lines += ["", "## Kernels", "", *_kernel_table(region.kernels[:50], region.inclusive.gpu_time_ns)]
+    if region.inclusive.metrics:
+        lines += ["", "## Counters", "", _row(["counter", "value", "how"]), _row(["---", "---:", "---"])]
+        lines += [_metric_row(name, value) for name, value in sorted(region.inclusive.metrics.items())]
+    if region.rules:
+        lines += ["", "## What ncu's rules say", ""]
+        lines += [
+            f"- {code(rule.kernel_name)} **{plain(rule.title)}**"
+            + (
+                f" (estimated speed-up of the kernel {rule.estimated_speedup_percent:.0f} %)"
+                if rule.estimated_speedup_percent
+                else ""
+            )
+            + f": {plain(rule.message)}"
+            for rule in region.rules[:10]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_row(name: str, value: MetricValue) -> str:
+    return _row([code(name), quantity(value.value, value.unit), trust(value)])

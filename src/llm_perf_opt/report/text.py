@@ -1,0 +1,112 @@
+"""Numbers and names as people read them, shared by all reporters that write for people."""
+
+from __future__ import annotations
+
+from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion
+from llm_perf_opt.regions.names import visible
+
+_TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+_SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+NOT_MEASURED = "–"
+
+# What matters first when a region has hundreds of counters.
+HEADLINE_METRICS = (
+    ("dram__bytes_read.sum", "DRAM read"),
+    ("dram__bytes_write.sum", "DRAM written"),
+    ("lts__t_bytes.sum", "L2 traffic"),
+)
+
+
+def duration(nanoseconds: float | None) -> str:
+    if nanoseconds is None:
+        return NOT_MEASURED
+    for step, unit in _TIME_STEPS:
+        if abs(nanoseconds) >= step:
+            return (
+                f"{nanoseconds / step:.3g} {unit}" if nanoseconds < 1000 * step else f"{nanoseconds / step:.0f} {unit}"
+            )
+    return f"{nanoseconds:.0f} ns"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value with its unit, scaled: `18.5 GB`, `14.1 T`, `37.5 %`."""
+    if value is None:
+        return NOT_MEASURED
+    if unit == "%":
+        return f"{value:.1f} %"
+    if unit == "ns":
+        return duration(value)
+    unit = {"byte": "B", "byte/s": "B/s", "hz": "Hz"}.get(unit, unit)
+    for step, prefix in _SI_STEPS:
+        if abs(value) >= step:
+            return f"{value / step:.3g} {prefix}{unit}".rstrip()
+    return f"{value:.4g} {unit}".rstrip()
+
+
+def share(part: float | None, whole: float | None) -> str:
+    if part is None or not whole:
+        return NOT_MEASURED
+    return f"{100 * part / whole:.1f} %"
+
+
+def bar(part: float | None, whole: float | None, width: int = 12) -> str:
+    """A bar of block characters, eighths included."""
+    if part is None or not whole:
+        return ""
+    eighths = round(8 * width * max(0.0, min(1.0, part / whole)))
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
+
+
+def label(region: NCUProfileRegion) -> str:
+    """The region's own name, with the domain where it is not the default one and the region is outermost."""
+    name = visible(region.name, 80)
+    if region.depth == 0 and region.domain:
+        name = f"{visible(region.domain, 40)}@{name}"
+    return f"{name} (start/end)" if region.range_kind == "start_end" else name
+
+
+def full_label(region: NCUProfileRegion) -> str:
+    """The whole path on one line."""
+    path = "/".join(visible(name, 60) for name in region.path)
+    text = f"{visible(region.domain, 40)}@{path}" if region.domain else path
+    return f"{text} (start/end)" if region.range_kind == "start_end" else text
+
+
+def idle_share(region: NCUProfileRegion) -> float | None:
+    """Part of the wall time in which the GPU had nothing to do."""
+    if region.gpu_idle_ns is None or not region.wall_ns:
+        return None
+    return region.gpu_idle_ns / region.wall_ns
+
+
+def trust(value: MetricValue) -> str:
+    """How a counter came about, in few words."""
+    if value.source != "extrapolated":
+        return f"measured ({value.source})"
+    words = [
+        f"from {value.samples:,} of {value.launches:,} launches"
+        if value.launches
+        else f"from {value.samples:,} results"
+    ]
+    if value.spread is not None:
+        words.append(f"± {100 * value.spread:.1f} %")
+    if value.coverage is not None and value.coverage < 0.995:
+        words.append(f"covers {100 * value.coverage:.0f} % of the GPU time")
+    return ", ".join(words)
+
+
+def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str, MetricValue]]:
+    """The few counters to show first: bytes, tensor operations, throughput; with names for people."""
+    found = [(name, title, metrics[name]) for name, title in HEADLINE_METRICS if name in metrics]
+    for name in sorted(metrics):
+        if name.startswith("sm__ops_path_tensor_") and name.endswith(".sum") and metrics[name].value:
+            found.append((name, f"tensor operations ({name.split('_tensor_')[1].removesuffix('.sum')})", metrics[name]))
+    for name, title in (
+        ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "SM throughput"),
+        ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "memory throughput"),
+        ("sm__warps_active.avg.pct_of_peak_sustained_active", "occupancy"),
+    ):
+        if name in metrics:
+            found.append((name, title, metrics[name]))
+    return found

@@ -1,0 +1,86 @@
+"""All files of a report, into one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
+from llm_perf_opt.report import csv_report
+from llm_perf_opt.report.files import folder_names, make_folder, write_text
+from llm_perf_opt.report.json_report import render_json
+from llm_perf_opt.report.sections import render_sections
+
+FORMATS = ("json", "md", "csv", "html")
+MOST_FOLDERS = 256  # regions with a folder of their own: those with the most GPU time
+
+
+def write_report(
+    report: NCUProfileRegionReport,
+    out: Path,
+    formats: Sequence[str] = FORMATS,
+    top: int = 30,
+    regions: str = "regions",
+) -> list[Path]:
+    """Write the chosen formats and return the files. `regions`: where region folders go, below `out`."""
+    make_folder(out)
+    written: list[Path] = []
+    if "md" in formats or "csv" in formats:
+        _name_folders(report)
+    if "md" in formats:
+        from llm_perf_opt.report import markdown
+
+        written.append(write_text(out / "report.md", markdown.render_markdown(report, min(top, 30))))
+        written.append(write_text(out / "kernels.md", markdown.render_kernels(report)))
+    if "csv" in formats:
+        written.append(write_text(out / "regions.csv", csv_report.render_regions(report)))
+        written.append(write_text(out / "kernels.csv", csv_report.render_kernels(report)))
+    if "html" in formats:
+        from llm_perf_opt.report.html import render_html
+
+        written.append(write_text(out / "report.html", render_html(report)))
+    if "md" in formats or "csv" in formats:
+        written += _write_folders(report, out / regions, formats)
+    if "json" in formats:
+        # Last, because it names the folders of the regions.
+        written.append(write_text(out / "report.json", render_json(report)))
+    return written
+
+
+def _name_folders(report: NCUProfileRegionReport) -> None:
+    """Give the heaviest regions of the main scope a folder; say so where not all get one."""
+    scope = report.main_scope
+    if scope is None:
+        return
+    chosen = sorted(scope.regions, key=lambda r: -(r.inclusive.gpu_time_ns or 0))[:MOST_FOLDERS]
+    labels = [(r.domain, [*r.path, "start-end"] if r.range_kind == "start_end" else r.path) for r in chosen]
+    for region, name in zip(chosen, folder_names(labels), strict=True):
+        region.folder = name
+    left = len(scope.regions) - len(chosen)
+    if left > 0:
+        report.diagnostics.append(
+            Diagnosis(
+                "REGION_FOLDERS_CUT",
+                "info",
+                f"The {MOST_FOLDERS} regions with the most GPU time have folders of their own; {left:,} more are in report.json and regions.csv.",
+                "Choose regions with --include.",
+            )
+        )
+
+
+def _write_folders(report: NCUProfileRegionReport, folder: Path, formats: Sequence[str]) -> list[Path]:
+    from llm_perf_opt.report.markdown import render_region
+
+    scope = report.main_scope
+    written: list[Path] = []
+    for region in scope.regions if scope else []:
+        if not region.folder:
+            continue
+        here = make_folder(folder / region.folder)
+        if "csv" in formats:
+            written.append(write_text(here / "kernels.csv", csv_report.render_region_kernels(region)))
+            written.append(write_text(here / "metrics.csv", csv_report.render_region_metrics(region)))
+        if "md" in formats:
+            written.append(write_text(here / "report.md", render_region(region)))
+            written.append(write_text(here / "sections.txt", render_sections(region)))
+    return written

@@ -1,0 +1,143 @@
+"""The offline bundle: its checks and checksums, without building one (that needs a package index)."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def bundle() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bundle", ROOT / "tools" / "bundle.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
+    return path
+
+
+def test_a_bundle_up_to_the_limit_passes(bundle: ModuleType) -> None:
+    bundle.check_size(bundle.LIMIT_BYTES)
+
+
+def test_a_bundle_over_the_limit_is_refused_with_both_sizes(bundle: ModuleType) -> None:
+    assert bundle.LIMIT_BYTES == 60_000_000
+    with pytest.raises(bundle.BundleError, match=r"61\.0 MB, more than the 60 MB"):
+        bundle.check_size(61_000_000)
+
+
+def test_size_counts_files_at_every_depth(bundle: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "a.whl").write_bytes(b"x" * 10)
+    (tmp_path / "install.sh").write_bytes(b"y" * 5)
+    assert bundle.total_size(tmp_path) == 15
+
+
+def test_checksums_are_sorted_relative_and_leave_themselves_out(bundle: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "b.whl").write_bytes(b"b")
+    (tmp_path / "wheels" / "a.whl").write_bytes(b"")
+    (tmp_path / "SHA256SUMS").write_text("of an earlier build")
+    assert bundle.sha256sums(tmp_path) == (
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  wheels/a.whl\n"
+        "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d  wheels/b.whl\n"
+    )
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="sha256sum is not on this machine")
+def test_sha256sum_accepts_the_file_and_finds_damage(bundle: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "a.whl").write_bytes(b"as built")
+    (tmp_path / "SHA256SUMS").write_text(bundle.sha256sums(tmp_path))
+    check = ["sha256sum", "--quiet", "-c", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 0
+    (tmp_path / "a.whl").write_bytes(b"as copied")
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode != 0
+
+
+def test_a_requirement_that_no_wheel_meets_is_named(bundle: ModuleType, tmp_path: Path) -> None:
+    wheels = [
+        make_wheel(tmp_path, "llm_perf_opt", "0.1.0", "numpy>=1.26", "Rich.Text>=2"),
+        make_wheel(tmp_path, "numpy", "1.25.0"),
+        make_wheel(tmp_path, "rich_text", "2.0"),
+    ]
+    assert bundle.missing(wheels) == ["numpy>=1.26 (for llm_perf_opt-0.1.0-py3-none-any.whl)"]
+
+
+@pytest.mark.parametrize(
+    ("marker", "needed"),
+    [
+        ("python_version >= '3.12'", True),
+        ("python_version < '3.12'", False),
+        ("platform_machine == 'x86_64' and sys_platform == 'linux'", True),
+        ("sys_platform == 'win32'", False),
+        ("extra == 'torch'", False),
+    ],
+)
+def test_markers_are_judged_by_the_target_machine(
+    bundle: ModuleType, tmp_path: Path, marker: str, needed: bool
+) -> None:
+    wheel = make_wheel(tmp_path, "llm_perf_opt", "0.1.0", f"other; {marker}")
+    assert bool(bundle.missing([wheel])) is needed
+
+
+def test_the_version_is_that_of_the_projects_own_wheel(bundle: ModuleType, tmp_path: Path) -> None:
+    wheels = [make_wheel(tmp_path, "attrs", "25.1.0"), make_wheel(tmp_path, "llm_perf_opt", "0.1.0")]
+    assert bundle.project_version(wheels) == "0.1.0"
+    with pytest.raises(bundle.BundleError, match="no wheel of llm-perf-opt"):
+        bundle.project_version(wheels[:1])
+
+
+def test_the_archive_names_no_user_and_keeps_the_script_executable(bundle: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    (folder / "wheels").mkdir(parents=True)
+    (folder / "wheels" / "a.whl").write_bytes(b"a")
+    (folder / "install.sh").write_text(bundle.INSTALL_SH)
+    bundle.write_tar(folder, tmp_path / "one.tar", "llm-perf-opt-bundle-0.1.0")
+    bundle.write_tar(folder, tmp_path / "two.tar", "llm-perf-opt-bundle-0.1.0")
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
+    with tarfile.open(tmp_path / "one.tar") as archive:
+        members = {member.name: member for member in archive}
+    assert sorted(members) == [
+        "llm-perf-opt-bundle-0.1.0",
+        "llm-perf-opt-bundle-0.1.0/install.sh",
+        "llm-perf-opt-bundle-0.1.0/wheels",
+        "llm-perf-opt-bundle-0.1.0/wheels/a.whl",
+    ]
+    assert members["llm-perf-opt-bundle-0.1.0/install.sh"].mode == 0o755
+    assert {(member.uid, member.uname, member.mtime) for member in members.values()} == {(0, "", 0)}
+
+
+def test_the_installer_refuses_a_python_that_is_not_3_12(bundle: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "install.sh").write_text(bundle.INSTALL_SH)
+    (tmp_path / "SHA256SUMS").write_text(bundle.sha256sums(tmp_path))
+    pretender = tmp_path / "python3.9"
+    pretender.write_text("#!/bin/sh\nexit 1\n")
+    pretender.chmod(0o755)
+    done = subprocess.run(["sh", str(tmp_path / "install.sh"), str(pretender)], cwd="/", capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "is not a working Python 3.12" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a POSIX shell is needed")
+def test_the_installer_is_valid_shell(bundle: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "install.sh").write_text(bundle.INSTALL_SH)
+    assert subprocess.run(["sh", "-n", str(tmp_path / "install.sh")]).returncode == 0

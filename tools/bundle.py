@@ -1,0 +1,238 @@
+"""Builds dist/bundle: all that is needed to install llm-perf on a GPU machine that reaches no network.
+
+    dist/bundle/wheels/*.whl   this project and its run-time dependencies, for CPython 3.12 on Linux x86_64
+    dist/bundle/install.sh     installs them; needs nothing but Python 3.12
+    dist/bundle/SHA256SUMS     of all of the above
+    dist/llm-perf-opt-bundle-<version>-cp312-linux-x86_64.tar
+
+PyTorch stays out: the machine has the one its GPU needs. The build fails when the bundle grows over
+LIMIT_BYTES, or when a wheel that another one requires is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterable
+from email.parser import HeaderParser
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+BUNDLE = DIST / "bundle"
+LIMIT_BYTES = 60_000_000
+PROJECT = "llm-perf-opt"
+TARGET = "cp312-linux-x86_64"
+# glibc 2.28 and every older one: pip takes the tags given literally, it does not know that 2.28 runs 2.25.
+PLATFORMS = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)),
+    *("manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"),
+)
+
+# What `;` markers of requirements are judged by: the machine the bundle is for, not the one it is built on.
+TARGET_ENVIRONMENT = {
+    "implementation_name": "cpython",
+    "implementation_version": "3.12.0",
+    "os_name": "posix",
+    "platform_machine": "x86_64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "python_full_version": "3.12.0",
+    "python_version": "3.12",
+    "sys_platform": "linux",
+    "extra": "",
+}
+
+INSTALL_SH = """\
+#!/bin/sh
+# Installs llm-perf from the wheels beside this file. Reaches no network.
+#
+#   sh install.sh            makes an environment in ./venv beside this file; it sees the packages of the
+#                            system, such as PyTorch. VENV=DIR sh install.sh puts it elsewhere
+#   sh install.sh PYTHON     installs into the Python given, for example that of an environment of yours
+set -eu
+
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+is_312='import sys; sys.exit(sys.version_info[:2] != (3, 12))'
+
+if command -v sha256sum >/dev/null 2>&1; then
+    (cd "$here" && sha256sum --quiet -c SHA256SUMS) || {
+        echo "install.sh: files of this bundle are damaged; copy it again." >&2
+        exit 1
+    }
+fi
+
+if [ $# -gt 0 ]; then
+    python=$1
+    "$python" -c "$is_312" >/dev/null 2>&1 || {
+        echo "install.sh: $python is not a working Python 3.12, and these wheels are for Python 3.12." >&2
+        exit 3
+    }
+else
+    base=''
+    for candidate in python3.12 python3 python; do
+        if "$candidate" -c "$is_312" >/dev/null 2>&1; then base=$candidate; break; fi
+    done
+    if [ -z "$base" ]; then
+        echo "install.sh: no Python 3.12 found (tried python3.12, python3, python)." >&2
+        echo "If you have one elsewhere: sh install.sh /path/to/python3.12" >&2
+        exit 3
+    fi
+    venv=${VENV:-$here/venv}
+    "$base" -m venv --system-site-packages "$venv" || {
+        echo "install.sh: $base cannot make an environment." >&2
+        echo "On Debian and Ubuntu: apt install python3.12-venv" >&2
+        echo "Or give a Python to install into: sh install.sh /path/to/python3.12" >&2
+        exit 3
+    }
+    python=$venv/bin/python
+fi
+
+"$python" -m pip install --quiet --disable-pip-version-check --no-index --find-links "$here/wheels" \\
+    --upgrade-strategy only-if-needed llm-perf-opt
+scripts=$("$python" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')
+echo "Installed: $scripts/llm-perf"
+"""
+
+
+class BundleError(Exception):
+    """The bundle would not do what it is for."""
+
+
+def sha256sums(folder: Path) -> str:
+    """One line a file, sorted, as `sha256sum -c` reads them from inside the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
+    return "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
+    )
+
+
+def total_size(folder: Path) -> int:
+    """Bytes of all files below the folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def check_size(size: int, limit: int = LIMIT_BYTES) -> None:
+    """The bundle travels over slow links and onto small disks: it may not grow unnoticed."""
+    if size > limit:
+        raise BundleError(f"the bundle has {size / 1e6:.1f} MB, more than the {limit / 1e6:.0f} MB allowed")
+
+
+def requirements(wheel: Path) -> list[Requirement]:
+    """What a wheel says it needs."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+        headers = HeaderParser().parsestr(archive.read(name).decode("utf-8"))
+    return [Requirement(line) for line in headers.get_all("Requires-Dist") or []]
+
+
+def missing(wheels: Iterable[Path]) -> list[str]:
+    """Requirements that hold on the target and that no wheel of the bundle meets.
+
+    pip judges markers by the Python it runs on, so a bundle built with another Python could lack something.
+    """
+    wheels = list(wheels)
+    versions = {}
+    for wheel in wheels:
+        name, version, _, _ = parse_wheel_filename(wheel.name)
+        versions[name] = version
+    lacking = set()
+    for wheel in wheels:
+        for requirement in requirements(wheel):
+            if requirement.marker and not requirement.marker.evaluate(TARGET_ENVIRONMENT):
+                continue
+            found = versions.get(canonicalize_name(requirement.name))
+            if found is None or not requirement.specifier.contains(found, prereleases=True):
+                lacking.add(f"{requirement} (for {wheel.name})")
+    return sorted(lacking)
+
+
+def project_version(wheels: Iterable[Path]) -> str:
+    """The version of this project's own wheel."""
+    for wheel in wheels:
+        name, version, _, _ = parse_wheel_filename(wheel.name)
+        if name == PROJECT:
+            return str(version)
+    raise BundleError(f"no wheel of {PROJECT} among the files")
+
+
+def write_tar(folder: Path, target: Path, prefix: str) -> None:
+    """Packs the folder; owner and time of the files are left out, so the same files make the same archive."""
+
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        member.mtime = 0
+        member.mode = 0o755 if member.isdir() or member.name.endswith(".sh") else 0o644
+        return member
+
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
+        for path in [folder, *sorted(folder.rglob("*"))]:
+            inside = path.relative_to(folder).as_posix()
+            name = prefix if inside == "." else f"{prefix}/{inside}"
+            archive.add(path, arcname=name, recursive=False, filter=plain)
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    if subprocess.run(command, check=False).returncode != 0:
+        raise BundleError(f"pip {arguments[0]} failed")
+
+
+def collect_wheels(folder: Path) -> None:
+    """This project's wheel, built here, and the wheels it needs, as the index has them."""
+    folder.mkdir(parents=True)
+    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    (project,) = folder.glob("*.whl")
+    pip(
+        *("download", "--quiet", "--dest", str(folder), "--only-binary=:all:"),
+        *("--python-version", "312", "--implementation", "cp", "--abi", "cp312"),
+        *(word for platform in PLATFORMS for word in ("--platform", platform)),
+        str(project),
+    )
+
+
+def build() -> Path:
+    """Builds the bundle and its archive; returns the archive."""
+    shutil.rmtree(BUNDLE, ignore_errors=True)
+    collect_wheels(BUNDLE / "wheels")
+    wheels = sorted((BUNDLE / "wheels").glob("*.whl"))
+    lacking = missing(wheels)
+    if lacking:
+        raise BundleError("wheels are missing:\n  " + "\n  ".join(lacking))
+    script = BUNDLE / "install.sh"
+    script.write_text(INSTALL_SH, encoding="utf-8")
+    script.chmod(0o755)
+    (BUNDLE / "SHA256SUMS").write_text(sha256sums(BUNDLE), encoding="utf-8")
+
+    for wheel in wheels:
+        print(f"{wheel.stat().st_size / 1e6:7.2f} MB  {wheel.name}")
+    size = total_size(BUNDLE)
+    print(f"{size / 1e6:7.2f} MB  in all, of {LIMIT_BYTES / 1e6:.0f} MB allowed")
+    check_size(size)
+    name = f"{PROJECT}-bundle-{project_version(wheels)}"
+    archive = DIST / f"{name}-{TARGET}.tar"
+    write_tar(BUNDLE, archive, name)
+    return archive
+
+
+def main() -> int:
+    try:
+        archive = build()
+    except BundleError as error:
+        print(f"bundle: {error}", file=sys.stderr)
+        return 1
+    print(f"dist/bundle and dist/{archive.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
