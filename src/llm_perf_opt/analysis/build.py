@@ -230,14 +230,14 @@ class _TimelineReport:
         kernel_mask = self._kernel_mask()
         parts = timeline_scopes(self.timeline, kernel_mask, self.options.aggregate)
         scopes: list[Scope] = []
-        done: list[tuple[ScopePart, RolledUp, dict[int, _Metrics]]] = []
+        done: list[tuple[ScopePart, RolledUp, dict[int, _Metrics], ScopeTotals]] = []
         for part in parts:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
                 rolled = roll_up(self.timeline, self.attribution, part.selection)
-                twin = (part, rolled, self._metrics(part))
+                twin = (part, rolled, self._metrics(part), self._totals(part, rolled))
                 done.append(twin)
-            scopes.append(self._scope(part, twin[1], twin[2]))
+            scopes.append(self._scope(part, *twin[1:]))
         if self._join is not None and parts:
             self._cover(parts[-1])
         return scopes
@@ -252,7 +252,7 @@ class _TimelineReport:
             keeps[number] = self.kernel_filter.keeps(strings[number], short_kernel_name(strings[number]))
         return keeps[kernels.name]
 
-    def _scope(self, part: ScopePart, rolled: RolledUp, metrics: dict[int, _Metrics]) -> Scope:
+    def _scope(self, part: ScopePart, rolled: RolledUp, metrics: dict[int, _Metrics], totals: ScopeTotals) -> Scope:
         table = self.attribution.table
         rows = _rows_per_region(rolled.kernel_rows)
         regions = []
@@ -261,7 +261,7 @@ class _TimelineReport:
                 regions.append(self._region(number, part, rolled, rows.get(number), metrics.get(number)))
         return Scope(
             scope=part.name,
-            totals=self._totals(part, rolled),
+            totals=totals,
             regions=regions,
             kernels=self._kernel_records(rolled.all_kernels, np.arange(len(rolled.all_kernels.label))),
         )

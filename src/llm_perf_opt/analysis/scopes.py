@@ -26,11 +26,12 @@ class ScopePart:
 def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bool) -> list[ScopePart]:
     """All scopes of a timeline. `kernel_mask`: the kernels let through by the user's filter."""
     parts = []
-    busy = sorted({int(p) for w in _works(timeline) for p in np.unique(w.process)})
+    pairs = sorted({pair for work in _works(timeline) for pair in _pairs(work)})
+    busy = sorted({process for process, _ in pairs})
     pids = Counter(timeline.processes[p].pid for p in busy)
     seen: Counter[int] = Counter()
     processes = busy or list(range(len(timeline.processes)))[:1]
-    devices = sorted({int(d) for w in _works(timeline) for d in np.unique(w.device)})
+    devices = sorted({device for _, device in pairs})
     only_device = devices[0] if len(devices) == 1 else None
     only_pid = timeline.processes[processes[0]].pid if len(processes) == 1 else None
     for process in processes:
@@ -38,7 +39,7 @@ def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bo
         seen[pid] += 1
         # Two hosts may use the same process id.
         label = f"process:{pid}" if pids[pid] < 2 else f"process:{pid}#{seen[pid]}"
-        on = {int(d) for w in _works(timeline) for d in np.unique(w.device[w.process == process])}
+        on = {d for p, d in pairs if p == process}
         parts.append(
             ScopePart(
                 label,
@@ -48,7 +49,7 @@ def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bo
             )
         )
     for device in devices:
-        users = {int(p) for w in _works(timeline) for p in np.unique(w.process[w.device == device])}
+        users = {p for p, d in pairs if d == device}
         pid_of = timeline.processes[next(iter(users))].pid if len(users) == 1 else None
         parts.append(ScopePart(f"device:{device}", _select(timeline, kernel_mask, users, device), pid_of, device))
     ranks: dict[int, set[int]] = {}
@@ -69,13 +70,26 @@ def _works(timeline: Timeline) -> tuple[Work, Work, Work]:
     return timeline.kernels, timeline.copies, timeline.graphs
 
 
+def _pairs(work: Work) -> set[tuple[int, int]]:
+    """Which processes used which devices."""
+    if len(work) == 0:
+        return set()
+    process, device = work.process, work.device
+    if (process == process[0]).all() and (device == device[0]).all():
+        return {(int(process[0]), int(device[0]))}
+    both = np.unique(process.astype(np.int64) << 32 | device)
+    return {(pair >> 32, pair & 0xFFFFFFFF) for pair in both.tolist()}
+
+
 def _select(timeline: Timeline, kernel_mask: Bools | None, processes: set[int], device: int | None) -> Selection:
     def chosen(work: Work) -> Int64s:
         mask = _in(work.process, processes, len(timeline.processes))
         if device is not None:
             on_device = work.device == device
             mask = on_device if mask is None else mask & on_device
-        return np.arange(len(work)) if mask is None or mask.all() else np.flatnonzero(mask)
+        return everything[: len(work)] if mask is None or mask.all() else np.flatnonzero(mask)
+
+    everything = np.arange(max(len(work) for work in _works(timeline)))
 
     kernels = chosen(timeline.kernels)
     ranges = _in(timeline.ranges.process, processes, len(timeline.processes))

@@ -641,6 +641,8 @@ def _read_object(json_text: _Json, at: int, trace: _Trace, about: dict[str, Any]
     def member(key: str, value_at: int) -> int:
         keys.append(key)
         if key == "traceEvents":
+            if value_at == len(json_text.text):
+                raise _Damaged(value_at)
             if not json_text.text.startswith("[", value_at):
                 raise _NotATrace("is JSON whose `traceEvents` is no list")
             return json_text.list(value_at, trace.add)

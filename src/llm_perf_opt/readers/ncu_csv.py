@@ -335,6 +335,7 @@ def _closing_quote(text: str, start: int, unescaped: bool) -> int:
 
 _ENTRY_BREAK = re.compile(r'""\s+(?:\d+\s+)?""')
 _DEFAULT_DOMAIN = "<default domain>"
+_MOST_COLONS = 1000  # in a name; each is a place where the name could begin, and each has to be tried
 _TAIL_FIELDS = 6  # payload type and value, colour type and value, message type and message
 
 
@@ -360,22 +361,19 @@ def parse_ranges(cell: str, *, start_end: bool = False) -> tuple[dict[str, list[
 
 def _entries(text: str) -> Iterator[str]:
     """Splits entries, putting those back together whose name holds what looks like the end of an entry."""
-    start = at = 0
-    while True:
-        cut = _ENTRY_BREAK.search(text, at)
-        if cut is None:
-            yield text[start:]
-            return
-        piece = text[start : cut.start()]
-        if piece.count(":") >= _TAIL_FIELDS + 1:
-            yield piece
-            start = cut.end()
+    start = at = colons = 0
+    while (cut := _ENTRY_BREAK.search(text, at)) is not None:
+        colons += text.count(":", at, cut.start())
         at = cut.end()
+        if colons > _TAIL_FIELDS:
+            yield text[start : cut.start()]
+            start, colons = at, 0
+    yield text[start:]
 
 
 def _parse_entry(entry: str) -> tuple[str, str] | None:
-    by_message = None if entry.endswith(":none:none") else _split_by_message(entry)
-    domain_and_name = by_message or _split_by_position(entry)
+    plain = entry.endswith(":none" * _TAIL_FIELDS)
+    domain_and_name = (None if plain else _split_by_message(entry)) or _split_by_position(entry)
     if domain_and_name is None:
         return None
     domain, name = domain_and_name
@@ -383,9 +381,14 @@ def _parse_entry(entry: str) -> tuple[str, str] | None:
 
 
 def _split_by_message(entry: str) -> tuple[str, str] | None:
-    """The message repeats the name, which tells a `:` in the name from a separator."""
+    """The message repeats the name, which tells a `:` in the name from a separator.
+
+    The longest name that fits is taken: a domain with a `:` is rarer than a name with one.
+    """
     colons = [match.start() for match in re.finditer(":", entry)]
-    for last in range(len(colons) - 1, _TAIL_FIELDS - 1, -1):
+    if len(colons) > _MOST_COLONS:
+        return None
+    for last in range(_TAIL_FIELDS, len(colons)):
         name = entry[colons[last] + 1 :]
         head_ends = colons[last - _TAIL_FIELDS + 1]
         if entry.endswith(":" + name, 0, head_ends):
@@ -448,15 +451,16 @@ class _Columns:
             record_start=_RECORD_START_WITH_PROCESS if names[:2] == ["ID", "Process ID"] else _RECORD_START,
         )
 
-    def complete(self, fields: list[str]) -> bool:
-        """Rows of the details page end behind the value where they have no rule, with a comma or without."""
+    def complete(self, fields: list[str], text: str) -> bool:
+        """Rows of the details page end behind the value where they have no rule, with a comma or without.
+
+        Everywhere else a comma at the end is that of a row that was cut: ncu quotes empty fields too.
+        """
         count = len(fields)
-        if count == len(self.names):
-            return True
-        if not self.details or "Rule Name" not in self.at:
-            return False
-        short = self.at["Metric Value"] + 1
-        return count == short or (count == short + 1 and fields[-1] == "")
+        short = self.at["Metric Value"] + 1 if self.details and "Rule Name" in self.at else None
+        if self.quoted and text.endswith(","):
+            return short is not None and count == short + 1
+        return count in (len(self.names), short)
 
     def split(self, text: str) -> list[str] | None:
         """The fields of a complete record, or None."""
@@ -465,7 +469,7 @@ class _Columns:
             return fields
         for unescaped in (self.ranges, frozenset[int]()):
             fields, closed = split_record(text, unescaped)
-            if closed and self.complete(fields):
+            if closed and self.complete(fields, text):
                 return fields
         return None
 
@@ -478,7 +482,7 @@ class _Columns:
         fields = body[1:-1].split('","')
         if empty:
             fields.append("")
-        if not self.complete(fields) or any(cell.count('"') % 2 for cell in fields):
+        if not self.complete(fields, text) or any(cell.count('"') % 2 for cell in fields):
             return None
         return [cell if i in self.ranges else cell.replace('""', '"') for i, cell in enumerate(fields)]
 

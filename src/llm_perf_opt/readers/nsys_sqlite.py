@@ -10,17 +10,19 @@ zero. A kernel finds its launch by correlation id *and* process: ids start anew 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from attrs import define, field
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.arrow_sqlite import ArrowSqlite, sqlite_uri
+from llm_perf_opt.readers.sqlite_columns import ROWID, Column, read_columns, sqlite_uri
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
     GraphNodes,
@@ -59,6 +61,8 @@ _START_END = (60, 71)  # NvtxStartEndRange, NvtxtStartEndRange
 _DOMAIN = 75  # NvtxDomainCreate
 
 # Only these facts are taken over from the recording: the rest of it holds the whole environment.
+_AXES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+
 _SAFE_SYSTEM_FACTS = {"NvDriverVersion": "driver", "CpuDescription": "cpu", "OsVersion": "os"}
 
 Progress = Callable[[int], None]
@@ -101,7 +105,6 @@ class _Export:
     path: Path
     source: str
     plain: sqlite3.Connection
-    arrow: ArrowSqlite
     schema: dict[str, set[str]]
     strings: list[str] = field(factory=list)
     _string_of_id: dict[int, int] = field(factory=dict)
@@ -112,8 +115,7 @@ class _Export:
     def open(path: Path, source: str) -> _Export:
         _refuse_truncated(path, source)
         try:
-            plain = sqlite3.connect(sqlite_uri(path), uri=True)
-            plain.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            plain = _connect(path)
             # Views are left out on purpose: nsys writes tables, and a view of a stranger's file is code.
             tables = [name for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             schema = {
@@ -131,14 +133,13 @@ class _Export:
                 "an Nsight Systems export was expected.",
                 "Make one with: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
             )
-        return _Export(path, source, plain, ArrowSqlite(path), schema)
+        return _Export(path, source, plain, schema)
 
     def __enter__(self) -> _Export:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.plain.close()
-        self.arrow.__exit__(None, None, None)
 
     # -- small helpers --------------------------------------------------------------------------
 
@@ -157,29 +158,24 @@ class _Export:
         try:
             yield from self.plain.execute(query, tuple(parameters))
         except sqlite3.DatabaseError as error:
-            raise UnreadableInput(
-                f"{self.source} is a damaged Nsight Systems export ({error}).",
-                "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
-            ) from error
+            raise _damaged(self.source, error) from error
 
     def columns(
-        self,
-        table: str,
-        select: dict[str, tuple[str, DTypeLike]],
-        where: str = "",
-        progress: Progress | None = None,
+        self, table: str, wanted: Mapping[str, Column], progress: Progress | None = None
     ) -> dict[str, NDArray[Any]]:
+        """Columns of a table; one that this schema does not have is filled with its stand-in for NULL."""
+        known = {key: c for key, c in wanted.items() if c.name == ROWID or self.has(table, c.name)}
         try:
-            return self.arrow.columns(table, select, where, self.size(table), progress)
-        except UnreadableInput as error:
-            raise UnreadableInput(
-                f"{self.source} is a damaged Nsight Systems export: {error.message}",
-                "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
-            ) from error
-
-    def optional(self, table: str, column: str, otherwise: str = "-1") -> str:
-        """SQL for a column that may be missing or NULL."""
-        return f"COALESCE({column}, {otherwise})" if self.has(table, column) else otherwise
+            # A connection of its own: tables are read in threads, side by side.
+            with contextlib.closing(_connect(self.path)) as connection:
+                found = read_columns(self.path, connection, table, known, progress)
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self.source, error) from error
+        rows = len(next(iter(found.values())))
+        return {
+            key: found[key] if key in found else np.full(rows, column.null, dtype=column.dtype)
+            for key, column in wanted.items()
+        }
 
     # -- strings --------------------------------------------------------------------------------
 
@@ -214,7 +210,11 @@ class _Export:
     # -- the timeline ---------------------------------------------------------------------------
 
     def timeline(self, launch_config: bool, progress: Progress | None) -> Timeline:
-        kernels = self._kernel_columns(launch_config, progress)
+        # The two large tables are read side by side: the driver works outside Python's lock.
+        with ThreadPoolExecutor(max_workers=1) as worker:
+            pending = worker.submit(self._launches, progress)
+            kernels = self._kernel_columns(launch_config, progress)
+            launches = pending.result()
         copies = [self._copy_columns(table) for table in (MEMCPY, MEMSET)]
         graphs = self._work_columns(GRAPHS, {})
         nodes = self._node_columns()
@@ -224,7 +224,6 @@ class _Export:
         process_ids = _distinct(
             *(c["pid"] for c in columns), ranges["tid"] & ~_THREAD_BITS, nodes["tid"] & ~_THREAD_BITS
         )
-        launches = self._launches(progress)
         joined = [_join(c, launches, process_ids) for c in columns]
         del launches
         thread_ids = _distinct(*(tid for _, tid in joined), ranges["tid"], nodes["tid"])
@@ -255,16 +254,13 @@ class _Export:
         return timeline
 
     def _kernel_columns(self, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
-        name = next((c for c in ("demangledName", "shortName", "mangledName") if self.has(KERNELS, c)), None)
-        extra: dict[str, tuple[str, DTypeLike]] = {"name": (f"COALESCE({name}, -1)" if name else "-1", np.int64)}
+        name = next((c for c in ("demangledName", "shortName", "mangledName") if self.has(KERNELS, c)), "demangledName")
+        extra = {"name": Column(name, UNKNOWN)}
         if launch_config and self.has(KERNELS, "gridX", "blockX"):
-            for column in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"):
-                extra[column] = (self.optional(KERNELS, column, "1"), np.int32)
-            static = self.optional(KERNELS, "staticSharedMemory", "0")
-            dynamic = self.optional(KERNELS, "dynamicSharedMemory", "0")
-            extra["shared"] = (f"{static} + {dynamic}", np.int32)
-            extra["mangled"] = (self.optional(KERNELS, "mangledName"), np.int64)
-            extra["short"] = (self.optional(KERNELS, "shortName"), np.int64)
+            extra |= {axis: Column(axis, 1, np.int32) for axis in _AXES}
+            extra |= {"static": Column("staticSharedMemory", 0, np.int32)}
+            extra |= {"dynamic": Column("dynamicSharedMemory", 0, np.int32)}
+            extra |= {"mangled": Column("mangledName", UNKNOWN), "short": Column("shortName", UNKNOWN)}
         columns = self._work_columns(KERNELS, extra, progress)
         for key in ("name", "mangled", "short"):
             if key in columns:
@@ -272,8 +268,7 @@ class _Export:
         return columns
 
     def _copy_columns(self, table: str) -> dict[str, NDArray[Any]]:
-        kind = ("copyKind", np.int64) if self.has(table, "copyKind") else ("-1", np.int64)
-        columns = self._work_columns(table, {"bytes": (self.optional(table, "bytes", "0"), np.int64), "kind": kind})
+        columns = self._work_columns(table, {"bytes": Column("bytes"), "kind": Column("copyKind", UNKNOWN)})
         label = "memcpy" if table == MEMCPY else "memset"
         directions = {}
         if table == MEMCPY and self.has("ENUM_CUDA_MEMCPY_OPER", "id", "label"):
@@ -287,16 +282,16 @@ class _Export:
         return columns
 
     def _work_columns(
-        self, table: str, extra: dict[str, tuple[str, DTypeLike]], progress: Progress | None = None
+        self, table: str, extra: Mapping[str, Column], progress: Progress | None = None
     ) -> dict[str, NDArray[Any]]:
         """The columns every kind of GPU work has, in order of start."""
-        select: dict[str, tuple[str, DTypeLike]] = {
-            "start": ("start", np.int64),
-            "end": ('"end"', np.int64),
-            "device": (self.optional(table, "deviceId", "0"), np.int32),
-            "correlation": (self.optional(table, "correlationId"), np.int64),
-            "pid": (self.optional(table, "globalPid", "0"), np.int64),
-            "node": (self.optional(table, "graphNodeId"), np.int64),
+        wanted = {
+            "start": Column("start"),
+            "end": Column("end"),
+            "device": Column("deviceId", 0, np.int32),
+            "correlation": Column("correlationId", UNKNOWN),
+            "pid": Column("globalPid"),
+            "node": Column("graphNodeId", UNKNOWN),
             **extra,
         }
         if not self.has(table, "start", "end"):
@@ -308,13 +303,8 @@ class _Export:
                         f"The table {table} of {self.source} has no start and end columns and was not read.",
                     )
                 )
-            return {key: np.zeros(0, dtype=dtype) for key, (_, dtype) in select.items()}
-        if not self.has(table, "graphNodeId") or not self.has(GRAPH_NODES):
-            # Most recordings have no graph nodes: do not pay for a column of NULLs.
-            in_graph = self.has(table, "graphNodeId") and self._any_in_graph(table)
-            if not in_graph:
-                select.pop("node")
-        columns = self.columns(table, select, progress=progress)
+            return {key: np.zeros(0, dtype=column.dtype) for key, column in wanted.items()}
+        columns = self.columns(table, wanted, progress)
         if (columns["start"][1:] < columns["start"][:-1]).any():
             order = np.argsort(columns["start"], kind="stable")
             columns = {key: values[order] for key, values in columns.items()}
@@ -326,22 +316,14 @@ class _Export:
             )
         return columns
 
-    def _any_in_graph(self, table: str) -> bool:
-        query = f"SELECT 1 FROM {_quoted(table)} WHERE graphNodeId IS NOT NULL LIMIT 1"  # noqa: S608
-        return any(True for _ in self.rows(query))
-
     def _launches(self, progress: Progress | None) -> _Launches:
         if not self.has(RUNTIME, "start", "globalTid", "correlationId"):
             empty = np.zeros(0, dtype=np.int64)
             return _Launches(empty, empty, empty)
         columns = self.columns(
             RUNTIME,
-            {
-                "start": ("start", np.int64),
-                "tid": ("COALESCE(globalTid, 0)", np.int64),
-                "correlation": ("COALESCE(correlationId, -1)", np.int64),
-            },
-            progress=progress,
+            {"start": Column("start"), "tid": Column("globalTid"), "correlation": Column("correlationId", UNKNOWN)},
+            progress,
         )
         return _Launches(columns["start"], columns["tid"], columns["correlation"])
 
@@ -353,10 +335,10 @@ class _Export:
         rows = self.columns(
             GRAPH_NODES,
             {
-                "time": ("start", np.int64),
-                "tid": (self.optional(GRAPH_NODES, "globalTid"), np.int64),
-                "id": ("graphNodeId", np.int64),
-                "original": (self.optional(GRAPH_NODES, "originalGraphNodeId"), np.int64),
+                "time": Column("start"),
+                "tid": Column("globalTid", UNKNOWN),
+                "id": Column("graphNodeId"),
+                "original": Column("originalGraphNodeId", UNKNOWN),
             },
         )
         process = rows["tid"] & ~_THREAD_BITS
@@ -399,7 +381,7 @@ class _Export:
                 short=columns["short"],
                 grid=np.stack([columns["gridX"], columns["gridY"], columns["gridZ"]], axis=1),
                 block=np.stack([columns["blockX"], columns["blockY"], columns["blockZ"]], axis=1),
-                shared_memory=columns["shared"],
+                shared_memory=columns["static"] + columns["dynamic"],
             )
         count = len(columns["start"])
         return Work(
@@ -422,22 +404,23 @@ class _Export:
 
     def _range_columns(self, progress: Progress | None) -> tuple[dict[str, NDArray[Any]], list[Any]]:
         """Push/pop and start/end ranges, and the rows that name domains."""
-        select: dict[str, tuple[str, DTypeLike]] = {
-            "start": ("start", np.int64),
-            "end": ('COALESCE("end", -1)', np.int64),
-            "type": ("eventType", np.int32),
-            "tid": (self.optional(NVTX, "globalTid"), np.int64),
-            "domain": (self.optional(NVTX, "domainId", "0"), np.int64),
-            "text_id": (self.optional(NVTX, "textId"), np.int64),
-            "row": ("rowid", np.int64),
+        wanted = {
+            "start": Column("start"),
+            "end": Column("end", UNKNOWN),
+            "type": Column("eventType", 0, np.int32),
+            "tid": Column("globalTid", UNKNOWN),
+            "domain": Column("domainId"),
+            "text_id": Column("textId", UNKNOWN),
+            "row": Column(ROWID),
         }
         if not self.has(NVTX, "start", "end", "eventType"):
-            return {key: np.zeros(0, dtype=dtype) for key, (_, dtype) in select.items()} | {
-                "name": np.zeros(0, dtype=np.int32)
-            }, []
-        kinds = ", ".join(str(kind) for kind in (*_PUSH_POP, *_START_END))
-        columns = self.columns(NVTX, select, f"WHERE eventType IN ({kinds})", progress)
-        columns["name"] = self._range_names(columns, kinds)
+            empty: dict[str, NDArray[Any]] = {key: np.zeros(0, dtype=c.dtype) for key, c in wanted.items()}
+            return empty | {"name": np.zeros(0, dtype=np.int32)}, []
+        kinds = (*_PUSH_POP, *_START_END)
+        columns = self.columns(NVTX, wanted, progress)
+        chosen = np.isin(columns["type"], kinds)
+        columns = {key: values[chosen] for key, values in columns.items()}
+        columns["name"] = self._range_names(columns)
         name = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))"
         if not self.has(NVTX, "text"):
             name = "(SELECT value FROM StringIds WHERE id = textId)"
@@ -450,16 +433,16 @@ class _Export:
             )
         return columns, domain_rows
 
-    def _range_names(self, columns: dict[str, NDArray[Any]], kinds: str) -> Int32s:
+    def _range_names(self, columns: dict[str, NDArray[Any]]) -> Int32s:
         """Names of ranges: registered strings by id, others as text in the row itself."""
         names = np.full(len(columns["start"]), UNKNOWN, dtype=np.int32)
         registered = columns["text_id"] != UNKNOWN
         names[registered] = self.intern_ids(columns["text_id"][registered])
         if self.has(NVTX, "text"):
             place = {row: at for at, row in enumerate(columns["row"].tolist())}
-            query = f"SELECT rowid, text FROM {NVTX} WHERE text IS NOT NULL AND eventType IN ({kinds})"  # noqa: S608
-            for row, text in self.rows(query):
-                names[place[row]] = self.intern_text(str(text))
+            for row, text in self.rows(f"SELECT rowid, text FROM {NVTX} WHERE text IS NOT NULL"):  # noqa: S608 - a constant
+                if row in place:
+                    names[place[row]] = self.intern_text(str(text))
         nameless = names == UNKNOWN
         if nameless.any():
             names[nameless] = self.intern_text("(unnamed)")
@@ -598,6 +581,19 @@ class _Export:
                     "Record with --cuda-graph-trace=node to see the kernels inside graphs.",
                 )
             )
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(sqlite_uri(path), uri=True)
+    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    return connection
+
+
+def _damaged(source: str, error: Exception) -> UnreadableInput:
+    return UnreadableInput(
+        f"{source} is a damaged Nsight Systems export ({error}).",
+        "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
+    )
 
 
 def _quoted(table: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _LONGEST = 200
 # Control characters, line and paragraph separators, and the marks that turn text around.
@@ -18,6 +19,7 @@ def visible(name: str, longest: int = _LONGEST) -> str:
     return text or "(empty name)"
 
 
+@lru_cache(maxsize=65536)
 def short_kernel_name(name: str) -> str:
     """The function's own name: without return type, namespaces, template arguments and parameters.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cattrs
+import orjson
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
 from llm_perf_opt.errors import UnreadableInput
@@ -43,12 +44,12 @@ def as_json(report: model.NCUProfileRegionReport) -> dict[str, Any]:
 def render_json(report: model.NCUProfileRegionReport) -> str:
     regions = sum(len(scope.regions) for scope in report.scopes)
     pretty = regions <= _PRETTY_UP_TO
-    return json.dumps(
-        as_json(report),
-        allow_nan=False,
-        indent=1 if pretty else None,
-        separators=None if pretty else (",", ":"),
-    )
+    data = as_json(report)
+    try:
+        return orjson.dumps(data, option=orjson.OPT_INDENT_2 if pretty else 0).decode()
+    except TypeError:
+        # A name holds half of a surrogate pair, which UTF-8 has no form for: write it as an escape.
+        return json.dumps(data, allow_nan=False, indent=2 if pretty else None)
 
 
 def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
