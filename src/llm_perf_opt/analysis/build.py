@@ -256,7 +256,7 @@ class _TimelineReport:
         table = self.attribution.table
         rows = _rows_per_region(rolled.kernel_rows)
         regions = []
-        for number in range(len(table)):
+        for number in table.in_tree_order():
             if rolled.present[number] and self._kept[number]:
                 regions.append(self._region(number, part, rolled, rows.get(number), metrics.get(number)))
         return Scope(
@@ -631,7 +631,7 @@ def _counter_scope(
         if table.parent[number] != ROOT:
             below.setdefault(table.parent[number], []).extend(below.get(number, []))
     regions = []
-    for number in range(len(table)):
+    for number in table.in_tree_order():
         members = sorted(below.get(number, []))
         if not members or not kept[number]:
             continue

@@ -65,15 +65,17 @@ def show_report(report: NCUProfileRegionReport) -> None:
     from rich.markup import escape
 
     from llm_perf_opt.report.answer import answer
+    from llm_perf_opt.report.text import heaviest
 
     out = console()
     for sentence in answer(report):
         out.print(f"• {escape(sentence)}", soft_wrap=True)
     scope = report.main_scope
     if scope is not None and scope.regions:
-        out.print(region_table(scope.regions, scope.totals.gpu_time_ns))
-        if len(scope.regions) > _TABLE_ROWS:
-            out.print(f"{len(scope.regions) - _TABLE_ROWS:,} more regions are in the report.")
+        shown = heaviest(scope.regions, _TABLE_ROWS)
+        out.print(region_table(shown, scope.totals.gpu_time_ns))
+        if len(scope.regions) > len(shown):
+            out.print(f"{len(scope.regions) - len(shown):,} more regions are in the report.")
     show_diagnostics(report, out)
 
 
@@ -103,7 +105,7 @@ def region_table(regions: list[NCUProfileRegion], total_ns: int | None) -> Table
     table.add_column("region", overflow="fold", min_width=20)
     for name in ("inst.", "wall", "GPU idle", "", "kernels", "GPU time", "own", "of all"):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for region in regions[:_TABLE_ROWS]:
+    for region in regions:
         idle = idle_share(region)
         table.add_row(
             Text("  " * region.depth + label(region)),

@@ -72,6 +72,19 @@ class RegionTable:
         # A start/end range may be called like a push/pop range of the same domain.
         return f"{key} (start/end)" if self.start_end[number] else key
 
+    def in_tree_order(self) -> list[int]:
+        """All regions, each followed by the regions below it, in the order they were first seen."""
+        children: dict[int, list[int]] = {}
+        for number, parent in enumerate(self.parent):
+            children.setdefault(parent, []).append(number)
+        ordered: list[int] = []
+        waiting = children.get(ROOT, [])[::-1]
+        while waiting:
+            number = waiting.pop()
+            ordered.append(number)
+            waiting.extend(reversed(children.get(number, [])))
+        return ordered
+
     def arrays(self) -> tuple[Int64s, Int64s]:
         """Parent and depth as arrays."""
         return np.array(self.parent, dtype=np.int64), np.array(self.depth, dtype=np.int64)

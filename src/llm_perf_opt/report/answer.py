@@ -18,15 +18,12 @@ def answer(report: NCUProfileRegionReport) -> list[str]:
         words = "No matching regions." if report.available_ranges else "The recording has no NVTX ranges."
         return [words, *_whole(scope)]
     # Counted twice otherwise: every domain is a tree of its own over the same kernels.
-    outer = sorted((r for r in scope.regions if _outermost(r, scope)), key=_weight, reverse=True)
+    reported = {region.key for region in scope.regions}
+    outer = sorted((r for r in scope.regions if r.parent not in reported), key=_weight, reverse=True)
     sentences = [_sentence(region) for region in outer[:_SENTENCES]]
     if len(outer) > _SENTENCES:
         sentences.append(f"{len(outer) - _SENTENCES} more outermost regions follow in the table.")
     return [*sentences, *_whole(scope)]
-
-
-def _outermost(region: NCUProfileRegion, scope: Scope) -> bool:
-    return region.parent is None or all(r.key != region.parent for r in scope.regions)
 
 
 def _weight(region: NCUProfileRegion) -> int:

@@ -12,6 +12,7 @@ from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.text import (
     duration,
     full_label,
+    heaviest,
     idle_share,
     interesting_metrics,
     label,
@@ -42,11 +43,12 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
     source = files("llm_perf_opt.report").joinpath("templates/report.html").read_text(encoding="utf-8")
     scope = report.main_scope
     regions = scope.regions if scope else []
+    shown = heaviest(regions, _REGIONS)
     return environment.from_string(source).render(
         report=report,
         scope=scope,
-        regions=regions[:_REGIONS],
-        hidden=max(len(regions) - _REGIONS, 0),
+        regions=shown,
+        hidden=len(regions) - len(shown),
         answer=answer(report),
         top=top,
         version=__version__,

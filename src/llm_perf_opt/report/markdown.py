@@ -18,6 +18,7 @@ from llm_perf_opt.report.text import (
     bar,
     duration,
     full_label,
+    heaviest,
     idle_share,
     interesting_metrics,
     label,
@@ -104,7 +105,8 @@ def _region_table(scope: Scope) -> list[str]:
             ]
         ),
     ]
-    for region in scope.regions[:_TABLE_REGIONS]:
+    shown = heaviest(scope.regions, _TABLE_REGIONS)
+    for region in shown:
         time = region.inclusive.gpu_time_ns
         idle = idle_share(region)
         cells = ["&nbsp;&nbsp;" * (2 * region.depth) + code(label(region)), _count(region.instances)]
@@ -117,7 +119,7 @@ def _region_table(scope: Scope) -> list[str]:
         ]
         cells += [share(time, total), bar(time, total, 10)]
         lines.append(_row(cells))
-    hidden = len(scope.regions) - _TABLE_REGIONS
+    hidden = len(scope.regions) - len(shown)
     if hidden > 0:
         lines += ["", f"{hidden:,} more regions are in `report.json` and `regions.csv`."]
     if timed:

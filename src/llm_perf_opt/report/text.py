@@ -96,6 +96,25 @@ def trust(value: MetricValue) -> str:
     return ", ".join(words)
 
 
+def heaviest(regions: list[NCUProfileRegion], count: int) -> list[NCUProfileRegion]:
+    """The regions that matter most, each with the regions around it, in the order of the tree."""
+    if len(regions) <= count:
+        return regions
+    by_key = {region.key: region for region in regions}
+    chosen: set[str] = set()
+    for region in sorted(regions, key=lambda r: (r.inclusive.gpu_time_ns or 0, r.wall_ns or 0), reverse=True):
+        line, at = [], region
+        while at.key not in chosen:
+            line.append(at.key)
+            if at.parent is None or at.parent not in by_key:
+                break
+            at = by_key[at.parent]
+        if len(chosen) + len(line) > count:
+            break
+        chosen.update(line)
+    return [region for region in regions if region.key in chosen]
+
+
 def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str, MetricValue]]:
     """The few counters to show first: bytes, tensor operations, throughput; with names for people."""
     found = [(name, title, metrics[name]) for name, title in HEADLINE_METRICS if name in metrics]

@@ -1,0 +1,83 @@
+"""The JSON Schema of `report.json`, made from the model's types so that the two cannot differ.
+
+`report.schema.json` beside this file is what other programs use; `python -m llm_perf_opt.report.schema`
+writes it anew, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from importlib.resources import files
+from typing import Any
+
+import attrs
+
+from llm_perf_opt.regions import model
+
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def build_schema() -> dict[str, Any]:
+    """The schema of a report."""
+    definitions: dict[str, Any] = {}
+    root = _schema_of(model.NCUProfileRegionReport, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "llm-perf-opt region report",
+        "description": f"Schema version {model.SCHEMA_VERSION}. Times are nanoseconds unless the name says _ms; null means not measured.",
+        **root,
+        "$defs": definitions,
+    }
+
+
+def shipped_schema() -> dict[str, Any]:
+    """The schema as it ships with the package."""
+    text = files("llm_perf_opt.report").joinpath("report.schema.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    if kind is Any:
+        return {}
+    if kind in _PLAIN:
+        return {"type": _PLAIN[kind]}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema_of(a, definitions) for a in arguments]}
+    if origin is list:
+        return {"type": "array", "items": _schema_of(arguments[0], definitions)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _schema_of(arguments[1], definitions)}
+    if attrs.has(kind):
+        if kind.__name__ not in definitions:
+            definitions[kind.__name__] = {}  # known before its fields are looked at: classes may nest
+            definitions[kind.__name__] = _object(kind, definitions)
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+    raise TypeError(f"no JSON schema for {kind}")
+
+
+def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    fields = [field.name for field in attrs.fields(kind)]
+    return {
+        "type": "object",
+        "description": (kind.__doc__ or "").strip().splitlines()[0],
+        "properties": {name: _schema_of(hints[name], definitions) for name in fields},
+        "required": fields,
+        # Fields may be added without a new major version.
+        "additionalProperties": True,
+    }
+
+
+def main() -> None:
+    from pathlib import Path
+
+    target = Path(__file__).with_name("report.schema.json")
+    target.write_text(json.dumps(build_schema(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
