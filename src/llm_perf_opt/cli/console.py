@@ -68,15 +68,18 @@ def show_report(report: NCUProfileRegionReport) -> None:
     from llm_perf_opt.report.text import heaviest
 
     out = console()
+    scope = report.main_scope
+    if scope is None or not scope.regions:
+        # Why there is nothing, and what to type next, comes before anything else.
+        show_diagnostics(report, out)
     for sentence in answer(report):
         out.print(f"• {escape(sentence)}", soft_wrap=True)
-    scope = report.main_scope
     if scope is not None and scope.regions:
         shown = heaviest(scope.regions, _TABLE_ROWS)
         out.print(region_table(shown, scope.totals.gpu_time_ns))
         if len(scope.regions) > len(shown):
             out.print(f"{len(scope.regions) - len(shown):,} more regions are in the report.")
-    show_diagnostics(report, out)
+        show_diagnostics(report, out)
 
 
 def show_diagnostics(report: NCUProfileRegionReport, out: Console) -> None:

@@ -343,15 +343,18 @@ class _Export:
         )
         process = rows["tid"] & ~_THREAD_BITS
         keys = list(zip(process.tolist(), rows["id"].tolist(), strict=True))
+        original = rows["original"]
         row_of: dict[tuple[int, int], int] = {}
         for row, key in enumerate(keys):
-            row_of.setdefault(key, row)
+            # An instantiated node has two rows: one for its creation, and one that names its original.
+            if key not in row_of or (original[row] != UNKNOWN and original[row_of[key]] == UNKNOWN):
+                row_of[key] = row
         captured = []
-        for row in range(len(keys)):
-            seen = {row}
-            at = row
-            while rows["original"][at] != UNKNOWN:
-                following = row_of.get((int(process[at]), int(rows["original"][at])))
+        for key in keys:
+            at = row_of[key]
+            seen = {at}
+            while original[at] != UNKNOWN:
+                following = row_of.get((int(process[at]), int(original[at])))
                 if following is None or following in seen:
                     break
                 seen.add(following)

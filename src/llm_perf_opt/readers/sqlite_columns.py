@@ -17,6 +17,7 @@ write-ahead log, text where numbers should be) is left to `sqlite3`, which knows
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -53,7 +54,7 @@ class Column:
 
 def sqlite_uri(path: Path) -> str:
     """A URI that opens `path` for reading only and takes no lock, whatever characters are in its name."""
-    return f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+    return f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
 
 
 def read_columns(

@@ -78,7 +78,7 @@ class RegionPattern:
             domain = _unglob(self._domain_glob)
             expressions.append(exact_expression(domain, [_unglob(level) for level in self._levels], anchored=False))
         else:
-            expressions.append(f"regex:{_glob_regex(self._domain_glob)}@{_levels_regex(self._levels)}")
+            expressions.append(f"regex:{_ncu_glob_regex(self._domain_glob)}@{_levels_regex(self._levels)}")
         if self._literal is not None:
             expressions.append("regex:" + _levels_regex(self._literal))
         return expressions
@@ -298,13 +298,16 @@ def _hex(name: str) -> str:
 
 def _levels_regex(levels: Sequence[str]) -> str:
     """ncu's regular-expression form of levels of globs."""
-    parts = []
+    parts: list[str] = []
     for level in levels:
-        if level == _ANY_LEVELS:
+        if level != _ANY_LEVELS:
+            parts.append(_ncu_glob_regex(level))
+        elif parts and parts[-1] != "*":
             parts.append("*")
-            continue
-        parts.append(_ncu_glob_regex(level))
-    return "/".join(parts) + "/"
+    # ncu refuses a "*" at either end, where it adds nothing: paths are open outside and inclusive inside.
+    if parts and parts[-1] == "*":
+        parts.pop()
+    return "/".join(parts or ["^.*$"]) + "/"
 
 
 def _ncu_glob_regex(glob: str) -> str:

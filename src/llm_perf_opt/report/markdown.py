@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from llm_perf_opt.regions.model import (
@@ -34,9 +35,12 @@ _DETAILED_REGIONS = 12  # regions with a kernel table of their own
 
 def code(text: str) -> str:
     """A code span: nothing inside it is read as Markdown or HTML, also inside a table."""
-    plain = visible(text, 160).replace("|", "\\|")
-    fence = "``" if "`" in plain else "`"
-    return f"{fence} {plain} {fence}" if fence == "``" else f"`{plain}`"
+    shown = visible(text, 160).replace("|", "\\|")
+    # A span is closed by as many backticks as opened it: one more than stand together inside.
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    # A space next to the fence belongs to the fence; one on its own would be lost.
+    space = " " if shown.startswith(("`", " ")) or shown.endswith(("`", " ")) else ""
+    return f"{fence}{space}{shown}{space}{fence}"
 
 
 def plain(text: str) -> str:
@@ -150,8 +154,10 @@ def _counters(scope: Scope) -> list[str]:
 
 
 def _kernels_per_region(scope: Scope, top: int) -> list[str]:
-    # Outer regions first, then the heaviest: that is the order in which people ask.
-    chosen = sorted(scope.regions, key=lambda r: (r.depth, -(r.inclusive.gpu_time_ns or 0)))[:_DETAILED_REGIONS]
+    # Outer regions before inner ones, heavy before light: that is what people ask about first.
+    first = sorted(scope.regions, key=lambda r: (r.depth, -(r.inclusive.gpu_time_ns or 0)))[:_DETAILED_REGIONS]
+    keys = {region.key for region in first}
+    chosen = [region for region in scope.regions if region.key in keys]
     lines: list[str] = []
     for region in chosen:
         if region.kernels:

@@ -1,0 +1,403 @@
+"""What a person types, gets and sees: verbs, options, exit codes, and answers to wrong input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import llm_perf_opt
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.report.schema import build_schema, shipped_schema
+from synthetic import make_export
+
+RECORDINGS = Path(__file__).parent / "recordings"
+TRAIN = RECORDINGS / "nsys-2025.3.1-h200-train.sqlite.gz"
+RANKS = RECORDINGS / "nsys-2025.3.1-h200-ranks.sqlite.gz"
+
+
+def run(*arguments: object) -> int:
+    return main([str(a) for a in arguments])
+
+
+# -- report ------------------------------------------------------------------------------------------
+
+
+def test_demo_writes_every_format_and_a_valid_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("demo", "--out", tmp_path) == 0
+    shown = capsys.readouterr()
+    assert "recording made on an NVIDIA H200" in shown.err
+    assert "LLM@decode" in shown.out
+    assert "GPU waits for the host" in shown.out
+    assert {"report.json", "report.md", "report.html", "kernels.md", "regions.csv", "kernels.csv"} <= {
+        p.name for p in tmp_path.iterdir()
+    }
+    report = json.loads((tmp_path / "report.json").read_text())
+    jsonschema.validate(report, shipped_schema())
+    folder = next(r["folder"] for r in report["scopes"][-1]["regions"] if r["key"] == "LLM@prefill/layer0/mlp")
+    assert {p.name for p in (tmp_path / "regions" / folder).iterdir()} == {
+        "kernels.csv",
+        "metrics.csv",
+        "report.md",
+        "sections.txt",
+    }
+
+
+def test_the_shipped_schema_is_the_schema_of_the_model() -> None:
+    assert shipped_schema() == build_schema(), "run: python -m llm_perf_opt.report.schema"
+
+
+def test_demo_joins_counters_to_all_launches_and_layers_agree(tmp_path: Path) -> None:
+    assert run("demo", "--out", tmp_path, "--json") == 0
+    report = llm_perf_opt.load(tmp_path)
+    assert report.coverage is not None
+    assert report.coverage.signatures_matched == report.coverage.signatures
+    flops = "sm__ops_path_tensor_src_bf16_dst_fp32.sum"
+    regions = {r.key: r.inclusive.metrics for r in report.scope("aggregate").regions}
+    layers = [regions[f"LLM@prefill/layer{i}"][flops].value for i in range(8)]
+    assert max(layers) / min(layers) < 1.001
+    assert regions["LLM@prefill"][flops].value == pytest.approx(
+        sum(layers) + regions["LLM@prefill/lm_head"][flops].value, rel=0.01
+    )
+
+
+def test_report_of_a_timeline_names_its_backward_pass(tmp_path: Path) -> None:
+    assert run("report", TRAIN, "--out", tmp_path, "--json") == 0
+    backward = {r.key: r for r in llm_perf_opt.load(tmp_path).scope("aggregate").regions}["step/backward"]
+    assert (backward.inclusive.kernel_count, backward.adopted_kernels, backward.instances) == (60, 57, 3)
+
+
+@pytest.mark.parametrize(("mode", "kernels"), [("thread", 3), ("auto", 60), ("process", 60)])
+def test_attribution_decides_whose_ranges_count(tmp_path: Path, mode: str, kernels: int) -> None:
+    assert run("report", TRAIN, "--out", tmp_path, "--attribution", mode, "--format", "json") == 0
+    backward = {r.key: r for r in llm_perf_opt.load(tmp_path).scope("aggregate").regions}["step/backward"]
+    assert backward.inclusive.kernel_count == kernels
+
+
+def test_no_aggregate_removes_only_the_aggregate(tmp_path: Path) -> None:
+    run("report", RANKS, "--out", tmp_path / "a", "--format", "json")
+    run("report", RANKS, "--out", tmp_path / "b", "--format", "json", "--no-aggregate")
+    with_it = [s.scope for s in llm_perf_opt.load(tmp_path / "a").scopes]
+    without = [s.scope for s in llm_perf_opt.load(tmp_path / "b").scopes]
+    assert with_it == [*without, "aggregate"]
+    assert without == ["process:806", "process:807", "device:0"]
+
+
+def test_only_the_formats_asked_for_are_written(tmp_path: Path) -> None:
+    assert run("report", TRAIN, "--out", tmp_path, "--format", "json") == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_kernel_filters_exclude_wins(tmp_path: Path) -> None:
+    run(
+        "report",
+        TRAIN,
+        "--out",
+        tmp_path,
+        "--format",
+        "json",
+        "--kernel-include",
+        "nvjet*",
+        "--kernel-exclude",
+        "*bias*",
+    )
+    names = {k.kernel_name for k in llm_perf_opt.load(tmp_path).scope("aggregate").kernels}
+    assert names
+    assert all(n.startswith("nvjet") and "bias" not in n for n in names)
+
+
+def test_region_patterns_select_and_reach_down(tmp_path: Path) -> None:
+    run("report", TRAIN, "--out", tmp_path, "--format", "json", "--include", "step", "--exclude", "optim*")
+    keys = [r.key for r in llm_perf_opt.load(tmp_path).scope("aggregate").regions]
+    assert keys == ["step", "step/forward", "step/backward"]
+
+
+def test_nothing_matched_is_an_answer_not_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("report", TRAIN, "--out", tmp_path, "--include", "bakward") == 0
+    shown = capsys.readouterr().out
+    assert "No matching regions" in shown
+    assert "exists: step/backward" in shown.splitlines()[0]  # nearest first
+    assert "llm-perf ranges" in shown.splitlines()[6]
+    report = llm_perf_opt.load(tmp_path)
+    assert report.available_ranges[0] == "step/backward"
+    assert "No matching regions" in (tmp_path / "report.md").read_text()
+
+
+def test_strict_turns_nothing_matched_into_exit_6(tmp_path: Path) -> None:
+    assert run("report", TRAIN, "--out", tmp_path, "--include", "bakward", "--strict") == 6
+    assert (tmp_path / "report.json").exists()
+    assert run("ranges", TRAIN, "--include", "bakward", "--strict") == 6
+
+
+def test_a_run_directory_is_read_and_gets_the_report_inside(tmp_path: Path) -> None:
+    (tmp_path / "nsys").mkdir()
+    (tmp_path / "nsys" / "run.sqlite").write_bytes(gzip.decompress(TRAIN.read_bytes()))
+    (tmp_path / "nsys" / "cmd.txt").write_text("nsys profile …")
+    assert run("report", tmp_path, "--json") == 0
+    assert (tmp_path / "report.json").exists()
+    assert (tmp_path / "ncu" / "regions" / "step__backward" / "kernels.csv").exists()
+
+
+def test_ranks_become_scopes(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.sqlite.gz").write_bytes(TRAIN.read_bytes())
+    out = tmp_path / "out"
+    assert (
+        run("report", tmp_path / "rank0.sqlite.gz", tmp_path / "rank1.sqlite.gz", "--out", out, "--format", "json") == 0
+    )
+    report = llm_perf_opt.load(out)
+    assert [s.scope for s in report.scopes] == [
+        "process:671#1",
+        "process:671#2",
+        "device:0",
+        "rank:0",
+        "rank:1",
+        "aggregate",
+    ]
+    one, both = report.scope("rank:1").totals, report.scope("aggregate").totals
+    assert (both.kernel_count, both.gpu_time_ns) == (2 * one.kernel_count, 2 * (one.gpu_time_ns or 0))
+
+
+def test_json_output_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("report", TRAIN, "--out", tmp_path, "--json")
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["matched"]
+    assert "report.html" in summary["files"]
+
+
+# -- ranges ------------------------------------------------------------------------------------------
+
+
+def test_ranges_gives_the_expression_that_selects_each(capsys: pytest.CaptureFixture[str]) -> None:
+    names = RECORDINGS / "nsys-2025.3.1-h200-names.sqlite.xz"
+    assert run("ranges", names, "--json") == 0
+    ranges = {r["key"]: r for r in json.loads(capsys.readouterr().out)["ranges"]}
+    assert ranges["LLM@plain"]["nvtx_include"] == "LLM@plain/"
+    assert ranges[r"LLM\@step"]["nvtx_include"] == r"LLM\@step/"
+    assert ranges[r"a\/b"]["nvtx_include"] == r"a\/b/"
+    assert ranges["LLM@se (start/end)"]["nvtx_include"] == "LLM@se"
+    assert ranges["outer/inner"]["nvtx_include"] == "inner/"
+
+
+def test_ranges_for_people_can_be_pasted_into_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("ranges", TRAIN) == 0
+    assert "backward/" in capsys.readouterr().out
+
+
+# -- wrong input -------------------------------------------------------------------------------------
+
+
+def wrong_inputs(folder: Path) -> dict[str, Path]:
+    """Inputs nobody should give, each with a name that says what it is."""
+    real = gzip.decompress(TRAIN.read_bytes())
+    other = folder / "other.sqlite"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    connection.commit()
+    connection.close()
+    report = lzma.decompress((RECORDINGS / "ncu-2025.3.1-h200-ranks-two-processes.ncu-rep.xz").read_bytes())
+    contents: dict[str, bytes] = {
+        "empty.sqlite": b"",
+        "empty.ncu-rep": b"",
+        "cut.sqlite": real[: len(real) // 2],
+        "header-only.sqlite": real[:60],
+        "zeros.sqlite": b"SQLite format 3\x00" + bytes(5000),
+        "cut.ncu-rep": report[: len(report) // 3],
+        "magic-only.ncu-rep": b"NVR\x00",
+        "cut.sqlite.gz": TRAIN.read_bytes()[:2000],
+        "damaged.sqlite.gz": TRAIN.read_bytes()[:2000] + bytes(500) + TRAIN.read_bytes()[2500:],
+        "nothing.gz": gzip.compress(b""),
+        "picture.png": b"\x89PNG\r\n\x1a\n" + bytes(100),
+        "notes.txt": b"just some notes\n",
+        "list.csv": b"a,b,c\n1,2,3\n",
+        "not-a-trace.json": b'{"hello": "world"}',
+        "broken.json": b'{"traceEvents": [{"ph": "X"',
+        "a-number.json": b"42",
+    }
+    paths = {name: folder / name for name in contents}
+    for name, path in paths.items():
+        path.write_bytes(contents[name])
+    return paths | {"other.sqlite": other, "a directory": folder / "sub", "missing.sqlite": folder / "missing.sqlite"}
+
+
+def test_wrong_input_gets_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = wrong_inputs(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name, path in inputs.items():
+        out = tmp_path / f"out of {name}"
+        assert run("report", path, "--out", out) == 2, name
+        error = capsys.readouterr().err
+        assert path.name in error, name
+        assert "Traceback" not in error
+        assert len(error.strip().splitlines()) <= 2, name
+        assert not out.exists(), f"{name} left a partial report"
+
+
+def test_errors_speak_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("report", tmp_path / "missing.sqlite", "--json") == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["exit_code"] == 2
+    assert "does not exist" in error["message"]
+
+
+def test_one_bad_input_among_good_ones_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.ncu-rep"
+    bad.write_bytes(b"")
+    assert run("report", TRAIN, bad, "--out", tmp_path / "out") == 2
+    assert "bad.ncu-rep is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--format", "pdf"], "no report format 'pdf'"),
+        (["--format", ","], "No report format"),
+        (["--include", "regex:("], "not a valid regular expression"),
+        (["--include", ""], "empty region pattern"),
+        (["--include", "LLM@"], "names no range"),
+        (["--kernel-exclude", "regex:["], "not a valid regular expression"),
+    ],
+)
+def test_bad_options_are_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert run("report", TRAIN, "--out", tmp_path / "out", *arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["report"], ["frobnicate"], ["report", "x", "--top", "0"], ["report", "x", "--attribution", "y"]]
+)
+def test_bad_command_lines_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_an_output_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert run("report", TRAIN, "--out", tmp_path / "file") == 2
+    assert "is a file" in capsys.readouterr().err
+    assert run("report", TRAIN, "--out", tmp_path / "file" / "below") == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_nsys_rep_without_nsys_says_where_to_export_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLM_PERF_NSYS", str(tmp_path / "no-such-nsys"))
+    recording = tmp_path / "run.nsys-rep"
+    recording.write_bytes(b"NSYS" + bytes(1000))
+    assert run("report", recording) == 3
+    assert "nsys export --type sqlite" in capsys.readouterr().err
+
+
+def fake_nsys(tmp_path: Path, body: str) -> Path:
+    program = tmp_path / "nsys"
+    program.write_text(f"#!{sys.executable}\nimport gzip, pathlib, sys\n{body}\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_nsys_rep_is_exported_by_the_nsys_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What `nsys export` does: reads the last argument, writes SQLite to the one after -o.
+    body = (
+        "out = sys.argv[sys.argv.index('-o') + 1]\n"
+        f"pathlib.Path(out).write_bytes(gzip.decompress(pathlib.Path({str(TRAIN)!r}).read_bytes()))"
+    )
+    monkeypatch.setenv("LLM_PERF_NSYS", str(fake_nsys(tmp_path, body)))
+    recording = tmp_path / "run.nsys-rep"
+    recording.write_bytes(b"NSYS" + bytes(1000))
+    assert run("report", recording, "--out", tmp_path / "out", "--format", "json") == 0
+    assert llm_perf_opt.load(tmp_path / "out").scope("aggregate").totals.kernel_count == 220
+
+
+def test_nsys_that_exits_0_and_writes_nothing_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LLM_PERF_NSYS", str(fake_nsys(tmp_path, "")))
+    recording = tmp_path / "run.nsys-rep"
+    recording.write_bytes(b"NSYS" + bytes(1000))
+    assert run("report", recording, "--out", tmp_path / "out") == 2
+    assert "wrote nothing" in capsys.readouterr().err
+
+
+def test_an_archive_made_to_fill_the_disk_is_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bomb = tmp_path / "bomb.sqlite.xz"
+    with lzma.open(bomb, "wb", preset=0) as out:
+        for _ in range(100):
+            out.write(bytes(1 << 20))
+    assert run("report", bomb, "--out", tmp_path / "out") == 2
+    assert "which no recording does" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_loaded_report_can_be_wrong_too(tmp_path: Path) -> None:
+    with pytest.raises(llm_perf_opt.errors.UnreadableInput, match="There is no report"):
+        llm_perf_opt.load(tmp_path)
+    (tmp_path / "report.json").write_text('{"scopes": 3}')
+    with pytest.raises(llm_perf_opt.errors.UnreadableInput, match="not a report"):
+        llm_perf_opt.load(tmp_path)
+
+
+# -- the console script ------------------------------------------------------------------------------
+
+
+def test_help_needs_nothing_heavy() -> None:
+    code = "import sys; from llm_perf_opt.cli.main import build_parser; build_parser().format_help(); print(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for heavy in ("numpy", "rich", "jinja2", "cattrs", "ncu_report", "torch"):
+        assert f"'{heavy}'" not in loaded
+
+
+def test_reading_needs_neither_torch_nor_matplotlib(tmp_path: Path) -> None:
+    code = (
+        "import sys; from llm_perf_opt.cli.main import main;"
+        f"assert main(['report', {str(TRAIN)!r}, '--out', {str(tmp_path)!r}, '--json']) == 0;"
+        "assert not {'torch', 'transformers', 'matplotlib', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", "from llm_perf_opt.cli.main import entry; entry()", "ranges", str(TRAIN)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert "Traceback" not in done.stderr
+
+
+def test_locale_c_and_strange_paths(tmp_path: Path) -> None:
+    folder = tmp_path / "a b" / "größe #1?%20"
+    folder.mkdir(parents=True)
+    source = make_export(folder / "run ü.sqlite", [("räng", 0, 100)], [("k", 10, 20, 30)])
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from llm_perf_opt.cli.main import entry; entry()",
+            "report",
+            str(source),
+            "--out",
+            str(folder / "out"),
+        ],
+        env={"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert llm_perf_opt.load(folder / "out").scope("aggregate").regions[0].name == "räng"
