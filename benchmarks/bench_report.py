@@ -207,7 +207,6 @@ def machine(nsys: str | None) -> dict[str, Any]:
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         "numpy": package("numpy"),
-        "adbc-driver-sqlite": package("adbc-driver-sqlite"),
         "llm-perf-opt": package("llm-perf-opt"),
         "nsys": first_line([nsys, "--version"]) if nsys else "not present",
     }
@@ -299,7 +298,7 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         f"{host['cpu']}, {host['cores']} cores, {host['system']};"
         f" Python {host['python']}, SQLite {host['sqlite']}, NumPy {host['numpy']},"
-        f" adbc-driver-sqlite {host['adbc-driver-sqlite']}; nsys: {host['nsys']}.",
+        f" nsys: {host['nsys']}.",
         "",
         f"Timeline: {held['kernels']:,} kernels, {held['runtime_calls']:,} runtime calls,"
         f" {held['ranges']:,} ranges, {held['size_mb']:,.0f} MB."

@@ -152,7 +152,7 @@ class Join:
     groups: list[list[int]] = Factory(lambda: [[]])  # number NO_SAMPLES is the empty one
     _group_of_rows: dict[tuple[int, ...], int] = Factory(dict)
     _whole_rows: dict[tuple[str, tuple[str, ...]], list[int]] = Factory(dict)
-    _statistics: tuple[Floats, Floats, Floats] | None = None
+    _statistics: tuple[Floats, Floats] | None = None
 
     def group_for(self, domain: str, path: Sequence[str], signature: int) -> int:
         """The samples that describe a signature's launches in a region best.
@@ -177,8 +177,8 @@ class Join:
         """Range and graph results taken of exactly this region."""
         return self._whole_rows.get((domain, path), [])
 
-    def statistics(self) -> tuple[Floats, Floats, Floats]:
-        """Mean of each metric over each group's samples, standard error of that mean, and their number."""
+    def statistics(self) -> tuple[Floats, Floats]:
+        """Mean of each metric over each group's samples, and the standard error of that mean."""
         if self._statistics is None:
             self._statistics = _per_group(self.samples, self.groups)
         return self._statistics
@@ -193,8 +193,10 @@ class Join:
         labels = launches.label[sampled]
         counts = launches.calls[sampled].astype(np.float64)
         times = np.maximum(launches.total[sampled], 1).astype(np.float64)
-        means, errors, taken = (matrix[labels] for matrix in self.statistics())
+        means, errors = (matrix[labels] for matrix in self.statistics())
         groups = [self.groups[label] for label in labels.tolist()]
+        # A sample may stand for launches of several regions below this one: it is counted once.
+        taken = (~np.isnan(samples.values[sorted({row for rows in groups for row in rows})])).sum(axis=0)
         exact = all(len(rows) == calls for rows, calls in zip(groups, counts.tolist(), strict=True))
         result = {}
         for column, name in enumerate(samples.metrics):
@@ -213,7 +215,7 @@ class Join:
                 unit=info.unit,
                 rollup=info.rollup,
                 source="kernel replay" if whole else "extrapolated",
-                samples=int(taken[known, column].sum()),
+                samples=int(taken[column]),
                 launches=int(counts[known].sum()),
                 coverage=min(float(times[known].sum() / region_time), 1.0) if region_time else None,
                 spread=0.0 if whole else _spread(info.rollup, value, counts[known], errors[known, column]),
@@ -233,21 +235,20 @@ def _nearness(stack: Sequence[str], path: Sequence[str]) -> tuple[bool, int, int
     return (inside, 0, 0) if inside and len(path) else (False, ending, outside)
 
 
-def _per_group(samples: Samples, groups: list[list[int]]) -> tuple[Floats, Floats, Floats]:
+def _per_group(samples: Samples, groups: list[list[int]]) -> tuple[Floats, Floats]:
     shape = (len(groups), len(samples.metrics))
-    means, errors, taken = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape)
+    means, errors = np.full(shape, np.nan), np.full(shape, np.nan)
     for i, rows in enumerate(groups):
         if not rows:
             continue
         values = samples.values[rows]
         count = (~np.isnan(values)).sum(axis=0)
-        taken[i] = count
         some = count > 0
         means[i, some] = np.nansum(values[:, some], axis=0) / count[some]
         several = count > 1
         if several.any():
             errors[i, several] = np.nanstd(values[:, several], axis=0, ddof=1) / np.sqrt(count[several])
-    return means, errors, taken
+    return means, errors
 
 
 def _spread(rollup: str, value: float, counts: Floats, errors: Floats) -> float | None:

@@ -65,6 +65,9 @@ _AXES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 _SAFE_SYSTEM_FACTS = {"NvDriverVersion": "driver", "CpuDescription": "cpu", "OsVersion": "os"}
 
+# The second: SQLite's own message quotes the bytes it stumbled over, and Python cannot decode them.
+_DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+
 Progress = Callable[[int], None]
 
 
@@ -121,7 +124,7 @@ class _Export:
             schema = {
                 table: {row[1] for row in plain.execute(f"PRAGMA table_info({_quoted(table)})")} for table in tables
             }
-        except sqlite3.DatabaseError as error:
+        except _DAMAGE as error:
             raise UnreadableInput(
                 f"{source} is a damaged SQLite file ({error}); an Nsight Systems export was expected.",
                 "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
@@ -157,7 +160,7 @@ class _Export:
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> Iterable[Any]:
         try:
             yield from self.plain.execute(query, tuple(parameters))
-        except sqlite3.DatabaseError as error:
+        except _DAMAGE as error:
             raise _damaged(self.source, error) from error
 
     def columns(
@@ -169,7 +172,7 @@ class _Export:
             # A connection of its own: tables are read in threads, side by side.
             with contextlib.closing(_connect(self.path)) as connection:
                 found = read_columns(self.path, connection, table, known, progress)
-        except sqlite3.DatabaseError as error:
+        except _DAMAGE as error:
             raise _damaged(self.source, error) from error
         rows = len(next(iter(found.values())))
         return {

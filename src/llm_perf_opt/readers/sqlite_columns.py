@@ -69,6 +69,9 @@ def read_columns(
         return _Table.open(path, connection, table).read(columns, progress)
     except NotPlain:
         return _read_slowly(connection, table, columns, progress)
+    except (IndexError, UnicodeDecodeError) as error:
+        # A cell beyond the end of the file; or SQLite's own message, which quotes bytes that are no text.
+        raise sqlite3.DatabaseError(f"the table {table} cannot be read ({error})") from error
 
 
 def _read_slowly(
@@ -199,7 +202,7 @@ class _Table:
         if int(record.max()) + self.count + 1 > len(self.data):
             raise sqlite3.DatabaseError("a record runs over the end of the file")
         windows = np.ndarray(
-            (len(self.data) - self.count, self.count), dtype=np.uint8, buffer=self.data.data, strides=(1, 1)
+            (len(self.data) - self.count + 1, self.count), dtype=np.uint8, buffer=self.data.data, strides=(1, 1)
         )
         codes = np.ascontiguousarray(windows[record + 1].T)
         if int(codes.max()) >= 0x80:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import define
 
-from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.columns import Bools, Int64s
 
 
 @define(eq=False)
@@ -50,11 +50,23 @@ class BusyTime:
         return self.until(end) - self.until(start)
 
 
+def overlapping(start: Int64s, end: Int64s) -> Bools:
+    """Which intervals, given in order of start, share time with another one, directly or through a chain."""
+    if len(start) == 0:
+        return np.zeros(0, dtype=np.bool_)
+    reach = np.maximum.accumulate(end)
+    joined = start[1:] < reach[:-1]
+    shared: Bools = np.concatenate([joined, [False]]) | np.concatenate([[False], joined])
+    return shared
+
+
 def union_by_group(group: Int64s, start: Int64s, end: Int64s, groups: int) -> Int64s:
     """Length of the union of the intervals of each group. `start` must be sorted."""
     if len(group) == 0:
         return np.zeros(groups, dtype=np.int64)
-    order = np.argsort(group, kind="stable")
+    # NumPy sorts 16-bit keys in linear time, and there are seldom more regions than that.
+    keys = group.astype(np.uint16) if groups <= 2**16 else group
+    order = np.argsort(keys, kind="stable")
     group, start, end = group[order], start[order], end[order]
     origin = start.min()
     span = int(end.max() - origin) + 1

@@ -7,7 +7,7 @@ from attrs import define
 
 from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
-from llm_perf_opt.regions.intervals import BusyTime, union_by_group
+from llm_perf_opt.regions.intervals import BusyTime, overlapping, union_by_group
 from llm_perf_opt.regions.table import ROOT, add_up, climb
 
 
@@ -218,21 +218,19 @@ def _busy(
         end = np.concatenate([work.end[chosen] for work, chosen in columns])
         if len(start) == 0:
             continue
-        union = BusyTime.of(start, end).total
-        scope_total += union
-        if union == int((end - start).sum()):
-            # Nothing runs side by side (one stream, the usual case): unions are plain sums.
-            for (work, chosen), membership in zip(columns, memberships, strict=True):
-                sums = _sums(work, membership, chosen, len(parent))
-                total += add_up(sums.time, parent, depth)
-            continue
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
+        crowded = overlapping(start, end)
+        scope_total += int((end - start)[~crowded].sum()) + BusyTime.of(start[crowded], end[crowded]).total
         for domain in range(len(timeline.domains)):
             regions = np.concatenate(
                 [m.by_domain[domain][chosen] for (_, chosen), m in zip(columns, memberships, strict=True)]
             )[order]
-            total += _busy_by_level(regions, start, end, parent, depth)
+            # Work that runs alone adds its duration to every region around it. Only where work runs side
+            # by side, seldom with one stream, does it matter that a union is not a sum.
+            alone = np.bincount(regions[~crowded] + 1, weights=(end - start)[~crowded], minlength=len(parent) + 1)
+            total += add_up(alone[1:].astype(np.int64), parent, depth)
+            total += _busy_by_level(regions[crowded], start[crowded], end[crowded], parent, depth)
         total += _busy_start_end(columns, memberships, len(parent))
     return total, scope_total
 

@@ -15,6 +15,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--layers", type=int, default=8)
 parser.add_argument("--prompt", type=int, default=2048)
 parser.add_argument("--steps", type=int, default=8)
+# With as many steps as are recorded, nothing is planned or compiled for a new length while recording.
+parser.add_argument("--warmup", type=int, default=2, help="decode steps before recording")
 parser.add_argument("--ranges", choices=["stages", "layers"], default="layers")
 parser.add_argument("--trace", default="", help="write a PyTorch profiler trace instead of NVTX ranges")
 args = parser.parse_args()
@@ -78,7 +80,7 @@ def generate(steps):
             torch.cuda.synchronize()
 
 
-generate(2)
+generate(args.warmup)
 marking = True
 if args.trace:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]

@@ -1,0 +1,75 @@
+"""What the documentation says is true: its commands run, its links lead somewhere, its codes exist."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+RECORDINGS = Path(__file__).parent / "recordings"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands() -> list[str]:
+    """Lines of shell blocks that call llm-perf."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            found += [line for line in block.splitlines() if line.startswith("llm-perf ")]
+    return list(dict.fromkeys(found))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files the documentation speaks of."""
+    timeline = lzma.decompress((RECORDINGS / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz").read_bytes())
+    (tmp_path / "run.sqlite").write_bytes(timeline)
+    counters = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz"
+    (tmp_path / "counters.ncu-rep").write_bytes(lzma.decompress(counters.read_bytes()))
+    train = gzip.decompress((RECORDINGS / "nsys-2025.3.1-h200-train.sqlite.gz").read_bytes())
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.sqlite").write_bytes(train)
+    trace = RECORDINGS / "kineto-torch2.11-h200-2layers.json.gz"
+    (tmp_path / "trace.json.gz").write_bytes(trace.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(commands()) >= 10
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_in_the_documentation_runs(command: str, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(command)[1:]) == 0
+    assert "No matching regions" not in capsys.readouterr().out
+
+
+def test_the_answer_quoted_in_the_readme_is_what_the_demo_says(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["demo"])
+    shown = capsys.readouterr().out.splitlines()
+    quoted = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("• ")]
+    assert quoted
+    assert set(quoted) <= set(shown)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_to_files_of_the_repository(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_every_diagnosis_is_in_the_troubleshooting_page() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    source = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "src").rglob("*.py"))
+    codes = set(re.findall(r'Diagnosis\(\s*(?:code=)?"([A-Z_]+)"', source))
+    assert codes
+    assert {code for code in codes if f"`{code}`" not in page} == set()
