@@ -93,7 +93,7 @@ def test_no_aggregate_removes_only_the_aggregate(tmp_path: Path) -> None:
 
 def test_only_the_formats_asked_for_are_written(tmp_path: Path) -> None:
     assert run("report", TRAIN, "--out", tmp_path, "--format", "json") == 0
-    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+    assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".")] == ["report.json"]
 
 
 def test_kernel_filters_exclude_wins(tmp_path: Path) -> None:
@@ -218,6 +218,8 @@ def wrong_inputs(folder: Path) -> dict[str, Path]:
         "picture.png": b"\x89PNG\r\n\x1a\n" + bytes(100),
         "notes.txt": b"just some notes\n",
         "list.csv": b"a,b,c\n1,2,3\n",
+        "train.py": b"import torch\n",
+        "kern_sum.csv": b"NVTX Range,Style,PID\n",
         "not-a-trace.json": b'{"hello": "world"}',
         "broken.json": b'{"traceEvents": [{"ph": "X"',
         "a-number.json": b"42",
@@ -274,13 +276,110 @@ def test_bad_options_are_explained(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["report"], ["frobnicate"], ["report", "x", "--top", "0"], ["report", "x", "--attribution", "y"]]
+    ("arguments", "words"),
+    [
+        (["report"], "INPUT"),
+        (["reprot", "x"], "did you mean report?"),
+        (["report", "x", "--inlcude", "y"], "did you mean --include?"),
+        (["report", "x", "--top", "0"], "not a whole number above 0"),
+        (["report", "x", "--attribution", "y"], "invalid choice"),
+        (["report", str(TRAIN), "--out", ""], "empty folder name"),
+        ([], "VERB"),
+    ],
 )
-def test_bad_command_lines_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert "usage" in capsys.readouterr().err
+def test_bad_command_lines_are_explained(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+    if arguments:
+        assert main([*arguments, "--json"]) == 2
+        assert words in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_the_same_recording_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("report", TRAIN, TRAIN, "--out", tmp_path / "out") == 2
+    assert "given twice" in capsys.readouterr().err
+    copy = tmp_path / "copy.sqlite.gz"
+    copy.write_bytes(TRAIN.read_bytes())
+    assert run("report", TRAIN, copy, "--out", tmp_path / "out") == 0
+    assert "hold the same recording" in capsys.readouterr().out
+
+
+def test_timelines_of_different_programs_are_pointed_out(tmp_path: Path) -> None:
+    assert run("report", TRAIN, RANKS, "--out", tmp_path, "--format", "json") == 0
+    assert "UNRELATED_TIMELINES" in {d.code for d in llm_perf_opt.load(tmp_path).diagnostics}
+
+
+def test_a_kernel_filter_that_lets_nothing_through_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["report", TRAIN, "--out", tmp_path, "--kernel-include", "nvjetty"]
+    assert run(*arguments) == 0
+    assert "let none of the" in capsys.readouterr().out
+    assert run(*arguments, "--strict") == 6
+
+
+def test_old_and_new_reports_never_mix(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run("report", TRAIN, "--out", out)
+    (out / "notes.txt").write_text("mine")
+    run("report", TRAIN, "--out", out, "--include", "forward", "--format", "json,csv")
+    assert {p.name for p in out.iterdir()} == {
+        "report.json",
+        "regions.csv",
+        "kernels.csv",
+        "regions",
+        "notes.txt",
+        ".llm-perf-files",
+    }
+    assert [p.name for p in (out / "regions").iterdir()] == ["step__forward"]
+
+
+def test_whole_ranges_and_graphs_have_no_gpu_time(tmp_path: Path) -> None:
+    """Under ncu their duration holds gaps and replay: up to a hundred times the GPU time."""
+    for name in ("qwen3-0.95b-app-range", "graph-whole"):
+        out = tmp_path / name
+        assert run("report", RECORDINGS / f"ncu-2025.3.1-h200-{name}.ncu-rep.xz", "--out", out, "--json") == 0
+        region = llm_perf_opt.load(out).scope("aggregate").regions[0]
+        assert region.inclusive.gpu_time_ns is None
+        assert region.inclusive.kernel_count > 0
+        assert region.inclusive.metrics["gpu__time_duration.sum"].value > 0
+
+
+def test_a_range_that_returns_before_its_work_is_done_is_not_called_idle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_export(tmp_path / "run.sqlite", [("launch", 0, 100)], [("k", 10, 90, 5000)])
+    run("report", source, "--out", tmp_path / "out")
+    shown = capsys.readouterr().out
+    assert "returns before it is done" in shown
+    assert "waits for the host" not in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+def test_tables_never_cut_a_number(width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from llm_perf_opt.cli.console import region_table
+
+    run("report", TRAIN, "--out", tmp_path, "--format", "json", "--json")
+    scope = llm_perf_opt.load(tmp_path).scope("aggregate")
+    console = Console(width=width, record=True)
+    with console.capture() as shown:
+        console.print(region_table(scope.regions, scope.totals.gpu_time_ns, width))
+    text = shown.get()
+    assert "…" not in text
+    assert "backward" in text
+    assert "3.26 ms" in text
+
+
+def test_ranges_of_autograd_need_the_process_scope(capsys: pytest.CaptureFixture[str]) -> None:
+    run("ranges", TRAIN, "--json")
+    options = {r["key"]: r["ncu_options"] for r in json.loads(capsys.readouterr().out)["ranges"]}
+    assert options["step/backward"] == ["--nvtx-include", "backward/", "--nvtx-push-pop-scope", "process"]
+    assert options["step/forward"] == ["--nvtx-include", "forward/"]
+
+
+def test_annotations_of_the_pytorch_profiler_have_no_ncu_expression(capsys: pytest.CaptureFixture[str]) -> None:
+    run("ranges", RECORDINGS / "kineto-torch2.11-h200-2layers.json.gz")
+    assert "ncu cannot select them" in capsys.readouterr().out
 
 
 def test_an_output_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

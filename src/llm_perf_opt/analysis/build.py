@@ -18,6 +18,7 @@ import numpy as np
 from attrs import Factory, define, evolve, field
 
 from llm_perf_opt.analysis.counters import (
+    TIME,
     Join,
     LaunchRows,
     Samples,
@@ -93,17 +94,20 @@ def build_report(
                     "Give one timeline of each process.",
                 )
             )
+        diagnostics += _compare_timelines(timelines)
         builder = _TimelineReport(merge_timelines(timelines), counter_sets, options, region_filter, kernel_filter)
         scopes, table = builder.scopes(), builder.attribution.table
+        kernel_names = {builder.timeline.strings[n] for n in np.unique(builder.timeline.kernels.name).tolist()}
         coverage = builder.coverage
         diagnostics += builder.diagnostics
     else:
         scopes, table = _counter_scopes(counter_sets, options, region_filter, kernel_filter)
+        kernel_names = {a.name for c in counter_sets for a in c.actions if a.kind == "kernel"}
         diagnostics.append(
             Diagnosis(
                 "NO_TIMELINE",
                 "info",
-                "There is no timeline: times are ncu's, taken with kernels one after another and replayed, and wall and idle time are not known.",
+                "There is no timeline: kernel times are ncu's, taken with kernels one after another; ranges and graphs measured as a whole have no GPU time; wall and idle time are not known.",
                 "Record one with: nsys profile -t cuda,nvtx -s none -o OUT CMD  and give OUT.sqlite beside the counters.",
             )
         )
@@ -121,13 +125,43 @@ def build_report(
         coverage=coverage,
     )
     _limit_kernels(report, options.top)
+    if kernel_filter and kernel_names and not any(kernel_filter.keeps(n, short_kernel_name(n)) for n in kernel_names):
+        wanted = (options.kernel_include or options.kernel_exclude)[0]
+        close = nearest(wanted, {short_kernel_name(n) for n in kernel_names}, 5)
+        report.diagnostics.append(
+            Diagnosis(
+                "NO_MATCHING_KERNELS",
+                "warning",
+                f"The kernel patterns let none of the {len(kernel_names)} kernels through: counts and times are of nothing.",
+                f"Nearest: {', '.join(close)}. A pattern is a glob over the whole name (*{wanted.strip('*')}*) or regex:…",
+            )
+        )
     if not any(scope.regions for scope in scopes):
         _explain_no_match(report, table, options)
     return report
 
 
+def _compare_timelines(timelines: list[Timeline]) -> list[Diagnosis]:
+    """Timelines given together should be parts of one job: its ranks, with the same ranges."""
+    names = [{t.strings[n] for n in np.unique(t.ranges.name).tolist()} for t in timelines]
+    strangers = [t.source for t, own in zip(timelines[1:], names[1:], strict=True) if own and not own & names[0]]
+    if not strangers or not names[0]:
+        return []
+    return [
+        Diagnosis(
+            "UNRELATED_TIMELINES",
+            "warning",
+            f"{', '.join(strangers)} has no range in common with {timelines[0].source}: the aggregate adds up different programs.",
+            "Give timelines of one job together, others one by one.",
+        )
+    ]
+
+
 def matched_anything(report: NCUProfileRegionReport) -> bool:
-    return any(scope.regions for scope in report.scopes)
+    """Did the patterns of the user select something?"""
+    return any(scope.regions for scope in report.scopes) and not any(
+        d.code == "NO_MATCHING_KERNELS" for d in report.diagnostics
+    )
 
 
 def _environment(recordings: Iterable[Recording]) -> dict[str, Any]:
@@ -214,13 +248,16 @@ class _TimelineReport:
     _unmatched: list[int] = Factory(list)
     _signature_of: Int64s | None = None
     _regions_of_ranges: set[int] = field(init=False)
+    _differences: dict[str, float] = Factory(dict)
 
     def __attrs_post_init__(self) -> None:
         self.attribution = attribute(self.timeline, self.options.attribution)
         self._regions_of_ranges = set(np.unique(self.attribution.range_region).tolist())
         table = self.attribution.table
         self._kept = kept_regions(table, self.region_filter)
-        self._expressions = ncu_expressions(table)
+        # Annotations of the PyTorch profiler are no NVTX ranges: ncu does not see them.
+        visible_to_ncu = self.timeline.kind != "kineto"
+        self._expressions = ncu_expressions(table) if visible_to_ncu else [""] * len(table)
         samples = Samples.of(self.counter_sets)
         if samples.actions:
             self._signature_of, described = signatures(self.timeline)
@@ -399,7 +436,9 @@ class _TimelineReport:
         join, table = self._join, self.attribution.table
         assert join is not None
         metrics = join.estimate(inclusive)
-        metrics |= self._whole_metrics(number, table.domain[number], tuple(table.path(number)), part)
+        whole = self._whole_metrics(number, table.domain[number], tuple(table.path(number)), part)
+        self._compare(table.key(number), metrics, whole)
+        metrics |= whole
         if not metrics:
             return None
         shares = _time_shares(join, inclusive)
@@ -409,6 +448,16 @@ class _TimelineReport:
             rules=rules_of(join.samples, sorted(shares), shares),
             sections=_sections(join.samples, metrics),
         )
+
+    def _compare(self, key: str, estimate: dict[str, MetricValue], whole: dict[str, MetricValue]) -> None:
+        """Note where kernels added up and the region measured as a whole do not tell the same."""
+        for name, truth in whole.items():
+            added = estimate.get(name)
+            if added is None or truth.rollup != "sum" or not truth.value or name == TIME:
+                continue
+            ratio = added.value / truth.value
+            if not 0.9 <= ratio <= 1.1:
+                self._differences[f"{key} {name}: {ratio:.2f} times"] = abs(np.log(max(ratio, 1e-9)))
 
     def _whole_metrics(
         self, number: int, domain: str, path: tuple[str, ...], part: ScopePart
@@ -449,6 +498,18 @@ class _TimelineReport:
         self._say_coverage(self.coverage)
 
     def _say_coverage(self, coverage: Coverage) -> None:
+        if self._differences:
+            worst = sorted(self._differences, key=lambda text: -self._differences[text])[:5]
+            self.diagnostics.append(
+                Diagnosis(
+                    "ESTIMATE_DIFFERS",
+                    "warning",
+                    "Counters of single kernels added up differ from the region measured as a whole, which is the one reported: "
+                    + "; ".join(worst)
+                    + ". Regions without such a measurement may be off in the same way.",
+                    "Sample more launches, leave caches alone (--cache-control none), and record all from the same command.",
+                )
+            )
         missing = coverage.signatures - coverage.signatures_matched
         if missing and coverage.results:
             share = 1 - coverage.gpu_time_matched_ns / coverage.gpu_time_ns if coverage.gpu_time_ns else 0.0

@@ -69,8 +69,12 @@ class Samples:
         )
 
     def time_ns(self, rows: Sequence[int]) -> int | None:
-        """Summed duration as ncu measured it; None where one of the results has none."""
-        times = [self.actions[row].time_ns() for row in rows]
+        """Summed kernel durations as ncu measured them; None where one of the results has none.
+
+        Ranges and graphs have none: under ncu their duration holds the gaps between kernels and the cost
+        of replay, up to a hundred times the GPU time.
+        """
+        times = [self.actions[row].time_ns() if self.actions[row].kind == "kernel" else None for row in rows]
         known = [t for t in times if t is not None]
         return round(sum(known)) if len(known) == len(times) and times else None
 
@@ -197,7 +201,9 @@ class Join:
         groups = [self.groups[label] for label in labels.tolist()]
         # A sample may stand for launches of several regions below this one: it is counted once.
         taken = (~np.isnan(samples.values[sorted({row for rows in groups for row in rows})])).sum(axis=0)
-        exact = all(len(rows) == calls for rows, calls in zip(groups, counts.tolist(), strict=True))
+        exact = bool(sampled.all()) and all(
+            len(rows) == calls for rows, calls in zip(groups, counts.tolist(), strict=True)
+        )
         result = {}
         for column, name in enumerate(samples.metrics):
             mean = means[:, column]

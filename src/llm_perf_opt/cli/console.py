@@ -23,7 +23,12 @@ def console() -> Console:
     """Standard output; wide where nobody's window limits it."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL, highlight=False)
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            # The reader of our output (head, less) has gone; rich would exit with 1.
+            raise BrokenPipeError
+
+    return PipeConsole(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL, highlight=False)
 
 
 class _Silent:
@@ -76,7 +81,7 @@ def show_report(report: NCUProfileRegionReport) -> None:
         out.print(f"• {escape(sentence)}", soft_wrap=True)
     if scope is not None and scope.regions:
         shown = heaviest(scope.regions, _TABLE_ROWS)
-        out.print(region_table(shown, scope.totals.gpu_time_ns))
+        out.print(region_table(shown, scope.totals.gpu_time_ns, out.width))
         if len(scope.regions) > len(shown):
             out.print(f"{len(scope.regions) - len(shown):,} more regions are in the report.")
         show_diagnostics(report, out)
@@ -98,27 +103,31 @@ def show_diagnostics(report: NCUProfileRegionReport, out: Console) -> None:
             out.print(f"  → {escape(visible(diagnosis.fix, 500))}", soft_wrap=True)
 
 
-def region_table(regions: list[NCUProfileRegion], total_ns: int | None) -> Table:
+def region_table(regions: list[NCUProfileRegion], total_ns: int | None, width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from llm_perf_opt.report.text import bar, duration, idle_share, label, share
+    from llm_perf_opt.report.text import bar, duration, idle_share, rows, share
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("region", overflow="fold", min_width=20)
-    for name in ("inst.", "wall", "GPU idle", "", "kernels", "GPU time", "own", "of all"):
+    # A narrow window gets fewer columns, never half a number: the least needed go first.
+    names = ["inst.", "wall", "GPU idle", "", "kernels", "GPU time", "own", "of all"]
+    for name, needed in (("own", 100), ("", 92), ("of all", 82), ("inst.", 72), ("kernels", 62)):
+        if width < needed:
+            names.remove(name)
+    for name in names:
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for region in regions:
-        idle = idle_share(region)
-        table.add_row(
-            Text("  " * region.depth + label(region)),
-            "–" if region.instances is None else f"{region.instances:,}",
-            duration(region.wall_ns),
-            share(region.gpu_idle_ns, region.wall_ns),
-            Text(bar(idle, 1.0, 8), style="yellow"),
-            f"{region.inclusive.kernel_count:,}",
-            duration(region.inclusive.gpu_time_ns),
-            duration(region.exclusive.gpu_time_ns),
-            share(region.inclusive.gpu_time_ns, total_ns),
-        )
+    for indent, text, region in rows(regions):
+        cells: dict[str, str | Text] = {
+            "inst.": "–" if region.instances is None else f"{region.instances:,}",
+            "wall": duration(region.wall_ns),
+            "GPU idle": share(region.gpu_idle_ns, region.wall_ns),
+            "": Text(bar(idle_share(region), 1.0, 8), style="yellow"),
+            "kernels": f"{region.inclusive.kernel_count:,}",
+            "GPU time": duration(region.inclusive.gpu_time_ns),
+            "own": duration(region.exclusive.gpu_time_ns),
+            "of all": share(region.inclusive.gpu_time_ns, total_ns),
+        }
+        table.add_row(Text("  " * min(indent, 20) + text), *(cells[name] for name in names))
     return table

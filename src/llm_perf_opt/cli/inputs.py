@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.errors import UnreadableInput, UserError
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.columns import Recording
@@ -39,8 +39,10 @@ def load(paths: Sequence[str], *, quiet: bool = False) -> Loaded:
     from llm_perf_opt.cli.console import reading
     from llm_perf_opt.readers.open import read_recording
     from llm_perf_opt.regions.columns import Timeline
+    from llm_perf_opt.regions.model import Diagnosis
 
     files = [file for path in paths for file in expand(Path(path))]
+    twins = _twins(files)
     recordings: list[Recording] = []
     inputs: list[dict[str, Any]] = []
     with reading(quiet) as observer:
@@ -50,9 +52,41 @@ def load(paths: Sequence[str], *, quiet: bool = False) -> Loaded:
             rank = rank_of(file.name) if len(files) > 1 else None
             if isinstance(recording, Timeline) and rank is not None:
                 recording = with_ranks(recording, rank)
+            if file in twins:
+                recording.diagnostics.append(
+                    Diagnosis(
+                        "SAME_RECORDING",
+                        "warning",
+                        f"{file.name} and {twins[file].name} hold the same recording: its work counts twice in the aggregate.",
+                        "Give it once.",
+                    )
+                )
             recordings.append(recording)
             inputs.append({"path": file.name, "kind": recording.kind, "bytes": file.stat().st_size})
     return Loaded(recordings, inputs)
+
+
+def _twins(files: Sequence[Path]) -> dict[Path, Path]:
+    """Files whose content was given before under another name; the same file twice is refused."""
+    seen: dict[tuple[int, bytes, bytes], Path] = {}
+    twins: dict[Path, Path] = {}
+    for file in files if len(files) > 1 else ():
+        if file.is_file() and file.stat().st_size:
+            first = seen.setdefault(_sketch(file), file)
+            if first is not file and first.resolve() == file.resolve():
+                raise UserError(f"{file} was given twice, which would count everything twice.", "Give it once.")
+            if first is not file:
+                twins[file] = first
+    return twins
+
+
+def _sketch(file: Path) -> tuple[int, bytes, bytes]:
+    """Size, beginning and end: equal for the same recording, and cheap for a large one."""
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        head = content.read(1 << 16)
+        content.seek(max(size - (1 << 16), 0))
+        return size, head, content.read()
 
 
 def expand(path: Path) -> list[Path]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import json
+import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from llm_perf_opt.cli import demo, ranges, report
 from llm_perf_opt.errors import ExitCode, UserError
@@ -27,8 +31,29 @@ examples:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Errors are raised, so that they can be told as JSON and with a suggestion."""
+
+    def error(self, message: str) -> NoReturn:
+        for word in re.findall(r"(?:arguments: |choice: ')(\S+?)(?:'|\s|$)", message):
+            if close := difflib.get_close_matches(word, _known_words(self), 1):
+                message += f" (did you mean {close[0]}?)"
+        raise UserError(f"{message}.", f"See {self.prog} --help")
+
+
+def _known_words(parser: argparse.ArgumentParser) -> list[str]:
+    """Options and verbs of a parser and of the parsers below it."""
+    words: list[str] = []
+    for action in parser._actions:
+        words += action.option_strings
+        if isinstance(action.choices, dict):
+            words += action.choices
+            words += [w for sub in action.choices.values() for w in _known_words(sub)]
+    return words
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="llm-perf",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
@@ -53,27 +78,29 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
-    arguments = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in words
+    if not words:
+        build_parser().print_help(sys.stderr)
+        return int(ExitCode.BAD_INPUT)
     try:
-        return int(arguments.run(arguments))
+        arguments = build_parser().parse_args(words)
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return code
     except UserError as error:
-        _say(error, arguments.json)
+        _say(error, as_json)
         return int(error.code)
     except MemoryError:
-        _say(
-            UserError(
-                "There is not enough memory for this input.",
-                "Use a machine with more, or a shorter recording.",
-            ),
-            arguments.json,
-        )
+        fix = "Use a machine with more, or a shorter recording."
+        _say(UserError("There is not enough memory for this input.", fix), as_json)
         return int(ExitCode.BAD_INPUT)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output (head, less) has gone: nothing is wrong.
-        sys.stderr.close()
+        # The reader of our output (head, less) has gone: nothing is wrong, but nothing more can be printed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return int(ExitCode.DONE)
 
 

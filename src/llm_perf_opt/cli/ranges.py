@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
                             "gpu_time_ns": r.inclusive.gpu_time_ns,
                             "wall_ns": r.wall_ns,
                             "nvtx_include": r.nvtx_include,
+                            "ncu_options": ncu_options(r),
                         }
                         for r in regions
                     ],
@@ -70,13 +71,21 @@ def run(arguments: argparse.Namespace) -> int:
     return int(ExitCode.DONE)
 
 
+def ncu_options(region: NCUProfileRegion) -> list[str]:
+    """Options that make ncu profile the region's kernels; none where ncu cannot see the region."""
+    if not region.nvtx_include:
+        return []
+    options = ["--nvtx-include", region.nvtx_include]
+    # Kernels of threads without ranges (autograd) are found only when ranges count for the whole process.
+    return [*options, "--nvtx-push-pop-scope", "process"] if region.adopted_kernels else options
+
+
 def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from llm_perf_opt.cli.console import console, show_diagnostics
-    from llm_perf_opt.regions.names import visible
-    from llm_perf_opt.report.text import duration, label
+    from llm_perf_opt.report.text import duration, rows
 
     out = console()
     if regions:
@@ -84,15 +93,17 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> No
         table.add_column("range", overflow="fold", min_width=20)
         for name in ("inst.", "kernels", "GPU time"):
             table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("--nvtx-include", overflow="fold", min_width=20)
-        for region in regions:
+        table.add_column("ncu --nvtx", overflow="fold", min_width=20)
+        for indent, text, region in rows(regions):
             table.add_row(
-                Text("  " * region.depth + label(region)),
+                Text("  " * min(indent, 20) + text),
                 "–" if region.instances is None else f"{region.instances:,}",
                 f"{region.inclusive.kernel_count:,}",
                 duration(region.inclusive.gpu_time_ns),
                 # Never cut: it is meant to be copied.
-                Text(shlex.quote(visible(region.nvtx_include, 100_000))),
+                Text(" ".join(map(shlex.quote, ncu_options(region))) or "–"),
             )
         out.print(table)
+        if not any(region.nvtx_include for region in regions):
+            out.print("These are annotations of the PyTorch profiler, not NVTX ranges: ncu cannot select them.")
     show_diagnostics(report, out)

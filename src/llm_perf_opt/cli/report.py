@@ -95,6 +95,8 @@ def parse_formats(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.out == "":
+        raise UserError("--out was given an empty folder name.", "Give a folder, or leave --out away.")
     formats = parse_formats(arguments.format)
     if len(arguments.input) == 1 and Path(arguments.input[0]).is_dir():
         out = Path(arguments.out or arguments.input[0])
@@ -139,21 +141,20 @@ def finish(
     report: NCUProfileRegionReport, out: Path, formats: list[str], regions: str, arguments: argparse.Namespace
 ) -> int:
     """Write the files, show the answer, and choose the exit code."""
+    from llm_perf_opt.analysis.build import matched_anything
     from llm_perf_opt.report.write import write_report
 
     files = write_report(report, out, formats, arguments.top, regions)
-    matched = any(scope.regions for scope in report.scopes)
+    matched = matched_anything(report)
     if arguments.json:
         print(json.dumps(_summary(report, out, files, matched)))
     else:
         from llm_perf_opt.cli.console import console, show_report
 
         show_report(report)
-        console().print(
-            f"Written to {out}: {', '.join(f.name for f in files if f.parent == out)}",
-            markup=False,
-            soft_wrap=True,
-        )
+        names = [f.name for f in files if f.parent == out]
+        names += [f"{regions}/"] if len(names) < len(files) else []
+        console().print(f"Written to {out}: {', '.join(names)}", markup=False, soft_wrap=True)
     if not matched and getattr(arguments, "strict", False):
         return int(ExitCode.NOTHING_MATCHED)
     return int(ExitCode.DONE)

@@ -17,7 +17,7 @@ from llm_perf_opt.errors import UnreadableInput
 MAGIC = b"NVR\x00"
 
 # Field numbers of a block header.
-_KERNEL_RESULTS, _PAYLOAD_BYTES, _PROCESS = 2, 5, 6
+_KERNEL_RESULTS, _PAYLOAD_BYTES, _PROCESS, _RANGE_RESULTS, _GRAPH_RESULTS = 2, 5, 6, 7, 9
 _PROCESS_ID = 1
 
 _Fields = dict[int, int | bytes]
@@ -29,6 +29,7 @@ class Container:
 
     process_ids: list[int]  # in order of appearance, no repeats
     process_of_result: list[int] | None  # pid of each result; None where the blocks do not tell
+    results: int  # kernels, ranges and graphs that should be in the file
 
 
 def read_container(path: Path, source: str) -> Container:
@@ -36,6 +37,7 @@ def read_container(path: Path, source: str) -> Container:
     size = path.stat().st_size
     pids: list[int] = []
     per_result: list[int] = []
+    results = 0
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
             raise UnreadableInput(f"{source} is not an Nsight Compute report: it does not begin with NVR.")
@@ -51,16 +53,17 @@ def read_container(path: Path, source: str) -> Container:
                 if pid and pid not in pids:
                     pids.append(pid)
                 per_result += [pid] * min(_number(block.get(_KERNEL_RESULTS)), 1_000_000)
+                results += sum(_number(block.get(f)) for f in (_KERNEL_RESULTS, _RANGE_RESULTS, _GRAPH_RESULTS))
                 file.seek(_number(block.get(_PAYLOAD_BYTES)), 1)
             whole = file.tell() == size
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, OverflowError):
             whole = False
     if not whole:
         raise UnreadableInput(
             f"{source} is a damaged Nsight Compute report: it is cut off, or its blocks do not add up to its {size:,} bytes.",
             "Copy the file again; if ncu was killed while writing, profile again.",
         )
-    return Container(pids, per_result if all(per_result) else None)
+    return Container(pids, per_result if all(per_result) else None, results)
 
 
 def _exactly(data: bytes, length: int) -> bytes:

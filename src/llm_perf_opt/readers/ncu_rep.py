@@ -43,7 +43,7 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
         ) from error
     container = read_container(path, source)
     try:
-        return _read(
+        counters = _read(
             ncu_report.load_report(str(path)),  # type: ignore[no-untyped-call,call-arg]
             source,
             container.process_ids,
@@ -56,6 +56,14 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
             f"{source} is a damaged Nsight Compute report: NVIDIA's reader gave up on it ({error}).",
             "Copy the file again, or profile again.",
         ) from error
+    if len(counters.actions) < container.results:
+        # The reader leaves out what it cannot parse, with a line on stderr at the most.
+        raise UnreadableInput(
+            f"{source} is a damaged Nsight Compute report: NVIDIA's reader finds {len(counters.actions)} of its "
+            f"{container.results} results.",
+            "Copy the file again, or profile again.",
+        )
+    return counters
 
 
 def _read(report: Any, source: str, pids: list[int], pid_of: list[int] | None, progress: Progress | None) -> CounterSet:

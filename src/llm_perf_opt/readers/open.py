@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import lzma
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
@@ -123,6 +122,16 @@ def _read_plain(
         watch.begin(source, None)
         return _read_sqlite(export_nsys_rep(path, source, folder), source, launch_config, watch)
     text = _as_text(head)
+    if source.endswith((".py", ".sh", ".ipynb")):
+        raise UnreadableInput(
+            f"{source} is a program, not a recording of one.",
+            "Record it first: nsys profile -t cuda,nvtx -s none -o run python FILE; nsys export --type sqlite -o run.sqlite run.nsys-rep",
+        )
+    if text is not None and text.startswith(("NVTX Range,", "Time (%),", "Time,", "Start (ns),", "Start,", "Range,")):
+        raise UnreadableInput(
+            f"{source} is a table printed by nsys stats, which has lost what a report needs.",
+            "Give the .sqlite or .nsys-rep it was made from.",
+        )
     if text is not None and text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
         from llm_perf_opt.readers.kineto import read_kineto
 
@@ -133,8 +142,8 @@ def _read_plain(
         from llm_perf_opt.readers.ncu_csv import read_ncu_csv
 
         watch.begin(source, None)
-        with path.open("rb") as file:
-            return read_ncu_csv(_text_stream(file), source)
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+            return read_ncu_csv(lines, source)
     kind = "a text file" if text is not None else "a binary file"
     raise UnreadableInput(f"{source} is {kind} that llm-perf does not know.", f"It reads {_READS}.")
 
@@ -144,10 +153,6 @@ def _read_sqlite(path: Path, source: str, launch_config: bool, watch: Observer) 
 
     progress = watch.begin(source, count_rows(path, source))
     return read_nsys_sqlite(path, source, launch_config=launch_config, progress=progress)
-
-
-def _text_stream(file: BinaryIO) -> io.TextIOWrapper:
-    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
 
 
 def _is_nsys_rep(head: bytes, source: str) -> bool:

@@ -53,8 +53,14 @@ class Column:
 
 
 def sqlite_uri(path: Path) -> str:
-    """A URI that opens `path` for reading only and takes no lock, whatever characters are in its name."""
-    return f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
+    """A URI that opens `path` for reading only, whatever characters are in its name.
+
+    `immutable` needs no lock and works on read-only media, but leaves out rows that are still in a
+    write-ahead log beside the file.
+    """
+    log = path.with_name(path.name + "-wal")
+    immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
+    return f"file:{quote(os.fsencode(path.resolve()))}?mode=ro{immutable}"
 
 
 def read_columns(
@@ -66,11 +72,13 @@ def read_columns(
 ) -> dict[str, NDArray[Any]]:
     """The columns of a table, rows in the order of their ids. `sqlite3.DatabaseError` for a damaged file."""
     try:
-        return _Table.open(path, connection, table).read(columns, progress)
-    except NotPlain:
-        return _read_slowly(connection, table, columns, progress)
-    except (IndexError, UnicodeDecodeError) as error:
-        # A cell beyond the end of the file; or SQLite's own message, which quotes bytes that are no text.
+        try:
+            return _Table.open(path, connection, table).read(columns, progress)
+        except NotPlain:
+            return _read_slowly(connection, table, columns, progress)
+    except (IndexError, KeyError, UnicodeDecodeError) as error:
+        # Cells beyond the end of the file, a schema without the column; or SQLite's own message, which
+        # quotes bytes that are no text.
         raise sqlite3.DatabaseError(f"the table {table} cannot be read ({error})") from error
 
 

@@ -29,7 +29,7 @@ from attrs import Factory, define
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
-from llm_perf_opt.regions.table import PUSH_POP, ROOT, START_END, RegionTable
+from llm_perf_opt.regions.table import PUSH_POP, ROOT, START_END, RegionTable, climb
 
 Mode = Literal["auto", "thread", "process"]
 
@@ -264,8 +264,17 @@ class _Attributor:
             which = which.reshape(-1)
             merged = np.array([self._below(int(a), int(b), domain) for a, b in unique], dtype=np.int64)
             regions[members] = merged[which]
-            launches = np.unique(np.stack([merged[which], work.host_time[members]], axis=1), axis=0)
-            for region, count in zip(*np.unique(launches[:, 0], return_counts=True), strict=True):
+            self._count_launches(merged[which], work.host_time[members], instances)
+
+    def _count_launches(self, regions: Int64s, launches: Int64s, instances: dict[int, int]) -> None:
+        """How many graph launches each region and each region around it was part of."""
+        parent, depth = self.table.arrays()
+        current = regions
+        for level in range(int(depth[regions].max()), -1, -1):
+            current = climb(current, parent, depth, level)
+            here = depth[current] == level
+            pairs = np.unique(np.stack([current[here], launches[here]], axis=1), axis=0)
+            for region, count in zip(*np.unique(pairs[:, 0], return_counts=True), strict=True):
                 instances[int(region)] = instances.get(int(region), 0) + int(count)
 
     def _below(self, launch: int, capture: int, domain: int) -> int:

@@ -19,24 +19,99 @@ def visible(name: str, longest: int = _LONGEST) -> str:
     return text or "(empty name)"
 
 
+# Parts of template arguments that say nothing about what a kernel does.
+_FILLER = frozenset(
+    [
+        "at",
+        "native",
+        "std",
+        "cuda",
+        "c10",
+        "void",
+        "int",
+        "unsigned",
+        "long",
+        "short",
+        "char",
+        "float",
+        "double",
+        "bool",
+        "signed",
+        "const",
+        "array",
+        "tuple",
+        "pair",
+        "size_t",
+        "int32_t",
+        "int64_t",
+        "uint8_t",
+        "uint32_t",
+        "uint64_t",
+        "BFloat16",
+        "Half",
+        "half",
+        "nv_bfloat16",
+        "complex",
+        "true",
+        "false",
+        "anonymous",
+        "namespace",
+        "unnamed",
+        "lambda",
+        "instance",
+        "operator",
+        "type",
+        "TensorIteratorBase",
+        "TensorBase",
+        "Tensor",
+        "TensorIterator",
+        "gpu_kernel_impl",
+        "gpu_kernel_impl_nocast",
+        "TrivialOffsetCalculator",
+        "OffsetCalculator",
+        "memory",
+        "LoadWithoutCast",
+        "StoreWithoutCast",
+        "LoadWithCast",
+        "StoreWithCast",
+        "detail",
+        "internal",
+        "cutlass",
+        "cute",
+        "cub",
+        "thrust",
+        "gemm",
+        "kernel",
+        "device",
+        "threadblock",
+        "warp",
+        "arch",
+        "layout",
+        "platform",
+        "templates",
+        "functor",
+        "func_wrapper_t",
+        "ReduceOp",
+        "OpaqueType",
+    ]
+)
+
+
 @lru_cache(maxsize=65536)
 def short_kernel_name(name: str) -> str:
-    """The function's own name: without return type, namespaces, template arguments and parameters.
+    """The function's own name without return type, namespaces and parameters, and what tells its templates apart.
 
-    `void at::native::vectorized_elementwise_kernel<4, …>(int, …)` is `vectorized_elementwise_kernel`.
-    Where what is left says little (`Kernel`, `kernel`), the innermost template argument's name is added.
+    `void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, …>(int, …)` is
+    `vectorized_elementwise_kernel<FillFunctor>`.
     """
     plain = name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("unnamed>::", "")
-    head = _outside_brackets(plain)
-    words = re.findall(r"[A-Za-z_~][\w~]*", head.rsplit("::", 1)[-1])
-    own = words[-1] if words else ""
-    if not own:
+    words = re.findall(r"[A-Za-z_~][\w~]*", _outside_brackets(plain).rsplit("::", 1)[-1])
+    if not words:
         return visible(name, 60)
-    if own.lower() in ("kernel", "device_kernel", "operator"):
-        inner = re.search(r"<\s*(?:\w+::)*(\w+)", plain)
-        if inner:
-            return visible(f"{own}<{inner[1]}>", 60)
-    return visible(own, 60)
+    own = words[-1]
+    arguments = plain.partition("<")[2]
+    told = next((w for w in re.findall(r"[A-Za-z_]\w*", arguments[:2000]) if w not in _FILLER and len(w) > 2), None)
+    return visible(f"{own}<{told}>" if told else own, 80)
 
 
 def _outside_brackets(name: str) -> str:

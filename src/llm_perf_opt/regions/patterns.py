@@ -100,7 +100,7 @@ def parse_pattern(text: str) -> RegionPattern:
             raise UserError(f"The pattern {text!r} is not a valid regular expression: {error}.") from error
     if not text.strip():
         raise UserError("An empty region pattern matches nothing.", "Use '*' for every region.")
-    parts = _split(text.rstrip(), "@", 1)
+    parts = _split(text, "@", 1)
     body = parts[-1]
     # People add the slash that ncu wants behind push/pop ranges: it changes nothing here.
     levels = [level for level in _split(body, "/") if level]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
-from llm_perf_opt.report.text import duration, full_label, idle_share, share
+from llm_perf_opt.report.text import counted, duration, full_label, idle_share, quantity, share, weight
 
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
-_SENTENCES = 6
+_LATE = 1.1  # own GPU work over the GPU work inside the range, above which the range is said to return early
+_REGIONS = 6
 
 
 def answer(report: NCUProfileRegionReport) -> list[str]:
@@ -17,47 +18,85 @@ def answer(report: NCUProfileRegionReport) -> list[str]:
     if not scope.regions:
         words = "No matching regions." if report.available_ranges else "The recording has no NVTX ranges."
         return [words, *_whole(scope)]
-    # Counted twice otherwise: every domain is a tree of its own over the same kernels.
     reported = {region.key for region in scope.regions}
-    outer = sorted((r for r in scope.regions if r.parent not in reported), key=_weight, reverse=True)
-    sentences = [_sentence(region) for region in outer[:_SENTENCES]]
-    if len(outer) > _SENTENCES:
-        sentences.append(f"{len(outer) - _SENTENCES} more outermost regions follow in the table.")
+    outer = sorted((r for r in scope.regions if r.parent not in reported), key=weight, reverse=True)
+    sentences = [_sentence(region) for region in outer[:_REGIONS]]
+    if len(outer) > _REGIONS:
+        sentences.append(f"{len(outer) - _REGIONS:,} more outermost regions are in the report.")
     return [*sentences, *_whole(scope)]
 
 
-def _weight(region: NCUProfileRegion) -> int:
-    return region.wall_ns or region.inclusive.gpu_time_ns or 0
-
-
 def _sentence(region: NCUProfileRegion) -> str:
-    name = full_label(region)
-    count = region.inclusive.kernel_count
-    kernels = f"{count:,} kernel{'s' if count != 1 else ''}"
+    return f"{full_label(region)}: {_time(region)}{_rates(region)}"
+
+
+def _time(region: NCUProfileRegion) -> str:
+    """Where the time of a region goes."""
+    work = _work(region)
     idle = idle_share(region)
-    if idle is None:
-        return f"{name}: {duration(region.inclusive.gpu_time_ns)} of GPU time in {kernels}."
-    busy = (region.wall_ns or 0) - (region.gpu_idle_ns or 0)
-    text = f"{name}: {duration(region.wall_ns)} wall time, GPU working {share(busy, region.wall_ns)} of it ({kernels})."
-    if idle > _WAITING and region.inclusive.kernel_count:
+    if idle is None or region.wall_ns is None or region.gpu_idle_ns is None:
+        time = region.inclusive.gpu_time_ns
+        return f"{work}." if time is None else f"{duration(time)} of GPU time in {work}."
+    inside = region.wall_ns - region.gpu_idle_ns
+    text = f"{duration(region.wall_ns)} wall time, GPU working {share(inside, region.wall_ns)} of it ({work})."
+    if region.gpu_busy_ns and region.gpu_busy_ns > _LATE * inside:
+        # The range launches and returns: idle time inside it says little about the stage.
+        return (
+            f"{duration(region.wall_ns)} wall time, launches {duration(region.gpu_busy_ns)} of GPU work ({work}) "
+            "and returns before it is done; look at the range around it, or synchronise."
+        )
+    if idle > _WAITING and region.gpu_busy_ns:
         text += f" The GPU waits for the host: {duration(region.gpu_idle_ns)} idle."
     return text
 
 
+def _work(region: NCUProfileRegion) -> str:
+    values = region.inclusive
+    parts = [counted(values.kernel_count, "kernel")]
+    if values.gpu_time_ns and values.kernel_count:
+        parts[0] += f" of {duration(values.gpu_time_ns / values.kernel_count)} on average"
+    if values.memory.count:
+        parts.append(f"{values.memory.count:,} copies and fills")
+    if values.graph_launches:
+        parts.append(f"{values.graph_launches:,} CUDA graphs")
+    return ", ".join(parts)
+
+
+def _rates(region: NCUProfileRegion) -> str:
+    """Bytes and FLOPs, and how fast they went while kernels ran."""
+    metrics, time = region.inclusive.metrics, region.inclusive.gpu_time_ns
+    found = []
+    moved = [metrics[n].value for n in ("dram__bytes_read.sum", "dram__bytes_write.sum") if n in metrics]
+    if moved:
+        found.append((sum(moved), "B", "DRAM traffic"))
+    flops = [v.value for n, v in metrics.items() if n.startswith("sm__ops_path_tensor_") and n.endswith(".sum")]
+    if any(flops):
+        found.append((sum(flops), "FLOP", "tensor work"))
+    words = []
+    for value, unit, what in found:
+        rate = f" ({quantity(value / time * 1e9, unit + '/s')} while kernels run)" if time else ""
+        words.append(f"{quantity(value, unit)} of {what}{rate}")
+    return f" {', '.join(words)}." if words else ""
+
+
 def _whole(scope: Scope) -> list[str]:
     totals = scope.totals
-    if not totals.kernel_count:
-        return []
-    text = f"In all: {totals.kernel_count:,} kernels, {duration(totals.gpu_time_ns)} of GPU time"
-    if totals.unattributed_kernel_count:
-        text += (
-            f"; {totals.unattributed_kernel_count:,} of them "
-            f"({share(totals.unattributed_gpu_time_ns, totals.gpu_time_ns)} of the time) outside every range"
+    sentences = []
+    if totals.kernel_count:
+        text = f"In all: {counted(totals.kernel_count, 'kernel')}"
+        text += f", {duration(totals.gpu_time_ns)} of GPU time" if totals.gpu_time_ns is not None else ""
+        if totals.unattributed_kernel_count:
+            outside = share(totals.unattributed_gpu_time_ns, totals.gpu_time_ns)
+            text += f"; {totals.unattributed_kernel_count:,} of them ({outside} of the time) outside every range"
+        sentences.append(text + ".")
+    if totals.memory.count:
+        sentences.append(
+            f"Copies and fills: {totals.memory.count:,}, {duration(totals.memory.time_ns)} "
+            f"({share(totals.memory.time_ns, totals.gpu_busy_ns)} of the GPU's busy time), {quantity(totals.memory.bytes, 'B')}."
         )
-    sentences = [text + "."]
     if totals.adopted_kernel_count:
         sentences.append(
-            f"{totals.adopted_kernel_count:,} kernels were launched by threads with no range open (autograd, workers) "
-            "and are counted to the ranges of their process."
+            f"{counted(totals.adopted_kernel_count, 'kernel')} came from threads with no range open (autograd, workers) "
+            "and count to the ranges of their process."
         )
     return sentences

@@ -15,8 +15,8 @@ from llm_perf_opt.report.text import (
     heaviest,
     idle_share,
     interesting_metrics,
-    label,
     quantity,
+    rows,
     share,
     trust,
 )
@@ -32,7 +32,7 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
     )
     environment.filters |= {"duration": duration, "visible": visible}
     environment.globals |= {
-        "label": label,
+        "rows": rows,
         "full_label": full_label,
         "share": share,
         "idle_share": idle_share,

@@ -22,8 +22,8 @@ from llm_perf_opt.report.text import (
     heaviest,
     idle_share,
     interesting_metrics,
-    label,
     quantity,
+    rows,
     share,
     trust,
 )
@@ -110,10 +110,10 @@ def _region_table(scope: Scope) -> list[str]:
         ),
     ]
     shown = heaviest(scope.regions, _TABLE_REGIONS)
-    for region in shown:
+    for indent, text, region in rows(shown):
         time = region.inclusive.gpu_time_ns
         idle = idle_share(region)
-        cells = ["&nbsp;&nbsp;" * (2 * region.depth) + code(label(region)), _count(region.instances)]
+        cells = ["&nbsp;&nbsp;" * (2 * min(indent, 30)) + code(text), _count(region.instances)]
         if timed:
             cells += [duration(region.wall_ns), share(region.gpu_idle_ns, region.wall_ns), bar(idle, 1.0, 8)]
         cells += [
@@ -168,7 +168,7 @@ def _kernels_per_region(scope: Scope, top: int) -> list[str]:
                 lines += [f"{hidden:,} more kernels are in `report.json`.", ""]
     if len(scope.regions) > _DETAILED_REGIONS:
         lines += [
-            f"The other {len(scope.regions) - _DETAILED_REGIONS:,} regions have their tables under `regions/` and in `report.json`."
+            f"The other {len(scope.regions) - _DETAILED_REGIONS:,} regions have their tables in folders of their own and in `report.json`."
         ]
     return lines
 
@@ -323,7 +323,11 @@ def render_region(region: NCUProfileRegion) -> str:
         lines += ["", "## Kernels", "", *_kernel_table(region.kernels[:50], region.inclusive.gpu_time_ns)]
     if region.inclusive.metrics:
         lines += ["", "## Counters", "", _row(["counter", "value", "how"]), _row(["---", "---:", "---"])]
-        lines += [_metric_row(name, value) for name, value in sorted(region.inclusive.metrics.items())]
+        metrics = region.inclusive.metrics
+        lines += [_metric_row(name, metrics[name]) for name in sorted(metrics) if not _is_detail(name, metrics)]
+        hidden = sum(_is_detail(name, metrics) for name in metrics)
+        if hidden:
+            lines += ["", f"{hidden} average, least and greatest values over the chip's units are in `metrics.csv`."]
     if region.rules:
         lines += ["", "## What ncu's rules say", ""]
         lines += [
@@ -339,5 +343,14 @@ def render_region(region: NCUProfileRegion) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _is_detail(name: str, metrics: dict[str, MetricValue]) -> bool:
+    """The average, least or greatest over the units of the chip of a counter whose sum is there too."""
+    base, _, last = name.rpartition(".")
+    return last in ("avg", "min", "max") and f"{base}.sum" in metrics
+
+
 def _metric_row(name: str, value: MetricValue) -> str:
-    return _row([code(name), quantity(value.value, value.unit), trust(value)])
+    how = trust(value)
+    if name.startswith("gpu__time_duration"):
+        how += "; time under ncu, not of the undisturbed program"
+    return _row([code(name), quantity(value.value, value.unit), how])

@@ -43,6 +43,12 @@ def quantity(value: float | None, unit: str) -> str:
     return f"{value:.4g} {unit}".rstrip()
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 kernel`, `2 kernels`, `1,200 launches`."""
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
 def share(part: float | None, whole: float | None) -> str:
     if part is None or not whole:
         return NOT_MEASURED
@@ -59,11 +65,8 @@ def bar(part: float | None, whole: float | None, width: int = 12) -> str:
 
 
 def label(region: NCUProfileRegion) -> str:
-    """The region's own name, with the domain where it is not the default one and the region is outermost."""
-    name = visible(region.name, 80)
-    if region.depth == 0 and region.domain:
-        name = f"{visible(region.domain, 40)}@{name}"
-    return f"{name} (start/end)" if region.range_kind == "start_end" else name
+    """The region's own name."""
+    return visible(region.name, 80)
 
 
 def full_label(region: NCUProfileRegion) -> str:
@@ -84,16 +87,28 @@ def trust(value: MetricValue) -> str:
     """How a counter came about, in few words."""
     if value.source != "extrapolated":
         return f"measured ({value.source})"
-    words = [
-        f"from {value.samples:,} of {value.launches:,} launches"
-        if value.launches
-        else f"from {value.samples:,} results"
-    ]
+    words = [counted(value.samples, "sample") + (f" for {counted(value.launches, 'launch')}" if value.launches else "")]
     if value.spread is not None:
-        words.append(f"± {100 * value.spread:.1f} %")
+        words.append(f"samples spread {100 * value.spread:.1f} %")
     if value.coverage is not None and value.coverage < 0.995:
         words.append(f"covers {100 * value.coverage:.0f} % of the GPU time")
     return ", ".join(words)
+
+
+def weight(region: NCUProfileRegion) -> tuple[int, int]:
+    """How much a region matters: the time it took on the host or kept the GPU busy, whichever is longer."""
+    return max(region.wall_ns or 0, region.gpu_busy_ns or 0), region.inclusive.gpu_time_ns or 0
+
+
+def rows(regions: list[NCUProfileRegion]) -> list[tuple[int, str, NCUProfileRegion]]:
+    """Lines of a tree: indentation, text and region. One whose parent is not shown gets its whole path."""
+    indent: dict[str, int] = {}
+    lines = []
+    for region in regions:
+        inside = region.parent is not None and region.parent in indent
+        indent[region.key] = indent[region.parent] + 1 if inside and region.parent else 0
+        lines.append((indent[region.key], label(region) if inside else full_label(region), region))
+    return lines
 
 
 def heaviest(regions: list[NCUProfileRegion], count: int) -> list[NCUProfileRegion]:
@@ -102,7 +117,7 @@ def heaviest(regions: list[NCUProfileRegion], count: int) -> list[NCUProfileRegi
         return regions
     by_key = {region.key: region for region in regions}
     chosen: set[str] = set()
-    for region in sorted(regions, key=lambda r: (r.inclusive.gpu_time_ns or 0, r.wall_ns or 0), reverse=True):
+    for region in sorted(regions, key=weight, reverse=True):
         line, at = [], region
         while at.key not in chosen:
             line.append(at.key)
@@ -120,7 +135,8 @@ def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str,
     found = [(name, title, metrics[name]) for name, title in HEADLINE_METRICS if name in metrics]
     for name in sorted(metrics):
         if name.startswith("sm__ops_path_tensor_") and name.endswith(".sum") and metrics[name].value:
-            found.append((name, f"tensor operations ({name.split('_tensor_')[1].removesuffix('.sum')})", metrics[name]))
+            kind = name.split("_tensor_")[1].removesuffix(".sum")
+            found.append((name, f"tensor FLOPs ({kind})", metrics[name]))
     for name, title in (
         ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "SM throughput"),
         ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "memory throughput"),

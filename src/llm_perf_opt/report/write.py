@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def write_report(
 ) -> list[Path]:
     """Write the chosen formats and return the files. `regions`: where region folders go, below `out`."""
     make_folder(out)
+    earlier = _listed(out)
     written: list[Path] = []
     if "md" in formats or "csv" in formats:
         _name_folders(report)
@@ -44,7 +46,31 @@ def write_report(
     if "json" in formats:
         # Last, because it names the folders of the regions.
         written.append(write_text(out / "report.json", render_json(report)))
+    _forget(out, earlier - {str(path.relative_to(out)) for path in written})
+    write_text(out / _LIST, "".join(f"{path.relative_to(out)}\n" for path in written))
     return written
+
+
+_LIST = ".llm-perf-files"  # what the last report in a folder consists of
+
+
+def _listed(out: Path) -> set[str]:
+    """Files of an earlier report in this folder."""
+    try:
+        names = (out / _LIST).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return set()
+    return {name for name in names if name and not Path(name).is_absolute() and ".." not in Path(name).parts}
+
+
+def _forget(out: Path, names: set[str]) -> None:
+    """Remove files of an earlier report that this one does not have, so that old and new never mix."""
+    for name in names:
+        path = out / name
+        with contextlib.suppress(OSError):
+            path.unlink()
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()  # only if it is empty now
 
 
 def _name_folders(report: NCUProfileRegionReport) -> None:

@@ -1,0 +1,87 @@
+"""Where the recordings are, and the shortest way from recordings to a report."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import shutil
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
+
+RECORDINGS = Path(__file__).parent / "recordings"
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def recording(name: str) -> Path:
+    """The one recording whose file name contains `name`, as in `nsys*-train.sqlite`."""
+    (found,) = RECORDINGS.glob(f"*{name}*")
+    return found
+
+
+def plain_bytes(path: Path) -> bytes:
+    """What a file holds, unpacked."""
+    packed = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(packed)
+    return lzma.decompress(packed) if path.suffix == ".xz" else packed
+
+
+@lru_cache(maxsize=64)
+def read(path: Path, launch_config: bool = False) -> Recording:
+    """A recording; read once for all tests, which must not change it."""
+    return read_recording(path, launch_config=launch_config)
+
+
+def timeline(name: str) -> Timeline:
+    found = read(recording(f"nsys-*-{name}.sqlite"))
+    assert isinstance(found, Timeline)
+    return found
+
+
+def counters(name: str) -> CounterSet:
+    found = read(recording(f"ncu-*-{name}.ncu-rep"))
+    assert isinstance(found, CounterSet)
+    return found
+
+
+def report(*paths: Path | str, **options: Any) -> NCUProfileRegionReport:
+    """Read files and build a report of them. A text is the name of a recording, see `recording`."""
+    files = [recording(path) if isinstance(path, str) else path for path in paths]
+    recordings = [read(file, launch_config=len(files) > 1) for file in files]
+    return build_report(recordings, ReportOptions(**options))
+
+
+def regions_of(scope: Scope | None) -> dict[str, NCUProfileRegion]:
+    assert scope is not None
+    return {region.key: region for region in scope.regions}
+
+
+def codes(found: NCUProfileRegionReport | Recording) -> list[str]:
+    return [diagnosis.code for diagnosis in found.diagnostics]
+
+
+def installed(tool: str) -> str | None:
+    """A profiler of this machine: LLM_PERF_NCU or LLM_PERF_NSYS, else PATH."""
+    return os.environ.get(f"LLM_PERF_{tool.upper()}") or shutil.which(tool)
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path) -> Callable[[Path], Path]:
+    """A function that gives a private, plain copy of a recording."""
+
+    def unpack(path: Path) -> Path:
+        target = tmp_path / path.name.removesuffix(".xz").removesuffix(".gz")
+        target.write_bytes(plain_bytes(path))
+        return target
+
+    return unpack
