@@ -281,9 +281,16 @@ def test_a_thread_with_an_open_range_is_not_given_those_of_others() -> None:
     assert place(ranges, Kernel(15, thread=0), "process") == {"": "main/worker"}
 
 
-def test_an_open_range_in_any_domain_keeps_a_thread_from_being_adopted() -> None:
-    ranges = [Range(0, 100, "main"), Range(10, 20, "worker", thread=1, domain="LLM")]
-    assert place(ranges, Kernel(15, thread=1)) == {"LLM": "worker"}
+def test_a_collective_s_own_range_does_not_hide_the_backward_pass_around_it() -> None:
+    """NCCL marks every collective in a domain of its own, also those that autograd's thread launches."""
+    ranges = [Range(0, 100, "backward"), Range(10, 20, "ncclAllReduce", thread=1, domain="NCCL")]
+    assert place(ranges, Kernel(15, thread=1)) == {"": "backward", "NCCL": "ncclAllReduce"}
+
+
+def test_ranges_that_began_inside_one_s_own_are_not_inherited() -> None:
+    """A communication thread's ranges come and go while the main thread computes: they are not around it."""
+    ranges = [Range(0, 100, "step"), Range(10, 20, "ncclAllReduce", thread=1, domain="NCCL")]
+    assert place(ranges, Kernel(15, thread=0)) == {"": "step"}
 
 
 def test_another_process_s_ranges_never_count() -> None:
@@ -405,19 +412,25 @@ def expected(ranges: list[Range], kernel: Kernel, mode: Mode) -> dict[str, str]:
     if kernel.launched == UNKNOWN:
         return {}
 
-    def stacks(mine: list[Range]) -> dict[str, str]:
-        is_open = [r for r in mine if not r.start_end and r.start <= kernel.launched < r.end]
+    def stacks(mine: list[Range], moment: int = kernel.launched) -> dict[str, str]:
+        is_open = [r for r in mine if not r.start_end and r.start <= moment < r.end]
         is_open.sort(key=lambda r: (r.start, -r.end))
         found: dict[str, list[str]] = defaultdict(list)
         for one in is_open:
             found[one.domain].append(one.name)
         return {domain: "/".join(names) for domain, names in found.items()}
 
-    own = stacks([r for r in ranges if r.thread == kernel.thread])
-    everyone = stacks([r for r in ranges if THREADS[r.thread] == THREADS[kernel.thread]])
+    mine = [r for r in ranges if r.thread == kernel.thread and not r.start_end]
+    of_process = [r for r in ranges if THREADS[r.thread] == THREADS[kernel.thread]]
+    own, everyone = stacks(mine), stacks(of_process)
     if mode == "thread":
         return own
-    return everyone if mode == "process" else own or everyone
+    if mode == "process" or not own:
+        return everyone
+    # In a domain the thread never uses: what was open when its own outermost range began.
+    began = min(r.start for r in mine if r.start <= kernel.launched < r.end)
+    used = {r.domain for r in mine}
+    return own | {d: path for d, path in stacks(of_process, began).items() if d not in used}
 
 
 @settings(deadline=None, max_examples=200)
@@ -427,7 +440,7 @@ def test_every_launch_is_placed_by_the_rule(ranges: list[Range], kernels: list[K
     found = attribute(timeline, mode)
     for i, kernel in enumerate(kernels):
         assert paths(found, timeline.domains, i) == expected(ranges, kernel, mode)
-        borrowed = bool(expected(ranges, kernel, "process")) and not expected(ranges, kernel, "thread")
+        borrowed = expected(ranges, kernel, "auto") != expected(ranges, kernel, "thread")
         assert bool(found.kernels.adopted[i]) == (mode == "auto" and borrowed)
 
 

@@ -203,7 +203,7 @@ def test_regex_stands_first_before_the_domain() -> None:
 
 def test_nested_levels_stay_levels() -> None:
     assert parse_pattern("LLM@run*/fc1").ncu_expressions()[0] == "regex:^LLM$@^run.*$/^fc1$/"
-    assert exact_expression("LLM", ["run", "fc1"]) == "LLM@[run/fc1/"
+    assert exact_expression("LLM", ["run", "fc1"], anchored=True) == "LLM@[run/fc1/"
     assert exact_expression("LLM", ["run", "fc1"], anchored=False) == "LLM@run/fc1/"
 
 
@@ -451,7 +451,7 @@ def test_no_text_breaks_the_language(text: str, path: list[str]) -> None:
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=5), st.sampled_from(["a", "a/b", "**/c", "b/*"]))
 def test_the_report_selects_the_same_regions_as_the_filter(path: list[str], pattern: str) -> None:
-    from llm_perf_opt.analysis.build import kept_regions
+    from llm_perf_opt.analysis.selected import kept_regions
     from llm_perf_opt.regions.table import RegionTable
 
     table = RegionTable()

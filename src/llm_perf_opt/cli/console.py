@@ -70,7 +70,7 @@ def show_report(report: NCUProfileRegionReport) -> None:
     from rich.markup import escape
 
     from llm_perf_opt.report.answer import answer
-    from llm_perf_opt.report.text import heaviest
+    from llm_perf_opt.report.text import gpu_time, heaviest
 
     out = console()
     scope = report.main_scope
@@ -81,7 +81,7 @@ def show_report(report: NCUProfileRegionReport) -> None:
         out.print(f"• {escape(sentence)}", soft_wrap=True)
     if scope is not None and scope.regions:
         shown = heaviest(scope.regions, _TABLE_ROWS)
-        out.print(region_table(shown, scope.totals.gpu_time_ns, out.width))
+        out.print(region_table(shown, gpu_time(scope.totals), out.width))
         if len(scope.regions) > len(shown):
             out.print(f"{len(scope.regions) - len(shown):,} more regions are in the report.")
         show_diagnostics(report, out)
@@ -107,7 +107,7 @@ def region_table(regions: list[NCUProfileRegion], total_ns: int | None, width: i
     from rich.table import Table
     from rich.text import Text
 
-    from llm_perf_opt.report.text import bar, duration, idle_share, rows, share
+    from llm_perf_opt.report.text import bar, duration, gpu_time, idle_share, rows, share, work_count
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("region", overflow="fold", min_width=20)
@@ -124,10 +124,10 @@ def region_table(regions: list[NCUProfileRegion], total_ns: int | None, width: i
             "wall": duration(region.wall_ns),
             "GPU idle": share(region.gpu_idle_ns, region.wall_ns),
             "": Text(bar(idle_share(region), 1.0, 8), style="yellow"),
-            "kernels": f"{region.inclusive.kernel_count:,}",
-            "GPU time": duration(region.inclusive.gpu_time_ns),
-            "own": duration(region.exclusive.gpu_time_ns),
-            "of all": share(region.inclusive.gpu_time_ns, total_ns),
+            "kernels": work_count(region.inclusive),
+            "GPU time": duration(gpu_time(region.inclusive)),
+            "own": duration(gpu_time(region.exclusive)),
+            "of all": share(gpu_time(region.inclusive), total_ns),
         }
         table.add_row(Text("  " * min(indent, 20) + text), *(cells[name] for name in names))
     return table

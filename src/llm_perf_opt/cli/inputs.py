@@ -23,6 +23,7 @@ _TIMELINES = (
     "torch_profiler/trace.json*",
 )
 _COUNTERS = ("ncu/*.ncu-rep", "ncu/*.ncu-rep.gz", "ncu/*.ncu-rep.xz")
+_COUNTER_TABLES = ("ncu/raw.csv", "ncu/raw.csv.gz", "ncu/raw.csv.xz")  # the same results, where the reports are gone
 
 
 @define
@@ -97,8 +98,8 @@ def expand(path: Path) -> list[Path]:
     for pattern in _TIMELINES:
         if found := _whole_files(path, pattern):
             break
-    for pattern in _COUNTERS:
-        found += _whole_files(path, pattern)
+    counters = [file for pattern in _COUNTERS for file in _whole_files(path, pattern)]
+    found += counters or [file for pattern in _COUNTER_TABLES for file in _whole_files(path, pattern)]
     if not found:
         raise UnreadableInput(
             f"{path} is a directory without recordings: there is no nsys/*.sqlite, ncu/*.ncu-rep or torch_profiler/trace.json* in it.",

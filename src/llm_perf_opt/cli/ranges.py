@@ -27,7 +27,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
-    add_selection(parser)
+    add_selection(parser, with_scopes=False)
     parser.add_argument("--strict", action="store_true", help="exit with 6 where no range matches")
 
 
@@ -85,7 +85,7 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> No
     from rich.text import Text
 
     from llm_perf_opt.cli.console import console, show_diagnostics
-    from llm_perf_opt.report.text import duration, rows
+    from llm_perf_opt.report.text import duration, gpu_time, rows, work_count
 
     out = console()
     if regions:
@@ -98,8 +98,8 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> No
             table.add_row(
                 Text("  " * min(indent, 20) + text),
                 "–" if region.instances is None else f"{region.instances:,}",
-                f"{region.inclusive.kernel_count:,}",
-                duration(region.inclusive.gpu_time_ns),
+                work_count(region.inclusive),
+                duration(gpu_time(region.inclusive)),
                 # Never cut: it is meant to be copied.
                 Text(" ".join(map(shlex.quote, ncu_options(region))) or "–"),
             )

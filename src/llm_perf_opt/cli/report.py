@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="exit with 6 where no region matches")
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: argparse.ArgumentParser, with_scopes: bool = True) -> None:
     """Options that choose what is counted, shared by the verbs that read recordings."""
     for name, what in (("include", "regions to report"), ("exclude", "regions to leave out")):
         parser.add_argument(
@@ -58,7 +58,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         )
     for name, what in (("kernel-include", "kernels to count"), ("kernel-exclude", "kernels not to count")):
         parser.add_argument(f"--{name}", metavar="PAT", action="append", default=[], help=f"{what}: globs or regex:…")
-    parser.add_argument("--no-aggregate", action="store_true", help="leave out the scope that adds everything up")
+    if with_scopes:
+        parser.add_argument("--no-aggregate", action="store_true", help="leave out the scope that adds everything up")
     parser.add_argument(
         "--attribution",
         choices=("auto", "thread", "process"),
@@ -120,7 +121,13 @@ def make_report(paths: list[str], arguments: argparse.Namespace) -> NCUProfileRe
     # Patterns are checked before anything is read: a typo should not cost a long read.
     from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 
-    RegionFilter.of(arguments.include, arguments.exclude)
+    patterns = RegionFilter.of(arguments.include, arguments.exclude)
+    for pattern in (*patterns.include, *patterns.exclude):
+        if pattern.ncu is not None:
+            raise UserError(
+                f"{pattern.text!r} is an expression for ncu, which only ncu can evaluate.",
+                "Use a region pattern here: globs, A/B, DOMAIN@NAME or regex:…",
+            )
     NameFilter.of(arguments.kernel_include, arguments.kernel_exclude)
     loaded = inputs.load(paths, quiet=arguments.json)
     from llm_perf_opt.analysis.build import ReportOptions, build_report

@@ -56,6 +56,7 @@ _SIGNS_OF_NSYS = (
 )
 
 _THREAD_BITS = 0xFFFFFF
+_NEVER = -(2**63)  # stands for the missing end of a range that was never closed
 _PUSH_POP = (59, 70)  # NvtxPushPopRange, NvtxtPushPopRange
 _START_END = (60, 71)  # NvtxStartEndRange, NvtxtStartEndRange
 _DOMAIN = 75  # NvtxDomainCreate
@@ -291,7 +292,7 @@ class _Export:
         wanted = {
             "start": Column("start"),
             "end": Column("end"),
-            "device": Column("deviceId", 0, np.int32),
+            "device": Column("deviceId"),
             "correlation": Column("correlationId", UNKNOWN),
             "pid": Column("globalPid"),
             "node": Column("graphNodeId", UNKNOWN),
@@ -311,6 +312,10 @@ class _Export:
         if (columns["start"][1:] < columns["start"][:-1]).any():
             order = np.argsort(columns["start"], kind="stable")
             columns = {key: values[order] for key, values in columns.items()}
+        _refuse_impossible(self.source, table, columns["start"], columns["end"])
+        if len(columns["device"]) and not 0 <= int(columns["device"].min()) <= int(columns["device"].max()) < 2**31:
+            raise _damaged(self.source, ValueError(f"{table} names impossible devices"))
+        columns["device"] = columns["device"].astype(np.int32)
         backwards = int((columns["end"] < columns["start"]).sum())
         if backwards:
             raise UnreadableInput(
@@ -412,7 +417,7 @@ class _Export:
         """Push/pop and start/end ranges, and the rows that name domains."""
         wanted = {
             "start": Column("start"),
-            "end": Column("end", UNKNOWN),
+            "end": Column("end", _NEVER),
             "type": Column("eventType", 0, np.int32),
             "tid": Column("globalTid", UNKNOWN),
             "domain": Column("domainId"),
@@ -448,7 +453,7 @@ class _Export:
             place = {row: at for at, row in enumerate(columns["row"].tolist())}
             for row, text in self.rows(f"SELECT rowid, text FROM {NVTX} WHERE text IS NOT NULL"):  # noqa: S608 - a constant
                 if row in place:
-                    names[place[row]] = self.intern_text(str(text))
+                    names[place[row]] = self.intern_text(_as_text(text))
         nameless = names == UNKNOWN
         if nameless.any():
             names[nameless] = self.intern_text("(unnamed)")
@@ -484,7 +489,10 @@ class _Export:
         works: list[Work],
     ) -> Ranges:
         end = columns["end"]
-        never_closed = end < columns["start"]
+        never_closed = end == _NEVER
+        if (end[~never_closed] < columns["start"][~never_closed]).any():
+            raise _damaged(self.source, ValueError(f"ranges of {NVTX} end before they start"))
+        _refuse_impossible(self.source, NVTX, columns["start"], end[~never_closed])
         if never_closed.any():
             last = max(
                 [int(columns["start"].max()), int(end.max())] + [int(work.end.max()) for work in works if len(work)]
@@ -589,6 +597,11 @@ class _Export:
             )
 
 
+def _as_text(value: object) -> str:
+    """Names may be stored as bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(sqlite_uri(path), uri=True)
     connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -600,6 +613,13 @@ def _damaged(source: str, error: Exception) -> UnreadableInput:
         f"{source} is a damaged Nsight Systems export ({error}).",
         "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
     )
+
+
+def _refuse_impossible(source: str, table: str, *times: Int64s) -> None:
+    """Times so large that differences of them would overflow are damage, or malice."""
+    for column in times:
+        if len(column) and (int(column.min()) <= -(2**61) or int(column.max()) >= 2**61):
+            raise _damaged(source, ValueError(f"{table} holds impossible times"))
 
 
 def _quoted(table: str) -> str:

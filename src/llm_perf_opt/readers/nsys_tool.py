@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 ENVIRONMENT_VARIABLE = "LLM_PERF_NSYS"
 
-# The last two: Nsight Compute carries an nsys of its own.
-_PLACES = (
-    "/usr/local/cuda*/bin/nsys",
+# Of two equally new ones the first place wins. The last: Nsight Compute carries an nsys of its own,
+# which often lacks a library its importer needs.
+PLACES = (
     "/opt/nvidia/nsight-systems*/*/bin/nsys",
-    "/opt/nvidia/nsight-systems*/*/target-linux-x64/nsys",
-    "/opt/nvidia/nsight-compute/*/host/target-linux-x64/nsys",
-    "/usr/local/cuda*/nsight-compute-*/host/target-linux-x64/nsys",
+    "/opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
+    "/usr/local/cuda*/nsight-systems-*/bin/nsys",
+    "/usr/local/cuda*/nsight-systems-*/target-linux-*/nsys",
+    "/usr/local/cuda*/bin/nsys",
+    "/usr/lib/nsight-systems/bin/nsys",
+    "/usr/lib/*-linux-gnu/nsight-systems/target-linux-*/nsys",
+    "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Systems/bin/nsys",
+    "/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys",
+    "/usr/local/cuda*/nsight-compute-*/host/target-linux-*/nsys",
+    "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Compute/host/target-linux-*/nsys",
 )
 
 
@@ -25,9 +33,32 @@ def find_nsys() -> Path | None:
         return Path(named) if os.access(named, os.X_OK) else None
     if on_path := shutil.which("nsys"):
         return Path(on_path)
-    found = [p for place in _PLACES for p in Path("/").glob(place.lstrip("/")) if os.access(p, os.X_OK)]
-    return max(found, key=_version, default=None)
+    return next(iter(installed_nsys()), None)
 
 
-def _version(path: Path) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", str(path))]
+def installed_nsys(root: Path = Path("/")) -> list[Path]:
+    """Every nsys in the usual places, then those inside a Nsight Compute that stands elsewhere."""
+    places = installed(PLACES, root)
+    for ncu in (os.environ.get("LLM_PERF_NCU"), shutil.which("ncu")):
+        if ncu:
+            inside = sorted(Path(ncu).resolve().parent.glob("host/target-linux-*/nsys"))
+            places += [path for path in inside if _is_program(path) and path not in places]
+    return places
+
+
+def installed(places: Sequence[str], root: Path = Path("/")) -> list[Path]:
+    """Programs at these globs below `root`, the newest first as far as the folder's name tells."""
+    found = [path for place in places for path in sorted(root.glob(place.lstrip("/"))) if _is_program(path)]
+    # A stable sort: equally new ones stay in the order of their places.
+    return sorted(dict.fromkeys(found), key=lambda path: _version(path.relative_to(root)), reverse=True)
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _version(path: Path) -> tuple[list[int], list[int]]:
+    """The tool's own version (2025.3.1) before that of the toolkit around it (cuda-13.0)."""
+    numbers = [[int(part) for part in text.split(".")] for text in re.findall(r"\d+(?:\.\d+)+", str(path))]
+    own = [number for number in numbers if number[0] >= 2000]
+    return (own[-1] if own else [], numbers[0] if numbers else [])

@@ -5,9 +5,9 @@ Work belongs to the ranges that were open when the host *launched* it, not when 
 - ``thread``: the push/pop ranges open on the launching thread, and start/end ranges begun by that
   thread. This is what ``nsys stats`` computes, to the nanosecond.
 - ``process``: all ranges open in the launching process, merged into one stack by the rule of `stacks`.
-- ``auto``: the launching thread's own push/pop ranges; where it has none open in any domain
-  (autograd's thread, workers), those of the process. Such work is counted as adopted. Start/end
-  ranges belong to the process, as ncu has it.
+- ``auto``: the launching thread's own push/pop ranges; where it has none open (autograd's thread,
+  workers), those of the process. Such work is counted as adopted. Start/end ranges belong to the
+  process, as ncu has it.
 
 Work inside a CUDA graph belongs to the ranges around the graph's launch and, below them, to the ranges
 that were open when its node was captured (not with ``thread``: nsys does not look there). Names that
@@ -26,10 +26,10 @@ from typing import Literal
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline, Work
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
-from llm_perf_opt.regions.table import PUSH_POP, ROOT, START_END, RegionTable, climb
+from llm_perf_opt.regions.table import PUSH_POP, ROOT, START_END, RegionTable
 
 Mode = Literal["auto", "thread", "process"]
 
@@ -62,7 +62,6 @@ class Attribution:
     copies: Membership
     graphs: Membership
     range_region: Int64s  # region of each range instance
-    graph_instances: dict[int, int] = Factory(dict)  # regions seen only through graphs -> graph launches
 
 
 def attribute(timeline: Timeline, mode: Mode = "auto") -> Attribution:
@@ -87,6 +86,56 @@ class _Moments:
         return _Moments(time, thread, process, groups)
 
 
+@define(eq=False)
+class _RegionStacks:
+    """Stacks whose nodes are given regions, each when it is first met."""
+
+    stacks: Stacks
+    domain: str
+    names: Int32s  # of all ranges, as indices into `strings`
+    strings: list[str]
+    table: RegionTable
+    _regions: list[int] = Factory(list)
+    _known: dict[tuple[int, int], int] = Factory(dict)
+
+    def regions_at(self, moments: Int64s) -> Int64s:
+        """The innermost region at each moment, ROOT where no range was open."""
+        top = self.stacks.top_at(moments)
+        regions = self._regions_of_nodes()
+        return np.where(top >= 0, regions[np.maximum(top, 0)], ROOT) if len(regions) else np.full(len(top), ROOT)
+
+    def number_ranges(self, range_region: Int64s) -> None:
+        """Write down the region of every range: that of the stack it was found in when it began."""
+        nodes = self.stacks.nodes_of_ranges()
+        range_region[self.stacks.instance[nodes]] = self._regions_of_nodes()[nodes]
+
+    def bottom_start(self, moments: Int64s, starts: Int64s) -> Int64s:
+        """When the outermost range open at each moment began; the moment itself where none was open."""
+        node = self.stacks.top_at(moments)
+        parent, instance = self.stacks.parent, self.stacks.instance
+        began = moments.copy()
+        climbing = np.flatnonzero(node >= 0)
+        while len(climbing):
+            below = parent[node[climbing]]
+            done = below == UNKNOWN
+            began[climbing[done]] = starts[instance[node[climbing[done]]]]
+            climbing = climbing[~done]
+            node[climbing] = below[~done]
+        return began
+
+    def _regions_of_nodes(self) -> Int64s:
+        """Regions of all nodes there are by now; parents have lower numbers than their children."""
+        done = len(self._regions)
+        names = self.names[self.stacks.instance[done:]].tolist()
+        for below, name in zip(self.stacks.parent[done:].tolist(), names, strict=True):
+            key = (self._regions[below] if below >= 0 else ROOT, name)
+            number = self._known.get(key)
+            if number is None:
+                number = self._known[key] = self.table.intern(self.domain, PUSH_POP, key[0], self.strings[name])
+            self._regions.append(number)
+        return np.array(self._regions, dtype=np.int64)
+
+
 class _Attributor:
     """Holds what the steps of one attribution share."""
 
@@ -98,7 +147,8 @@ class _Attributor:
         ranges = timeline.ranges
         self.push_pop = np.flatnonzero(~ranges.start_end)
         self.start_end = np.flatnonzero(ranges.start_end)
-        self._process_stacks: dict[tuple[int, int], tuple[Stacks, Int64s]] = {}
+        self._thread_stacks: dict[int, list[_RegionStacks]] = {}
+        self._process_stacks: dict[tuple[int, int], _RegionStacks] = {}
 
     def run(self) -> Attribution:
         timeline = self.timeline
@@ -108,11 +158,10 @@ class _Attributor:
         columns.append(_Moments.of(nodes.host_time, nodes.thread.astype(np.int64), owner[nodes.thread]))
         placed = self._place(columns)
         kernels, copies, graphs = placed[0], placed[1], placed[2]
-        graph_instances: dict[int, int] = {}
         if self.mode != "thread" and len(nodes.host_time):
             captured = placed[3].by_domain
-            self._descend(timeline.kernels, kernels, captured, graph_instances)
-            self._descend(timeline.copies, copies, captured, {})
+            self._descend(timeline.kernels, kernels, captured)
+            self._descend(timeline.copies, copies, captured)
         return Attribution(
             mode=self.mode,
             table=self.table,
@@ -120,7 +169,6 @@ class _Attributor:
             copies=copies,
             graphs=graphs,
             range_region=self.range_region,
-            graph_instances=graph_instances,
         )
 
     def _moments_of(self, work: Work) -> _Moments:
@@ -140,40 +188,24 @@ class _Attributor:
                 self._place_by_process(domain, mine, columns, found)
                 continue
             for thread, part in group_by(ranges.thread[mine]):
-                stacks, regions = self._stacks(domain, mine[part])
+                stacks = self._region_stacks(domain, mine[part])
+                stacks.number_ranges(self.range_region)
+                self._thread_stacks.setdefault(thread, []).append(stacks)
                 for column, result in zip(columns, found, strict=True):
                     for _, members in (g for g in column.by_thread if g[0] == thread):
-                        top = stacks.top_at(column.time[members])
-                        result[domain][members] = np.where(top >= 0, regions[np.maximum(top, 0)], ROOT)
+                        result[domain][members] = stacks.regions_at(column.time[members])
         if self.mode == "auto":
             for column, result, mask in zip(columns, found, adopted, strict=True):
                 self._adopt(column, result, mask)
         start_end = self._place_start_end(columns)
         return [Membership(*parts) for parts in zip(found, start_end, adopted, strict=True)]
 
-    def _stacks(self, domain: int, instances: Int64s) -> tuple[Stacks, Int64s]:
-        """Stacks of some ranges, and the region of each of their nodes."""
-        ranges, strings = self.timeline.ranges, self.timeline.strings
+    def _region_stacks(self, domain: int, instances: Int64s) -> _RegionStacks:
+        ranges = self.timeline.ranges
         stacks = build_stacks(ranges.start, ranges.end, instances)
-        domain_name = self.timeline.domains[domain]
-        known: dict[tuple[int, int], int] = {}
-        regions: list[int] = []
-        names = ranges.name[stacks.instance].tolist()
-        for below, name in zip(stacks.parent.tolist(), names, strict=True):
-            key = (regions[below] if below >= 0 else ROOT, name)
-            number = known.get(key)
-            if number is None:
-                number = known[key] = self.table.intern(domain_name, PUSH_POP, key[0], strings[name])
-            regions.append(number)
-        result = np.array(regions, dtype=np.int64)
-        # A range with several nodes counts as an instance of the first stack it was found in.
-        first_first = np.arange(len(result))[::-1]
-        unset = self.range_region[stacks.instance[first_first]] == ROOT
-        targets = stacks.instance[first_first][unset]
-        self.range_region[targets] = result[first_first][unset]
-        return stacks, result
+        return _RegionStacks(stacks, self.timeline.domains[domain], ranges.name, self.timeline.strings, self.table)
 
-    def _stacks_of_process(self, domain: int, process: int) -> tuple[Stacks, Int64s] | None:
+    def _stacks_of_process(self, domain: int, process: int) -> _RegionStacks | None:
         """Stacks of all push/pop ranges of a process, threads merged; None where it has none."""
         key = (domain, process)
         if key not in self._process_stacks:
@@ -181,45 +213,53 @@ class _Attributor:
             mine = self.push_pop[(ranges.domain[self.push_pop] == domain) & (ranges.process[self.push_pop] == process)]
             if len(mine) == 0:
                 return None
-            self._process_stacks[key] = self._stacks(domain, mine)
+            self._process_stacks[key] = self._region_stacks(domain, mine)
         return self._process_stacks[key]
 
     def _place_by_process(self, domain: int, mine: Int64s, columns: list[_Moments], found: list[list[Int64s]]) -> None:
         for process, _ in group_by(self.timeline.ranges.process[mine]):
-            merged = self._stacks_of_process(domain, process)
-            assert merged is not None
-            stacks, regions = merged
+            stacks = self._stacks_of_process(domain, process)
+            assert stacks is not None
+            stacks.number_ranges(self.range_region)
             for column, result in zip(columns, found, strict=True):
                 members = np.flatnonzero((column.process == process) & (column.time != UNKNOWN))
-                top = stacks.top_at(column.time[members])
-                result[domain][members] = np.where(top >= 0, regions[np.maximum(top, 0)], ROOT)
+                result[domain][members] = stacks.regions_at(column.time[members])
 
     def _adopt(self, column: _Moments, result: list[Int64s], adopted: Bools) -> None:
-        """Give work of threads with no open range the ranges of their process."""
-        lonely = column.time != UNKNOWN
-        for regions in result:
-            lonely &= regions == ROOT
-        if not lonely.any():
-            return
+        """Give work of threads with no open range the ranges of their process.
+
+        A thread that has ranges of other domains open (NCCL's around a collective of the backward pass)
+        inherits, in a domain it never uses itself, the ranges that were open when its outermost range began.
+        """
         ranges = self.timeline.ranges
-        candidates = np.flatnonzero(lonely)
-        for process, part in group_by(column.process[candidates]):
-            members = candidates[part]
-            threads = np.unique(ranges.thread[self.push_pop[ranges.process[self.push_pop] == process]])
-            # With ranges on one thread only, that thread's own lonely launches have nothing to be adopted by.
-            if len(threads) == 1:
-                members = members[column.thread[members] != threads[0]]
-            if len(threads) == 0 or len(members) == 0:
-                continue
-            for domain, regions_of in enumerate(result):
-                merged = self._stacks_of_process(domain, process)
-                if merged is None:
+        open_somewhere = np.zeros(len(column.time), dtype=np.bool_)
+        for regions in result:
+            open_somewhere |= regions != ROOT
+        for domain, regions in enumerate(result):
+            users = np.unique(ranges.thread[self.push_pop[ranges.domain[self.push_pop] == domain]])
+            stranger = ~np.isin(column.thread, users)
+            candidates = np.flatnonzero((column.time != UNKNOWN) & (regions == ROOT) & (stranger | ~open_somewhere))
+            for process, part in group_by(column.process[candidates]):
+                members = candidates[part]
+                stacks = self._stacks_of_process(domain, process)
+                if stacks is None:
                     continue
-                stacks, regions = merged
-                top = stacks.top_at(column.time[members])
-                inside = top >= 0
-                regions_of[members[inside]] = regions[top[inside]]
+                since = column.time[members]
+                inheriting = np.flatnonzero(open_somewhere[members])
+                since[inheriting] = self._outermost_start(column, members[inheriting])
+                found = stacks.regions_at(since)
+                inside = found != ROOT
+                regions[members[inside]] = found[inside]
                 adopted[members[inside]] = True
+
+    def _outermost_start(self, column: _Moments, members: Int64s) -> Int64s:
+        """When the outermost range open on the own thread at each moment began."""
+        since = column.time[members]
+        for thread, part in group_by(column.thread[members]):
+            for stacks in self._thread_stacks.get(thread, []):
+                began = stacks.bottom_start(column.time[members[part]], self.timeline.ranges.start)
+                since[part] = np.minimum(since[part], began)
+        return since
 
     # -- start/end ranges -----------------------------------------------------------------------
 
@@ -248,7 +288,7 @@ class _Attributor:
 
     # -- CUDA graphs ----------------------------------------------------------------------------
 
-    def _descend(self, work: Work, membership: Membership, captured: list[Int64s], instances: dict[int, int]) -> None:
+    def _descend(self, work: Work, membership: Membership, captured: list[Int64s]) -> None:
         """Move work of graphs from the region of the launch to the region of its capture below that."""
         inside = np.flatnonzero(work.graph_node != UNKNOWN)
         if len(inside) == 0:
@@ -264,18 +304,6 @@ class _Attributor:
             which = which.reshape(-1)
             merged = np.array([self._below(int(a), int(b), domain) for a, b in unique], dtype=np.int64)
             regions[members] = merged[which]
-            self._count_launches(merged[which], work.host_time[members], instances)
-
-    def _count_launches(self, regions: Int64s, launches: Int64s, instances: dict[int, int]) -> None:
-        """How many graph launches each region and each region around it was part of."""
-        parent, depth = self.table.arrays()
-        current = regions
-        for level in range(int(depth[regions].max()), -1, -1):
-            current = climb(current, parent, depth, level)
-            here = depth[current] == level
-            pairs = np.unique(np.stack([current[here], launches[here]], axis=1), axis=0)
-            for region, count in zip(*np.unique(pairs[:, 0], return_counts=True), strict=True):
-                instances[int(region)] = instances.get(int(region), 0) + int(count)
 
     def _below(self, launch: int, capture: int, domain: int) -> int:
         """Region of the capture path laid below the launch path, shared outer names taken once."""

@@ -178,15 +178,15 @@ def _name_pattern(text: str) -> re.Pattern[str]:
         raise UserError(f"The pattern {text!r} is not a valid regular expression: {error}.") from error
 
 
-def exact_expression(domain: str, path: Sequence[str], *, anchored: bool = True, start_end: bool = False) -> str:
-    """The ncu expression that selects one region: its path from the bottom of the stack.
+def exact_expression(domain: str, path: Sequence[str], *, anchored: bool = False, start_end: bool = False) -> str:
+    """The ncu expression that selects a path of ranges, each directly inside the one before.
 
-    `anchored=False` leaves the bottom open, so that the path may lie deeper in the stack. Names that
+    `anchored`: only from the bottom of the stack; otherwise the path may lie deeper in it. Names that
     ncu cannot take with backslashes (they hold one, or begin with `regex:`) are written as a regular
     expression of `\\xNN` codes.
     """
     tail = "" if start_end else "/"
-    bottom = "[" if anchored and not start_end and len(path) > 1 else ""
+    bottom = "[" if anchored and not start_end else ""
     if any(map(_needs_codes, (domain, *path) if domain else path)):
         prefix = f"^{_hex(domain)}$@" if domain else ""
         return "regex:" + prefix + bottom + "/".join(f"^{_hex(name)}$" for name in path) + tail

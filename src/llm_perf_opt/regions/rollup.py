@@ -56,7 +56,8 @@ class RolledUp:
     inclusive_copies: Sums
     exclusive_graphs: Sums
     inclusive_graphs: Sums
-    instances: Int64s
+    instances: Int64s  # of the range; for a region known through graphs only, launches of those graphs
+    range_instances: Int64s  # of the range alone
     wall: Int64s
     idle: Int64s
     busy: Int64s
@@ -102,9 +103,10 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     adopted = add_up(_tally(attribution.kernels, chosen_mask & attribution.kernels.adopted, count), parent, depth)
     in_graph = chosen_mask & (timeline.kernels.graph_node != UNKNOWN)
     graph_kernels = add_up(_tally(attribution.kernels, in_graph, count), parent, depth)
-    for region, launches in attribution.graph_instances.items():
-        if instances[region] == 0 and kernels_in.count[region]:
-            instances[region] = launches
+    range_instances = instances.copy()
+    if in_graph.any():
+        through_graphs = _graph_launches(timeline.kernels, attribution.kernels, np.flatnonzero(in_graph), parent, depth)
+        instances = np.where(instances > 0, instances, through_graphs)
     present = (instances > 0) | (kernels_in.count > 0) | (copies_in.count > 0) | (graphs_in.count > 0)
     return RolledUp(
         exclusive=kernels,
@@ -114,6 +116,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         exclusive_graphs=graphs,
         inclusive_graphs=graphs_in,
         instances=instances,
+        range_instances=range_instances,
         wall=wall,
         idle=idle,
         busy=busy,
@@ -134,6 +137,24 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     )
 
 
+def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, parent: Int64s, depth: Int64s) -> Int64s:
+    """How many graph launches each region had a part in."""
+    # A launch is known by its process and moment.
+    launch = np.unique(
+        np.stack([kernels.process[inside], kernels.host_time[inside]], axis=1), axis=0, return_inverse=True
+    )[1]
+    result = np.zeros(len(parent), dtype=np.int64)
+    for regions in membership.by_domain:
+        mine = regions[inside]
+        current, launches = mine[mine != ROOT], launch.reshape(-1)[mine != ROOT]
+        for level in range(int(depth[current].max()) if len(current) else -1, -1, -1):
+            current = climb(current, parent, depth, level)
+            here = depth[current] == level
+            pairs = np.unique(current[here] * (int(launches.max()) + 1) + launches[here])
+            result += np.bincount(pairs // (int(launches.max()) + 1), minlength=len(parent))
+    return result
+
+
 def _take(values: Int64s | Int32s, chosen: Int64s) -> Int64s | Int32s:
     """`values[chosen]`, without a copy where everything is chosen."""
     return values if len(chosen) == len(values) else values[chosen]
@@ -152,14 +173,11 @@ def _sums(work: Work, membership: Membership, chosen: Int64s, count: int) -> Sum
         if work.bytes is not None:
             sizes += np.bincount(mine, weights=work.bytes[chosen], minlength=count + 1)[1:].astype(np.int64)
     if membership.start_end:
-        is_chosen = np.zeros(len(work), dtype=np.bool_)
-        is_chosen[chosen] = True
-        for region, members in membership.start_end.items():
-            inside = members[is_chosen[members]]
-            counts[region] += len(inside)
-            times[region] += int((work.end[inside] - work.start[inside]).sum())
-            if work.bytes is not None:
-                sizes[region] += int(work.bytes[inside].sum())
+        region, members = _start_end_members(work, membership, chosen)
+        counts += np.bincount(region, minlength=count)
+        times += np.bincount(region, weights=work.end[members] - work.start[members], minlength=count).astype(np.int64)
+        if work.bytes is not None:
+            sizes += np.bincount(region, weights=work.bytes[members], minlength=count).astype(np.int64)
     return Sums(counts, times, sizes)
 
 
@@ -208,9 +226,8 @@ def _all_work(timeline: Timeline, selection: Selection, process: int) -> list[tu
 def _busy(
     timeline: Timeline, attribution: Attribution, selection: Selection, parent: Int64s, depth: Int64s
 ) -> tuple[Int64s, int]:
-    """Union of each region's own and nested work, processes added up; and that of the whole scope."""
+    """Union of each region's own and nested work, processes added up; and the busy time of the devices."""
     total = np.zeros(len(parent), dtype=np.int64)
-    scope_total = 0
     memberships = (attribution.kernels, attribution.copies, attribution.graphs)
     for process in range(len(timeline.processes)):
         columns = _all_work(timeline, selection, process)
@@ -221,7 +238,6 @@ def _busy(
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
         crowded = overlapping(start, end)
-        scope_total += int((end - start)[~crowded].sum()) + BusyTime.of(start[crowded], end[crowded]).total
         for domain in range(len(timeline.domains)):
             regions = np.concatenate(
                 [m.by_domain[domain][chosen] for (_, chosen), m in zip(columns, memberships, strict=True)]
@@ -232,7 +248,22 @@ def _busy(
             total += add_up(alone[1:].astype(np.int64), parent, depth)
             total += _busy_by_level(regions[crowded], start[crowded], end[crowded], parent, depth)
         total += _busy_start_end(columns, memberships, len(parent))
-    return total, scope_total
+    return total, _device_busy(timeline, selection)
+
+
+def _device_busy(timeline: Timeline, selection: Selection) -> int:
+    """How long the devices were busy: a union on each, whoever used it, added up."""
+    columns = (
+        (timeline.kernels, selection.scope_kernels),
+        (timeline.copies, selection.copies),
+        (timeline.graphs, selection.graphs),
+    )
+    device = np.concatenate([work.device[chosen] for work, chosen in columns])
+    start = np.concatenate([work.start[chosen] for work, chosen in columns])
+    end = np.concatenate([work.end[chosen] for work, chosen in columns])
+    if len(device) and (device == device[0]).all():
+        return BusyTime.of(start, end).total
+    return sum(BusyTime.of(start[device == d], end[device == d]).total for d in np.unique(device).tolist())
 
 
 def _busy_by_level(regions: Int64s, start: Int64s, end: Int64s, parent: Int64s, depth: Int64s) -> Int64s:
@@ -250,16 +281,31 @@ def _busy_by_level(regions: Int64s, start: Int64s, end: Int64s, parent: Int64s, 
 
 
 def _busy_start_end(columns: list[tuple[Work, Int64s]], memberships: tuple[Membership, ...], count: int) -> Int64s:
-    total = np.zeros(count, dtype=np.int64)
-    regions = sorted({region for m in memberships for region in m.start_end})
-    for region in regions:
-        starts, ends = [], []
-        for (work, chosen), membership in zip(columns, memberships, strict=True):
-            members = np.intersect1d(membership.start_end.get(region, np.zeros(0, dtype=np.int64)), chosen)
-            starts.append(work.start[members])
-            ends.append(work.end[members])
-        total[region] = BusyTime.of(np.concatenate(starts), np.concatenate(ends)).total
-    return total
+    """Unions of start/end regions, all at once."""
+    groups, starts, ends = [], [], []
+    for (work, chosen), membership in zip(columns, memberships, strict=True):
+        region, members = _start_end_members(work, membership, chosen)
+        groups.append(region)
+        starts.append(work.start[members])
+        ends.append(work.end[members])
+    group, start, end = (np.concatenate(parts) for parts in (groups, starts, ends))
+    order = np.argsort(start, kind="stable")
+    return union_by_group(group[order], start[order], end[order], count)
+
+
+def _start_end_members(work: Work, membership: Membership, chosen: Int64s) -> tuple[Int64s, Int64s]:
+    """Start/end regions and the chosen pieces in them, as two columns."""
+    none = np.zeros(0, dtype=np.int64)
+    if not membership.start_end:
+        return none, none
+    is_chosen = np.zeros(len(work), dtype=np.bool_)
+    is_chosen[chosen] = True
+    region = np.repeat(
+        np.array(list(membership.start_end), dtype=np.int64), [len(m) for m in membership.start_end.values()]
+    )
+    members = np.concatenate([none, *membership.start_end.values()])
+    keep = is_chosen[members]
+    return region[keep], members[keep]
 
 
 # -- kernels by name or signature ------------------------------------------------------------------
@@ -270,11 +316,9 @@ def exclusive_rows(kernels: Work, attribution: Attribution, chosen: Int64s, labe
     membership = attribution.kernels
     parts = [_rows_of(kernels, chosen, _take(regions, chosen), labels) for regions in membership.by_domain]
     if membership.start_end:
-        is_chosen = np.zeros(len(kernels), dtype=np.bool_)
-        is_chosen[chosen] = True
-        for region, members in membership.start_end.items():
-            inside = members[is_chosen[members]]
-            parts.append(_rows_of(kernels, inside, np.full(len(inside), region, dtype=np.int64), labels))
+        region, members = _start_end_members(kernels, membership, chosen)
+        # Not `_take`: a member may occur in several regions, so equal lengths do not mean everything.
+        parts.append(_rows_of(kernels, members, region, labels, every=False))
     return KernelRows(*(np.concatenate([getattr(part, f) for part in parts]) for f in _ROW_FIELDS))
 
 
@@ -291,14 +335,17 @@ def lift(rows: KernelRows, attribution: Attribution) -> list[KernelRows]:
     return levels
 
 
-def _rows_of(kernels: Work, chosen: Int64s, regions: Int64s | Int32s, labels: Int64s | Int32s) -> KernelRows:
+def _rows_of(
+    kernels: Work, chosen: Int64s, regions: Int64s | Int32s, labels: Int64s | Int32s, every: bool = True
+) -> KernelRows:
     """Rows of the chosen kernels, each counted to its region."""
+    take = _take if every else lambda values, which: values[which]
     keep = regions != ROOT
     if not keep.all():
         chosen, regions = chosen[keep], regions[keep]
-    duration = _take(kernels.end, chosen) - _take(kernels.start, chosen)
-    label = _take(labels, chosen).astype(np.int64)
-    device = _take(kernels.device, chosen).astype(np.int64)
+    duration = take(kernels.end, chosen) - take(kernels.start, chosen)
+    label = take(labels, chosen).astype(np.int64)
+    device = take(kernels.device, chosen).astype(np.int64)
     return _merge_rows(
         regions.astype(np.int64, copy=False),
         label,
@@ -351,3 +398,15 @@ def _merge_rows(
 
 
 _ROW_FIELDS = ("region", "label", "device", "calls", "total", "shortest", "longest")
+
+
+def rows_per_region(levels: list[KernelRows]) -> dict[int, tuple[KernelRows, Int64s]]:
+    """For each region its table of rows and which of them are its own."""
+    found = {}
+    for rows in levels:
+        order = np.argsort(rows.region, kind="stable")
+        cuts = np.flatnonzero(np.diff(rows.region[order])) + 1
+        for part in np.split(order, cuts):
+            if len(part):
+                found[int(rows.region[part[0]])] = (rows, part)
+    return found

@@ -12,39 +12,35 @@ moments at once.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from typing import Protocol
+
 import numpy as np
 from attrs import define
 
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s
 
 
-@define(eq=False)
-class Stacks:
+class Stacks(Protocol):
     """Stack nodes of one group. A node is one range instance open on top of one particular stack."""
 
-    instance: Int64s  # node -> index of its range in the caller's columns
-    parent: Int64s  # node -> node it lies on, UNKNOWN at the bottom
-    _times: Int64s  # well nested: start of each node; overlapping: start of each segment
-    _segment_node: Int64s | None  # overlapping only: node on top during each segment
-    _ends: Int64s  # node -> end of its range
+    @property
+    def instance(self) -> Int64s:
+        """Of each node: the index of its range in the caller's columns."""
+        ...
 
-    def __len__(self) -> int:
-        return len(self.instance)
+    @property
+    def parent(self) -> Int64s:
+        """Of each node: the node it lies on, UNKNOWN at the bottom; always a lower number."""
+        ...
 
     def top_at(self, moments: Int64s) -> Int64s:
         """For each moment the node on top of the stack then, UNKNOWN where nothing was open."""
-        at = np.searchsorted(self._times, moments, side="right") - 1
-        if self._segment_node is not None:
-            return np.where(at >= 0, self._segment_node[np.maximum(at, 0)], UNKNOWN)
-        # The last range to begin is on top unless it has ended: then climb until one is still open.
-        climbing = np.flatnonzero(at >= 0)
-        while len(climbing):
-            nodes = at[climbing]
-            ended = self._ends[nodes] <= moments[climbing]
-            climbing = climbing[ended]
-            at[climbing] = self.parent[nodes[ended]]
-            climbing = climbing[at[climbing] >= 0]
-        return at
+        ...
+
+    def nodes_of_ranges(self) -> Int64s:
+        """One node for every range: the one of the stack it was found in when it began."""
+        ...
 
 
 def build_stacks(starts: Int64s, ends: Int64s, instances: Int64s) -> Stacks:
@@ -55,8 +51,8 @@ def build_stacks(starts: Int64s, ends: Int64s, instances: Int64s) -> Stacks:
     start, end = start[order], end[order]
     parent = _nested_parents(start.tolist(), end.tolist())
     if parent is not None:
-        return Stacks(ordered, np.array(parent, dtype=np.int64), start, None, end)
-    return _overlapping_stacks(ordered, start, end)
+        return _NestedStacks(ordered, np.array(parent, dtype=np.int64), start, end)
+    return _OverlappingStacks(ordered, start, end)
 
 
 def _nested_parents(starts: list[int], ends: list[int]) -> list[int] | None:
@@ -76,64 +72,102 @@ def _nested_parents(starts: list[int], ends: list[int]) -> list[int] | None:
     return parents
 
 
-def _overlapping_stacks(instances: Int64s, start: Int64s, end: Int64s) -> Stacks:
-    """The general case: walk through all starts and ends and note the stack after each."""
-    count = len(instances)
-    moments = np.concatenate([start, end])
-    # At one moment, ends come before starts: a range is not open at its own end.
-    is_start = np.concatenate([np.ones(count, dtype=np.int8), np.zeros(count, dtype=np.int8)])
-    which = np.concatenate([np.arange(count), np.arange(count)])
-    order = np.lexsort((which, is_start, moments))
-    nodes: dict[tuple[int, int], int] = {}
-    node_range: list[int] = []
-    node_parent: list[int] = []
-    open_ranges: list[int] = []  # in order of start, which is the order of their numbers
-    open_nodes: list[int] = []
+@define(eq=False)
+class _NestedStacks:
+    """Well nested ranges: one node each."""
 
-    def push(which_range: int) -> None:
-        below = open_nodes[-1] if open_nodes else UNKNOWN
-        key = (below, which_range)
-        node = nodes.get(key)
+    instance: Int64s
+    parent: Int64s
+    _starts: Int64s
+    _ends: Int64s
+
+    def nodes_of_ranges(self) -> Int64s:
+        return np.arange(len(self.instance))
+
+    def top_at(self, moments: Int64s) -> Int64s:
+        at = np.searchsorted(self._starts, moments, side="right") - 1
+        # The last range to begin is on top unless it has ended: then climb until one is still open.
+        climbing = np.flatnonzero(at >= 0)
+        while len(climbing):
+            nodes = at[climbing]
+            ended = self._ends[nodes] <= moments[climbing]
+            climbing = climbing[ended]
+            at[climbing] = self.parent[nodes[ended]]
+            climbing = climbing[at[climbing] >= 0]
+        return at
+
+
+class _OverlappingStacks:
+    """The general case. Nodes are made for the stacks somebody asks for, not for all there ever were:
+    the ranges of many threads, merged, have more different stacks than anybody could use."""
+
+    def __init__(self, instances: Int64s, start: Int64s, end: Int64s) -> None:
+        self._instances = instances
+        self._starts, self._ends = start, end
+        self._nodes: dict[tuple[int, int], int] = {}
+        self._range_of_node: list[int] = []
+        self._parents: list[int] = []
+        moments = np.concatenate([start, end])
+        # At one moment, ends come before starts: a range is not open at its own end.
+        begins = np.concatenate([np.ones(len(start), dtype=np.int8), np.zeros(len(end), dtype=np.int8)])
+        which = np.concatenate([np.arange(len(start)), np.arange(len(end))])
+        never_open = (start >= end)[which]
+        order = np.lexsort((which, begins, moments))
+        order = order[~never_open[order]]
+        self._event_time = moments[order]
+        self._event_begins = begins[order].tolist()
+        self._event_range = which[order].tolist()
+
+    @property
+    def instance(self) -> Int64s:
+        return self._instances[np.array(self._range_of_node, dtype=np.int64)]
+
+    @property
+    def parent(self) -> Int64s:
+        return np.array(self._parents, dtype=np.int64)
+
+    def nodes_of_ranges(self) -> Int64s:
+        tops = self.top_at(self._starts).tolist()
+        nodes = []
+        for number, top in enumerate(tops):
+            node = top
+            while node != UNKNOWN and self._range_of_node[node] != number:
+                node = self._parents[node]
+            # A range of no duration was never open, yet it is an instance of its region.
+            nodes.append(self._node(top, number) if node == UNKNOWN else node)
+        return np.array(nodes, dtype=np.int64)
+
+    def top_at(self, moments: Int64s) -> Int64s:
+        result = np.full(len(moments), UNKNOWN, dtype=np.int64)
+        order = np.argsort(moments, kind="stable")
+        # How many events have happened by each moment; equal numbers share one stack.
+        seen = np.searchsorted(self._event_time, moments[order], side="right")
+        open_ranges: list[int] = []  # in order of start, which is the order of their numbers
+        done, top = 0, UNKNOWN
+        last = -1
+        for place, count in zip(order.tolist(), seen.tolist(), strict=True):
+            if count != last:
+                for event in range(done, count):
+                    number = self._event_range[event]
+                    if self._event_begins[event]:
+                        open_ranges.append(number)
+                    else:
+                        del open_ranges[bisect_left(open_ranges, number)]
+                done = last = count
+                top = UNKNOWN
+                for number in open_ranges:
+                    top = self._node(top, number)
+            result[place] = top
+        return result
+
+    def _node(self, below: int, number: int) -> int:
+        key = (below, number)
+        node = self._nodes.get(key)
         if node is None:
-            node = nodes[key] = len(node_range)
-            node_range.append(which_range)
-            node_parent.append(below)
-        open_ranges.append(which_range)
-        open_nodes.append(node)
-
-    times: list[int] = []
-    tops: list[int] = []
-    empty = set(np.flatnonzero(start >= end).tolist())  # never open, yet instances of their region
-    for moment, begins, number in zip(
-        moments[order].tolist(), is_start[order].tolist(), which[order].tolist(), strict=True
-    ):
-        if number in empty:
-            if begins:
-                push(number)
-                del open_ranges[-1], open_nodes[-1]
-            continue
-        if begins:
-            push(number)
-        else:
-            at = open_ranges.index(number)
-            above = open_ranges[at + 1 :]
-            del open_ranges[at:], open_nodes[at:]
-            for other in above:
-                push(other)
-        top = open_nodes[-1] if open_nodes else UNKNOWN
-        if times and times[-1] == moment:
-            tops[-1] = top
-        else:
-            times.append(moment)
-            tops.append(top)
-    ranges = np.array(node_range, dtype=np.int64)
-    return Stacks(
-        instance=instances[ranges],
-        parent=np.array(node_parent, dtype=np.int64),
-        times=np.array(times, dtype=np.int64),
-        segment_node=np.array(tops, dtype=np.int64),
-        ends=end[ranges],
-    )
+            node = self._nodes[key] = len(self._range_of_node)
+            self._range_of_node.append(number)
+            self._parents.append(below)
+        return node
 
 
 def group_by(keys: Int32s | Int64s) -> list[tuple[int, Int64s]]:

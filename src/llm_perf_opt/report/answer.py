@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
-from llm_perf_opt.report.text import counted, duration, full_label, idle_share, quantity, share, weight
+from llm_perf_opt.report.text import counted, duration, full_label, gpu_time, idle_share, quantity, share, weight
 
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
 _LATE = 1.1  # own GPU work over the GPU work inside the range, above which the range is said to return early
@@ -35,7 +35,7 @@ def _time(region: NCUProfileRegion) -> str:
     work = _work(region)
     idle = idle_share(region)
     if idle is None or region.wall_ns is None or region.gpu_idle_ns is None:
-        time = region.inclusive.gpu_time_ns
+        time = gpu_time(region.inclusive)
         return f"{work}." if time is None else f"{duration(time)} of GPU time in {work}."
     inside = region.wall_ns - region.gpu_idle_ns
     text = f"{duration(region.wall_ns)} wall time, GPU working {share(inside, region.wall_ns)} of it ({work})."
@@ -58,7 +58,7 @@ def _work(region: NCUProfileRegion) -> str:
     if values.memory.count:
         parts.append(f"{values.memory.count:,} copies and fills")
     if values.graph_launches:
-        parts.append(f"{values.graph_launches:,} CUDA graphs")
+        parts.append(counted(values.graph_launches, "CUDA graph"))
     return ", ".join(parts)
 
 
@@ -82,12 +82,13 @@ def _rates(region: NCUProfileRegion) -> str:
 def _whole(scope: Scope) -> list[str]:
     totals = scope.totals
     sentences = []
-    if totals.kernel_count:
-        text = f"In all: {counted(totals.kernel_count, 'kernel')}"
-        text += f", {duration(totals.gpu_time_ns)} of GPU time" if totals.gpu_time_ns is not None else ""
+    if totals.kernel_count or totals.graph_launches:
+        graphs = f" and {counted(totals.graph_launches, 'CUDA graph')}" if totals.graph_launches else ""
+        text = f"In all: {counted(totals.kernel_count, 'kernel')}{graphs}"
+        text += f", {duration(gpu_time(totals))} of GPU time" if totals.gpu_time_ns is not None else ""
         if totals.unattributed_kernel_count:
-            outside = share(totals.unattributed_gpu_time_ns, totals.gpu_time_ns)
-            text += f"; {totals.unattributed_kernel_count:,} of them ({outside} of the time) outside every range"
+            outside = share(totals.unattributed_gpu_time_ns, gpu_time(totals))
+            text += f"; {totals.unattributed_kernel_count:,} kernels ({outside} of the time) outside every range"
         sentences.append(text + ".")
     if totals.memory.count:
         sentences.append(

@@ -12,6 +12,7 @@ from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.text import (
     duration,
     full_label,
+    gpu_time,
     heaviest,
     idle_share,
     interesting_metrics,
@@ -19,6 +20,7 @@ from llm_perf_opt.report.text import (
     rows,
     share,
     trust,
+    work_count,
 )
 from llm_perf_opt.version import __version__
 
@@ -33,6 +35,8 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
     environment.filters |= {"duration": duration, "visible": visible}
     environment.globals |= {
         "rows": rows,
+        "gpu_time": gpu_time,
+        "work_count": work_count,
         "full_label": full_label,
         "share": share,
         "idle_share": idle_share,

@@ -19,6 +19,7 @@ from llm_perf_opt.report.text import (
     bar,
     duration,
     full_label,
+    gpu_time,
     heaviest,
     idle_share,
     interesting_metrics,
@@ -26,6 +27,7 @@ from llm_perf_opt.report.text import (
     rows,
     share,
     trust,
+    work_count,
 )
 from llm_perf_opt.version import __version__
 
@@ -83,7 +85,7 @@ def _about(report: NCUProfileRegionReport) -> str:
 
 def _region_table(scope: Scope) -> list[str]:
     timed = any(r.wall_ns is not None for r in scope.regions)
-    total = scope.totals.gpu_time_ns
+    total = gpu_time(scope.totals)
     head = [
         "region",
         "inst.",
@@ -111,16 +113,12 @@ def _region_table(scope: Scope) -> list[str]:
     ]
     shown = heaviest(scope.regions, _TABLE_REGIONS)
     for indent, text, region in rows(shown):
-        time = region.inclusive.gpu_time_ns
+        time = gpu_time(region.inclusive)
         idle = idle_share(region)
         cells = ["&nbsp;&nbsp;" * (2 * min(indent, 30)) + code(text), _count(region.instances)]
         if timed:
             cells += [duration(region.wall_ns), share(region.gpu_idle_ns, region.wall_ns), bar(idle, 1.0, 8)]
-        cells += [
-            f"{region.inclusive.kernel_count:,}",
-            duration(time),
-            duration(region.exclusive.gpu_time_ns),
-        ]
+        cells += [work_count(region.inclusive), duration(time), duration(gpu_time(region.exclusive))]
         cells += [share(time, total), bar(time, total, 10)]
         lines.append(_row(cells))
     hidden = len(scope.regions) - len(shown)
@@ -155,7 +153,7 @@ def _counters(scope: Scope) -> list[str]:
 
 def _kernels_per_region(scope: Scope, top: int) -> list[str]:
     # Outer regions before inner ones, heavy before light: that is what people ask about first.
-    first = sorted(scope.regions, key=lambda r: (r.depth, -(r.inclusive.gpu_time_ns or 0)))[:_DETAILED_REGIONS]
+    first = sorted(scope.regions, key=lambda r: (r.depth, -(gpu_time(r.inclusive) or 0)))[:_DETAILED_REGIONS]
     keys = {region.key for region in first}
     chosen = [region for region in scope.regions if region.key in keys]
     lines: list[str] = []
@@ -213,8 +211,8 @@ def _other_scopes(report: NCUProfileRegionReport) -> list[str]:
             _row(
                 [
                     code(scope.scope),
-                    f"{totals.kernel_count:,}",
-                    duration(totals.gpu_time_ns),
+                    work_count(totals),
+                    duration(gpu_time(totals)),
                     duration(totals.gpu_busy_ns),
                     f"{totals.memory.count:,} ({duration(totals.memory.time_ns)})"
                     if totals.gpu_busy_ns is not None
@@ -302,7 +300,7 @@ def render_kernels(report: NCUProfileRegionReport, top: int = 100) -> str:
     return "\n".join(lines) + "\n"
 
 
-def render_region(region: NCUProfileRegion) -> str:
+def render_region(region: NCUProfileRegion, top: int = 30) -> str:
     """`report.md` of one region's folder."""
     wall = duration(region.wall_ns)
     lines = [
@@ -310,17 +308,19 @@ def render_region(region: NCUProfileRegion) -> str:
         "",
         _row(["", "inclusive", "own"]),
         _row(["---", "---:", "---:"]),
-        _row(["GPU time", duration(region.inclusive.gpu_time_ns), duration(region.exclusive.gpu_time_ns)]),
-        _row(["kernels", f"{region.inclusive.kernel_count:,}", f"{region.exclusive.kernel_count:,}"]),
+        _row(["GPU time", duration(gpu_time(region.inclusive)), duration(gpu_time(region.exclusive))]),
+        _row(["kernels", work_count(region.inclusive), work_count(region.exclusive)]),
         _row(["copies and fills", f"{region.inclusive.memory.count:,}", f"{region.exclusive.memory.count:,}"]),
         "",
         f"Instances {_count(region.instances)} · wall {wall} · GPU busy {duration(region.gpu_busy_ns)} · "
         f"GPU idle {duration(region.gpu_idle_ns)} ({share(region.gpu_idle_ns, region.wall_ns)})",
         "",
-        f"Select it in ncu with `--nvtx-include` {code(region.nvtx_include)}",
+        f"Select it in ncu with `--nvtx-include` {code(region.nvtx_include)}"
+        if region.nvtx_include
+        else "ncu cannot select this region: it is no NVTX range at the launch, or lies in one of the same name.",
     ]
     if region.kernels:
-        lines += ["", "## Kernels", "", *_kernel_table(region.kernels[:50], region.inclusive.gpu_time_ns)]
+        lines += ["", "## Kernels", "", *_kernel_table(region.kernels[:top], region.inclusive.gpu_time_ns)]
     if region.inclusive.metrics:
         lines += ["", "## Counters", "", _row(["counter", "value", "how"]), _row(["---", "---:", "---"])]
         metrics = region.inclusive.metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion
+from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, RegionStats, ScopeTotals
 from llm_perf_opt.regions.names import visible
 
 _TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
@@ -95,9 +95,22 @@ def trust(value: MetricValue) -> str:
     return ", ".join(words)
 
 
+def gpu_time(values: RegionStats | ScopeTotals) -> int | None:
+    """Time of kernels and of CUDA graphs recorded as one block; None where nothing was measured."""
+    if values.gpu_time_ns is None:
+        return None
+    return values.gpu_time_ns + values.graph_time_ns
+
+
+def work_count(values: RegionStats | ScopeTotals) -> str:
+    """Kernels, and graphs whose kernels were not recorded: `69 + 6 graphs`."""
+    graphs = f" + {counted(values.graph_launches, 'graph')}" if values.graph_time_ns else ""
+    return f"{values.kernel_count:,}{graphs}"
+
+
 def weight(region: NCUProfileRegion) -> tuple[int, int]:
     """How much a region matters: the time it took on the host or kept the GPU busy, whichever is longer."""
-    return max(region.wall_ns or 0, region.gpu_busy_ns or 0), region.inclusive.gpu_time_ns or 0
+    return max(region.wall_ns or 0, region.gpu_busy_ns or 0), gpu_time(region.inclusive) or 0
 
 
 def rows(regions: list[NCUProfileRegion]) -> list[tuple[int, str, NCUProfileRegion]]:

@@ -11,6 +11,7 @@ from llm_perf_opt.report import csv_report
 from llm_perf_opt.report.files import folder_names, make_folder, write_text
 from llm_perf_opt.report.json_report import render_json
 from llm_perf_opt.report.sections import render_sections
+from llm_perf_opt.report.text import gpu_time
 
 FORMATS = ("json", "md", "csv", "html")
 MOST_FOLDERS = 256  # regions with a folder of their own: those with the most GPU time
@@ -32,7 +33,7 @@ def write_report(
     if "md" in formats:
         from llm_perf_opt.report import markdown
 
-        written.append(write_text(out / "report.md", markdown.render_markdown(report, min(top, 30))))
+        written.append(write_text(out / "report.md", markdown.render_markdown(report, top)))
         written.append(write_text(out / "kernels.md", markdown.render_kernels(report)))
     if "csv" in formats:
         written.append(write_text(out / "regions.csv", csv_report.render_regions(report)))
@@ -40,17 +41,24 @@ def write_report(
     if "html" in formats:
         from llm_perf_opt.report.html import render_html
 
-        written.append(write_text(out / "report.html", render_html(report)))
+        written.append(write_text(out / "report.html", render_html(report, top)))
     if "md" in formats or "csv" in formats:
-        written += _write_folders(report, out / regions, formats)
+        written += _write_folders(report, out / regions, formats, top)
     if "json" in formats:
         # Last, because it names the folders of the regions.
         written.append(write_text(out / "report.json", render_json(report)))
+    if regions != _BESIDE:
+        # A run directory keeps a copy of the region report with the folders of its regions.
+        for name in ("report.json", "report.md"):
+            if out / name in written:
+                text = (out / name).read_text(encoding="utf-8")
+                written.append(write_text(make_folder(out / regions) / name, text))
     _forget(out, earlier - {str(path.relative_to(out)) for path in written})
     write_text(out / _LIST, "".join(f"{path.relative_to(out)}\n" for path in written))
     return written
 
 
+_BESIDE = "regions"  # region folders beside the report
 _LIST = ".llm-perf-files"  # what the last report in a folder consists of
 
 
@@ -78,7 +86,7 @@ def _name_folders(report: NCUProfileRegionReport) -> None:
     scope = report.main_scope
     if scope is None:
         return
-    chosen = sorted(scope.regions, key=lambda r: -(r.inclusive.gpu_time_ns or 0))[:MOST_FOLDERS]
+    chosen = sorted(scope.regions, key=lambda r: -(gpu_time(r.inclusive) or 0))[:MOST_FOLDERS]
     labels = [(r.domain, [*r.path, "start-end"] if r.range_kind == "start_end" else r.path) for r in chosen]
     for region, name in zip(chosen, folder_names(labels), strict=True):
         region.folder = name
@@ -94,7 +102,7 @@ def _name_folders(report: NCUProfileRegionReport) -> None:
         )
 
 
-def _write_folders(report: NCUProfileRegionReport, folder: Path, formats: Sequence[str]) -> list[Path]:
+def _write_folders(report: NCUProfileRegionReport, folder: Path, formats: Sequence[str], top: int) -> list[Path]:
     from llm_perf_opt.report.markdown import render_region
 
     scope = report.main_scope
@@ -107,6 +115,6 @@ def _write_folders(report: NCUProfileRegionReport, folder: Path, formats: Sequen
             written.append(write_text(here / "kernels.csv", csv_report.render_region_kernels(region)))
             written.append(write_text(here / "metrics.csv", csv_report.render_region_metrics(region)))
         if "md" in formats:
-            written.append(write_text(here / "report.md", render_region(region)))
+            written.append(write_text(here / "report.md", render_region(region, top)))
             written.append(write_text(here / "sections.txt", render_sections(region)))
     return written

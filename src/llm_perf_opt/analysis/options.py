@@ -1,0 +1,31 @@
+"""What the user may choose about a report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from attrs import Factory, define
+
+from llm_perf_opt.regions.attribution import Mode
+from llm_perf_opt.version import __version__
+
+
+@define
+class ReportOptions:
+    """Selection, attribution and lengths of lists."""
+
+    include: list[str] = Factory(list)
+    exclude: list[str] = Factory(list)
+    kernel_include: list[str] = Factory(list)
+    kernel_exclude: list[str] = Factory(list)
+    aggregate: bool = True
+    attribution: Mode = "auto"
+    top: int = 30  # kernels per region where a list has to be cut
+
+    def fingerprint(self) -> str:
+        """The same for the same settings of the same version."""
+        settings: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+        text = json.dumps({"version": __version__, **settings}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,219 @@
+"""Counters of the regions of a timeline: samples scaled by launches, and results that measured a region whole."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from attrs import Factory, define, evolve, field
+
+from llm_perf_opt.analysis.join import Join, LaunchRows, Place, coverage_of, join_samples, signatures
+from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of
+from llm_perf_opt.analysis.scopes import ScopePart
+from llm_perf_opt.analysis.selected import sections_of
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.columns import Int64s, Timeline
+from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
+from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
+from llm_perf_opt.regions.table import RegionTable
+
+_AGREE = (0.9, 1.1)  # estimate over truth: outside of this a warning is due
+
+
+@define(eq=False)
+class RegionMetrics:
+    """Counters of one region in one scope."""
+
+    inclusive: dict[str, MetricValue]
+    exclusive: dict[str, MetricValue]
+    rules: list[RuleFinding]
+    sections: dict[str, Any]
+
+
+@define(eq=False)
+class TimelineCounters:
+    """Counter results joined to a timeline and its attribution."""
+
+    timeline: Timeline
+    attribution: Attribution
+    samples: Samples
+    kept: list[bool]  # regions the report shows
+    everything: RolledUp  # the whole timeline: decides which region a range result measured
+    _signature_of: Int64s = field(init=False)
+    _join: Join = field(init=False)
+    _differences: dict[str, float] = Factory(dict)
+
+    def __attrs_post_init__(self) -> None:
+        self._signature_of, described = signatures(self.timeline)
+        regions = {place_of(self.attribution.table, n): n for n in range(len(self.attribution.table))}
+
+        def kernels_per_instance(place: Place) -> float | None:
+            number = regions.get(place)
+            if number is None or not self.everything.present[number]:
+                return None
+            return float(self.everything.inclusive.count[number] / max(int(self.everything.instances[number]), 1))
+
+        self._join = join_samples(self.samples, described, kernels_per_instance, len(self.timeline.graphs) > 0)
+
+    def metrics(self, part: ScopePart, rolled: RolledUp) -> dict[int, RegionMetrics]:
+        """Counters of every kept region in a scope."""
+        table = self.attribution.table
+        rows = exclusive_rows(self.timeline.kernels, self.attribution, part.selection.kernels, self._signature_of)
+        grouped = evolve(rows, label=self._groups_of(rows))
+        inclusive = rows_per_region(lift(grouped, self.attribution))
+        exclusive = rows_per_region([grouped])
+        found = {}
+        for number in range(len(table)):
+            if self.kept[number] and rolled.present[number]:
+                all_rows, own_rows = _launch_rows(inclusive.get(number)), _launch_rows(exclusive.get(number))
+                metrics = self._metrics_of(number, all_rows, own_rows, rolled)
+                if metrics is not None:
+                    found[number] = metrics
+        return found
+
+    def _groups_of(self, rows: KernelRows) -> Int64s:
+        """The group of samples for each row of launches."""
+        places = {n: place_of(self.attribution.table, n) for n in np.unique(rows.region).tolist()}
+        pairs = zip(rows.region.tolist(), rows.label.tolist(), strict=True)
+        return np.array(
+            [self._join.group_for(places[region], signature) for region, signature in pairs], dtype=np.int64
+        )
+
+    def _metrics_of(
+        self, number: int, inclusive: LaunchRows, exclusive: LaunchRows, rolled: RolledUp
+    ) -> RegionMetrics | None:
+        place = place_of(self.attribution.table, number)
+        everything = self._with_graphs(
+            place, inclusive, rolled.inclusive_graphs.count[number], rolled.inclusive_graphs.time[number]
+        )
+        own = self._with_graphs(
+            place, exclusive, rolled.exclusive_graphs.count[number], rolled.exclusive_graphs.time[number]
+        )
+        metrics = self._join.estimate(everything)
+        whole = self._whole_metrics(place, int(rolled.range_instances[number]))
+        self._compare(self.attribution.table.key(number), metrics, whole)
+        alike = len(own.label) == len(everything.label) and bool((own.calls == everything.calls).all())
+        # A region without regions below it has the same values twice.
+        own_metrics = metrics if alike else self._join.estimate(own)
+        metrics = metrics | whole
+        if not metrics:
+            return None
+        shares = _time_shares(self._join, everything)
+        return RegionMetrics(
+            inclusive=metrics,
+            exclusive=own_metrics,
+            rules=rules_of(self.samples, sorted(shares), shares),
+            sections=sections_of(self.samples, metrics),
+        )
+
+    def _with_graphs(self, place: Place, launches: LaunchRows, count: int, time: int) -> LaunchRows:
+        """CUDA graphs recorded as one block, as launches: results of whole graphs describe them."""
+        if not count:
+            return launches
+        rows = self._join.graphs.get(place, [])
+        return launches.plus(self._join.group(rows, True) if rows else 0, int(count), int(time))
+
+    def _whole_metrics(self, place: Place, instances: int) -> dict[str, MetricValue]:
+        """Results of range replay: they measured the region itself, so they win over sums of kernels."""
+        rows = self._join.wholes.get(place, [])
+        metrics = add_up_results(self.samples, rows)
+        if not rows or not instances:
+            return {}
+        for value in metrics.values():
+            value.launches = instances
+            value.coverage = min(len(rows) / instances, 1.0)
+            if instances != len(rows):
+                # Which results are of which instance, or process, is not known: each is as good as another.
+                value.source = "extrapolated"
+                if value.rollup == "sum":
+                    value.value *= instances / len(rows)
+        return metrics
+
+    def _compare(self, key: str, estimate: dict[str, MetricValue], whole: dict[str, MetricValue]) -> None:
+        """Note where kernels added up and the region measured as a whole do not tell the same."""
+        for name, truth in whole.items():
+            added = estimate.get(name)
+            if added is None or truth.rollup != "sum" or not truth.value or name == TIME:
+                continue
+            ratio = added.value / truth.value
+            if not _AGREE[0] <= ratio <= _AGREE[1]:
+                self._differences[f"{key} {name}: {ratio:.2f} times"] = abs(math.log(max(ratio, 1e-9)))
+
+    def coverage(self, kernels: Int64s) -> Coverage:
+        """How far the samples reach into the kernels of the regions reported."""
+        kept = np.array([*self.kept, False], dtype=np.bool_)  # the last stands for ROOT
+        inside = np.zeros(len(self.timeline.kernels), dtype=np.bool_)
+        for regions in self.attribution.kernels.by_domain:
+            inside |= kept[regions]
+        for region, members in self.attribution.kernels.start_end.items():
+            if self.kept[region]:
+                inside[members] = True
+        chosen = kernels[inside[kernels]]
+        label = self._signature_of[chosen]
+        duration = (self.timeline.kernels.end - self.timeline.kernels.start)[chosen]
+        calls = np.bincount(label).astype(np.int64)
+        total = np.bincount(label, weights=duration).astype(np.int64)
+        used = np.flatnonzero(calls)
+        return coverage_of(self._join, LaunchRows(used, calls[used], total[used]))
+
+    def diagnose(self, coverage: Coverage) -> list[Diagnosis]:
+        """A word where counters fall short, fit nothing, or contradict each other."""
+        found = []
+        if self._differences:
+            worst = sorted(self._differences, key=lambda text: -self._differences[text])[:5]
+            found.append(
+                Diagnosis(
+                    "ESTIMATE_DIFFERS",
+                    "warning",
+                    "Counters of single kernels added up differ from the region measured as a whole, which is the one reported: "
+                    + "; ".join(worst)
+                    + ". Regions without such a measurement may be off in the same way.",
+                    "Sample more launches, leave caches alone (--cache-control none), and record all from the same command.",
+                )
+            )
+        missing = coverage.signatures - coverage.signatures_matched
+        if missing and self.samples.kernels:
+            share = 1 - coverage.gpu_time_matched_ns / coverage.gpu_time_ns if coverage.gpu_time_ns else 0.0
+            found.append(
+                Diagnosis(
+                    "SIGNATURES_WITHOUT_COUNTERS",
+                    "warning" if share > 0.05 else "info",
+                    f"{missing} of {coverage.signatures} kernel signatures in the regions have no counters "
+                    f"({share:.1%} of their GPU time); metrics say how much they cover.",
+                    "Profile those launches too: " + "; ".join(coverage.unmatched_signatures[:3]),
+                )
+            )
+        if coverage.results_unmatched:
+            found.append(
+                Diagnosis(
+                    "COUNTERS_WITHOUT_LAUNCH",
+                    "warning",
+                    f"{coverage.results_unmatched} of {coverage.results} ncu results match no launch or region of the timeline "
+                    "(other shapes, other kernels, other ranges, or another program) and are not used.",
+                    "Record both from the same command: " + "; ".join(coverage.unmatched_results[:3]),
+                )
+            )
+        return found
+
+
+def place_of(table: RegionTable, number: int) -> Place:
+    return table.domain[number], table.start_end[number], tuple(table.path(number))
+
+
+def _launch_rows(rows: tuple[KernelRows, Int64s] | None) -> LaunchRows:
+    if rows is None:
+        return LaunchRows.empty()
+    table, which = rows
+    return LaunchRows(table.label[which], table.calls[which], table.total[which])
+
+
+def _time_shares(join: Join, launches: LaunchRows) -> dict[int, float | None]:
+    """Share of the region's GPU time each sample stands for: its group's, split among the group's samples."""
+    total = int(launches.total.sum())
+    shares: dict[int, float | None] = {}
+    for group, time in zip(launches.label.tolist(), launches.total.tolist(), strict=True):
+        rows = join.groups[group]
+        for row in rows:
+            shares[row] = (shares.get(row) or 0.0) + (time / total / len(rows) if total else 0.0)
+    return shares

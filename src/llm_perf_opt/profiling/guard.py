@@ -1,0 +1,125 @@
+"""A small program that stands between us and a profiler, so that nothing outlives a run.
+
+    python -I guard.py PIPE_FD -- PROFILER ARGUMENTS…
+
+Profilers start programs that start programs; some leave the process group, and ncu itself is often a
+shell script around the real one. The guard becomes the reaper of all of them. It ends the whole tree
+when it is told to (SIGINT, SIGTERM), when the profiler has ended and something is left over, and when
+the pipe from its parent closes, which it does even if the parent is killed with SIGKILL.
+
+It is started by path with `-I`, imports nothing of this package, and exits as the profiler did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+# Profilers write their report after an interrupt: that is worth waiting for.
+POLITE_SECONDS = float(os.environ.get("LLM_PERF_GRACE_S", "60"))
+TERM_SECONDS = 5.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def descendants(root: int) -> list[int]:
+    """All processes below `root`, from /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # The command name is in brackets and may hold anything, so count from behind it.
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def signal_tree(number: int) -> None:
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def reap(main: int) -> int | None:
+    """Collect ended children; the wait status of the main one if it is among them."""
+    status = None
+    while True:
+        try:
+            pid, how = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status
+        if pid == 0:
+            return status
+        if pid == main:
+            status = how
+
+
+def end_tree(main: int, first: int) -> int | None:
+    """Ask, then insist, then force."""
+    status = None
+    for number, patience in ((first, POLITE_SECONDS), (signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, TERM_SECONDS)):
+        signal_tree(number)
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            how = reap(main)
+            status = how if how is not None else status
+            if not descendants(os.getpid()):
+                return status
+            time.sleep(0.05)
+    return status
+
+
+def main() -> int:
+    pipe, argv = int(sys.argv[1]), sys.argv[3:]
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    os.set_inheritable(pipe, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    main_pid = os.fork()
+    if main_pid == 0:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            os.execvp(argv[0], argv)  # noqa: S606 - no shell, by design
+        except OSError as error:
+            print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
+            os._exit(127)
+    status: int | None = None
+    while status is None:
+        ready, _, _ = select.select([pipe, wake_read], [], [])
+        if pipe in ready and not os.read(pipe, 1):
+            status = end_tree(main_pid, signal.SIGINT)
+            break
+        if wake_read in ready:
+            numbers = set(os.read(wake_read, 4096))
+            if numbers & {signal.SIGINT, signal.SIGTERM}:
+                status = end_tree(main_pid, signal.SIGINT)
+                break
+        status = reap(main_pid)
+    # What is left when the profiler has gone belongs to nobody.
+    if descendants(os.getpid()):
+        signal_tree(signal.SIGKILL)
+        reap(main_pid)
+    if status is None:
+        return 137
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

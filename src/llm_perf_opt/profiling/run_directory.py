@@ -1,0 +1,165 @@
+"""The folder a run leaves: who ran what, with which tools, and what came of it.
+
+Everything is written as the run goes, so that a run that was killed has it too: the manifest is replaced
+as a whole after every step and is valid JSON at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+from attrs import Factory, define
+
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.profiling.secrets import clean_argv, without_secrets
+from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.version import __version__
+
+MANIFEST = "manifest.json"
+_GPU_FACTS = (
+    "index",
+    "name",
+    "uuid",
+    "driver_version",
+    "memory.total",
+    "clocks.sm",
+    "clocks.mem",
+    "clocks.max.sm",
+    "pstate",
+)
+
+
+@define
+class Step:
+    """One command of a run."""
+
+    name: str  # "nsys" | "export" | "stats" | "ncu"
+    argv: list[str]  # without secrets
+    status: str = "running"  # "running" | "captured" | "partial" | "nothing" | "done"
+    exit_code: int | None = None
+    seconds: float | None = None
+    files: dict[str, int] = Factory(dict)
+    diagnostics: list[Diagnosis] = Factory(list)
+
+
+@define
+class Manifest:
+    """What `manifest.json` holds."""
+
+    llm_perf_opt: str
+    started_at: str
+    command: list[str]  # the workload
+    state: str = "running"  # "running" | "done" | "failed" | "interrupted"
+    finished_at: str | None = None
+    tools: dict[str, str] = Factory(dict)
+    gpus_before: list[dict[str, str]] = Factory(list)
+    gpus_after: list[dict[str, str]] = Factory(list)
+    settings: dict[str, Any] = Factory(dict)
+    steps: list[Step] = Factory(list)
+    notes: list[str] = Factory(list)
+
+
+@define
+class RunDirectory:
+    """A run in progress."""
+
+    path: Path
+    manifest: Manifest
+
+    @staticmethod
+    def create(out: Path | None, command: list[str], settings: dict[str, Any]) -> RunDirectory:
+        """Make the folder. Two runs never share one: an existing, non-empty folder is refused."""
+        path = _fresh_folder() if out is None else _own_folder(out)
+        manifest = Manifest(__version__, _now(), clean_argv(command), settings=settings, gpus_before=gpu_facts())
+        run = RunDirectory(path, manifest)
+        (path / "nsys").mkdir(exist_ok=True)
+        (path / "ncu").mkdir(exist_ok=True)
+        run.write_json("env.json", without_secrets(os.environ))
+        run.save()
+        return run
+
+    def save(self) -> None:
+        self.write_json(MANIFEST, attrs.asdict(self.manifest))
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        target = self.path / name
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(target)
+
+    def begin(self, name: str, argv: list[str], folder: str) -> Step:
+        """Note a command before it starts; `cmd.txt` can be pasted into a shell."""
+        step = Step(name, clean_argv(argv))
+        self.manifest.steps.append(step)
+        with (self.path / folder / "cmd.txt").open("a", encoding="utf-8") as file:
+            file.write(shlex.join(step.argv) + "\n")
+        self.save()
+        return step
+
+    def finish(self, state: str) -> None:
+        self.manifest.state = state
+        self.manifest.finished_at = _now()
+        self.manifest.gpus_after = gpu_facts()
+        self.save()
+
+
+def gpu_facts() -> list[dict[str, str]]:
+    """Name, driver and clocks of every GPU as nvidia-smi tells them; empty where there is none."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={','.join(_GPU_FACTS)}", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    return [dict(zip(_GPU_FACTS, row, strict=False)) for row in rows]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _fresh_folder() -> Path:
+    base = Path("tmp") / "profile-output" / datetime.now().strftime("%Y%m%d-%H%M%S")
+    for attempt in range(1, 1000):
+        path = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        return path
+    raise UserError(f"There are too many runs named {base.name}.", "Give a folder with --out.")
+
+
+def _own_folder(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise UserError(
+                f"The folder {out} is not empty.", "Every run needs a folder of its own: choose another with --out."
+            )
+        (out / ".probe").touch()
+        (out / ".probe").unlink()
+    except FileExistsError as error:
+        raise UserError(f"{out} is a file, and a folder is needed there.", "Choose another with --out.") from error
+    except OSError as error:
+        raise _unwritable(out, error) from error
+    return out
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"The folder {path} cannot be written: {error.strerror or error}.", "Choose another with --out.")

@@ -1,0 +1,178 @@
+"""Finding ncu and nsys, and asking them what they are.
+
+The order is the same for both: the configured path, the environment variable, PATH, then the folders of
+NVIDIA's installers, newest first. What was named explicitly is used or refused, never replaced by
+another; what was only found is passed over where it does not run (CUDA's `bin/ncu` is a script that
+stays behind when the package it starts has been removed).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import define
+
+from llm_perf_opt.errors import MissingTool
+from llm_perf_opt.profiling.vendor.help_text import KnownOptions, parse_ncu_help, parse_nsys_help
+from llm_perf_opt.readers import nsys_tool
+
+NCU_VARIABLE = "LLM_PERF_NCU"
+NSYS_VARIABLE = nsys_tool.ENVIRONMENT_VARIABLE
+
+_NCU_PLACES = (
+    "/opt/nvidia/nsight-compute/*/ncu",
+    "/usr/local/cuda*/nsight-compute-*/ncu",
+    "/usr/local/cuda*/bin/ncu",
+    "/usr/lib/nsight-compute/ncu",
+    "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Compute/ncu",
+)
+_PRODUCT = {"ncu": "Nsight Compute", "nsys": "Nsight Systems"}
+_TIMEOUT_S = 30.0
+_VERSION = re.compile(r"\bversion\s+v?(\d+(?:\.\d+)+)", re.IGNORECASE)
+
+# Nsight Systems' importer needs it and does not bring it; without it nsys exits 0 and leaves no report.
+IMPORTER_LIBRARY = "libdw.so.1"
+
+
+@define(frozen=True)
+class Tool:
+    """An installed profiler that has answered."""
+
+    name: str  # "ncu" | "nsys"
+    path: Path
+    version: str  # "2025.3.1.0"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def find_ncu(configured: str | os.PathLike[str] | None = None, *, root: Path = Path("/")) -> Tool:
+    """The ncu to use; `MissingTool` says where was looked. `root`: below which the install folders are."""
+    return _find("ncu", configured, NCU_VARIABLE, nsys_tool.installed(_NCU_PLACES, root), _NCU_PLACES)
+
+
+def find_nsys(configured: str | os.PathLike[str] | None = None, *, root: Path = Path("/")) -> Tool:
+    """The nsys to use, that inside Nsight Compute included; `MissingTool` says where was looked."""
+    return _find("nsys", configured, NSYS_VARIABLE, nsys_tool.installed_nsys(root), nsys_tool.PLACES)
+
+
+def tool_version(path: str | os.PathLike[str], timeout_s: float = _TIMEOUT_S) -> str:
+    """What `--version` says, as in "2025.3.1.0"; `MissingTool` where the program does not run or is no profiler."""
+    output = _output([os.fspath(path), "--version"], timeout_s)
+    if found := _VERSION.search(output):
+        return found[1]
+    said = next((line.strip() for line in output.splitlines() if line.strip()), "nothing")
+    raise MissingTool(
+        f"{os.fspath(path)} --version names no version; it says: {said}", "Give the path of ncu or nsys itself."
+    )
+
+
+def known_options(tool: Tool, timeout_s: float = _TIMEOUT_S) -> KnownOptions:
+    """The options this very installation understands, for `help_text.validate`."""
+    program = os.fspath(tool.path)
+    if tool.name == "nsys":
+        return parse_nsys_help(_output([program, "profile", "--help"], timeout_s))
+    asked = (_output([program, option], timeout_s) for option in ("--help", "--list-sets", "--list-sections"))
+    return parse_ncu_help(*asked)
+
+
+def library_path_for(nsys: str | os.PathLike[str]) -> str | None:
+    """The LD_LIBRARY_PATH under which nsys's importer finds its library.
+
+    None where the system has the library already, or where it is nowhere: see `has_importer_library`.
+    """
+    if has_importer_library():
+        return None
+    home = Path(nsys).resolve().parent
+    folders = [
+        home,
+        *sorted(home.parent.glob("host-linux-*")),
+        *sorted(Path("/opt/nvidia").glob("nsight-systems*/*/host-linux-*")),
+    ]
+    for folder in folders:
+        if (folder / IMPORTER_LIBRARY).exists():
+            return os.pathsep.join(part for part in (str(folder), os.environ.get("LD_LIBRARY_PATH", "")) if part)
+    return None
+
+
+def has_importer_library() -> bool:
+    """Does a program started from here find libdw?"""
+    try:
+        ctypes.CDLL(IMPORTER_LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def _find(
+    name: str,
+    configured: str | os.PathLike[str] | None,
+    variable: str,
+    installed: Sequence[Path],
+    places: Sequence[str],
+) -> Tool:
+    for named, source in ((configured, "the configuration"), (os.environ.get(variable), variable)):
+        if named:
+            return _named(name, os.fspath(named), source)
+    on_path = shutil.which(name)
+    problems = []
+    for candidate in ([Path(on_path)] if on_path else []) + list(installed):
+        try:
+            return Tool(name, candidate, tool_version(candidate))
+        except MissingTool as error:
+            problems.append(error.message)
+    on_path_says = "that on PATH does not run" if on_path else "PATH has none"
+    looked = f"{variable} is not set, {on_path_says}, and nothing that runs is at {', '.join(places)}"
+    raise MissingTool(
+        f"No usable {name} ({_PRODUCT[name]}) was found: {looked}." + "".join(f" {problem}" for problem in problems),
+        f"Install it (it comes with the CUDA toolkit; from NVIDIA's package repository: apt install cuda-{_package(name)}-13-0 "
+        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}",
+    )
+
+
+def _named(name: str, named: str, source: str) -> Tool:
+    fix = f"Give the path of the program {name} itself, or remove the setting to have it searched for."
+    path = shutil.which(named)
+    if path is None:
+        what = "is a folder" if Path(named).is_dir() else "is not a program that can be run"
+        raise MissingTool(f"{named}, given as {name} by {source}, {what}.", fix)
+    try:
+        return Tool(name, Path(path), tool_version(path))
+    except MissingTool as error:
+        raise MissingTool(f"{named}, given as {name} by {source}, does not work: {error.message}", fix) from error
+
+
+def _package(name: str) -> str:
+    return _PRODUCT[name].lower().replace(" ", "-")
+
+
+def _output(argv: Sequence[str], timeout_s: float) -> str:
+    """Standard output and error of a short command. At a time-out its whole process group is ended."""
+    try:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MissingTool(f"{argv[0]} cannot be run: {error.strerror}.") from error
+    with child:
+        try:
+            return child.communicate(timeout=timeout_s)[0]
+        except subprocess.TimeoutExpired as error:
+            # The group, not the child alone: CUDA's wrapper scripts start the tool as a child of their own.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise MissingTool(f"{' '.join(argv)} did not answer within {timeout_s:g} s.") from error

@@ -1,0 +1,166 @@
+"""Nothing outlives a run: not after its end, a time-out, an interrupt, or our own death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.profiling.secrets import REMOVED, clean_argv, without_secrets
+from llm_perf_opt.profiling.supervise import run_supervised
+
+# A program that ignores polite requests and hides a child in a session of its own.
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import os, time; os.setsid(); time.sleep(600)", sys.argv[1]])
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+# What nsys and ncu do when interrupted: write what they have, then end.
+POLITE = """
+import pathlib, signal, sys, time
+def stop(*_):
+    time.sleep(0.3)
+    pathlib.Path(sys.argv[1]).write_text("report")
+    sys.exit(130)
+signal.signal(signal.SIGINT, stop)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def alive(mark: str) -> list[str]:
+    """Processes with `mark` in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if mark.encode() in words:
+                found.append(entry.name)
+    return found
+
+
+def wait_for(log: Path, text: str) -> None:
+    until = time.monotonic() + 20
+    while not log.exists() or text not in log.read_text():
+        assert time.monotonic() < until, "the program did not start"
+        time.sleep(0.02)
+
+
+def test_the_exit_code_and_the_output_of_the_command(tmp_path: Path) -> None:
+    lines: list[str] = []
+    log = tmp_path / "log"
+    code = "print('one'); print('two\\x00\\xff', flush=True); raise SystemExit(3)"
+    ended = run_supervised([sys.executable, "-c", code], log=log, follow={log: lines.append})
+    assert ended.exit_code == 3
+    assert lines[0] == "one"
+    assert not ended.timed_out
+
+
+def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+    assert run_supervised(["no-such-program"], log=tmp_path / "log").exit_code == 127
+    assert "No such file" in (tmp_path / "log").read_text()
+
+
+def test_a_crash_is_told_as_a_shell_would(tmp_path: Path) -> None:
+    ended = run_supervised([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], log=tmp_path / "log")
+    assert ended.exit_code == 128 + signal.SIGSEGV
+
+
+def test_what_is_left_over_is_ended(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[1]])"
+    )
+    ended = run_supervised([sys.executable, "-c", code, str(tmp_path)], log=tmp_path / "log")
+    assert ended.exit_code == 0
+    assert not alive(str(tmp_path))
+
+
+def test_a_time_out_ends_even_those_who_do_not_listen(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STUBBORN, str(tmp_path)]
+    ended = run_supervised(command, log=tmp_path / "log", timeout_s=1.0, grace_s=0.2)
+    assert ended.timed_out
+    assert not alive(str(tmp_path))
+
+
+def test_a_profiler_may_finish_its_report_after_a_time_out(tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    ended = run_supervised([sys.executable, "-c", POLITE, str(report)], log=tmp_path / "log", timeout_s=1.0)
+    assert (ended.timed_out, ended.exit_code, report.read_text()) == (True, 130, "report")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_tree_and_keeps_the_report(tmp_path: Path, number: signal.Signals) -> None:
+    report, log = tmp_path / "report", tmp_path / "log"
+
+    def interrupt() -> None:
+        wait_for(log, "ready")
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt).start()
+    ended = run_supervised([sys.executable, "-c", POLITE, str(report)], log=log)
+    assert ended.interrupted
+    assert report.read_text() == "report"
+    assert not alive(str(report))
+
+
+def test_our_own_death_ends_the_tree_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = (
+        "import sys; from pathlib import Path; from llm_perf_opt.profiling.supervise import run_supervised;"
+        "run_supervised([sys.executable, '-c', sys.argv[1], sys.argv[2]], log=Path(sys.argv[3]), grace_s=0.2)"
+    )
+    ours = subprocess.Popen([sys.executable, "-c", code, STUBBORN, str(tmp_path), str(log)])
+    wait_for(log, "ready")
+    ours.kill()
+    ours.wait()
+    until = time.monotonic() + 30
+    while alive(str(tmp_path)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive(str(tmp_path))
+
+
+def test_a_recording_that_grows_too_large_is_stopped(tmp_path: Path) -> None:
+    started = time.monotonic()
+    ended = run_supervised(
+        [sys.executable, "-c", POLITE, str(tmp_path / "report")],
+        log=tmp_path / "log",
+        too_large=lambda: time.monotonic() - started > 1.0,
+    )
+    assert ended.too_large
+
+
+def test_secrets_do_not_get_into_files() -> None:
+    kept = without_secrets(
+        {
+            "HF_TOKEN": "abc",
+            "AWS_SECRET_ACCESS_KEY": "abc",
+            "MY_PASSWORD": "abc",
+            "URL": "https://me:pass@host/x",
+            "X": "hf_abcdefghijklmnop",
+            "PATH": "/usr/bin",
+            "CUDA_VISIBLE_DEVICES": "0",
+        }
+    )
+    assert {name for name, value in kept.items() if value != REMOVED} == {"PATH", "CUDA_VISIBLE_DEVICES"}
+    assert clean_argv(["run", "--token", "abc", "--api-key=abc", "--lr=3", "hf_abcdefghijklmnop", "model"]) == [
+        "run",
+        "--token",
+        REMOVED,
+        f"--api-key={REMOVED}",
+        "--lr=3",
+        REMOVED,
+        "model",
+    ]
