@@ -1,0 +1,183 @@
+"""The rules by which sampled counters become values of regions, one by one, on timelines made for the purpose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.regions.columns import (
+    UNKNOWN,
+    Action,
+    CounterSet,
+    LaunchConfig,
+    MetricInfo,
+    Process,
+    Ranges,
+    Timeline,
+    Work,
+)
+from llm_perf_opt.regions.model import NCUProfileRegionReport
+
+INFO = {
+    "bytes.sum": MetricInfo("byte", "sum"),
+    "peak.max": MetricInfo("", "max"),
+    "busy.pct": MetricInfo("%", "mean"),
+    "gpu__time_duration.sum": MetricInfo("ns", "sum"),
+}
+
+
+def ints(values: list[int], dtype: type = np.int32) -> np.ndarray:
+    return np.array(values, dtype=dtype)
+
+
+def timeline(
+    ranges: list[tuple[str, int, int]],
+    kernels: list[tuple[str, int, int]],
+    *,
+    processes: int = 1,
+    domains: dict[str, str] | None = None,
+    start_end: tuple[str, ...] = (),
+    graphs: list[tuple[int, int]] = [],  # noqa: B006 - never changed
+) -> Timeline:
+    """Ranges (name, start, end) and kernels (name, launch, duration), the same in every process."""
+    strings = [*sorted({name for name, *_ in (*ranges, *kernels)}), "graph"]
+    of_domain = domains or {}
+    names = ["", *sorted(set(of_domain.values()))]
+
+    def work(rows: list[tuple[str, int, int]]) -> Work:
+        count = len(rows) * processes
+        everyone = [p for p in range(processes) for _ in rows]
+        grid = np.ones((count, 3), dtype=np.int32)
+        name = ints([strings.index(n) for n, *_ in rows] * processes)
+        return Work(
+            start=ints([launch + 1 for _, launch, _ in rows] * processes, np.int64),
+            end=ints([launch + 1 + time for _, launch, time in rows] * processes, np.int64),
+            process=ints(everyone),
+            device=ints([0] * count),
+            name=name,
+            host_time=ints([launch for _, launch, _ in rows] * processes, np.int64),
+            thread=ints(everyone),
+            graph_node=ints([UNKNOWN] * count),
+            config=LaunchConfig(name, name, grid, grid, ints([0] * count)),
+        )
+
+    return Timeline(
+        source="run.sqlite",
+        kind="nsys-sqlite",
+        strings=strings,
+        domains=names,
+        processes=[Process(pid=7 + p) for p in range(processes)],
+        threads=list(range(processes)),
+        kernels=work(kernels),
+        copies=Work.empty(),
+        graphs=work([("graph", launch, time) for launch, time in graphs]),
+        ranges=Ranges(
+            start=ints([s for _, s, _ in ranges] * processes, np.int64),
+            end=ints([e for _, _, e in ranges] * processes, np.int64),
+            process=ints([p for p in range(processes) for _ in ranges]),
+            thread=ints([p for p in range(processes) for _ in ranges]),
+            domain=ints([names.index(of_domain.get(n, "")) for n, *_ in ranges] * processes),
+            name=ints([strings.index(n) for n, *_ in ranges] * processes),
+            start_end=np.array([n in start_end for n, *_ in ranges] * processes),
+        ),
+    )
+
+
+def result(stack: dict[str, list[str]], kind: str = "kernel", name: str = "k", **metrics: float) -> Action:
+    renamed = {"gpu__time_duration.sum" if k == "time" else k.replace("_", "."): v for k, v in metrics.items()}
+    one = (1, 1, 1)
+    return Action(kind, name, name, name, name, one, one, push_pop=stack, metrics=renamed)
+
+
+def joined(recording: Timeline, *actions: Action, aggregate: bool = True) -> NCUProfileRegionReport:
+    counters = CounterSet("counters.ncu-rep", "ncu-rep", list(actions), INFO)
+    return build_report([recording, counters], ReportOptions(aggregate=aggregate))
+
+
+def metric(report: NCUProfileRegionReport, key: str, name: str = "bytes.sum", scope: str = "aggregate"):
+    return {r.key: r for r in report.scope(scope).regions}[key].inclusive.metrics.get(name)
+
+
+def test_a_sample_from_another_region_is_not_called_measured() -> None:
+    recording = timeline([("layer0", 0, 100), ("layer1", 200, 300)], [("k", 10, 5), ("k", 210, 5)])
+    report = joined(recording, result({"": ["layer0"]}, bytes_sum=5.0))
+    here, there = metric(report, "layer0"), metric(report, "layer1")
+    assert (here.value, here.source, here.spread) == (5, "kernel replay", 0)
+    assert (there.value, there.source, there.spread) == (5, "extrapolated", None)
+
+
+def test_maxima_stay_maxima_and_percentages_are_weighted_by_time() -> None:
+    recording = timeline([("A", 0, 5000)], [("k", 10, 10), ("k", 100, 1000)])
+    samples = [
+        result({"": ["A"]}, peak_max=1.0, busy_pct=10.0, time=10.0),
+        result({"": ["A"]}, peak_max=99.0, busy_pct=90.0, time=1000.0),
+    ]
+    report = joined(recording, *samples)
+    assert metric(report, "A", "peak.max").value == 99
+    assert metric(report, "A", "busy.pct").value == pytest.approx((10 * 10 + 90 * 1000) / 1010)
+
+
+def test_range_results_are_scaled_to_the_instances_of_a_scope() -> None:
+    recording = timeline([("A", 0, 1000)], [("k", 10, 5)], processes=2)
+    report = joined(recording, *(result({"": ["A"]}, "range", bytes_sum=v) for v in (5.0, 7.0)))
+    assert metric(report, "A").value == 12
+    assert metric(report, "A").source == "range replay"
+    for scope in ("process:7", "process:8"):
+        assert metric(report, "A", scope=scope).value == 6
+        assert metric(report, "A", scope=scope).source == "extrapolated"
+
+
+def test_more_range_results_than_instances_do_not_add_up_to_more_work() -> None:
+    recording = timeline([("A", 0, 1000)], [("k", 10, 5)])
+    report = joined(recording, *(result({"": ["A"]}, "range", bytes_sum=5.0) for _ in range(3)))
+    assert metric(report, "A").value == 5
+
+
+def test_a_range_result_is_credited_to_the_range_it_measured_only() -> None:
+    ranges = [("main", 0, 9000), ("prefill", 100, 200)]
+    recording = timeline(ranges, [("k", 110, 5), ("k", 5000, 5)], domains={"prefill": "LLM"})
+    one = result({"LLM": ["prefill"], "": ["main"]}, "range", bytes_sum=5.0)
+    one.kernels_inside = 1
+    report = joined(recording, one)
+    assert metric(report, "LLM@prefill").value == 5
+    assert metric(report, "main") is None
+
+
+def test_a_whole_graph_is_a_part_of_its_region_not_all_of_it() -> None:
+    recording = timeline([("step", 0, 1000)], [("k", 10, 50)], graphs=[(100, 50), (300, 50)])
+    report = joined(recording, result({"": ["step"]}, bytes_sum=1000.0), result({"": ["step"]}, "graph", bytes_sum=5.0))
+    assert metric(report, "step").value == 1000 + 2 * 5
+
+
+def test_results_that_fit_nothing_are_counted_and_named() -> None:
+    recording = timeline([("A", 0, 1000)], [("k", 10, 5)])
+    report = joined(recording, result({"": ["other"]}, "range", bytes_sum=5.0))
+    assert "COUNTERS_WITHOUT_LAUNCH" in {d.code for d in report.diagnostics}
+    assert report.coverage is not None
+    assert report.coverage.unmatched_results == ["range result of other"]
+
+
+def test_start_end_regions_have_counters_too() -> None:
+    recording = timeline([("request", 0, 1000)], [("k", 10, 5)], start_end=("request",))
+    sample = result({}, bytes_sum=5.0)
+    sample.start_end = {"": ["request"]}
+    assert metric(joined(recording, sample), "request (start/end)").value == 5
+
+
+def test_leaving_out_the_aggregate_changes_nothing_else() -> None:
+    recording = timeline([("A", 0, 1000)], [("k", 10, 5), ("other", 20, 5)], processes=2)
+    sample = result({"": ["A"]}, bytes_sum=5.0)
+    with_it, without = joined(recording, sample), joined(recording, sample, aggregate=False)
+    assert with_it.coverage == without.coverage
+    assert [d.code for d in with_it.diagnostics] == [d.code for d in without.diagnostics]
+    assert with_it.scopes[:-1] == without.scopes
+
+
+def test_a_device_is_never_busier_than_the_recording_is_long() -> None:
+    recording = timeline([("A", 0, 1000)], [("k", 10, 900)], processes=2)
+    report = build_report([recording], ReportOptions())
+    totals = report.scope("device:0").totals
+    assert totals.gpu_busy_ns == 900
+    assert totals.span_ns is not None
+    assert totals.gpu_busy_ns <= totals.span_ns
