@@ -49,8 +49,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
 	touch $@
 
-# Capturing on the GPU is not in this version: with and without a GPU, `demo` builds the report from the
-# recording that ships with the package, and says so.
+# There is no built-in model to profile yet: with and without a GPU, `demo` builds the report from the recording
+# that ships with the package, and says so.
 profile: setup
 	@$(BIN)/llm-perf demo --out '$(PROFILE_OUT)'
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from llm_perf_opt.cli import demo, ranges, report
+from llm_perf_opt.cli import demo, profile, ranges, report
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.version import __version__
 
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"llm-perf {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (report, ranges, demo):
+    for verb in (profile, report, ranges, demo):
         name = verb.__name__.rsplit(".", 1)[-1]
         sub = verbs.add_parser(
             name,
@@ -79,7 +79,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in words
+    own = words[: words.index("--")] if "--" in words else words  # the rest belongs to the profiled program
+    as_json = "--json" in own
     if not words:
         build_parser().print_help(sys.stderr)
         return int(ExitCode.BAD_INPUT)

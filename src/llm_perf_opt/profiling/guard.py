@@ -1,11 +1,15 @@
 """A small program that stands between us and a profiler, so that nothing outlives a run.
 
-    python -I guard.py PIPE_FD -- PROFILER ARGUMENTS…
+    python -I guard.py PIPE_FD main|tree -- PROFILER ARGUMENTS…
 
 Profilers start programs that start programs; some leave the process group, and ncu itself is often a
 shell script around the real one. The guard becomes the reaper of all of them. It ends the whole tree
 when it is told to (SIGINT, SIGTERM), when the profiler has ended and something is left over, and when
 the pipe from its parent closes, which it does even if the parent is killed with SIGKILL.
+
+The first, polite signal goes to the profiler alone (`main`: nsys ends its program itself and loses the
+recording when its helpers are signalled too) or to the whole tree (`tree`: ncu is often a shell script
+around the real one, which never hears of a signal to the script).
 
 It is started by path with `-I`, imports nothing of this package, and exits as the profiler did.
 """
@@ -45,8 +49,8 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def signal_tree(number: int) -> None:
-    for pid in descendants(os.getpid()):
+def send(number: int, pids: list[int]) -> None:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
@@ -65,11 +69,13 @@ def reap(main: int) -> int | None:
             status = how
 
 
-def end_tree(main: int, first: int) -> int | None:
+def end_tree(main: int, polite_to_all: bool) -> int | None:
     """Ask, then insist, then force."""
     status = None
-    for number, patience in ((first, POLITE_SECONDS), (signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, TERM_SECONDS)):
-        signal_tree(number)
+    ways = ((signal.SIGINT, POLITE_SECONDS), (signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, TERM_SECONDS))
+    for number, patience in ways:
+        alone = number == signal.SIGINT and not polite_to_all
+        send(number, [main] if alone else descendants(os.getpid()))
         until = time.monotonic() + patience
         while time.monotonic() < until:
             how = reap(main)
@@ -81,7 +87,7 @@ def end_tree(main: int, first: int) -> int | None:
 
 
 def main() -> int:
-    pipe, argv = int(sys.argv[1]), sys.argv[3:]
+    pipe, polite_to_all, argv = int(sys.argv[1]), sys.argv[2] == "tree", sys.argv[4:]
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -102,17 +108,17 @@ def main() -> int:
     while status is None:
         ready, _, _ = select.select([pipe, wake_read], [], [])
         if pipe in ready and not os.read(pipe, 1):
-            status = end_tree(main_pid, signal.SIGINT)
+            status = end_tree(main_pid, polite_to_all)
             break
         if wake_read in ready:
             numbers = set(os.read(wake_read, 4096))
             if numbers & {signal.SIGINT, signal.SIGTERM}:
-                status = end_tree(main_pid, signal.SIGINT)
+                status = end_tree(main_pid, polite_to_all)
                 break
         status = reap(main_pid)
     # What is left when the profiler has gone belongs to nobody.
     if descendants(os.getpid()):
-        signal_tree(signal.SIGKILL)
+        send(signal.SIGKILL, descendants(os.getpid()))
         reap(main_pid)
     if status is None:
         return 137

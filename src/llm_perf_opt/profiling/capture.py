@@ -1,0 +1,210 @@
+"""Takes the recordings of a run: a light timeline first, then counters of a few launches where it says they pay.
+
+Every step is noted in the run directory before it starts and judged by what it left behind, not by its
+exit code. A step that fails does not undo the one before: what was captured stays.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from attrs import Factory, define
+
+from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.profiling.outcome import Finished, Outcome, judge
+from llm_perf_opt.profiling.progress import Progress, ProgressReader
+from llm_perf_opt.profiling.run_directory import RunDirectory, Step
+from llm_perf_opt.profiling.supervise import Ended, run_supervised
+from llm_perf_opt.profiling.vendor.ncu import build_ncu_cmd
+from llm_perf_opt.profiling.vendor.nsys import build_nsys_cmd, build_nsys_export_cmd, build_nsys_stats_cmd
+from llm_perf_opt.profiling.vendor.tools import Tool, library_path_for
+from llm_perf_opt.regions.model import Diagnosis
+
+REDIRECT = Path(__file__).with_name("redirect.py")
+# One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
+DEFAULT_METRICS = (
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_bytes.sum",
+    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
+)
+_EXPORT_TIMEOUT_S = 1800
+_LOG_KEPT = 2 << 20  # of a log, what is looked at for messages
+
+
+@define
+class CounterPlan:
+    """Which launches ncu is to profile."""
+
+    expressions: list[str]  # for --nvtx-include
+    process_scope: bool = False  # ranges count for the whole process: kernels of autograd's thread
+    launches: int = 3  # of each kernel and launch configuration
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    expected: int | None = None  # launches the timeline lets expect
+
+
+@define
+class Captured:
+    """What a step gave."""
+
+    outcome: Outcome
+    ended: Ended
+    file: Path | None = None
+    notes: list[Diagnosis] = Factory(list)
+
+
+def record_timeline(
+    run: RunDirectory, command: list[str], nsys: Tool, *, timeout_s: float | None, graphs: str = "node"
+) -> Captured:
+    """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary."""
+    folder = run.path / "nsys"
+    workload_log = run.path / "workload.log"
+    # nsys prints between the lines of the program, so the program's own output goes elsewhere.
+    redirected = [sys.executable, "-I", str(REDIRECT.resolve()), str(workload_log.resolve()), *command]
+    argv = build_nsys_cmd(folder / "run", redirected, nsys=nsys.path, cuda_graph_trace=graphs)
+    step = run.begin("nsys", argv, "nsys")
+    log = folder / "nsys.log"
+    ended = run_supervised(argv, log=log, environment=_library_path(nsys), timeout_s=timeout_s, interrupt="main")
+    outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
+    if outcome.status == "nothing":
+        return Captured(outcome, ended)
+    sqlite = folder / "run.sqlite"
+    export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", sqlite)
+    step = run.begin("export", export, "nsys")
+    done = _run(export, log, nsys)
+    step.exit_code, step.files = done, _files(folder)
+    step.status = "done" if sqlite.exists() else "nothing"
+    run.save()
+    if sqlite.exists():
+        _write_summary(run, nsys, sqlite)
+    return Captured(outcome, ended, sqlite if sqlite.exists() else None)
+
+
+def record_counters(
+    run: RunDirectory,
+    command: list[str],
+    ncu: Tool,
+    plan: CounterPlan,
+    *,
+    timeout_s: float | None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Captured:
+    """Counters of the planned launches: `ncu/run.ncu-rep`."""
+    folder = run.path / "ncu"
+    log, workload_log = folder / "ncu.log", folder / "workload.log"
+    argv = build_ncu_cmd(
+        folder / "run",
+        command,
+        ncu=ncu.path,
+        nvtx_expr=plan.expressions,
+        metrics=plan.metrics,
+        # Without the mangled name all templates of a function count as one kernel, and most are never sampled.
+        filter_mode="per-launch-config",
+        kernel_name_base="mangled",
+        launch_count=plan.launches,
+        nvtx_push_pop_scope="process" if plan.process_scope else None,
+        extra_args=("--log-file", str(log)),
+    )
+    step = run.begin("ncu", argv, "ncu")
+    reader = ProgressReader(total=plan.expected)
+
+    def follow(line: str) -> None:
+        if (state := reader.feed(line)) is not None:
+            progress(state)
+
+    ended = run_supervised(argv, log=workload_log, timeout_s=timeout_s, follow={log: follow})
+    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log)
+    report = folder / "run.ncu-rep"
+    return Captured(outcome, ended, report if outcome.status != "nothing" and report.exists() else None)
+
+
+def worst(outcomes: list[Outcome]) -> ExitCode:
+    """The exit code of a run from those of its steps: the first that is not 0."""
+    return next((o.exit_code for o in outcomes if o.exit_code != ExitCode.DONE), ExitCode.DONE)
+
+
+def _judge(
+    run: RunDirectory, step: Step, tool: str, argv: list[str], ended: Ended, log: Path, workload_log: Path
+) -> Outcome:
+    folder = log.parent
+    code = ended.exit_code
+    finished = Finished(
+        tool="ncu" if tool == "ncu" else "nsys",
+        argv=argv,
+        exit_code=-(code - 128) if code > 128 else code,
+        output=_tail(log),
+        workload_output=_tail(workload_log),
+        files=_files(folder),
+        timed_out=ended.timed_out,
+        interrupted=ended.interrupted,
+    )
+    outcome = judge(finished)
+    step.status, step.exit_code, step.seconds = outcome.status, code, round(ended.seconds, 2)
+    step.files, step.diagnostics = _files(folder), outcome.diagnoses
+    run.save()
+    return outcome
+
+
+def _files(folder: Path) -> dict[str, int]:
+    return {p.name: p.stat().st_size for p in sorted(folder.iterdir()) if p.is_file()}
+
+
+def _tail(path: Path) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _LOG_KEPT, 0))
+        return file.read().replace(b"\r", b"\n").decode("utf-8", "replace")
+
+
+def _library_path(nsys: Tool) -> dict[str, str]:
+    extra = library_path_for(nsys.path)
+    if extra is None:
+        return {}
+    return {"LD_LIBRARY_PATH": os.pathsep.join(p for p in (extra, os.environ.get("LD_LIBRARY_PATH", "")) if p)}
+
+
+def _run(argv: list[str], log: Path, nsys: Tool) -> int | None:
+    try:
+        with log.open("ab") as output:
+            return subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **_library_path(nsys)},
+                timeout=_EXPORT_TIMEOUT_S,
+                check=False,
+            ).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _write_summary(run: RunDirectory, nsys: Tool, sqlite: Path) -> None:
+    """nsys's own kernel summary; its absence loses nothing, so a failure is only noted."""
+    argv = build_nsys_stats_cmd(nsys.path, sqlite)
+    step = run.begin("stats", argv, "nsys")
+    target = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
+    with target.open("wb") as output:
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **_library_path(nsys)},
+                timeout=_EXPORT_TIMEOUT_S,
+                check=False,
+            )
+            step.exit_code = done.returncode
+        except (OSError, subprocess.TimeoutExpired):
+            step.exit_code = None
+    step.status = "done" if target.stat().st_size else "nothing"
+    if not target.stat().st_size:
+        target.unlink()
+    run.save()

@@ -1,0 +1,242 @@
+"""`llm-perf profile` from end to end, with tools that say and leave what the real ones did on an H200.
+
+The fakes run the program they are given, print a real transcript, and write a real recording: formats are
+never invented. What they cannot show (permissions, real counters) was seen on the GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import llm_perf_opt
+from llm_perf_opt.cli.main import main
+
+HERE = Path(__file__).parent
+TRANSCRIPTS = json.loads((HERE / "transcripts" / "ncu-nsys-2025.3.1-h200.json").read_text(encoding="utf-8"))
+TIMELINE = HERE / "recordings" / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz"
+COUNTERS = HERE / "recordings" / "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz"
+
+FAKE = """#!{python}
+import json, lzma, os, pathlib, signal, subprocess, sys
+T = json.loads(pathlib.Path({transcripts!r}).read_text(encoding="utf-8"))
+argv = sys.argv[1:]
+tool = {tool!r}
+def say(name):
+    print(T[name]["stdout"]); print(T[name]["stderr"], file=sys.stderr); return T[name]["exit"]
+if argv == ["--version"]:
+    sys.exit(say(tool + "-version"))
+out = argv[argv.index("-o") + 1] if "-o" in argv else None
+if argv[0] == "export":
+    pathlib.Path(out).write_bytes(lzma.decompress(pathlib.Path({timeline!r}).read_bytes())); sys.exit(0)
+if argv[0] == "stats":
+    print("Time (%),Total Time (ns)"); sys.exit(0)
+scenario = os.environ.get("FAKE_" + tool.upper(), tool + "-ok")
+log = open(argv[argv.index("--log-file") + 1], "w") if "--log-file" in argv else None
+if log: sys.stdout = log
+work = argv[argv.index("--") + 1:] if "--" in argv else argv[argv.index({python!r}):]
+stopped = False
+child = subprocess.Popen(work)
+def stop(*_):
+    global stopped
+    stopped = True
+    child.kill()
+signal.signal(signal.SIGINT, stop)
+code = child.wait()
+if scenario.endswith("-ok"):
+    if tool == "ncu":
+        pathlib.Path(out + ".ncu-rep").write_bytes(lzma.decompress(pathlib.Path({counters!r}).read_bytes()))
+        say("ncu-ok-kernel")
+    else:
+        pathlib.Path(out + ".nsys-rep").write_bytes(bytes(80000)); say("nsys-ok")
+    sys.exit(130 if stopped else code)
+sys.exit(say(scenario))
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Fake nsys and ncu, found through the environment; the working folder is empty."""
+    for tool in ("nsys", "ncu"):
+        program = tmp_path / tool
+        text = FAKE.format(
+            python=sys.executable,
+            transcripts=str(HERE / "transcripts" / "ncu-nsys-2025.3.1-h200.json"),
+            tool=tool,
+            timeline=str(TIMELINE),
+            counters=str(COUNTERS),
+        )
+        program.write_text(text, encoding="utf-8")
+        program.chmod(0o755)
+        monkeypatch.setenv(f"LLM_PERF_{tool.upper()}", str(program))
+    (tmp_path / "desk").mkdir()
+    monkeypatch.chdir(tmp_path / "desk")
+    return tmp_path
+
+
+WORK = [sys.executable, "-c", "print('hello from the program')"]
+
+
+def profile(*options: str, work: list[str] = WORK) -> int:
+    return main(["profile", "--out", "run", *options, "--", *work])
+
+
+def manifest() -> dict[str, object]:
+    content: dict[str, object] = json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))
+    return content
+
+
+def test_one_command_gives_a_timeline_counters_and_one_report(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdefghij")
+    assert profile() == 0
+    report = llm_perf_opt.load("run")
+    assert report.coverage is not None
+    assert report.coverage.signatures_matched == report.coverage.signatures
+    steps = {s["name"]: s for s in manifest()["steps"]}  # type: ignore[attr-defined]
+    assert [steps[n]["status"] for n in ("nsys", "export", "ncu")] == ["captured", "done", "captured"]
+    assert manifest()["state"] == "done"
+    assert "--nvtx-include LLM@prefill/ --nvtx-include LLM@decode/" in Path("run/ncu/cmd.txt").read_text()
+    assert Path("run/workload.log").read_text() == "hello from the program\n"
+    assert "hello from the program" not in Path("run/nsys/nsys.log").read_text()
+    expected = {"env.json", "report.md", "report.html", "kernels.md"}
+    assert expected <= {p.name for p in Path("run").iterdir()}
+    assert Path("run/ncu/regions/report.json").exists()
+    for file in Path("run").rglob("*"):
+        if file.is_file():
+            assert b"hf_0123456789abcdefghij" not in file.read_bytes(), file
+
+
+def test_patterns_decide_what_ncu_is_asked_for(tools: Path) -> None:
+    assert profile("--include", "decode_step") == 0
+    assert "--nvtx-include LLM@decode_step/" in Path("run/ncu/cmd.txt").read_text()
+    assert "prefill" not in Path("run/ncu/cmd.txt").read_text()
+
+
+def test_a_pattern_with_a_typo_costs_no_counter_run(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile("--include", "decode_stepp") == 0
+    assert not Path("run/ncu/cmd.txt").exists()
+    shown = capsys.readouterr().out
+    assert "exists: LLM@decode/decode_step" in shown.splitlines()[0]
+
+
+def test_the_timeline_alone(tools: Path) -> None:
+    assert profile("--no-counters") == 0
+    assert not list(Path("run/ncu").glob("*.ncu-rep"))
+    assert llm_perf_opt.load("run").coverage is None
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code", "words"),
+    [
+        ("nsys-ok-no-libdw", 3, "libdw"),
+        ("nsys-capture-range-never", 5, "made no report"),
+        ("nsys-disk-full", 5, "space"),
+    ],
+)
+def test_a_timeline_that_was_not_recorded_is_explained(
+    tools: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    scenario: str,
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS", scenario)
+    assert profile() == code
+    assert words in capsys.readouterr().err
+    assert manifest()["state"] == "failed"
+    assert not Path("run/ncu/cmd.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code"), [("ncu-missing-slash", 5), ("ncu-range-transformer", 5), ("ncu-file-exists", 2)]
+)
+def test_a_failed_counter_run_keeps_the_timeline_s_report(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, scenario: str, code: int
+) -> None:
+    monkeypatch.setenv("FAKE_NCU", scenario)
+    assert profile() == code
+    assert llm_perf_opt.load("run").scope("aggregate").totals.kernel_count == 9022
+    assert manifest()["state"] == "failed"
+
+
+def test_a_program_that_fails_is_told_apart_from_a_profiler_that_fails(
+    tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert profile("--no-counters", work=[sys.executable, "-c", "raise SystemExit(3)"]) == 4
+    assert "error code 3" in capsys.readouterr().err
+    assert (Path("run") / "report.json").exists()
+
+
+def test_mistakes_before_anything_runs(
+    tools: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["profile"]) == 2
+    assert "after --" in capsys.readouterr().err
+    assert main(["profile", "--", "no-such-program"]) == 2
+    assert "no program 'no-such-program'" in capsys.readouterr().err
+    Path("run").mkdir()
+    Path("run/mine.txt").write_text("precious")
+    assert profile() == 2
+    assert "not empty" in capsys.readouterr().err
+    monkeypatch.setenv("LLM_PERF_NSYS", str(tools / "gone"))
+    assert main(["profile", "--", *WORK]) == 3
+    assert "nsys" in capsys.readouterr().err
+
+
+def test_two_runs_of_the_same_second_have_folders_of_their_own(tools: Path) -> None:
+    for _ in range(2):
+        assert main(["profile", "--no-counters", "--json", "--", *WORK]) == 0
+    assert len(list(Path("tmp/profile-output").iterdir())) == 2
+
+
+def test_a_hanging_program_is_stopped_and_its_timeline_kept(tools: Path) -> None:
+    assert profile("--timeout", "2", work=[sys.executable, "-c", "import time; time.sleep(600)"]) == 124
+    assert llm_perf_opt.load("run").scope("aggregate").totals.kernel_count == 9022
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_opens_and_leaves_no_process(tools: Path, number: signal.Signals) -> None:
+    mark = str(tools)
+    code = "from llm_perf_opt.cli.main import entry; entry()"
+    hang = [sys.executable, "-c", "import sys, time; print('up', flush=True); time.sleep(600)", mark]
+    ours = subprocess.Popen(
+        [sys.executable, "-c", code, "profile", "--no-counters", "--out", "run", "--", *hang],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "LLM_PERF_GRACE_S": "5"},
+    )
+    until = time.monotonic() + 30
+    while not Path("run/workload.log").exists() or "up" not in Path("run/workload.log").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    ours.send_signal(number)
+    code_of_ours = ours.wait(60)
+    if number != signal.SIGKILL:
+        assert code_of_ours == 130
+        assert manifest()["state"] == "interrupted"
+        assert main(["report", "run", "--json"]) == 0
+    assert manifest()["steps"]
+    until = time.monotonic() + 30
+    while _alive(mark) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not _alive(mark)
+
+
+def _alive(mark: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mark.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                    found.append(entry.name)
+            except OSError:
+                continue
+    return found
