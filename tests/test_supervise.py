@@ -116,6 +116,28 @@ def test_an_interrupt_ends_the_tree_and_keeps_the_report(tmp_path: Path, number:
     assert not alive(str(report))
 
 
+def test_the_program_is_interrupted_before_its_profiler(tmp_path: Path) -> None:
+    """nsys keeps the kernels only if the program ends by itself."""
+    profiler = """
+import pathlib, signal, subprocess, sys
+signal.signal(signal.SIGINT, lambda *_: pathlib.Path(sys.argv[1], "profiler interrupted").touch())
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[1], "pid").write_text(str(child.pid))
+print("ready", flush=True)
+child.wait()
+pathlib.Path(sys.argv[1], "report").write_text("whole")
+"""
+    ended = run_supervised(
+        [sys.executable, "-c", profiler, str(tmp_path)],
+        log=tmp_path / "log",
+        timeout_s=1.5,
+        program_pid=tmp_path / "pid",
+    )
+    assert ended.timed_out
+    assert (tmp_path / "report").read_text() == "whole"
+    assert not (tmp_path / "profiler interrupted").exists()
+
+
 def test_our_own_death_ends_the_tree_too(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (

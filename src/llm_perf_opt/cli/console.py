@@ -31,11 +31,6 @@ def console() -> Console:
     return PipeConsole(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL, highlight=False)
 
 
-class _Silent:
-    def begin(self, source: str, total: int | None) -> Callable[[int], None]:
-        return lambda rows: None
-
-
 class _Bar:
     """A bar per input, on standard error."""
 
@@ -55,7 +50,9 @@ class _Bar:
 def reading(quiet: bool) -> Iterator[Observer]:
     """Shows what is being read, where somebody is looking."""
     if quiet or not sys.stderr.isatty():
-        yield _Silent()
+        from llm_perf_opt.readers.open import Silent
+
+        yield Silent()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

@@ -65,11 +65,13 @@ def record_timeline(
     folder = run.path / "nsys"
     workload_log = run.path / "workload.log"
     # nsys prints between the lines of the program, so the program's own output goes elsewhere.
-    redirected = [sys.executable, "-I", str(REDIRECT.resolve()), str(workload_log.resolve()), *command]
-    argv = build_nsys_cmd(folder / "run", redirected, nsys=nsys.path, cuda_graph_trace=graphs)
+    program_pid = (folder / ".program.pid").resolve()
+    shim = [sys.executable, "-I", str(REDIRECT.resolve()), str(workload_log.resolve()), str(program_pid)]
+    argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, cuda_graph_trace=graphs)
     step = run.begin("nsys", argv, "nsys")
     log = folder / "nsys.log"
-    ended = run_supervised(argv, log=log, environment=_library_path(nsys), timeout_s=timeout_s, interrupt="main")
+    ended = run_supervised(argv, log=log, environment=_library_path(nsys), timeout_s=timeout_s, program_pid=program_pid)
+    program_pid.unlink(missing_ok=True)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
     if outcome.status == "nothing":
         return Captured(outcome, ended)

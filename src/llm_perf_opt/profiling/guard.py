@@ -1,15 +1,16 @@
 """A small program that stands between us and a profiler, so that nothing outlives a run.
 
-    python -I guard.py PIPE_FD main|tree -- PROFILER ARGUMENTS…
+    python -I guard.py PIPE_FD tree|PID_FILE -- PROFILER ARGUMENTS…
 
 Profilers start programs that start programs; some leave the process group, and ncu itself is often a
 shell script around the real one. The guard becomes the reaper of all of them. It ends the whole tree
 when it is told to (SIGINT, SIGTERM), when the profiler has ended and something is left over, and when
 the pipe from its parent closes, which it does even if the parent is killed with SIGKILL.
 
-The first, polite signal goes to the profiler alone (`main`: nsys ends its program itself and loses the
-recording when its helpers are signalled too) or to the whole tree (`tree`: ncu is often a shell script
-around the real one, which never hears of a signal to the script).
+The first, polite signal goes to the whole tree (`tree`: ncu is often a shell script around the real one,
+which never hears of a signal to the script), or to the program whose process id is in PID_FILE and then
+to the profiler alone: nsys keeps the kernels only if the program ends by itself, keeps the rest if it is
+interrupted itself, and loses everything when its helpers are signalled too.
 
 It is started by path with `-I`, imports nothing of this package, and exits as the profiler did.
 """
@@ -23,6 +24,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 # Profilers write their report after an interrupt: that is worth waiting for.
@@ -69,13 +71,32 @@ def reap(main: int) -> int | None:
             status = how
 
 
-def end_tree(main: int, polite_to_all: bool) -> int | None:
+def program_of(pid_file: str) -> list[int]:
+    """The profiled program and what it started; nothing where it has not begun or is gone."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(Path(pid_file).read_text(encoding="ascii"))
+        if pid in descendants(os.getpid()):
+            return [pid, *descendants(pid)]
+    return []
+
+
+def end_tree(main: int, whom: str) -> int | None:
     """Ask, then insist, then force."""
     status = None
-    ways = ((signal.SIGINT, POLITE_SECONDS), (signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, TERM_SECONDS))
-    for number, patience in ways:
-        alone = number == signal.SIGINT and not polite_to_all
-        send(number, [main] if alone else descendants(os.getpid()))
+
+    def everyone() -> list[int]:
+        return descendants(os.getpid())
+
+    ways: list[tuple[int, Callable[[], list[int]], float]] = [(signal.SIGINT, everyone, POLITE_SECONDS)]
+    if whom != "tree":
+        half = POLITE_SECONDS / 2
+        ways = [(signal.SIGINT, lambda: program_of(whom), half), (signal.SIGINT, lambda: [main], half)]
+    ways += [(signal.SIGTERM, everyone, TERM_SECONDS), (signal.SIGKILL, everyone, TERM_SECONDS)]
+    for number, targets, patience in ways:
+        pids = targets()
+        if not pids:
+            continue
+        send(number, pids)
         until = time.monotonic() + patience
         while time.monotonic() < until:
             how = reap(main)
@@ -87,7 +108,7 @@ def end_tree(main: int, polite_to_all: bool) -> int | None:
 
 
 def main() -> int:
-    pipe, polite_to_all, argv = int(sys.argv[1]), sys.argv[2] == "tree", sys.argv[4:]
+    pipe, whom, argv = int(sys.argv[1]), sys.argv[2], sys.argv[4:]
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -108,12 +129,12 @@ def main() -> int:
     while status is None:
         ready, _, _ = select.select([pipe, wake_read], [], [])
         if pipe in ready and not os.read(pipe, 1):
-            status = end_tree(main_pid, polite_to_all)
+            status = end_tree(main_pid, whom)
             break
         if wake_read in ready:
             numbers = set(os.read(wake_read, 4096))
             if numbers & {signal.SIGINT, signal.SIGTERM}:
-                status = end_tree(main_pid, polite_to_all)
+                status = end_tree(main_pid, whom)
                 break
         status = reap(main_pid)
     # What is left when the profiler has gone belongs to nobody.

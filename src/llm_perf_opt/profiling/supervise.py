@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from attrs import define
 
@@ -62,13 +61,14 @@ def run_supervised(
     follow: Mapping[Path, Callable[[str], None]] | None = None,
     too_large: Callable[[], bool] = lambda: False,
     grace_s: float = GRACE_SECONDS,
-    interrupt: Literal["main", "tree"] = "tree",
+    program_pid: Path | None = None,
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`.
 
     `follow`: files to read while it runs (the log among them), each with what to do with a new line.
     `too_large`: asked now and then; True ends the command as an interruption would.
-    `interrupt`: who gets the first, polite signal (see guard.py).
+    `program_pid`: a file with the process id of the profiled program, which is then interrupted before the
+    profiler (see guard.py); otherwise all are interrupted together.
     """
     readers = [_Follower(path, action) for path, action in (follow or {}).items()]
     pipe_read, pipe_write = os.pipe()
@@ -77,7 +77,7 @@ def run_supervised(
     ended = Ended(exit_code=-1, seconds=0.0)
     with interruption.listening(), log.open("ab") as output:
         guard = subprocess.Popen(
-            [sys.executable, "-I", str(GUARD), str(pipe_read), interrupt, "--", *argv],
+            [sys.executable, "-I", str(GUARD), str(pipe_read), str(program_pid or "tree"), "--", *argv],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

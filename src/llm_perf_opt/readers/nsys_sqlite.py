@@ -22,7 +22,7 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.sqlite_columns import ROWID, Column, read_columns, sqlite_uri
+from llm_perf_opt.readers.sqlite_columns import ROWID, Column, quoted, read_columns, sqlite_uri
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
     GraphNodes,
@@ -123,7 +123,7 @@ class _Export:
             # Views are left out on purpose: nsys writes tables, and a view of a stranger's file is code.
             tables = [name for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             schema = {
-                table: {row[1] for row in plain.execute(f"PRAGMA table_info({_quoted(table)})")} for table in tables
+                table: {row[1] for row in plain.execute(f"PRAGMA table_info({quoted(table)})")} for table in tables
             }
         except _DAMAGE as error:
             raise UnreadableInput(
@@ -154,7 +154,7 @@ class _Export:
         """An upper bound of the rows, read from the end of the table."""
         if not self.has(table):
             return 0
-        ((last,),) = self.rows(f"SELECT MAX(rowid) FROM {_quoted(table)}")  # noqa: S608 - a table of the file
+        ((last,),) = self.rows(f"SELECT MAX(rowid) FROM {quoted(table)}")  # noqa: S608 - a table of the file
         # A row takes at least a few bytes: a larger number is not a row count.
         return min(int(last or 0), self.path.stat().st_size // 8)
 
@@ -620,10 +620,6 @@ def _refuse_impossible(source: str, table: str, *times: Int64s) -> None:
     for column in times:
         if len(column) and (int(column.min()) <= -(2**61) or int(column.max()) >= 2**61):
             raise _damaged(source, ValueError(f"{table} holds impossible times"))
-
-
-def _quoted(table: str) -> str:
-    return '"' + table.replace('"', '""') + '"'
 
 
 def _refuse_truncated(path: Path, source: str) -> None:

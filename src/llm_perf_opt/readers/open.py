@@ -36,7 +36,9 @@ class Observer(Protocol):
     def begin(self, source: str, total: int | None) -> Progress: ...
 
 
-class _Silent:
+class Silent:
+    """Nobody is looking."""
+
     def begin(self, source: str, total: int | None) -> Progress:
         return lambda rows: None
 
@@ -46,7 +48,7 @@ def read_recording(
 ) -> Recording:
     """Read one file, whatever it is. `launch_config`: read a timeline so that counters can be joined."""
     source = source or path.name
-    watch: Observer = observer or _Silent()
+    watch: Observer = observer or Silent()
     _refuse_what_is_no_file(path, source)
     with contextlib.ExitStack() as stack:
         try:

@@ -86,8 +86,8 @@ def _read_slowly(
     connection: sqlite3.Connection, table: str, columns: Mapping[str, Column], progress: Progress | None
 ) -> dict[str, NDArray[Any]]:
     """The same through SQLite itself. NULL becomes the column's stand-in; other types are refused."""
-    names = ", ".join(ROWID if c.name == ROWID else _quoted(c.name) for c in columns.values())
-    cursor = connection.execute(f"SELECT {names} FROM {_quoted(table)} ORDER BY rowid")  # noqa: S608 - quoted names
+    names = ", ".join(ROWID if c.name == ROWID else quoted(c.name) for c in columns.values())
+    cursor = connection.execute(f"SELECT {names} FROM {quoted(table)} ORDER BY rowid")  # noqa: S608 - quoted names
     parts: list[list[NDArray[Any]]] = [[] for _ in columns]
     while rows := cursor.fetchmany(_CELLS_AT_ONCE):
         for part, column, values in zip(parts, columns.values(), zip(*rows, strict=True), strict=True):
@@ -103,7 +103,8 @@ def _read_slowly(
     }
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -127,7 +128,7 @@ class _Table:
         if found is None:
             raise sqlite3.DatabaseError(f"no such table: {table}")
         root, sql = found
-        info = connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
+        info = connection.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
         keys = [name for _, name, kind, _, _, key, _ in info if key]
         # "WITHOUT ROWID" tables are trees of another kind; hidden columns are computed, not stored.
         if "WITHOUT" in str(sql).upper() or any(row[6] for row in info) or len(keys) > 1:

@@ -241,7 +241,11 @@ class _Attributor:
             candidates = np.flatnonzero((column.time != UNKNOWN) & (regions == ROOT) & (stranger | ~open_somewhere))
             for process, part in group_by(column.process[candidates]):
                 members = candidates[part]
-                stacks = self._stacks_of_process(domain, process)
+                owners = np.unique(ranges.thread[self.push_pop[ranges.process[self.push_pop] == process]])
+                if len(owners) == 1:
+                    # The only thread with ranges has nobody to be adopted by.
+                    members = members[column.thread[members] != owners[0]]
+                stacks = self._stacks_of_process(domain, process) if len(members) else None
                 if stacks is None:
                     continue
                 since = column.time[members]

@@ -6,7 +6,7 @@ from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport,
 from llm_perf_opt.report.text import counted, duration, full_label, gpu_time, idle_share, quantity, share, weight
 
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
-_LATE = 1.1  # own GPU work over the GPU work inside the range, above which the range is said to return early
+_LATE = 0.1  # GPU work after the end of the range, as a share of its wall time, above which it returns early
 _REGIONS = 6
 
 
@@ -39,7 +39,7 @@ def _time(region: NCUProfileRegion) -> str:
         return f"{work}." if time is None else f"{duration(time)} of GPU time in {work}."
     inside = region.wall_ns - region.gpu_idle_ns
     text = f"{duration(region.wall_ns)} wall time, GPU working {share(inside, region.wall_ns)} of it ({work})."
-    if region.gpu_busy_ns and region.gpu_busy_ns > _LATE * inside:
+    if region.gpu_busy_ns and region.gpu_busy_ns - inside > _LATE * region.wall_ns:
         # The range launches and returns: idle time inside it says little about the stage.
         return (
             f"{duration(region.wall_ns)} wall time, launches {duration(region.gpu_busy_ns)} of GPU work ({work}) "
