@@ -108,6 +108,14 @@ def _report(directory: RunDirectory, arguments: argparse.Namespace, code: ExitCo
                 json.dumps({"out": str(directory.path), "matched": False, "diagnostics": told, "exit_code": int(code)})
             )
         return int(code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED)
+    stopped = any(d.code in ("TIMED_OUT", "INTERRUPTED") for d in diagnoses)
+    for diagnosis in report.diagnostics:
+        if stopped and diagnosis.code == "NO_KERNELS":
+            diagnosis.message = (
+                "The timeline holds no GPU kernels: nsys had not saved them when the program was stopped, "
+                "and a program that is killed takes them along."
+            )
+            diagnosis.fix = "Let the program end by itself: fewer steps, a shorter input, or a longer --timeout."
     report.diagnostics = [*diagnoses, *report.diagnostics]
     matched = finish(report, directory.path, list(FORMATS), "ncu/regions", arguments)
     return int(code) or matched
