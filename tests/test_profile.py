@@ -127,6 +127,19 @@ def test_a_pattern_with_a_typo_costs_no_counter_run(tools: Path, capsys: pytest.
     assert "exists: LLM@decode/decode_step" in shown.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("processes", "kernel", "waits"),
+    [(1, "ncclAllReduce", False), (2, "gemm", False), (2, "ncclDevKernel_AllReduce", True)],
+)
+def test_collectives_of_several_processes_are_not_replayed(processes: int, kernel: str, waits: bool) -> None:
+    from llm_perf_opt.analysis.build import ReportOptions, build_report
+    from llm_perf_opt.cli.profile import talks_between_processes
+    from test_join_rules import timeline
+
+    recording = timeline([("step", 0, 100)], [(kernel, 10, 5)], processes=processes)
+    assert talks_between_processes(build_report([recording], ReportOptions())) == waits
+
+
 def test_the_timeline_alone(tools: Path) -> None:
     assert profile("--no-counters") == 0
     assert not list(Path("run/ncu").glob("*.ncu-rep"))

@@ -80,8 +80,14 @@ def run(arguments: argparse.Namespace) -> int:
     outcomes = [timeline.outcome]
     stopped = timeline.ended.interrupted or timeline.ended.timed_out
     if timeline.file is not None and ncu is not None and not stopped:
-        plan = plan_counters(make_report([str(timeline.file)], arguments), arguments)
-        if plan is None:
+        seen = make_report([str(timeline.file)], arguments)
+        plan = plan_counters(seen, arguments)
+        if talks_between_processes(seen):
+            say(
+                "counters: skipped, because the processes talk to each other with NCCL: ncu runs kernels one at a time "
+                "over all processes, and collectives would wait for each other for ever. Profile one rank alone for counters."
+            )
+        elif plan is None:
             say("counters: skipped, because no region with kernels was found to profile.")
         else:
             say(f"counters: {ncu} profiles about {plan.expected:,} launches in {len(plan.expressions)} regions …")
@@ -119,6 +125,12 @@ def _report(directory: RunDirectory, arguments: argparse.Namespace, code: ExitCo
     report.diagnostics = [*diagnoses, *report.diagnostics]
     matched = finish(report, directory.path, list(FORMATS), "ncu/regions", arguments)
     return int(code) or matched
+
+
+def talks_between_processes(report: NCUProfileRegionReport) -> bool:
+    """Several processes with collectives: under ncu they would dead-lock."""
+    processes = [scope for scope in report.scopes if scope.scope.startswith("process:")]
+    return len(processes) > 1 and any("nccl" in k.kernel_name.lower() for s in processes for k in s.kernels)
 
 
 def plan_counters(report: NCUProfileRegionReport, arguments: argparse.Namespace) -> CounterPlan | None:

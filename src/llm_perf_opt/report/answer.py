@@ -88,7 +88,9 @@ def _whole(scope: Scope) -> list[str]:
         text += f", {duration(gpu_time(totals))} of GPU time" if totals.gpu_time_ns is not None else ""
         if totals.unattributed_kernel_count:
             outside = share(totals.unattributed_gpu_time_ns, gpu_time(totals))
-            text += f"; {counted(totals.unattributed_kernel_count, 'kernel')} ({outside} of the time) outside every range"
+            text += (
+                f"; {counted(totals.unattributed_kernel_count, 'kernel')} ({outside} of the time) outside every range"
+            )
         sentences.append(text + ".")
     if totals.memory.count:
         sentences.append(
