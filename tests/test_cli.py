@@ -173,6 +173,24 @@ def test_json_output_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "report.html" in summary["files"]
 
 
+def test_a_recording_without_gpu_work_has_unknown_gpu_times_not_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """nsys keeps ranges but no kernels of a program that was killed: that is no idle GPU."""
+    source = make_export(tmp_path / "run.sqlite", [("decode", 0, 1000)], [])
+    assert run("report", source, "--out", tmp_path / "out") == 0
+    region = llm_perf_opt.load(tmp_path / "out").scope("aggregate").regions[0]
+    assert (region.wall_ns, region.gpu_idle_ns, region.gpu_busy_ns, region.inclusive.gpu_time_ns) == (
+        1000,
+        None,
+        None,
+        None,
+    )
+    shown = capsys.readouterr().out
+    assert "what the GPU did is not in the recording" in shown
+    assert "100.0 %" not in shown
+
+
 # -- ranges ------------------------------------------------------------------------------------------
 
 

@@ -41,11 +41,13 @@ class TimelineReport:
     coverage: Coverage | None = None
     attribution: Attribution = field(init=False)
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
+    _saw_gpu: bool = field(init=False)  # the recording has GPU work at all: without, its times are unknown, not 0
     _kept: list[bool] = field(init=False)
     _expressions: list[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.attribution = attribute(self.timeline, self.options.attribution)
+        self._saw_gpu = any(len(w) for w in (self.timeline.kernels, self.timeline.copies, self.timeline.graphs))
         table = self.attribution.table
         self._kept = kept_regions(table, self.region_filter)
         self._expressions = ncu_expressions(table)
@@ -139,14 +141,16 @@ class TimelineReport:
             range_kind="start_end" if table.start_end[number] else "push_pop",
             # A region known only through a graph's capture has no host-side range to measure.
             wall_ns=int(rolled.wall[number]) if has_ranges else None,
-            gpu_busy_ns=int(rolled.busy[number]),
-            gpu_idle_ns=int(rolled.idle[number]) if has_ranges else None,
+            gpu_busy_ns=int(rolled.busy[number]) if self._saw_gpu else None,
+            gpu_idle_ns=int(rolled.idle[number]) if has_ranges and self._saw_gpu else None,
             adopted_kernels=int(rolled.adopted[number]),
             graph_kernels=int(rolled.graph_kernels[number]),
             nvtx_include=self._expressions[number],
             kernels=self._kernel_records(*rows) if rows else [],
             selection=self.region_filter.as_json(),
         )
+        if not self._saw_gpu:
+            region.inclusive.gpu_time_ns = region.exclusive.gpu_time_ns = None
         if metrics is not None:
             region.inclusive.metrics = metrics.inclusive
             region.exclusive.metrics = metrics.exclusive
@@ -161,7 +165,7 @@ class TimelineReport:
         copies, graphs = part.selection.copies, part.selection.graphs
         sizes = timeline.copies.bytes
         return ScopeTotals(
-            gpu_time_ns=int((kernels.end[chosen] - kernels.start[chosen]).sum()),
+            gpu_time_ns=int((kernels.end[chosen] - kernels.start[chosen]).sum()) if self._saw_gpu else None,
             kernel_count=len(chosen),
             unattributed_kernel_count=len(outside),
             unattributed_gpu_time_ns=int((kernels.end[outside] - kernels.start[outside]).sum()),
@@ -175,7 +179,7 @@ class TimelineReport:
                 time_ns=int((timeline.copies.end[copies] - timeline.copies.start[copies]).sum()),
                 bytes=int(sizes[copies].sum()) if sizes is not None else 0,
             ),
-            gpu_busy_ns=rolled.scope_busy,
+            gpu_busy_ns=rolled.scope_busy if self._saw_gpu else None,
             span_ns=self._span(part),
         )
 

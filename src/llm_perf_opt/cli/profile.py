@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         elif plan is None:
             say("counters: skipped, because no region with kernels was found to profile.")
         else:
-            say(f"counters: {ncu} profiles about {plan.expected:,} launches in {len(plan.expressions)} regions …")
+            say(f"counters: {ncu} profiles at least {plan.expected:,} launches in {len(plan.expressions)} regions …")
             counters = record_counters(
                 directory, arguments.command, ncu, plan, timeout_s=arguments.timeout, progress=say.progress
             )
@@ -161,10 +161,12 @@ class _Speaker:
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._live = sys.stderr.isatty() and not quiet
+        self._unfinished_line = False
 
     def __call__(self, text: str) -> None:
         if not self._quiet:
-            print(text, file=sys.stderr)
+            print(f"\n{text}" if self._unfinished_line else text, file=sys.stderr)
+            self._unfinished_line = False
 
     def step(self, captured: Captured) -> None:
         from llm_perf_opt.regions.names import visible
@@ -177,5 +179,5 @@ class _Speaker:
 
     def progress(self, state: Progress) -> None:
         if self._live:
-            total = f" of about {state.total:,}" if state.total else ""
-            print(f"\r  {state.kernels_done:,}{total} launches profiled ", end="", file=sys.stderr, flush=True)
+            print(f"\r  {state.kernels_done:,} launches profiled ", end="", file=sys.stderr, flush=True)
+            self._unfinished_line = True

@@ -46,7 +46,7 @@ class CounterPlan:
     process_scope: bool = False  # ranges count for the whole process: kernels of autograd's thread
     launches: int = 3  # of each kernel and launch configuration
     metrics: tuple[str, ...] = DEFAULT_METRICS
-    expected: int | None = None  # launches the timeline lets expect
+    expected: int = 0  # the least number of launches the timeline lets expect
 
 
 @define
@@ -115,7 +115,7 @@ def record_counters(
         extra_args=("--log-file", str(log)),
     )
     step = run.begin("ncu", argv, "ncu")
-    reader = ProgressReader(total=plan.expected)
+    reader = ProgressReader()  # the plan knows only the least number of launches, which is no total
 
     def follow(line: str) -> None:
         if (state := reader.feed(line)) is not None:

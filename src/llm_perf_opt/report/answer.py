@@ -36,6 +36,8 @@ def _time(region: NCUProfileRegion) -> str:
     idle = idle_share(region)
     if idle is None or region.wall_ns is None or region.gpu_idle_ns is None:
         time = gpu_time(region.inclusive)
+        if region.wall_ns is not None and time is None:
+            return f"{duration(region.wall_ns)} wall time; what the GPU did is not in the recording."
         return f"{work}." if time is None else f"{duration(time)} of GPU time in {work}."
     inside = region.wall_ns - region.gpu_idle_ns
     text = f"{duration(region.wall_ns)} wall time, GPU working {share(inside, region.wall_ns)} of it ({work})."
