@@ -3,6 +3,9 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+TORCH_STAMP := $(VENV)/.stamp-torch
+# What models run on. One exact version: a range would let pip fetch another build, gigabytes of it.
+TORCH ?= torch==2.13.0
 # Where `make profile` writes its report.
 PROFILE_OUT ?= tmp/profile-output/demo
 # Workers of the test run.
@@ -49,12 +52,19 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
 	touch $@
 
+# Only models need torch: `make profile` where there is a GPU, and the tests.
+$(TORCH_STAMP): $(STAMP)
+	@$(BIN)/python -c 'import torch, transformers' >/dev/null 2>&1 \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch]'
+	@touch $@
+
 # There is no built-in model to profile yet: with and without a GPU, `demo` builds the report from the recording
 # that ships with the package, and says so.
 profile: setup
 	@$(BIN)/llm-perf demo --out '$(PROFILE_OUT)'
 
-test: lint
+test: lint $(TORCH_STAMP)
 	$(BIN)/python -m pytest -n $(JOBS)
 
 lint: setup
