@@ -7,8 +7,9 @@ from the samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from attrs import evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
+from llm_perf_opt.regions.detail import TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
 from llm_perf_opt.regions.model import SCHEMA_VERSION, Diagnosis, NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
@@ -40,6 +43,7 @@ def build_report(
     kernel_filter = NameFilter.of(options.kernel_include, options.kernel_exclude)
     diagnostics = [d for r in recordings for d in r.diagnostics]
     coverage = None
+    detail: Callable[[Collection[str]], TimelineDetail] | None = None
     if timelines:
         if len({t.kind for t in timelines}) > 1:
             diagnostics.append(
@@ -57,6 +61,7 @@ def build_report(
         kernel_names = {builder.timeline.strings[n] for n in np.unique(builder.timeline.kernels.name).tolist()}
         coverage = builder.coverage
         diagnostics += builder.diagnostics
+        detail = partial(timeline_detail, builder.timeline, builder.attribution)
     else:
         scopes, table = counter_scopes(counter_sets, options, region_filter, kernel_filter)
         existing = [table.key(number) for number in table.in_tree_order()]
@@ -81,6 +86,7 @@ def build_report(
         selection=region_filter.as_json()
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
         coverage=coverage,
+        detail=detail,
     )
     _limit_kernels(report, options.top)
     if kernel_filter and kernel_names and not any(kernel_filter.keeps(n, short_kernel_name(n)) for n in kernel_names):

@@ -6,9 +6,12 @@ unless the field's name says `_ms`; a value that was not measured is `None`, nev
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
-from attrs import Factory, define
+from attrs import Factory, define, field
+
+NOT_IN_JSON = {"in_json": False}  # for fields that exist only while the recording is at hand
 
 SCHEMA_VERSION = "1.0"
 
@@ -174,6 +177,8 @@ class NCUProfileRegionReport:
     selection: dict[str, list[str]] = Factory(dict)
     available_ranges: list[str] = Factory(list)  # filled where nothing matched: what could have been asked for
     coverage: Coverage | None = None
+    # A `TimelineDetail` (launches and trends, for pictures) of the regions with these keys; None without a timeline.
+    detail: Callable[[Collection[str]], Any] | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 
     def scope(self, name: str) -> Scope:
         """The scope called `name`; `KeyError` names the ones that exist."""

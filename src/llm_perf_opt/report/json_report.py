@@ -7,14 +7,21 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import attrs
 import cattrs
 import orjson
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.regions import model
 
 _PRETTY_UP_TO = 5_000  # regions in all scopes; larger reports are for programs and are written compactly
+
+
+def _left_out(kind: type) -> dict[str, Any]:
+    """Fields that live only while the recording is at hand."""
+    return {f.name: override(omit=True) for f in attrs.fields(kind) if not f.metadata.get("in_json", True)}
+
 
 _converter = cattrs.Converter(forbid_extra_keys=False)
 for _name in [
@@ -31,8 +38,8 @@ for _name in [
     "NCUProfileRegionReport",
 ]:
     _class = getattr(model, _name)
-    _converter.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _converter))
-    _converter.register_structure_hook(_class, make_dict_structure_fn(_class, _converter))
+    _converter.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _converter, **_left_out(_class)))
+    _converter.register_structure_hook(_class, make_dict_structure_fn(_class, _converter, **_left_out(_class)))
 
 
 def as_json(report: model.NCUProfileRegionReport) -> dict[str, Any]:
