@@ -198,6 +198,7 @@ class _Chooser:
             device=column("device").astype(np.int32),
             start=column("start"),
             end=column("end"),
+            host_time=column("host_time"),
             region=column("region"),
         )
 

@@ -38,6 +38,7 @@ class Launches:
     device: Int32s
     start: Int64s
     end: Int64s
+    host_time: Int64s  # when the launching call began; UNKNOWN where it was not recorded
     region: Int64s  # innermost region, or ROOT
 
 

@@ -11,11 +11,10 @@ from typing import Any
 
 from attrs import Factory, define, field
 
-NOT_IN_JSON = {"in_json": False}  # for fields that exist only while the recording is at hand
-
 from llm_perf_opt.regions.quantity import Quantity
 
 SCHEMA_VERSION = "1.1"
+NOT_IN_JSON = {"in_json": False}  # for fields that exist only while the recording is at hand
 
 
 @define

@@ -18,7 +18,15 @@ import jinja2
 from attrs import Factory, define
 from markupsafe import Markup
 
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.regions.model import (
+    GpuHardware,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    RegionPerformance,
+    Scope,
+    SpeedOfLight,
+    Verdict,
+)
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.page_data import page_data, page_regions
@@ -42,14 +50,24 @@ _KERNELS = 30  # in the table shown without a script
 _STAGES = 8
 _COUNTER_REGIONS = 12
 # In the order they are run: each file uses what those before it define.
-_SCRIPTS = ("base.js", "state.js", "icicle.js", "strip.js", "kernels.js", "main.js")
+_SCRIPTS = (
+    "base.js",
+    "state.js",
+    "families.js",
+    "icicle.js",
+    "region.js",
+    "strip.js",
+    "roofline.js",
+    "kernels.js",
+    "main.js",
+)
 
 
 def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"duration": duration, "visible": visible}
+    environment.filters |= {"duration": duration, "visible": visible, "tone": _tone}
     environment.globals |= {
         "rows": rows,
         "gpu_time": gpu_time,
@@ -66,6 +84,7 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"
     regions = page_regions(report)
     stages = _stages(report, regions)
+    place = {region.key: number for number, region in enumerate(regions)}
     scope = report.main_scope
     page = environment.from_string(_text("templates/report.html")).render(
         report=report,
@@ -73,14 +92,16 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
         gpus=sorted({visible(str(name)) for name in report.environment.get("gpus", {}).values()}),
         scope=scope,
         regions=regions,
+        place=place,
+        most_recoverable=max((o.recoverable.of("ns") for o in report.opportunities), default=0.0),
         hidden=len(scope.regions) - len(regions) if scope else 0,
         stages=stages[:_STAGES],
         more_stages=len(stages[_STAGES:]),
         answer=answer(report),
-        counters=_counters(regions),
+        counters=_counters(stages),
         no_counters=_no_counters(report),
         provenance=_provenance(report),
-        sections=_sections(scope, regions),
+        sections=_sections(report, scope, regions),
         interactive=bool(regions),
         top=top,
         version=__version__,
@@ -95,6 +116,13 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
 
 def percent(part: float) -> str:
     return f"{100 * part:.1f} %"
+
+
+def _tone(bound: str) -> str:
+    """The colour of a verdict: waiting, working, or neither."""
+    if bound in ("launch", "host", "communication"):
+        return "wait"
+    return "" if bound in ("unknown", "balanced") else "work"
 
 
 def script_json(data: Any) -> Markup:
@@ -129,9 +157,12 @@ def _title(report: NCUProfileRegionReport) -> str:
     return visible(name.rsplit("/", 1)[-1], 60) if name else "Region report"
 
 
-def _sections(scope: Scope | None, regions: list[NCUProfileRegion]) -> list[tuple[str, str]]:
+def _sections(
+    report: NCUProfileRegionReport, scope: Scope | None, regions: list[NCUProfileRegion]
+) -> list[tuple[str, str]]:
     found = [("answer", "Answer")]
-    found += [("regions", "Regions"), ("timeline", "Timeline")] if regions else []
+    found += [("opportunities", "Fix first")] if report.opportunities else []
+    found += [("regions", "Regions"), ("timeline", "Timeline"), ("roofline", "Roofline")] if regions else []
     found += [("kernels", "Kernels")] if scope and scope.kernels else []
     return [*found, ("trust", "Counters"), ("diagnostics", "Diagnostics"), ("provenance", "Provenance")]
 
@@ -145,7 +176,19 @@ class Fact:
 
     name: str
     text: str
+    hint: str = ""
     missing: bool = False
+
+
+@define
+class Part:
+    """One stretch of the bar of a card."""
+
+    kind: str  # "light" | "above" | "busy" | "idle": its colour
+    name: str
+    share: float
+    begin: float
+    text: str
 
 
 @define
@@ -156,46 +199,119 @@ class Stage:
     place: int  # number of the region on the page
     time: float | None
     time_name: str
-    busy: float | None
-    busy_missing: str = ""
-    verdict: str = ""
-    tone: str = ""
+    verdict: Verdict | None
+    parts: list[Part] = Factory(list)
+    parts_missing: str = ""
     facts: list[Fact] = Factory(list)
 
 
 def _stages(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> list[Stage]:
+    """The stages the analysis found, else the outermost regions; the longest first."""
     place = {region.key: number for number, region in enumerate(regions)}
-    outer = sorted((r for r in regions if r.parent not in place), key=weight, reverse=True)
-    return [_stage(report, region, place[region.key]) for region in outer]
+    keys = set(report.stages) & set(place)
+    chosen = [r for r in regions if (r.key in keys if keys else r.parent not in place)]
+    return [_stage(region, place[region.key]) for region in sorted(chosen, key=weight, reverse=True)]
 
 
-def _stage(report: NCUProfileRegionReport, region: NCUProfileRegion, place: int) -> Stage:
-    idle = idle_share(region)
+def _stage(region: NCUProfileRegion, place: int) -> Stage:
+    performance = region.performance
     timed = region.wall_ns is not None
     stage = Stage(
         region,
         place,
         region.wall_ns if timed else gpu_time(region.inclusive),
         "wall time" if timed else "GPU time",
-        None if idle is None else 1 - idle,
-        "" if idle is not None else ("the recording has no GPU work" if timed else "needs a timeline"),
+        performance.verdict if performance else None,
     )
-    values = region.inclusive
-    time = gpu_time(values)
-    if time is not None:
-        stage.facts.append(Fact("GPU time", duration(time)))
-    if values.kernel_count:
-        mean = f" · {duration(time / values.kernel_count)} each" if time else ""
-        stage.facts.append(Fact("kernels", work_count(values) + mean))
-    if values.memory.count:
-        stage.facts.append(Fact("copies and fills", f"{values.memory.count:,} · {quantity(values.memory.bytes, 'B')}"))
+    stage.parts = _light_parts(performance.speed_of_light) if performance and performance.speed_of_light else []
+    stage.parts = stage.parts or _busy_parts(region)
+    if not stage.parts:
+        stage.parts_missing = "the recording holds no GPU work" if timed else "needs a timeline"
+    stage.facts = [*_time_facts(region), *(_rate_facts(performance) if performance else [])]
     return stage
 
 
-def _counters(regions: list[NCUProfileRegion]) -> list[tuple[NCUProfileRegion, list[Any]]]:
-    shown = [(r, interesting_metrics(r.inclusive.metrics)) for r in regions if r.inclusive.metrics]
-    outer = sorted((pair for pair in shown if pair[1]), key=lambda pair: (pair[0].depth, -weight(pair[0])[0]))
-    return outer[:_COUNTER_REGIONS]
+def _light_parts(light: SpeedOfLight) -> list[Part]:
+    """now = limit + kernels above their roofs + waiting."""
+    now = light.now.of("ns")
+    parts: list[Part] = []
+    for kind, name, amount in (
+        ("light", "at the roof", light.limit),
+        ("above", "kernels above it", light.above_roof),
+        ("idle", "GPU waiting", light.waiting),
+    ):
+        share_of_now = max(amount.of("ns"), 0.0) / now if now else 0.0
+        begin = parts[-1].begin + parts[-1].share if parts else 0.0
+        parts.append(Part(kind, name, min(share_of_now, 1 - begin), begin, duration(amount.of("ns"))))
+    return parts
+
+
+def _busy_parts(region: NCUProfileRegion) -> list[Part]:
+    idle = idle_share(region)
+    if idle is None or region.wall_ns is None or region.gpu_idle_ns is None:
+        return []
+    busy = region.wall_ns - region.gpu_idle_ns
+    return [
+        Part("busy", "GPU busy", 1 - idle, 0.0, duration(busy)),
+        Part("idle", "GPU waiting", idle, 1 - idle, duration(region.gpu_idle_ns)),
+    ]
+
+
+def _time_facts(region: NCUProfileRegion) -> list[Fact]:
+    values = region.inclusive
+    time, idle = gpu_time(values), idle_share(region)
+    facts = []
+    if idle is not None:
+        facts.append(Fact("GPU busy", percent(1 - idle), "of the wall time, the GPU ran something of this process"))
+    if values.kernel_count or values.graph_launches:
+        mean = f" · {duration(time / values.kernel_count)} each" if time and values.kernel_count else ""
+        facts.append(Fact("kernels", work_count(values) + mean, "launches, and how long one takes on average"))
+    return facts
+
+
+_METRICS = (
+    ("mfu", "MFU", "FLOPs over what the peak allows in that time"),
+    ("mbu", "bandwidth", "DRAM bytes over what the memory can move in that time"),
+)
+
+
+def _rate_facts(performance: RegionPerformance) -> list[Fact]:
+    facts = []
+    for metric, name, hint in _METRICS:
+        found = {(u.time_basis, u.peak_basis): u for u in performance.utilisation if u.metric == metric}
+        main = [u for u in found.values() if u.peak_basis != "calibrated"]
+        words = [
+            f"{percent(u.value)} {'of wall time' if u.time_basis == 'wall' else 'while busy'}"
+            for u in sorted(main, key=lambda u: u.time_basis != "wall")
+        ]
+        if not words:
+            reason = next(iter(performance.work.missing), "no counter for it was collected")
+            facts.append(Fact(name, reason, hint, missing=True))
+            continue
+        against = ", ".join(f"{peak} {quantity(p.value, p.unit)}" for peak, p in main[0].peaks.items())
+        facts.append(Fact(name, " · ".join(words), f"{hint}; {main[0].peak_basis}: {against}"))
+        measured = found.get(("busy", "calibrated")) or found.get(("wall", "calibrated"))
+        if measured is not None:
+            text = f"{percent(measured.value)} {'while busy' if measured.time_basis == 'busy' else 'of wall time'}"
+            facts.append(Fact(f"{name}, measured peak", text, "against the peak measured on this GPU"))
+    light, tokens = performance.speed_of_light, performance.tokens
+    if light is not None:
+        limit, now = light.limit.of("ns"), light.now.of("ns")
+        times = f" · {now / limit:.3g}× faster" if limit else ""
+        hint = f"every kernel at its roof; counters speak for {percent(light.analysed_share)} of the kernel time"
+        facts.append(Fact("speed of light", f"{duration(limit)}{times}", hint))
+    else:
+        facts.append(Fact("speed of light", "needs counters and the GPU's peaks", missing=True))
+    if tokens is not None:
+        limit_rate = f" · {quantity(tokens.limit.value, 'tok/s')} at the limit" if tokens.limit else ""
+        facts.append(Fact("tokens", f"{quantity(tokens.now.value, 'tok/s')}{limit_rate}", tokens.source))
+    return facts
+
+
+def _counters(stages: list[Stage]) -> list[tuple[NCUProfileRegion, list[Any]]]:
+    """The headline counters of the stages; those of any other region are shown when it is chosen."""
+    shown = [(stage.region, interesting_metrics(stage.region.inclusive.metrics)) for stage in stages]
+    return [pair for pair in shown if pair[1]][:_COUNTER_REGIONS]
 
 
 def _no_counters(report: NCUProfileRegionReport) -> str:
@@ -237,8 +353,32 @@ def _provenance(report: NCUProfileRegionReport) -> list[ProvenanceCard]:
             if name != "input" and value not in (None, "", {}, []):
                 card.facts.append((visible(str(name)).replace("_", " "), visible(_plain(value), 300)))
         cards.append(card)
+    cards += [_gpu_card(gpu) for gpu in report.hardware]
     cards.append(_report_card(report))
     return cards
+
+
+def _gpu_card(gpu: GpuHardware) -> ProvenanceCard:
+    """The denominators of every percentage on the page."""
+    card = ProvenanceCard(visible(gpu.name) + (f" · device {gpu.device}" if gpu.device is not None else ""))
+    card.facts.append(("figures", f"{gpu.basis}: {visible(gpu.source, 300)}"))
+    for name, amount in (
+        ("memory bandwidth", gpu.bandwidth),
+        ("measured bandwidth", gpu.calibrated_bandwidth),
+        ("L2 bandwidth", gpu.l2_bandwidth),
+        ("memory", gpu.memory),
+        ("L2 cache", gpu.l2_cache),
+        ("clock", gpu.clock),
+    ):
+        if amount is not None:
+            card.facts.append((name, quantity(amount.value, amount.unit)))
+    for name, peak in gpu.peaks.items():
+        measured = gpu.calibrated_peaks.get(name)
+        beside = f" · measured {quantity(measured.value, measured.unit)}" if measured else ""
+        card.facts.append((visible(name).replace("_", " "), quantity(peak.value, peak.unit) + beside))
+    card.facts += [("calibration", visible(gpu.calibration, 300))] if gpu.calibration else []
+    card.facts += [("note", visible(note, 300)) for note in gpu.notes]
+    return card
 
 
 def _plain(value: object) -> str:

@@ -6,22 +6,36 @@ can say so; the whole is in `report.json`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.regions.detail import TimelineDetail
-from llm_perf_opt.regions.model import KernelRecord, MetricValue, NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.regions.columns import UNKNOWN
+from llm_perf_opt.regions.detail import COPY, GRAPH, TimelineDetail
+from llm_perf_opt.regions.model import (
+    GpuHardware,
+    KernelRecord,
+    MetricValue,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    RegionPerformance,
+    Scope,
+    SignatureRecord,
+)
 from llm_perf_opt.regions.names import short_kernel_name, visible
+from llm_perf_opt.regions.quantity import Quantity, Unit
 from llm_perf_opt.regions.table import ROOT
+from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust
 
 MOST_REGIONS = 2_000
 MOST_ROWS = 50_000  # kernel rows of all regions together
+MOST_SIGNATURES = 20_000  # points of the rooflines of all regions together
 MOST_NAME_CHARACTERS = 2_000_000  # of all kernel names together
 _NAME_LENGTHS = (2_000, 600, 240, 120)  # tried in turn until the names fit
+_KIND_FAMILIES = {COPY: "memcpy", GRAPH: "graph"}
 _WHOLE = -1  # region number of rows that count the whole recording
 
 
@@ -38,7 +52,7 @@ def page_data(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -
         return {}
     place = {region.key: number for number, region in enumerate(regions)}
     detail: TimelineDetail | None = report.detail(set(place)) if report.detail else None
-    names = _Names()
+    names = _Names({kernel.kernel_name: kernel.family or OTHER for kernel in scope.kernels})
     rows, omitted = _kernel_rows(scope, regions, names, detail)
     strip = _strip(detail, place, names) if detail else None
     return {
@@ -46,6 +60,11 @@ def page_data(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -
         "regions": _region_columns(regions, place, omitted),
         "rows": rows,
         "counters": [_counters(region.inclusive.metrics) for region in regions],
+        "judged": [_judged(region.performance) for region in regions],
+        "points": _points(regions, names),
+        "roofs": [_roofs(gpu) for gpu in report.hardware],
+        "peaksUsed": _peaks_used(regions),
+        "stages": [place[key] for key in report.stages if key in place],
         "strip": strip,
         "stripMissing": "" if strip else _why_no_strip(report),
         "names": names.columns(),
@@ -54,15 +73,20 @@ def page_data(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -
 
 @define
 class _Names:
-    """Kernel names, each once."""
+    """Kernel names, each once, with the family it belongs to."""
 
+    family_of: dict[str, str]
     number: dict[str, int] = Factory(dict)
     short: list[str] = Factory(list)
+    families: dict[str, int] = Factory(dict)  # name -> number
+    family: list[int] = Factory(list)
 
-    def of(self, name: str, short: str) -> int:
+    def of(self, name: str, short: str, family: str = "") -> int:
         if name not in self.number:
             self.number[name] = len(self.short)
             self.short.append(short or visible(name, 80))
+            told = family or self.family_of.get(name, OTHER)
+            self.family.append(self.families.setdefault(told, len(self.families)))
         return self.number[name]
 
     def columns(self) -> dict[str, Any]:
@@ -70,7 +94,12 @@ class _Names:
         for longest in _NAME_LENGTHS:
             if sum(min(len(name), longest) for name in full) <= MOST_NAME_CHARACTERS:
                 break
-        return {"short": self.short, "full": [visible(name, longest) for name in full]}
+        return {
+            "short": self.short,
+            "full": [visible(name, longest) for name in full],
+            "family": self.family,
+            "families": [[visible(name, 40), *family_colour(name)] for name in self.families],
+        }
 
 
 def _totals(scope: Scope) -> dict[str, Any]:
@@ -123,7 +152,7 @@ def _kernel_rows(
     def add(region: int, kernels: Iterable[KernelRecord], trends: dict[str, str]) -> None:
         for k in kernels:
             columns["region"].append(region)
-            columns["name"].append(names.of(k.kernel_name, k.short_name))
+            columns["name"].append(names.of(k.kernel_name, k.short_name, k.family))
             columns["device"].append(k.device)
             columns["calls"].append(k.calls)
             columns["total"].append(_ns(k.total_ms))
@@ -148,6 +177,98 @@ def _counters(metrics: dict[str, MetricValue]) -> list[list[Any]]:
         [title, name, float(f"{v.value:.6g}"), v.unit, trust(v), v.spread, v.coverage]
         for name, title, v in interesting_metrics(metrics)
     ]
+
+
+# -- verdicts and rooflines ------------------------------------------------------------------------
+
+
+def _in(quantity: Quantity | None, unit: Unit) -> float | None:
+    return None if quantity is None else float(f"{quantity.of(unit):.6g}")
+
+
+def _judged(performance: RegionPerformance | None) -> dict[str, Any] | None:
+    """What the page says of a chosen region beyond its times."""
+    if performance is None:
+        return None
+    light, tokens = performance.speed_of_light, performance.tokens
+    return {
+        "verdict": [performance.verdict.title, performance.verdict.text, performance.verdict.confidence],
+        "gpuVerdict": [performance.gpu_verdict.title, performance.gpu_verdict.text, performance.gpu_verdict.confidence],
+        "advice": performance.verdict.advice,
+        "evidence": [evidence.text for evidence in performance.verdict.evidence],
+        "next": performance.verdict.next_step,
+        "utilisation": [
+            [u.metric, u.time_basis, u.peak_basis, float(f"{u.value:.6g}")] for u in performance.utilisation
+        ],
+        "missing": performance.work.missing,
+        "flops": _in(performance.work.flops, "FLOP"),
+        "dram": _in(performance.work.dram, "B"),
+        "intensity": _in(performance.intensity, "FLOP/B"),
+        "light": light
+        and [_in(part, "ns") for part in (light.now, light.limit, light.above_roof, light.waiting)]
+        + [light.analysed_share],
+        "tokens": tokens and [_in(rate, "token/s") for rate in (tokens.now, tokens.gpu_only, tokens.limit)],
+        "pointsOmitted": performance.signatures_omitted,
+    }
+
+
+def _points(regions: list[NCUProfileRegion], names: _Names) -> dict[str, list[Any]]:
+    """Kernels by launch configuration: where each stands under the roofs."""
+    lists = [region.performance.signatures if region.performance else [] for region in regions]
+    most = max(map(len, lists), default=0)
+    while most > 1 and sum(min(len(signatures), most) for signatures in lists) > MOST_SIGNATURES:
+        most = most * 3 // 4
+    rows = [(number, s) for number, signatures in enumerate(lists) for s in signatures[:most]]
+
+    def column(value: Callable[[SignatureRecord], Any]) -> list[Any]:
+        return [value(signature) for _, signature in rows]
+
+    return {
+        "region": [number for number, _ in rows],
+        "name": column(lambda s: names.of(s.kernel_name, s.short_name, s.family)),
+        "device": column(lambda s: s.device),
+        "grid": column(lambda s: "×".join(map(str, s.grid))),
+        "block": column(lambda s: "×".join(map(str, s.block))),
+        "calls": column(lambda s: s.calls),
+        "time": column(lambda s: _in(s.time, "ns")),
+        "samples": column(lambda s: s.samples),
+        "flops": column(lambda s: _in(s.flops, "FLOP")),
+        "dram": column(lambda s: _in(s.dram, "B")),
+        "intensity": column(lambda s: _in(s.intensity, "FLOP/B")),
+        "flopRate": column(lambda s: _in(s.flop_rate, "FLOP/s")),
+        "dramRate": column(lambda s: _in(s.dram_rate, "B/s")),
+        "roof": column(lambda s: s.roof),
+        "bound": column(lambda s: s.bound),
+        "recoverable": column(lambda s: _in(s.recoverable, "ns")),
+    }
+
+
+def _peaks_used(regions: list[NCUProfileRegion]) -> list[str]:
+    """The peaks that were worked against: roofs of other data types would only be in the way."""
+    used: set[str] = set()
+    for region in regions:
+        if region.performance is not None:
+            work = region.performance.work
+            used |= {name for name, amount in (work.tensor | work.cuda_core).items() if amount.value > 0}
+    return sorted(used)
+
+
+def _roofs(gpu: GpuHardware) -> dict[str, Any]:
+    def peaks(known: dict[str, Quantity]) -> dict[str, float | None]:
+        return {visible(name, 40): _in(peak, "FLOP/s") for name, peak in known.items()}
+
+    return {
+        "device": gpu.device,
+        "name": visible(gpu.name, 80),
+        "basis": gpu.basis,
+        "bandwidth": _in(gpu.bandwidth, "B/s"),
+        "peaks": peaks(gpu.peaks),
+        "measuredBandwidth": _in(gpu.calibrated_bandwidth, "B/s"),
+        "measuredPeaks": peaks(gpu.calibrated_peaks),
+    }
+
+
+# -- the timeline strip ----------------------------------------------------------------------------
 
 
 def _why_no_strip(report: NCUProfileRegionReport) -> str:
@@ -182,9 +303,12 @@ def _strip(detail: TimelineDetail, place: dict[str, int], names: _Names) -> dict
         return shown[number]
 
     start = launches.start - begin[launches.window]
+    pairs = set(zip(launches.name.tolist(), launches.kind.tolist(), strict=True))
     used = {
-        number: names.of(detail.strings[number], short_kernel_name(detail.strings[number]))
-        for number in np.unique(launches.name).tolist()
+        number: names.of(
+            detail.strings[number], short_kernel_name(detail.strings[number]), _KIND_FAMILIES.get(kind, "")
+        )
+        for number, kind in sorted(pairs)
     }
     return {
         "windows": [
@@ -194,6 +318,8 @@ def _strip(detail: TimelineDetail, place: dict[str, int], names: _Names) -> dict
         # Each start is told as the step from the one before: short numbers in a long list.
         "step": np.diff(start, prepend=0).tolist(),
         "length": (launches.end - launches.start).tolist(),
+        # How long before its start it was launched; -1 where that is not recorded.
+        "lead": np.where(launches.host_time == UNKNOWN, -1, launches.start - launches.host_time).tolist(),
         "name": [used[n] for n in launches.name.tolist()],
         "device": launches.device.tolist(),
         "kind": launches.kind.tolist(),

@@ -7,6 +7,7 @@ let listed = [];
 
 const columns = [
   { id: "name", title: "kernel", text: true, value: (row) => data.names.short[rows.name[row]].toLowerCase() },
+  { id: "family", title: "family", text: true, value: (row) => families[familyOf(rows.name[row])].name },
   { id: "calls", title: "calls", value: (row) => rows.calls[row], show: (row) => count(rows.calls[row]) },
   { id: "total", title: "total", value: (row) => rows.total[row], show: (row) => duration(rows.total[row]) },
   { id: "share", title: "share", plain: true, show: (row) => shareBar(row), hint: "of the GPU time of what is selected" },
@@ -36,6 +37,7 @@ function sparkline(levels) {
 function listKernels() {
   const wanted = state.query.trim().toLowerCase().split(/\s+/).filter(Boolean);
   listed = (rowsOf.get(state.region) ?? []).filter((row) => {
+    if (!familyShown(familyOf(rows.name[row]))) return false;
     if (!wanted.length) return true;
     const name = `${data.names.short[rows.name[row]]} ${data.names.full[rows.name[row]]}`.toLowerCase();
     return wanted.every((word) => name.includes(word));
@@ -64,6 +66,11 @@ function drawHead() {
 function kernelRow(row, index) {
   const name = rows.name[row];
   const cells = columns.map((column) => {
+    if (column.id === "family") {
+      const swatch = el("span", { class: "swatch" });
+      swatch.style.background = `var(${families[familyOf(name)].variable})`;
+      return el("td", { class: "text family" }, swatch, families[familyOf(name)].name);
+    }
     if (!column.text) return el("td", {}, column.show(row));
     return el("td", { class: "text name", title: data.names.full[name] }, state.names === "full" ? data.names.full[name] : data.names.short[name]);
   });
@@ -88,7 +95,8 @@ function drawRows() {
   const found = listed.slice(from, to).map((row, i) => kernelRow(row, from + i));
   if (!few) found.unshift(spacer(from * ROW_HEIGHT));
   if (!few) found.push(spacer((listed.length - to) * ROW_HEIGHT));
-  if (!listed.length) found.push(el("tr", {}, el("td", { class: "text", colspan: columns.length }, state.query ? `No kernel of ${selectionName()} matches “${state.query}”.` : `${selectionName()} launched no kernel.`)));
+  const all = (rowsOf.get(state.region) ?? []).length;
+  if (!listed.length) found.push(el("tr", {}, el("td", { class: "text", colspan: columns.length }, all ? `No kernel of ${selectionName()} matches ${[state.query && `“${state.query}”`, state.family && `the family ${state.family}`].filter(Boolean).join(" and ")}.` : `${selectionName()} launched no kernel.`)));
   body.replaceChildren(...found);
 }
 
@@ -119,6 +127,6 @@ function startKernels() {
   });
   onChange((changed) => {
     if (search.value !== state.query) search.value = state.query;
-    if (["region", "query", "sort", "ascending", "names"].some((name) => changed.has(name))) drawKernels();
+    if (["region", "query", "family", "sort", "ascending", "names"].some((name) => changed.has(name))) drawKernels();
   });
 }

@@ -5,8 +5,9 @@ function pressed(selector, attribute, value) {
 }
 
 function drawSelection() {
-  byId("chip").hidden = state.region === NONE;
-  byId("chip-name").textContent = state.region === NONE ? "" : regions.full[state.region];
+  const chosen = [state.region === NONE ? "" : regions.full[state.region], state.family].filter(Boolean);
+  byId("chip").hidden = !chosen.length;
+  byId("chip-name").textContent = chosen.join(" · ");
   for (const card of document.querySelectorAll(".card[data-region]")) {
     const on = Number(card.dataset.region) === state.region;
     card.classList.toggle("selected", on);
@@ -21,6 +22,8 @@ function drawAll() {
   drawSelection();
   drawIcicle();
   drawAbout();
+  drawFamilies();
+  drawRoofline();
   if (recorded) drawStrip();
 }
 
@@ -46,12 +49,15 @@ document.documentElement.classList.add("js");
 byId("theme").addEventListener("click", () => setTheme(isDark() ? "light" : "dark"));
 darkSystem.addEventListener("change", () => { nameTheme(); drawAll(); });
 
-byId("clear").addEventListener("click", () => select(NONE));
+byId("clear").addEventListener("click", () => change({ region: NONE, family: "" }));
 for (const card of document.querySelectorAll(".card[data-region]")) {
   card.querySelector("button").addEventListener("click", () => {
     const number = Number(card.dataset.region);
     select(number === state.region ? NONE : number);
   });
+}
+for (const button of document.querySelectorAll("[data-select]")) {
+  button.addEventListener("click", () => select(Number(button.dataset.select)));
 }
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", () => copyText(button.previousElementSibling.textContent, button));
@@ -67,7 +73,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") {
     hideTip();
     if (event.target.id === "search" && state.query) change({ query: "" });
-    else if (state.region !== NONE) select(NONE);
+    else if (state.region !== NONE || state.family || state.query) change({ region: NONE, family: "", query: "" });
     else if (typing) event.target.blur();
   }
 });
@@ -80,7 +86,7 @@ addEventListener("hashchange", readAddress);
 let resized = 0;
 addEventListener("resize", () => {
   cancelAnimationFrame(resized);
-  resized = requestAnimationFrame(() => { drawIcicle(); drawStrip(); });
+  resized = requestAnimationFrame(() => { drawIcicle(); drawStrip(); drawRoofline(); drawFamilies(); });
 });
 // On paper every detail is open, and colours are the light ones.
 let before = null;
@@ -97,12 +103,16 @@ addEventListener("afterprint", () => {
 
 startIcicle();
 startStrip();
+startFamilies();
+startRoofline();
 startKernels();
 nameTheme();
 drawSelection();
 readAddress();
 drawIcicle();
 drawAbout();
+drawFamilies();
+drawRoofline();
 drawKernels();
 if (recorded && shown.instance === null) fillInstances();
 document.documentElement.dataset.ready = "true";

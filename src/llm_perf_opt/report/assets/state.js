@@ -31,6 +31,7 @@ rows.region.forEach((region, row) => {
 const state = {
   region: NONE,
   query: "",
+  family: "",
   names: "short",
   measure: regions.key.length && regions.wall.some((wall) => wall !== null) ? "wall" : "gpu",
   sort: "total",
@@ -44,7 +45,7 @@ function change(update) {
   if (!changed.size) return;
   Object.assign(state, update);
   for (const listener of listeners) listener(changed);
-  if (changed.has("region") || changed.has("query")) writeAddress();
+  if (["region", "query", "family"].some((name) => changed.has(name))) writeAddress();
 }
 const select = (region) => change({ region });
 
@@ -52,6 +53,7 @@ function writeAddress() {
   const parts = new URLSearchParams();
   if (state.region !== NONE) parts.set("region", regions.key[state.region]);
   if (state.query) parts.set("search", state.query);
+  if (state.family) parts.set("family", state.family);
   const hash = parts.toString();
   pending = true;  // our own change must not be read back
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
@@ -61,7 +63,7 @@ function readAddress() {
   if (pending || !location.hash.includes("=")) return;  // a plain #name is a link to a section
   const parts = new URLSearchParams(location.hash.slice(1));
   const region = regions.key.indexOf(parts.get("region"));
-  change({ region: parts.has("region") ? region : NONE, query: parts.get("search") ?? "" });
+  change({ region: parts.has("region") ? region : NONE, query: parts.get("search") ?? "", family: parts.get("family") ?? "" });
 }
 
 const selectionName = () => (state.region === NONE ? "the whole recording" : regions.full[state.region]);

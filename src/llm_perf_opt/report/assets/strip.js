@@ -58,16 +58,16 @@ function showInstance(i) {
   const list = recorded.instances;
   const window = recorded.windows[list.window[i]];
   const start = list.start[i];
+  const closed = Math.min(start + list.length[i], window.length);
   // Work launched inside may run after the range has ended: it is shown too.
-  let end = Math.min(start + list.length[i], window.length);
+  let end = closed;
   for (let row = window.first; row < window.after; row += 1) {
-    if (isInside(recorded.region[row], list.region[i]) && recorded.start[row] < end + 5e7 && recorded.start[row] >= start) end = Math.max(end, recorded.start[row] + recorded.length[row]);
+    const launched = recorded.start[row] - recorded.lead[row];
+    if (recorded.lead[row] >= 0 && launched >= start && launched < closed) end = Math.max(end, recorded.start[row] + recorded.length[row]);
   }
-  const next = list.region.findIndex((r, j) => r === list.region[i] && list.window[j] === list.window[i] && list.start[j] > start);
-  if (next >= 0) end = Math.max(Math.min(end, list.start[next]), Math.min(start + list.length[i], window.length));
   Object.assign(shown, { instance: i, from: start, to: end, start, end, window, hover: null });
   shown.ranges = rangesIn(i);
-  shown.gaps = gapsIn(start, Math.min(start + list.length[i], window.length));
+  shown.gaps = gapsIn(start, closed);
   describeStrip();
   drawStrip();
 }
@@ -125,7 +125,7 @@ function describeStrip() {
       return i ? [" ", button] : [button];
     })) : null,
   );
-  byId("strip-readout").textContent = "Point at a launch, a gap or a range. Ctrl + wheel or + and − zoom, drag or ← → move, n and p step through the launches.";
+  byId("strip-readout").textContent = "Coloured: GPU work, by kernel family. Orange line below: GPU idle. Point at anything for its numbers; Ctrl + wheel or + and − zoom, drag or ← → move, n and p step through the launches.";
   strip.setAttribute("aria-label", `${byId("strip-what").textContent}: ${plural(gaps.launches, "launch")}, GPU busy ${percent(gaps.busy, gaps.to - gaps.from)}, ${plural(gaps.list.length, "gap")}`);
   strip.dataset.launches = gaps.launches;
   strip.dataset.gaps = gaps.list.length;
@@ -159,7 +159,8 @@ function drawStrip() {
     pen.strokeStyle = colour("--line");
     pen.beginPath(); pen.moveTo(at, RULER - 6); pen.lineTo(at, height); pen.stroke();
     pen.fillStyle = colour("--ink-2");
-    pen.fillText(tick ? duration(tick) : "0", at + 4, 9);
+    const text = tick ? duration(tick) : "0";
+    if (at + 4 + pen.measureText(text).width < width) pen.fillText(text, at + 4, 9);
   }
   shown.spots = { width, devices, gpuTop: RULER + lanes() * (LANE + 1) + 6 };
   for (const range of shown.ranges) {
@@ -197,7 +198,7 @@ function drawLaunches(pen, x, width) {
     // Many launches in one pixel look like one: draw the pixel once.
     if (right - left < 1 && Math.floor(right) === edges[lane] && row !== shown.hover) continue;
     edges[lane] = Math.floor(right);
-    pen.globalAlpha = state.region === NONE || isInside(recorded.region[row], state.region) ? 1 : 0.25;
+    pen.globalAlpha = launchShown(row) ? 1 : 0.22;
     pen.fillStyle = row === shown.hover ? colour("--ink") : launchColour(row);
     pen.fillRect(left, gpuTop + lane * (GPU_LANE + 4), right - left > 3 ? right - left - 0.6 : right - left, GPU_LANE);
     if (right - left > 60) {
@@ -210,7 +211,8 @@ function drawLaunches(pen, x, width) {
   }
   pen.globalAlpha = 1;
 }
-const launchColour = (row) => colour(recorded.kind[row] ? "--ink-3" : "--busy");
+const launchColour = (row) => familyColour(familyOf(recorded.name[row]));
+const launchShown = (row) => (state.region === NONE || isInside(recorded.region[row], state.region)) && familyShown(familyOf(recorded.name[row]));
 
 function drawGaps(pen, x, width) {
   const top = shown.spots.gpuTop + shown.spots.devices.length * (GPU_LANE + 4);
@@ -225,7 +227,9 @@ function readLaunch(row, event) {
   const name = data.names.short[recorded.name[row]];
   const facts = [
     [KINDS[recorded.kind[row]], duration(recorded.length[row])],
+    ["family", families[familyOf(recorded.name[row])].name],
     ["begins at", duration(recorded.start[row] - shown.start)],
+    ["launched", recorded.lead[row] < 0 ? "not recorded" : `${duration(recorded.lead[row])} before`],
     ["in", recorded.region[row] === NONE ? "no range" : regions.full[recorded.region[row]]],
   ];
   if (event) showTip(event.clientX, event.clientY, name, facts);
@@ -333,5 +337,8 @@ function startStrip() {
     };
     if (shown.instance !== null && keys[event.key] && !event.ctrlKey && !event.metaKey) { keys[event.key](); event.preventDefault(); }
   });
-  onChange((changed) => { if (changed.has("region")) fillInstances(); });
+  onChange((changed) => {
+    if (changed.has("region")) fillInstances();
+    else if (changed.has("family")) drawStrip();
+  });
 }
