@@ -34,8 +34,8 @@ class Loaded:
     inputs: list[dict[str, Any]]
 
 
-def load(paths: Sequence[str], *, quiet: bool = False) -> Loaded:
-    """Read every input; the first that cannot be read ends it."""
+def load(paths: Sequence[str], *, quiet: bool = False, streams: bool = False) -> Loaded:
+    """Read every input; the first that cannot be read ends it. `streams`: with the stream of all GPU work."""
     from llm_perf_opt.analysis.build import with_ranks
     from llm_perf_opt.cli.console import reading
     from llm_perf_opt.readers.open import read_recording
@@ -49,7 +49,9 @@ def load(paths: Sequence[str], *, quiet: bool = False) -> Loaded:
     with reading(quiet) as observer:
         for file in files:
             # One file alone is never joined: its launch configurations need not be read.
-            recording = read_recording(file, source=file.name, launch_config=len(files) > 1, observer=observer)
+            recording = read_recording(
+                file, source=file.name, launch_config=len(files) > 1, streams=streams, observer=observer
+            )
             rank = rank_of(file.name) if len(files) > 1 else None
             if isinstance(recording, Timeline) and rank is not None:
                 recording = with_ranks(recording, rank)

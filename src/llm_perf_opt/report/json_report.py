@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import cattrs
@@ -15,6 +15,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.regions import model
 
+_Report = TypeVar("_Report", bound=model.NCUProfileRegionReport)
 _PRETTY_UP_TO = 5_000  # regions in all scopes; larger reports are for programs and are written compactly
 
 
@@ -55,6 +56,13 @@ for _name in [
     _converter.register_structure_hook(_class, make_dict_structure_fn(_class, _converter, **_left_out(_class)))
 
 
+def _structure(data: object, kind: type[_Report]) -> _Report:
+    if kind is not model.NCUProfileRegionReport:
+        # A kind with more abilities has the same fields, and leaves out the same.
+        _converter.register_structure_hook(kind, make_dict_structure_fn(kind, _converter, **_left_out(kind)))
+    return _converter.structure(data, kind)
+
+
 def as_json(report: model.NCUProfileRegionReport) -> dict[str, Any]:
     """The report as plain dictionaries and lists."""
     result: dict[str, Any] = _converter.unstructure(report)
@@ -72,8 +80,11 @@ def render_json(report: model.NCUProfileRegionReport) -> str:
         return json.dumps(data, allow_nan=False, indent=2 if pretty else None)
 
 
-def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
-    """A report written earlier: the file, or the directory it is in."""
+def read_report(
+    path: str | PathLike[str],
+    kind: type[_Report] = model.NCUProfileRegionReport,  # type: ignore[assignment]
+) -> _Report:
+    """A report written earlier: the file, or the directory it is in; as a report of this kind."""
     file = Path(path)
     if file.is_dir():
         file = file / "report.json"
@@ -81,7 +92,7 @@ def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
         raise UnreadableInput(f"There is no report at {file}.", "Make one with: llm-perf report INPUT --out DIR")
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        return _converter.structure(data, model.NCUProfileRegionReport)
+        return _structure(data, kind)
     except (ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
         raise UnreadableInput(
             f"{file} is not a report of llm-perf: {type(error).__name__}.",
