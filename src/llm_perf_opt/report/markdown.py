@@ -55,10 +55,13 @@ def plain(text: str) -> str:
     return shown
 
 
-def render_markdown(report: NCUProfileRegionReport, top: int = 10) -> str:
+def render_markdown(report: NCUProfileRegionReport, top: int = 10, pictures: Iterable[tuple[str, str]] = ()) -> str:
+    """`pictures`: title and path of each, as seen from the file."""
     scope = report.main_scope
     lines = ["# Region report", "", _about(report), "", "## In short", ""]
     lines += [f"- {plain(sentence)}" for sentence in answer(report)]
+    for title, path in pictures:
+        lines += ["", f"![{title}]({path})"]
     if report.available_ranges:
         lines += ["", "## Ranges that exist", ""]
         lines += [f"- {code(key)}" for key in report.available_ranges]
