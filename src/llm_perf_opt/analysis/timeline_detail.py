@@ -28,6 +28,7 @@ from llm_perf_opt.regions.table import ROOT, climb
 
 MOST_LAUNCHES = 20_000  # in all windows
 MOST_IN_WINDOW = 5_000  # a longer instance is shown by the regions inside it
+MOST_WINDOWS = 120
 MOST_RANGES = 20_000
 TREND_GROUPS = 24
 _LOOK_BACK = 256  # pieces before a window that may still be running when it begins
@@ -129,13 +130,14 @@ class _Chooser:
     _left: int = field(default=MOST_LAUNCHES, init=False)
     _windows: list[Window] = field(factory=list, init=False)
     _contents: list[Int64s] = field(factory=list, init=False)  # which pieces, window by window
+    _done: set[int] = field(factory=set, init=False)  # instances looked at already
 
     def choose(self) -> list[Window]:
         table = self.attribution.table
         outermost = [n for n in self.instances if self.wanted[n] and not self._has_wanted_parent(n)]
         for which in ("middle", "first", "last"):
             level = outermost
-            while level and self._left > 0:
+            while level and self._left > 0 and len(self._windows) < MOST_WINDOWS:
                 too_long = [n for n in self._by_wall(level) if not self._take(n, which)]
                 inside = [n for n in self.instances if self.wanted[n] and table.parent[n] in too_long]
                 for number in too_long:
@@ -166,6 +168,8 @@ class _Chooser:
         at = int(mine[{"first": 0, "middle": len(mine) // 2, "last": len(mine) - 1}[which]])
         ranges = self.timeline.ranges
         process, start, end = int(ranges.process[at]), int(ranges.start[at]), int(ranges.end[at])
+        if at in self._done or len(self._windows) >= MOST_WINDOWS:
+            return True
         if any(w.process == process and w.start <= start and end <= w.end for w in self._windows):
             return True
         if process not in self._pieces:
@@ -178,6 +182,9 @@ class _Chooser:
                 return False
             chosen = chosen[:allowed]
             last = int(pieces.end[chosen].max()) if len(chosen) else start
+        else:
+            cut = False
+        self._done.add(at)
         if not len(chosen):
             return True  # nothing ran: there is nothing to show
         self._windows.append(Window(process, start, last, cut=cut))
@@ -210,14 +217,15 @@ def _instances_in(
     wanted: Bools,
     instances: dict[int, Int64s],
 ) -> Instances:
-    """Range instances that lie in the windows; the longest where there are too many."""
+    """Range instances with a part in the windows; the longest where there are too many."""
     ranges = timeline.ranges
     number = np.zeros(len(ranges), dtype=np.int32)
     for part in instances.values():
         number[part] = np.arange(len(part))
     found: list[Int64s] = []
     for window in windows:
-        inside = (ranges.process == window.process) & (ranges.start >= window.start) & (ranges.start < window.end)
+        # Also those that reach out of the window: they are what is around it.
+        inside = (ranges.process == window.process) & (ranges.end > window.start) & (ranges.start < window.end)
         mine = np.flatnonzero(inside & wanted[attribution.range_region]) if len(wanted) else np.zeros(0, dtype=np.int64)
         allowed = MOST_RANGES // len(windows)
         if len(mine) > allowed:

@@ -44,7 +44,7 @@ class Launches:
 
 @define(eq=False)
 class Instances:
-    """Range instances in the windows: window by window, outer before inner."""
+    """Range instances with a part in the windows: window by window, outer before inner."""
 
     window: Int32s
     region: Int64s

@@ -35,6 +35,7 @@ from llm_perf_opt.report.text import (
     duration,
     full_label,
     gpu_time,
+    heaviest,
     idle_share,
     interesting_metrics,
     quantity,
@@ -47,6 +48,7 @@ from llm_perf_opt.report.text import (
 from llm_perf_opt.version import __version__
 
 _KERNELS = 30  # in the table shown without a script
+_TABLE_REGIONS = 400
 _STAGES = 8
 _COUNTER_REGIONS = 12
 # In the order they are run: each file uses what those before it define.
@@ -92,9 +94,10 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
         gpus=sorted({visible(str(name)) for name in report.environment.get("gpus", {}).values()}),
         scope=scope,
         regions=regions,
+        table_regions=heaviest(regions, _TABLE_REGIONS),
         place=place,
         most_recoverable=max((o.recoverable.of("ns") for o in report.opportunities), default=0.0),
-        hidden=len(scope.regions) - len(regions) if scope else 0,
+        hidden=max(len(scope.regions) - _TABLE_REGIONS, 0) if scope else 0,
         stages=stages[:_STAGES],
         more_stages=len(stages[_STAGES:]),
         answer=answer(report),

@@ -31,9 +31,10 @@ from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust
 
 MOST_REGIONS = 2_000
-MOST_ROWS = 50_000  # kernel rows of all regions together
+MOST_ROWS = 40_000  # kernel rows of all regions together
+MOST_KERNELS = 8_000  # different kernels: those with the most time
 MOST_SIGNATURES = 20_000  # points of the rooflines of all regions together
-MOST_NAME_CHARACTERS = 2_000_000  # of all kernel names together
+MOST_NAME_CHARACTERS = 1_500_000  # of all kernel names together
 _NAME_LENGTHS = (2_000, 600, 240, 120)  # tried in turn until the names fit
 _KIND_FAMILIES = {COPY: "memcpy", GRAPH: "graph"}
 _WHOLE = -1  # region number of rows that count the whole recording
@@ -80,23 +81,28 @@ class _Names:
     short: list[str] = Factory(list)
     families: dict[str, int] = Factory(dict)  # name -> number
     family: list[int] = Factory(list)
+    listed: list[bool] = Factory(list)
 
-    def of(self, name: str, short: str, family: str = "") -> int:
+    def of(self, name: str, short: str, family: str = "", *, listed: bool = True) -> int:
+        """The number of a name. One that is not `listed` in a table needs no full form."""
         if name not in self.number:
             self.number[name] = len(self.short)
             self.short.append(short or visible(name, 80))
+            self.listed.append(listed)
             told = family or self.family_of.get(name, OTHER)
             self.family.append(self.families.setdefault(told, len(self.families)))
         return self.number[name]
 
     def columns(self) -> dict[str, Any]:
-        full = list(self.number)
+        full = [name if listed else "" for name, listed in zip(self.number, self.listed, strict=True)]
         for longest in _NAME_LENGTHS:
             if sum(min(len(name), longest) for name in full) <= MOST_NAME_CHARACTERS:
                 break
+        # The page takes the short form where there is no other.
+        shown = [visible(name, longest) if name else "" for name in full]
         return {
             "short": self.short,
-            "full": [visible(name, longest) for name in full],
+            "full": ["" if name == short else name for name, short in zip(shown, self.short, strict=True)],
             "family": self.family,
             "families": [[visible(name, 40), *family_colour(name)] for name in self.families],
         }
@@ -111,6 +117,7 @@ def _totals(scope: Scope) -> dict[str, Any]:
         "span": totals.span_ns,
         "outside": totals.unattributed_gpu_time_ns,
         "outsideKernels": totals.unattributed_kernel_count,
+        "omitted": max(len(scope.kernels) - MOST_KERNELS, 0),
     }
 
 
@@ -141,8 +148,10 @@ def _kernel_rows(
     scope: Scope, regions: list[NCUProfileRegion], names: _Names, detail: TimelineDetail | None
 ) -> tuple[dict[str, list[Any]], list[int]]:
     """One row per region, kernel and device; how many rows each region has to leave out."""
-    most = max((len(r.kernels) for r in regions), default=0)
-    while most > 1 and sum(min(len(r.kernels), most) for r in regions) > MOST_ROWS:
+    known_kernels = {kernel.kernel_name for kernel in scope.kernels[:MOST_KERNELS]}
+    lists = [[kernel for kernel in region.kernels if kernel.kernel_name in known_kernels] for region in regions]
+    most = max(map(len, lists), default=0)
+    while most > 1 and sum(min(len(kernels), most) for kernels in lists) > MOST_ROWS:
         most = most * 3 // 4
     numbers = {detail.table.key(n): n for n in range(len(detail.table))} if detail else {}
     columns: dict[str, list[Any]] = {
@@ -160,11 +169,12 @@ def _kernel_rows(
             columns["max"].append(_ns(k.max_ms))
             columns["trend"].append(trends.get(k.kernel_name, ""))
 
-    add(_WHOLE, scope.kernels[:MOST_ROWS], detail.trends.get(ROOT, {}) if detail else {})
+    add(_WHOLE, scope.kernels[:MOST_KERNELS], detail.trends.get(ROOT, {}) if detail else {})
     for number, region in enumerate(regions):
         known = numbers.get(region.key)
-        add(number, region.kernels[:most], detail.trends.get(known, {}) if detail and known is not None else {})
-    return columns, [max(len(r.kernels) - most, 0) + r.kernels_omitted for r in regions]
+        add(number, lists[number][:most], detail.trends.get(known, {}) if detail and known is not None else {})
+    shown = [min(len(kernels), most) for kernels in lists]
+    return columns, [len(r.kernels) - n + r.kernels_omitted for r, n in zip(regions, shown, strict=True)]
 
 
 def _ns(milliseconds: float | None) -> int | None:
@@ -306,7 +316,10 @@ def _strip(detail: TimelineDetail, place: dict[str, int], names: _Names) -> dict
     pairs = set(zip(launches.name.tolist(), launches.kind.tolist(), strict=True))
     used = {
         number: names.of(
-            detail.strings[number], short_kernel_name(detail.strings[number]), _KIND_FAMILIES.get(kind, "")
+            detail.strings[number],
+            short_kernel_name(detail.strings[number]),
+            _KIND_FAMILIES.get(kind, ""),
+            listed=False,
         )
         for number, kind in sorted(pairs)
     }

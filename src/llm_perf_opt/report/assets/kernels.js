@@ -109,7 +109,7 @@ function drawKernels() {
   byId("kernel-scroll").scrollTop = 0;
   drawRows();
   const all = (rowsOf.get(state.region) ?? []).length;
-  const left = state.region === NONE ? 0 : regions.omitted[state.region];
+  const left = state.region === NONE ? data.total.omitted : regions.omitted[state.region];
   byId("kernels-what").textContent = `${selectionName()}: ${listed.length === all ? plural(all, "kernel") : `${count(listed.length)} of ${plural(all, "kernel")}`}`;
   byId("kernels-note").textContent = left ? `${plural(left, "more kernel")} with less time are in report.json.` : "";
 }

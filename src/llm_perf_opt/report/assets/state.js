@@ -3,6 +3,8 @@
 const data = JSON.parse(byId("data").textContent);
 const regions = data.regions ?? { key: [], parent: [] };
 const NONE = -1;
+// A name that is short by itself is there once.
+data.names?.full.forEach((name, number) => { if (!name) data.names.full[number] = data.names.short[number]; });
 
 const children = new Map();  // region (or NONE for the outermost) -> regions right below it
 regions.parent.forEach((parent, number) => {

@@ -20,14 +20,20 @@ function unpackStrip(packed) {
 const recorded = unpackStrip(data.strip);
 const shown = { instance: null, from: 0, to: 1, hover: null };
 
-function instancesOf(region) {
-  const found = [];
+// An instance is kept if its window holds it to the end, or was made for it and is cut.
+function isKept(i) {
   const list = recorded.instances;
-  for (let i = 0; i < list.region.length; i += 1) {
-    const wanted = region === NONE ? regions.parent[list.region[i]] === NONE || !list.region.some((r, j) => j !== i && list.window[j] === list.window[i] && r === regions.parent[list.region[i]]) : list.region[i] === region;
-    if (wanted) found.push(i);
-  }
-  return found;
+  const window = recorded.windows[list.window[i]];
+  return list.start[i] >= 0 && (list.start[i] + list.length[i] <= window.length || (window.cut && list.start[i] === 0));
+}
+function instancesOf(region) {
+  const list = recorded.instances;
+  const kept = list.region.map((_, i) => i).filter(isKept);
+  if (region !== NONE) return kept.filter((i) => list.region[i] === region);
+  // Without a selection: the outermost that are kept in each window.
+  const inside = new Map();
+  for (const i of kept) inside.set(list.window[i], (inside.get(list.window[i]) ?? new Set()).add(list.region[i]));
+  return kept.filter((i) => !inside.get(list.window[i]).has(regions.parent[list.region[i]]));
 }
 
 function fillInstances() {
