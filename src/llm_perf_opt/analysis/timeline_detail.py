@@ -31,6 +31,7 @@ MOST_IN_WINDOW = 5_000  # a longer instance is shown by the regions inside it
 MOST_WINDOWS = 120
 MOST_RANGES = 20_000
 TREND_GROUPS = 24
+_TREND_BYTES = np.frombuffer(TREND_LEVELS.encode("ascii"), dtype=np.uint8)
 _LOOK_BACK = 256  # pieces before a window that may still be running when it begins
 
 
@@ -303,8 +304,5 @@ def _trend_rows(timeline: Timeline, members: Int64s, groups: Int64s) -> dict[str
     mean = total.reshape(len(names), count) / np.maximum(calls, 1)
     top = np.maximum(mean.max(axis=1, keepdims=True), 1.0)
     level = np.rint(mean / top * (len(TREND_LEVELS) - 1)).astype(np.int64)
-    texts = {}
-    for number, name in enumerate(names.tolist()):
-        pairs = zip(level[number].tolist(), calls[number].tolist(), strict=True)
-        texts[timeline.strings[name]] = "".join(TREND_LEVELS[at] if n else NO_LAUNCH for at, n in pairs)
-    return texts
+    characters = np.where(calls > 0, _TREND_BYTES[level], ord(NO_LAUNCH)).astype(np.uint8)
+    return {timeline.strings[n]: characters[row].tobytes().decode("ascii") for row, n in enumerate(names.tolist())}

@@ -55,7 +55,8 @@ def page_data(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -
     detail: TimelineDetail | None = report.detail(set(place)) if report.detail else None
     names = _Names({kernel.kernel_name: kernel.family or OTHER for kernel in scope.kernels})
     rows, omitted = _kernel_rows(scope, regions, names, detail)
-    strip = _strip(detail, place, names) if detail else None
+    short = {kernel.kernel_name: kernel.short_name for kernel in scope.kernels}
+    strip = _strip(detail, place, names, short) if detail else None
     return {
         "total": _totals(scope),
         "regions": _region_columns(regions, place, omitted),
@@ -295,7 +296,9 @@ def _why_no_strip(report: NCUProfileRegionReport) -> str:
     return "No GPU work was recorded inside the regions, so there is nothing to lay out in time."
 
 
-def _strip(detail: TimelineDetail, place: dict[str, int], names: _Names) -> dict[str, Any] | None:
+def _strip(
+    detail: TimelineDetail, place: dict[str, int], names: _Names, short: dict[str, str]
+) -> dict[str, Any] | None:
     """Windows with their launches and range instances; times count from the start of the window."""
     if not detail.windows:
         return None
@@ -317,7 +320,7 @@ def _strip(detail: TimelineDetail, place: dict[str, int], names: _Names) -> dict
     used = {
         number: names.of(
             detail.strings[number],
-            short_kernel_name(detail.strings[number]),
+            short.get(detail.strings[number]) or short_kernel_name(detail.strings[number]),
             _KIND_FAMILIES.get(kind, ""),
             listed=False,
         )
