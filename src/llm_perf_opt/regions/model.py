@@ -63,6 +63,8 @@ class MemoryWork:
     count: int = 0
     time_ns: int = 0
     bytes: int = 0
+    host_time_ns: int = 0  # of those, copies between host and device
+    host_bytes: int = 0
 
 
 @define
@@ -96,7 +98,7 @@ class GpuHardware:
     device: int | None
     name: str  # as recorded
     model: str  # the entry of the hardware data it was found as; "" where it is not in the data
-    basis: str  # "datasheet" | "computed" | "unknown"
+    basis: str  # "datasheet" | "computed" | "given" | "unknown"
     source: str  # of the figures, in words
     compute_capability: str = ""
     sm_count: int | None = None
@@ -140,6 +142,7 @@ class TimeSplit:
     idle: Quantity | None = None  # of the wall time, the GPU ran nothing of the process
     kernels: Quantity | None = None  # sum of kernel durations
     copies: Quantity | None = None  # sum of copies and fills
+    host_copies: Quantity | None = None  # of those, copies between host and device
     graphs: Quantity | None = None  # CUDA graphs recorded as one block
     overlap: Quantity | None = None  # work that ran beside other work of the region: sums minus union
     after_return: Quantity | None = None  # GPU work after the range was closed on the host
@@ -256,7 +259,7 @@ class Opportunity:
     """Time that could be won back, at most."""
 
     region: str  # key
-    kind: str  # "waiting" | "family" | "copies"
+    kind: str  # "waiting" | "fusion" | "kernels" | "host copies"
     family: str
     text: str
     time: Quantity  # what it takes now
@@ -264,7 +267,6 @@ class Opportunity:
     of: Quantity  # the region's time now
     advice: str = ""
     kernels: list[str] = Factory(list)  # the short names that take most of it
-    known_limit: bool = True  # False: without counters, `recoverable` is all of its time
 
 
 @define

@@ -130,3 +130,27 @@ def total(parts: list[Quantity], unit: Unit) -> Quantity:
     for part in parts:
         result = result + part
     return result
+
+
+_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def shown(quantity: Quantity | None) -> str:
+    """As people read it: `575 ms`, `1.15 TB/s`, `42.0 %`."""
+    if quantity is None:
+        return "–"
+    if quantity.unit == "ratio":
+        return f"{100 * quantity.value:.1f} %"
+    if quantity.unit in ("s", "ns"):
+        seconds = quantity.of("s")
+        step, unit = next((s for s in _TIME_STEPS if abs(seconds) >= s[0] * 0.9995), _TIME_STEPS[-1])
+        return f"{_three_digits(seconds / step)} {unit}"
+    if quantity.unit.startswith("token"):
+        return f"{_three_digits(quantity.value)} {quantity.unit}"
+    step, prefix = next((s for s in _STEPS if abs(quantity.value) >= s[0]), (1.0, ""))
+    return f"{_three_digits(quantity.value / step)} {prefix}{quantity.unit}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
