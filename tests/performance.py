@@ -80,11 +80,12 @@ def _performance(region: NCUProfileRegion) -> RegionPerformance:
         intensity=Quantity(12.5, "FLOP/B"),
         speed_of_light=SpeedOfLight(wall, wall * 0.25, wall * 0.25, wall * 0.5, 1.0, 0.25),
         tokens=TokenRate(Quantity(8, "token"), Quantity(64, "token/s"), limit=Quantity(256, "token/s")),
-        signatures=[_signature(kernel, works=number % 2 == 0) for number, kernel in enumerate(region.kernels)],
+        signatures=[_signature(kernel, number) for number, kernel in enumerate(region.kernels)],
     )
 
 
-def _signature(kernel: KernelRecord, works: bool) -> SignatureRecord:
+def _signature(kernel: KernelRecord, number: int) -> SignatureRecord:
+    works = number % 2 == 0
     return SignatureRecord(
         kernel_name=kernel.kernel_name,
         short_name=kernel.short_name,
@@ -96,9 +97,9 @@ def _signature(kernel: KernelRecord, works: bool) -> SignatureRecord:
         time=nanoseconds((kernel.total_ms or 0.0) * 1e6),
         share=None,
         samples=3,
-        intensity=Quantity(100.0, "FLOP/B") if works else None,
+        intensity=Quantity(5.0 * (number + 1), "FLOP/B") if works else None,
         flop_rate=Quantity(1e14, "FLOP/s") if works else None,
-        dram_rate=Quantity(1e12, "B/s"),
+        dram_rate=Quantity(1e12 / (number + 1), "B/s"),
         roof="dram",
         recoverable=nanoseconds(1e3),
     )

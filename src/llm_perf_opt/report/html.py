@@ -69,7 +69,7 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"duration": duration, "visible": visible, "tone": _tone}
+    environment.filters |= {"duration": duration, "visible": visible, "tone": _tone, "without": _without}
     environment.globals |= {
         "rows": rows,
         "gpu_time": gpu_time,
@@ -119,6 +119,11 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
 
 def percent(part: float) -> str:
     return f"{100 * part:.1f} %"
+
+
+def _without(text: str, advice: str) -> str:
+    """An opportunity's sentence; its advice stands in a column of its own."""
+    return text.removesuffix(f": {advice}")
 
 
 def _tone(bound: str) -> str:

@@ -14,7 +14,7 @@ const columns = [
   { id: "mean", title: "mean", value: (row) => rows.total[row] / rows.calls[row], show: (row) => duration(rows.total[row] === null ? null : rows.total[row] / rows.calls[row]) },
   { id: "min", title: "shortest", value: (row) => rows.min[row], show: (row) => duration(rows.min[row]) },
   { id: "max", title: "longest", value: (row) => rows.max[row], show: (row) => duration(rows.max[row]) },
-  { id: "trend", title: "over instances", plain: true, show: (row) => sparkline(rows.trend[row]), hint: "mean time of a launch, from the first instance to the last; the line begins at zero" },
+  { id: "trend", title: "over time", plain: true, show: (row) => sparkline(rows.trend[row]), hint: "mean time of a launch in each instance of the region, first to last (in groups where they are many); of a region with one instance, over its launches. The bottom is zero." },
 ];
 
 const totalOf = () => (state.region === NONE ? data.total.gpu : regions.gpu[state.region]);

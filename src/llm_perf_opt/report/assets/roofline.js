@@ -24,6 +24,11 @@ function decades(low, high) {
   for (let power = Math.ceil(log(low) - 1e-9); power <= log(high) + 1e-9; power += 1) found.push(10 ** power);
   return found;
 }
+// A power of ten without decimals: 10 T, 1 P.
+function bare(value) {
+  const [step, prefix] = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([s]) => value >= s * 0.999) ?? [1, ""];
+  return `${Math.round(value / step)} ${prefix}`;
+}
 const radius = (point, whole) => Math.max(3, 26 * Math.sqrt((points.time[point] ?? 0) / whole));
 
 function dot(point, x, y, whole, shownFamily) {
@@ -91,15 +96,15 @@ function whyNoRoofline(list, gpu) {
 function drawWork(picture, list, gpu) {
   const width = Math.max(picture.parentElement.clientWidth - 34, 300);
   const height = Math.max(340, Math.min(520, width * 0.5));
-  const edge = { left: 74, right: 16, top: 12, bottom: 44 };
+  const edge = { left: 62, right: 30, top: 14, bottom: 44 };
   const peaks = peaksToShow(gpu);
   const working = list.filter((point) => points.intensity[point] > 0 && points.flopRate[point] > 0);
   const top = Math.max(...peaks.map((name) => gpu.peaks[name]), ...working.map((p) => points.flopRate[p]));
   const ridge = top / gpu.bandwidth;
-  const lowX = 10 ** Math.floor(log(Math.min(0.1, ...working.map((p) => points.intensity[p]))));
+  const lowX = 10 ** Math.floor(log(Math.min(1, ...working.map((p) => points.intensity[p]))));
   const highX = 10 ** Math.ceil(log(Math.max(ridge * 8, ...working.map((p) => points.intensity[p] * 1.5))));
   const highY = 10 ** Math.ceil(log(top * 1.3));
-  const lowY = 10 ** Math.floor(log(Math.min(top / 1e4, ...working.map((p) => points.flopRate[p]))));
+  const lowY = 10 ** Math.floor(log(Math.min(top / 1e3, ...working.map((p) => points.flopRate[p]))));
   const x = scaleLog(lowX, highX, edge.left, width - edge.right);
   const y = scaleLog(lowY, highY, height - edge.bottom, edge.top);
   const axes = svg("g", { class: "axis" });
@@ -109,7 +114,7 @@ function drawWork(picture, list, gpu) {
   }
   for (const tick of decades(lowY, highY)) {
     axes.append(svg("line", { x1: edge.left, x2: width - edge.right, y1: y(tick), y2: y(tick) }));
-    axes.append(svg("text", { x: edge.left - 8, y: y(tick) + 4, "text-anchor": "end" }, quantity(tick, "FLOP/s").replace(".00", "").replace("FLOP/s", "")));
+    axes.append(svg("text", { x: edge.left - 8, y: y(tick) + 4, "text-anchor": "end" }, bare(tick)));
   }
   axes.append(svg("text", { x: (edge.left + width - edge.right) / 2, y: height - 8, "text-anchor": "middle" }, "arithmetic intensity, FLOP per byte of DRAM traffic"));
   axes.append(svg("text", { transform: `translate(14 ${(edge.top + height - edge.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, "FLOP per second"));
@@ -160,7 +165,7 @@ function drawMemory(picture, list, gpu) {
   const axes = svg("g", { class: "axis" });
   for (const tick of decades(low, high)) {
     axes.append(svg("line", { x1: x(tick), x2: x(tick), y1: edge.top, y2: height - edge.bottom }));
-    axes.append(svg("text", { x: x(tick), y: height - edge.bottom + 17, "text-anchor": "middle" }, quantity(tick, "B/s").replace(".00", "")));
+    axes.append(svg("text", { x: x(tick), y: height - edge.bottom + 17, "text-anchor": "middle" }, `${bare(tick)}B/s`));
   }
   for (const family of rowsShown) {
     axes.append(svg("line", { x1: edge.left, x2: width - edge.right, y1: y.get(family), y2: y.get(family) }));

@@ -1,7 +1,7 @@
 // One instance of a region, launch by launch: the ranges on the host, what the GPU ran, and when it ran nothing.
 
 const strip = byId("strip");
-const LANE = 18, GPU_LANE = 34, RULER = 22, GAP_LANE = 12, MOST_LANES = 10;
+const LANE = 18, GPU_LANE = 58, RULER = 22, GUTTER = 74, MOST_LANES = 10;
 const KINDS = ["kernel", "copy or fill", "CUDA graph"];
 
 // Times as they were before they were packed: absolute within the window.
@@ -131,7 +131,7 @@ function describeStrip() {
       return i ? [" ", button] : [button];
     })) : null,
   );
-  byId("strip-readout").textContent = "Coloured: GPU work, by kernel family. Orange line below: GPU idle. Point at anything for its numbers; Ctrl + wheel or + and − zoom, drag or ← → move, n and p step through the launches.";
+  byId("strip-readout").textContent = "A column is filled as far as the GPU was busy, in the colours of the kernel families. Point at anything for its numbers; Ctrl + wheel or + and − zoom, drag or ← → move, n and p step through the launches.";
   strip.setAttribute("aria-label", `${byId("strip-what").textContent}: ${plural(gaps.launches, "launch")}, GPU busy ${percent(gaps.busy, gaps.to - gaps.from)}, ${plural(gaps.list.length, "gap")}`);
   strip.dataset.launches = gaps.launches;
   strip.dataset.gaps = gaps.list.length;
@@ -147,28 +147,48 @@ const devicesShown = () => {
 function drawStrip() {
   if (!recorded || shown.instance === null) return;
   const ratio = window.devicePixelRatio || 1;
-  const width = strip.parentElement.clientWidth - 34;
+  const full = strip.parentElement.clientWidth - 34;
+  const width = full - GUTTER;
   const devices = devicesShown();
-  const height = RULER + lanes() * (LANE + 1) + 6 + devices.length * (GPU_LANE + 4) + GAP_LANE + 4;
-  strip.width = Math.round(width * ratio);
+  const gpuTop = RULER + lanes() * (LANE + 1) + 8;
+  const height = gpuTop + devices.length * (GPU_LANE + 6);
+  strip.width = Math.round(full * ratio);
   strip.height = Math.round(height * ratio);
   strip.style.height = `${height}px`;
+  shown.spots = { width, devices, gpuTop };
   const pen = strip.getContext("2d");
   pen.scale(ratio, ratio);
-  pen.clearRect(0, 0, width, height);
-  const x = (time) => ((time - shown.from) / (shown.to - shown.from)) * width;
   pen.font = `11.5px ${getComputedStyle(document.body).fontFamily}`;
   pen.textBaseline = "middle";
-
+  drawGutter(pen, devices, gpuTop);
+  pen.translate(GUTTER, 0);
+  pen.beginPath(); pen.rect(0, 0, width, height); pen.clip();
+  const x = (time) => ((time - shown.from) / (shown.to - shown.from)) * width;
   for (const tick of ticks(shown.from - shown.start, shown.to - shown.start, width / 140)) {
     const at = Math.round(x(tick + shown.start)) + 0.5;
     pen.strokeStyle = colour("--line");
-    pen.beginPath(); pen.moveTo(at, RULER - 6); pen.lineTo(at, height); pen.stroke();
+    pen.beginPath(); pen.moveTo(at, RULER - 6); pen.lineTo(at, gpuTop - 4); pen.stroke();
     pen.fillStyle = colour("--ink-2");
     const text = tick ? duration(tick) : "0";
     if (at + 4 + pen.measureText(text).width < width) pen.fillText(text, at + 4, 9);
   }
-  shown.spots = { width, devices, gpuTop: RULER + lanes() * (LANE + 1) + 6 };
+  drawRanges(pen, x, width);
+  devices.forEach((device, lane) => drawDevice(pen, device, gpuTop + lane * (GPU_LANE + 6), width));
+}
+
+function drawGutter(pen, devices, gpuTop) {
+  pen.fillStyle = colour("--ink-2");
+  pen.fillText("ranges", 0, RULER + LANE / 2);
+  devices.forEach((device, lane) => {
+    const top = gpuTop + lane * (GPU_LANE + 6);
+    pen.fillText(devices.length > 1 ? `GPU ${device} busy` : "GPU busy", 0, top + 8);
+    pen.fillStyle = colour("--ink-3");
+    pen.fillText("0 – 100 %", 0, top + 24);
+    pen.fillStyle = colour("--ink-2");
+  });
+}
+
+function drawRanges(pen, x, width) {
   for (const range of shown.ranges) {
     const [left, right] = [Math.max(x(range.start), 0), Math.min(x(range.end), width)];
     if (right < 0 || left > width || right - left < 0.3) continue;
@@ -185,49 +205,44 @@ function drawStrip() {
       pen.restore();
     }
   }
-  drawLaunches(pen, x, width);
-  drawGaps(pen, x, width);
 }
 
-function drawLaunches(pen, x, width) {
-  const { devices, gpuTop } = shown.spots;
-  const edges = devices.map(() => -1);
-  devices.forEach((device, lane) => {
-    pen.fillStyle = colour("--sunken");
-    pen.fillRect(0, gpuTop + lane * (GPU_LANE + 4), width, GPU_LANE);
-  });
+// Every pixel column is filled as high as the GPU was busy in its stretch of time, by family: true at any zoom.
+function drawDevice(pen, device, top, width) {
+  const columns = Math.max(Math.floor(width), 1);
+  const perPixel = (shown.to - shown.from) / columns;
+  const filled = new Float64Array(columns);
+  pen.fillStyle = colour("--idle-soft");
+  pen.fillRect(0, top, width, GPU_LANE);
+  const labels = [];
   for (let row = shown.window.first; row < shown.window.after; row += 1) {
-    const begin = recorded.start[row], finish = begin + recorded.length[row];
-    if (finish < shown.from || begin > shown.to) continue;
-    const lane = devices.indexOf(recorded.device[row]);
-    const left = x(begin), right = Math.max(x(finish), left + 0.6);
-    // Many launches in one pixel look like one: draw the pixel once.
-    if (right - left < 1 && Math.floor(right) === edges[lane] && row !== shown.hover) continue;
-    edges[lane] = Math.floor(right);
+    const begin = Math.max(recorded.start[row], shown.from);
+    const finish = Math.min(recorded.start[row] + recorded.length[row], shown.to);
+    if (recorded.device[row] !== device || finish <= begin) continue;
     pen.globalAlpha = launchShown(row) ? 1 : 0.22;
     pen.fillStyle = row === shown.hover ? colour("--ink") : launchColour(row);
-    pen.fillRect(left, gpuTop + lane * (GPU_LANE + 4), right - left > 3 ? right - left - 0.6 : right - left, GPU_LANE);
-    if (right - left > 60) {
-      pen.globalAlpha = 1;
-      pen.save(); pen.beginPath(); pen.rect(left, gpuTop, right - left - 4, GPU_LANE); pen.clip();
-      pen.fillStyle = readableOn(row === shown.hover ? colour("--ink") : launchColour(row));
-      pen.fillText(data.names.short[recorded.name[row]], left + 5, gpuTop + lane * (GPU_LANE + 4) + GPU_LANE / 2);
-      pen.restore();
+    const first = Math.floor((begin - shown.from) / perPixel);
+    const last = Math.min(Math.floor((finish - shown.from) / perPixel), columns - 1);
+    for (let at = first; at <= last; at += 1) {
+      const edge = shown.from + at * perPixel;
+      const part = Math.min((Math.min(finish, edge + perPixel) - Math.max(begin, edge)) / perPixel, 1 - filled[at]);
+      if (part <= 0) continue;
+      const tall = Math.max(part * GPU_LANE, row === shown.hover ? GPU_LANE * 0.5 : 0);
+      pen.fillRect(at, top + GPU_LANE * (1 - filled[at]) - tall, 1, tall);
+      filled[at] += part;
     }
+    if (last - first > 60) labels.push([row, first, last]);
   }
   pen.globalAlpha = 1;
+  for (const [row, first, last] of labels) {
+    pen.save(); pen.beginPath(); pen.rect(first, top, last - first - 4, GPU_LANE); pen.clip();
+    pen.fillStyle = readableOn(row === shown.hover ? colour("--ink") : launchColour(row));
+    pen.fillText(data.names.short[recorded.name[row]], first + 5, top + GPU_LANE / 2);
+    pen.restore();
+  }
 }
 const launchColour = (row) => familyColour(familyOf(recorded.name[row]));
 const launchShown = (row) => (state.region === NONE || isInside(recorded.region[row], state.region)) && familyShown(familyOf(recorded.name[row]));
-
-function drawGaps(pen, x, width) {
-  const top = shown.spots.gpuTop + shown.spots.devices.length * (GPU_LANE + 4);
-  pen.fillStyle = colour("--idle");
-  for (const gap of shown.gaps.list) {
-    const [left, right] = [Math.max(x(gap.start), 0), Math.min(x(gap.end), width)];
-    if (right > 0 && left < width && right > left) pen.fillRect(left, top, Math.max(right - left, 0.4), GAP_LANE - 4);
-  }
-}
 
 function readLaunch(row, event) {
   const name = data.names.short[recorded.name[row]];
@@ -253,7 +268,7 @@ function readGap(gap, event) {
 
 function pointAt(event) {
   const box = strip.getBoundingClientRect();
-  const px = event.clientX - box.left, py = event.clientY - box.top;
+  const px = event.clientX - box.left - GUTTER, py = event.clientY - box.top;
   const time = shown.from + (px / shown.spots.width) * (shown.to - shown.from);
   const slack = ((shown.to - shown.from) / shown.spots.width) * 2;
   const { gpuTop, devices } = shown.spots;
@@ -263,7 +278,7 @@ function pointAt(event) {
     shown.hover = null;
     return range ? showTip(event.clientX, event.clientY, regions.full[range.region], [["this instance", duration(range.end - range.start)], ...regionFacts(range.region)]) : hideTip();
   }
-  const lane = Math.floor((py - gpuTop) / (GPU_LANE + 4));
+  const lane = Math.floor((py - gpuTop) / (GPU_LANE + 6));
   if (lane < devices.length) {
     let best = null, distance = slack;
     for (let row = shown.window.first; row < shown.window.after; row += 1) {
@@ -320,7 +335,7 @@ function startStrip() {
   strip.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
-    const at = shown.from + ((event.clientX - strip.getBoundingClientRect().left) / shown.spots.width) * (shown.to - shown.from);
+    const at = shown.from + ((event.clientX - strip.getBoundingClientRect().left - GUTTER) / shown.spots.width) * (shown.to - shown.from);
     zoomBy(event.deltaY > 0 ? 1.25 : 0.8, at);
   }, { passive: false });
   let grabbed = null;
