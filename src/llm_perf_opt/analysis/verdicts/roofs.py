@@ -20,7 +20,7 @@ from llm_perf_opt.regions.quantity import Quantity
 Floats = NDArray[np.float64]
 ROOFS = ("tensor", "cuda_core", "dram", "l2")
 _ALIKE = 3.0  # times of a launch and of its samples may differ by this factor
-_MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
+MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
 
 
 @define(frozen=True)
@@ -61,7 +61,7 @@ def is_complete(kind: Kind) -> bool:
     amounts = kind.amounts
     if amounts is None:
         return False
-    if kind.family not in _MULTIPLYING:
+    if kind.family not in MULTIPLYING:
         return "dram" in amounts.bytes or "dram" in amounts.percent
     return any(amounts.flops.values()) or "tensor" in amounts.percent or _all_counted(amounts)
 
