@@ -242,7 +242,7 @@ class Evidence:
 class Verdict:
     """What holds a region back."""
 
-    bound: str  # "launch" | "host" | "gpu" | "dram" | "l2" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
+    bound: str  # "launch" | "host" | "other_work" | "gpu" | "dram" | "l2" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
     title: str  # "launch-bound"
     text: str  # one sentence with this region's numbers
     confidence: str = ""  # "high" | "medium" | "low"; "" for "unknown"

@@ -50,6 +50,10 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
         idle = (split.idle / split.wall).of("ratio")
     facts.share("idle_share", idle)
     facts.share("working_share", None if idle is None else 1 - idle)
+    others = None
+    if idle is not None and split.busy is not None and split.wall is not None:
+        others = max(1 - idle - (split.busy / split.wall).of("ratio"), 0.0)
+    facts.share("others_share", others)
     for name in ("wall", "idle", "gap_per_launch", "mean_kernel"):
         facts.amount(name, getattr(split, name))
     for name in ("gap_per_launch", "mean_kernel"):

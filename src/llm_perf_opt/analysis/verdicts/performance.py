@@ -209,8 +209,8 @@ def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, ke
             f"The range returns {shown(split.after_return)} before its GPU work is done, so its wall time says nothing; "
             "look at the range around it, or synchronise. "
         )
-        found = judge("region", facts) or kernels
-        return evolve(found, text=before + found.text)
+        limit = judge("region", facts) or kernels
+        return evolve(limit, text=before + limit.text)
     found = judge("region", facts)
     if found is not None:
         return found

@@ -43,7 +43,7 @@ def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
     chosen = _working(max(groups.values(), key=weight))
     if len(chosen) == 1:
         parts = [r for r in regions if r.parent == chosen[0].key]
-        if 2 <= len(_working(parts)) and len(parts) <= _FEW:
+        if len(_working(parts)) >= 2 and len(parts) <= _FEW:
             return _working(parts)
     longest = sorted(chosen, key=lambda r: -max(r.wall_ns or 0, r.gpu_busy_ns or 0, r.inclusive.gpu_time_ns or 0))
     kept = {id(region) for region in longest[:_MOST]}
