@@ -73,6 +73,19 @@ def add_selection(parser: argparse.ArgumentParser, with_scopes: bool = True) -> 
         default=30,
         help="kernels listed per region where lists are cut (default 30)",
     )
+    if with_scopes:
+        parser.add_argument(
+            "--hardware",
+            metavar="NAME=VALUE",
+            action="append",
+            default=[],
+            help="figures of the GPU: model='H100 SXM', bandwidth=4.8TB/s, tensor_bf16=989TFLOP/s …",
+        )
+        parser.add_argument(
+            "--calibration",
+            metavar="FILE",
+            help="measured peaks (default: those llm-perf calibrate kept on this machine)",
+        )
 
 
 def _positive(text: str) -> int:
@@ -129,6 +142,8 @@ def make_report(paths: list[str], arguments: argparse.Namespace) -> NCUProfileRe
                 "Use a region pattern here: globs, A/B, DOMAIN@NAME or regex:…",
             )
     NameFilter.of(arguments.kernel_include, arguments.kernel_exclude)
+    hardware = inputs.hardware_settings(getattr(arguments, "hardware", []))
+    calibrations, formula, notes = inputs.beside(paths, getattr(arguments, "calibration", None))
     loaded = inputs.load(paths, quiet=arguments.json)
     from llm_perf_opt.analysis.build import ReportOptions, build_report
 
@@ -140,8 +155,13 @@ def make_report(paths: list[str], arguments: argparse.Namespace) -> NCUProfileRe
         aggregate=not arguments.no_aggregate,
         attribution=arguments.attribution,
         top=arguments.top,
+        hardware=hardware,
+        calibrations=calibrations,
+        formula=formula,
     )
-    return build_report(loaded.recordings, options, loaded.inputs)
+    built = build_report(loaded.recordings, options, loaded.inputs)
+    built.diagnostics += notes
+    return built
 
 
 def finish(

@@ -33,6 +33,7 @@ def write_report(
     if "md" in formats:
         from llm_perf_opt.report import markdown
         from llm_perf_opt.report.pictures import pictures
+        from llm_perf_opt.report.stakeholder import render_stakeholder
 
         drawn = pictures(report)
         for picture in drawn:
@@ -40,6 +41,7 @@ def write_report(
         shown = [(picture.title, f"{_PICTURES}/{picture.name}") for picture in drawn]
         written.append(write_text(out / "report.md", markdown.render_markdown(report, top, shown)))
         written.append(write_text(out / "kernels.md", markdown.render_kernels(report)))
+        written.append(write_text(out / "stakeholder_summary.md", render_stakeholder(report)))
     if "csv" in formats:
         written.append(write_text(out / "regions.csv", csv_report.render_regions(report)))
         written.append(write_text(out / "kernels.csv", csv_report.render_kernels(report)))
