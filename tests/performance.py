@@ -78,7 +78,15 @@ def _performance(region: NCUProfileRegion) -> RegionPerformance:
             Utilisation("mbu", "busy", "datasheet", 0.25, Quantity(1e9, "B"), wall, {"dram": BANDWIDTH}),
         ],
         intensity=Quantity(12.5, "FLOP/B"),
-        speed_of_light=SpeedOfLight(wall, wall * 0.25, wall * 0.25, wall * 0.5, 1.0, 0.25),
+        speed_of_light=SpeedOfLight(
+            now=wall,
+            limit=wall * 0.25,
+            above_roof=wall * 0.25,
+            waiting=wall * 0.5,
+            other_work=wall * 0.0,
+            analysed_share=1.0,
+            limit_over_now=0.25,
+        ),
         tokens=TokenRate(Quantity(8, "token"), Quantity(64, "token/s"), limit=Quantity(256, "token/s")),
         signatures=[_signature(kernel, number) for number, kernel in enumerate(region.kernels)],
     )

@@ -22,6 +22,7 @@ from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.detail import COPY, KERNEL, NO_LAUNCH, TREND_LEVELS, TimelineDetail
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.headline import headline, stage_regions
 from llm_perf_opt.report.html import render_html, script_json
 from llm_perf_opt.report.palette import family_colours
 from performance import judge
@@ -87,16 +88,33 @@ def test_answer_stages_and_diagnostics_need_no_script() -> None:
     assert "989 TFLOP/s" in page or "990 TFLOP/s" in page  # the denominators are told
 
 
+def test_the_first_lines_say_where_why_and_what_to_do() -> None:
+    found = report(*DECODER)
+    lines = {line.name: line.text for line in headline(found)}
+    assert list(lines) == ["Where", "Why", "Do first"]
+    worst = stage_regions(found)[0]
+    assert worst.name == "decode"
+    assert worst.performance
+    assert "decode takes" in lines["Where"]
+    assert worst.performance.verdict.title in lines["Why"].lower()
+    assert found.opportunities[0].advice.lower() in lines["Do first"].lower()
+    assert headline(report("nsys-*-decoder-8layers-warm.sqlite", include=["nothing"])) == []
+
+
 def test_what_was_not_measured_is_told_with_the_next_command() -> None:
     without = report("nsys-*-decoder-8layers-warm.sqlite")
     without.detail = None
     page, data = page_of(without)
     assert "No counters were recorded" in page
+    assert "at the roof" not in page  # roofs need counters
+    assert page.count("needs counters of ncu") >= 3  # MFU, bandwidth and speed of light
     assert "llm-perf profile -- CMD" in page
     assert data["strip"] is None
     assert "llm-perf report INPUT --format html" in data["stripMissing"]
     counters_alone, told = page_of(report("ncu-*-decoder-2layers-basic.ncu-rep"))
-    assert "needs a timeline" in counters_alone
+    counters_alone = re.sub(r"<script[^>]*>.*?</script>", "", counters_alone, flags=re.DOTALL)
+    assert "there is no timeline" in counters_alone
+    assert "GPU waiting" not in counters_alone  # not known, and not told as zero
     assert "nsys profile" in told["stripMissing"]
 
 
@@ -115,6 +133,55 @@ def test_no_matching_region_still_makes_a_page() -> None:
     page, data = page_of(report("nsys-*-decoder-8layers-warm.sqlite", include=["nothing-of-this-name"]))
     assert "Ranges that exist" in page
     assert data["regions"]["key"] == []
+
+
+def test_a_run_directory_tells_how_it_came_about(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "nsys").mkdir(parents=True)
+    (run / "nsys" / "run.sqlite.xz").write_bytes(recording(DECODER[0]).read_bytes())
+    manifest = {
+        "command": ["python", "train.py", "--name", "two words"],
+        "state": "done",
+        "tools": {"nsys": "2025.3.1"},
+        "gpus_before": [{"index": "0", "name": "NVIDIA H200", "clocks.sm": "1980 MHz", "driver_version": "570.1"}],
+        "steps": [{"name": "nsys", "argv": ["nsys", "profile", "<b>"], "exit_code": 0, "seconds": 12.34}],
+    }
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "config.yaml").write_text("model:\n  name: tiny\n  hub_token: hf_abcdefghijklmnop\n")
+    assert main(["report", str(run), "--format", "html,json", "--json"]) == 0
+    page = (run / "report.html").read_text()
+    for text in (
+        "python train.py --name &#39;two words&#39;",
+        "2025.3.1",
+        "1980 MHz",
+        "570.1",
+        "nsys, 12.3 s, exit code 0",
+    ):
+        assert text in page
+    assert "&lt;b&gt;" in page
+    assert "name: tiny" in page
+    assert "hf_abcdef" not in page + (run / "report.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "manifest", ["", "[]", "{", '{"steps": 7, "tools": [], "command": 1, "gpus_before": "x", "settings": 3}']
+)
+def test_a_strange_manifest_does_no_harm(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "nsys").mkdir()
+    (tmp_path / "nsys" / "run.sqlite.xz").write_bytes(recording(DECODER[0]).read_bytes())
+    (tmp_path / "manifest.json").write_text(manifest)
+    assert main(["report", str(tmp_path), "--format", "html", "--json"]) == 0
+
+
+def test_processes_and_ranks_stand_beside_each_other() -> None:
+    found = report("nsys-*-ranks.sqlite")
+    page = render_html(found)
+    several = [s.scope for s in found.scopes if s.scope.startswith("process:")]
+    assert len(several) > 1
+    table = page[page.index('id="scopes"') :]
+    for scope in several:
+        assert scope in table
+    assert 'id="scopes"' not in render_html(report(DECODER[0]))  # one process, one device: nothing to compare
 
 
 # -- the data of the charts --------------------------------------------------------------------------

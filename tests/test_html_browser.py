@@ -145,7 +145,7 @@ def test_nothing_is_wider_than_the_window(browser: Browser, html: str, width: in
 
 def test_the_answer_and_the_stages_are_on_the_first_screen(browser: Browser, html: str) -> None:
     opened = browser.open(html)
-    for selector in (".answer li", ".card"):
+    for selector in (".headline dd", ".card"):
         box = opened.page.locator(selector).first.bounding_box()
         assert box["y"] + min(box["height"], 300) < 900
 
@@ -168,7 +168,7 @@ def test_a_hostile_name_stays_text(browser: Browser, tmp_path: Path) -> None:
 
 def test_without_a_script_the_answer_is_there(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
     opened = browser.open(html, java_script_enabled=False)
-    assert opened.page.locator(".answer li").first.is_visible()
+    assert opened.page.locator(".headline dd").first.is_visible()
     assert opened.count(".card") == len(decoder.stages)
     assert opened.page.locator("#diagnostics").is_visible()
     assert opened.page.locator("#kernels .no-js table tr").nth(1).is_visible()

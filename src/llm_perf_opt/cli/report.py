@@ -161,6 +161,8 @@ def make_report(paths: list[str], arguments: argparse.Namespace) -> NCUProfileRe
     )
     built = build_report(loaded.recordings, options, loaded.inputs)
     built.diagnostics += notes
+    if len(paths) == 1 and (run := inputs.run_facts(Path(paths[0]))):
+        built.environment["run"] = run
     return built
 
 

@@ -29,6 +29,7 @@ from llm_perf_opt.regions.model import (
 )
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.answer import answer
+from llm_perf_opt.report.headline import headline, stage_regions
 from llm_perf_opt.report.page_data import page_data, page_regions
 from llm_perf_opt.report.text import (
     counted,
@@ -42,7 +43,6 @@ from llm_perf_opt.report.text import (
     rows,
     share,
     trust,
-    weight,
     work_count,
 )
 from llm_perf_opt.version import __version__
@@ -50,6 +50,7 @@ from llm_perf_opt.version import __version__
 _KERNELS = 30  # in the table shown without a script
 _TABLE_REGIONS = 400
 _STAGES = 8
+_SCOPES, _SCOPE_STAGES = 64, 4
 _COUNTER_REGIONS = 12
 # In the order they are run: each file uses what those before it define.
 _SCRIPTS = (
@@ -100,7 +101,10 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
         hidden=max(len(scope.regions) - _TABLE_REGIONS, 0) if scope else 0,
         stages=stages[:_STAGES],
         more_stages=len(stages[_STAGES:]),
+        headline=headline(report),
         answer=answer(report),
+        scopes=_scopes(report),
+        scope_stages=[full_label(region) for region in stage_regions(report)[:_SCOPE_STAGES]],
         counters=_counters(stages),
         no_counters=_no_counters(report),
         provenance=_provenance(report),
@@ -128,7 +132,7 @@ def _without(text: str, advice: str) -> str:
 
 def _tone(bound: str) -> str:
     """The colour of a verdict: waiting, working, or neither."""
-    if bound in ("launch", "host", "communication"):
+    if bound in ("launch", "host", "other_work", "communication"):
         return "wait"
     return "" if bound in ("unknown", "balanced") else "work"
 
@@ -192,7 +196,7 @@ class Fact:
 class Part:
     """One stretch of the bar of a card."""
 
-    kind: str  # "light" | "above" | "busy" | "idle": its colour
+    kind: str  # "light" | "above" | "busy" | "idle" | "others": its colour
     name: str
     share: float
     begin: float
@@ -214,11 +218,8 @@ class Stage:
 
 
 def _stages(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> list[Stage]:
-    """The stages the analysis found, else the outermost regions; the longest first."""
     place = {region.key: number for number, region in enumerate(regions)}
-    keys = set(report.stages) & set(place)
-    chosen = [r for r in regions if (r.key in keys if keys else r.parent not in place)]
-    return [_stage(region, place[region.key]) for region in sorted(chosen, key=weight, reverse=True)]
+    return [_stage(region, place[region.key]) for region in stage_regions(report) if region.key in place]
 
 
 def _stage(region: NCUProfileRegion, place: int) -> Stage:
@@ -240,14 +241,18 @@ def _stage(region: NCUProfileRegion, place: int) -> Stage:
 
 
 def _light_parts(light: SpeedOfLight) -> list[Part]:
-    """now = limit + kernels above their roofs + waiting."""
+    """now = limit + kernels above their roofs + waiting + work of other regions."""
     now = light.now.of("ns")
     parts: list[Part] = []
     for kind, name, amount in (
-        ("light", "at the roof", light.limit),
+        # Without counters nothing is known about roofs: it is the work as it was measured.
+        ("light", "at the roof", light.limit) if light.analysed_share else ("busy", "GPU work", light.limit),
         ("above", "kernels above it", light.above_roof),
         ("idle", "GPU waiting", light.waiting),
+        ("others", "other regions' work", light.other_work),
     ):
+        if amount.value <= 0:
+            continue
         share_of_now = max(amount.of("ns"), 0.0) / now if now else 0.0
         begin = parts[-1].begin + parts[-1].share if parts else 0.0
         parts.append(Part(kind, name, min(share_of_now, 1 - begin), begin, duration(amount.of("ns"))))
@@ -285,6 +290,7 @@ _METRICS = (
 
 def _rate_facts(performance: RegionPerformance) -> list[Fact]:
     facts = []
+    counted_at_all = bool(performance.work.flops or performance.work.dram or performance.work.l2)
     for metric, name, hint in _METRICS:
         found = {(u.time_basis, u.peak_basis): u for u in performance.utilisation if u.metric == metric}
         main = [u for u in found.values() if u.peak_basis != "calibrated"]
@@ -293,7 +299,8 @@ def _rate_facts(performance: RegionPerformance) -> list[Fact]:
             for u in sorted(main, key=lambda u: u.time_basis != "wall")
         ]
         if not words:
-            reason = next(iter(performance.work.missing), "no counter for it was collected")
+            reason = next(iter(performance.work.missing), "" if counted_at_all else "needs counters of ncu")
+            reason = reason or "the counters it needs were not collected"
             facts.append(Fact(name, reason, hint, missing=True))
             continue
         against = ", ".join(f"{peak} {quantity(p.value, p.unit)}" for peak, p in main[0].peaks.items())
@@ -303,17 +310,33 @@ def _rate_facts(performance: RegionPerformance) -> list[Fact]:
             text = f"{percent(measured.value)} {'while busy' if measured.time_basis == 'busy' else 'of wall time'}"
             facts.append(Fact(f"{name}, measured peak", text, "against the peak measured on this GPU"))
     light, tokens = performance.speed_of_light, performance.tokens
-    if light is not None:
+    if light is not None and light.analysed_share:
         limit, now = light.limit.of("ns"), light.now.of("ns")
-        times = f" · {now / limit:.3g}× faster" if limit else ""
+        times = f" · {_times(now / limit)} faster" if limit else ""
         hint = f"every kernel at its roof; counters speak for {percent(light.analysed_share)} of the kernel time"
         facts.append(Fact("speed of light", f"{duration(limit)}{times}", hint))
     else:
-        facts.append(Fact("speed of light", "needs counters and the GPU's peaks", missing=True))
+        facts.append(Fact("speed of light", "needs counters of ncu and the GPU's peaks", missing=True))
     if tokens is not None:
         limit_rate = f" · {quantity(tokens.limit.value, 'tok/s')} at the limit" if tokens.limit else ""
         facts.append(Fact("tokens", f"{quantity(tokens.now.value, 'tok/s')}{limit_rate}", tokens.source))
     return facts
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.0f}×" if factor >= 100 else f"{factor:.3g}×"
+
+
+def _scopes(report: NCUProfileRegionReport) -> list[tuple[Scope, list[NCUProfileRegion | None]]]:
+    """Processes, devices and ranks with their stages, where there is more than one of a kind."""
+    kinds = [scope.scope.partition(":")[0] for scope in report.scopes]
+    shown = [s for s, kind in zip(report.scopes, kinds, strict=True) if kind != "aggregate" and kinds.count(kind) > 1]
+    stages = [region.key for region in stage_regions(report)[:_SCOPE_STAGES]]
+    found = []
+    for scope in shown[:_SCOPES]:
+        by_key = {region.key: region for region in scope.regions}
+        found.append((scope, [by_key.get(key) for key in stages]))
+    return found
 
 
 def _counters(stages: list[Stage]) -> list[tuple[NCUProfileRegion, list[Any]]]:
@@ -344,6 +367,7 @@ class ProvenanceCard:
     title: str
     facts: list[tuple[str, str]] = Factory(list)
     commands: list[tuple[str, str]] = Factory(list)
+    configuration: str = ""
 
 
 def _provenance(report: NCUProfileRegionReport) -> list[ProvenanceCard]:
@@ -397,21 +421,42 @@ def _plain(value: object) -> str:
     return str(value)
 
 
+_CLOCKS = ("name", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "pstate")
+
+
 def _run_card(run: dict[str, Any]) -> ProvenanceCard:
+    """Who ran what, with which tools, at which clocks. The manifest may be of any version: nothing is taken for granted."""
     card = ProvenanceCard("The run")
     for name in ("started_at", "finished_at", "state"):
         if run.get(name):
             card.facts.append((name.replace("_", " "), visible(str(run[name]))))
-    for name, version in (run.get("tools") or {}).items():
-        card.facts.append((visible(str(name)), visible(str(version))))
-    for gpu in run.get("gpus_before") or []:
-        card.facts.append((f"GPU {visible(str(gpu.get('index', '')))}", visible(_plain(gpu), 400)))
-    if run.get("command"):
+    card.facts += [(visible(str(k)), visible(_plain(v), 200)) for k, v in _pairs(run.get("tools"))]
+    for when, gpus in (("before", run.get("gpus_before")), ("after", run.get("gpus_after"))):
+        for gpu in gpus if isinstance(gpus, list) else []:
+            facts = [f"{name} {gpu[name]}" for name in _CLOCKS if isinstance(gpu, dict) and gpu.get(name)]
+            card.facts.append((f"GPU {when}", visible(", ".join(facts), 300)))
+    card.facts += [
+        (visible(str(k)), visible(_plain(v), 200)) for k, v in _pairs(run.get("settings")) if v not in (None, [], "")
+    ]
+    if isinstance(run.get("command"), list):
         card.commands.append(("the workload", visible(shlex.join(map(str, run["command"])), 4000)))
-    for step in run.get("steps") or []:
-        if step.get("argv"):
-            card.commands.append((str(step.get("name", "command")), visible(shlex.join(map(str, step["argv"])), 4000)))
+    steps = run.get("steps")
+    for step in steps if isinstance(steps, list) else []:
+        if isinstance(step, dict) and isinstance(step.get("argv"), list):
+            seconds = f", {step['seconds']:.1f} s" if isinstance(step.get("seconds"), float) else ""
+            code = f", exit code {step['exit_code']}" if isinstance(step.get("exit_code"), int) else ""
+            title = visible(f"{step.get('name', 'step')}{seconds}{code}")
+            card.commands.append((title, visible(shlex.join(map(str, step["argv"])), 4000)))
+    card.configuration = visible_lines(str(run.get("configuration") or ""))
     return card
+
+
+def _pairs(value: object) -> list[tuple[object, object]]:
+    return list(value.items()) if isinstance(value, dict) else []
+
+
+def visible_lines(text: str) -> str:
+    return "\n".join(visible(line, 400) if line else "" for line in text.splitlines())
 
 
 def _report_card(report: NCUProfileRegionReport) -> ProvenanceCard:

@@ -216,7 +216,7 @@ def _judged(performance: RegionPerformance | None) -> dict[str, Any] | None:
         "dram": _in(performance.work.dram, "B"),
         "intensity": _in(performance.intensity, "FLOP/B"),
         "light": light
-        and [_in(part, "ns") for part in (light.now, light.limit, light.above_roof, light.waiting)]
+        and [_in(part, "ns") for part in (light.now, light.limit, light.above_roof, light.waiting, light.other_work)]
         + [light.analysed_share],
         "tokens": tokens and [_in(rate, "token/s") for rate in (tokens.now, tokens.gpu_only, tokens.limit)],
         "pointsOmitted": performance.signatures_omitted,

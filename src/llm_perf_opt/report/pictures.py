@@ -21,8 +21,9 @@ from llm_perf_opt.regions.model import (
     SignatureRecord,
 )
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.headline import stage_regions
 from llm_perf_opt.report.palette import OTHER, family_colour
-from llm_perf_opt.report.text import duration, full_label, gpu_time, quantity, share, weight
+from llm_perf_opt.report.text import duration, full_label, gpu_time, quantity, share
 
 _WIDTH = 900
 _STAGES, _KERNELS, _POINTS = 8, 12, 200
@@ -31,11 +32,11 @@ _STYLE = f"""
 text {{ font: 12px {_FONT}; fill: #1b1e23; }}
 .dim {{ fill: #545b65; }} .title {{ font-weight: 600; font-size: 13px; }} .page {{ fill: #ffffff; }}
 .grid {{ stroke: #e2e2de; }} .roof {{ stroke: #1b1e23; fill: none; stroke-width: 1.5; }} .measured {{ stroke-dasharray: 5 4; }}
-.light {{ fill: #117a55; }} .above, .busy {{ fill: #2f6fc4; }} .idle {{ fill: #e0912f; }}
+.light {{ fill: #117a55; }} .above, .busy {{ fill: #2f6fc4; }} .idle {{ fill: #e0912f; }} .others {{ fill: #a2a6ab; }}
 """
 _DARK = """
 text { fill: #e7e9ec; } .dim { fill: #a4acb6; } .page { fill: #181b1f; } .grid { stroke: #2c3137; }
-.roof { stroke: #e7e9ec; } .light { fill: #54c796; } .above, .busy { fill: #5b97e6; } .idle { fill: #c9822c; }
+.roof { stroke: #e7e9ec; } .light { fill: #54c796; } .above, .busy { fill: #5b97e6; } .idle { fill: #c9822c; } .others { fill: #757b83; }
 """
 # Characters XML has no form for, that `visible` lets through.
 _NOT_XML = re.compile("[\ufffe\uffff]")
@@ -115,22 +116,23 @@ def _cut(text: str, longest: int) -> str:
 
 
 def _stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
-    scope = report.main_scope
-    regions = scope.regions if scope else []
-    keys, stages = {region.key for region in regions}, set(report.stages)
-    chosen = [r for r in regions if (r.key in stages if stages else r.parent not in keys)]
-    return sorted(chosen, key=weight, reverse=True)[:_STAGES]
+    return stage_regions(report)[:_STAGES]
 
 
 def _parts(region: NCUProfileRegion) -> list[tuple[str, str, float]]:
     """What the time of a stage consists of: class, name, nanoseconds."""
     light = region.performance.speed_of_light if region.performance else None
     if light is not None:
-        return [
-            ("light", "at the roof", light.limit.of("ns")),
+        parts = [
+            # Without counters nothing is known about roofs: it is the work as it was measured.
+            ("light", "at the roof", light.limit.of("ns"))
+            if light.analysed_share
+            else ("busy", "GPU work", light.limit.of("ns")),
             ("above", "kernels above their roofs", light.above_roof.of("ns")),
             ("idle", "GPU waiting", light.waiting.of("ns")),
+            ("others", "other regions' work", light.other_work.of("ns")),
         ]
+        return [part for part in parts if part[2] > 0]
     if region.wall_ns is not None and region.gpu_idle_ns is not None:
         return [
             ("busy", "GPU busy", float(region.wall_ns - region.gpu_idle_ns)),

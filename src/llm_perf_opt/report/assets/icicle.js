@@ -162,6 +162,8 @@ function startIcicle() {
   });
   icicle.addEventListener("pointerleave", hideTip);
   for (const button of document.querySelectorAll("[data-measure]")) {
+    button.disabled = button.dataset.measure === "wall" && regions.wall.every((wall) => wall === null);
+    if (button.disabled) button.title = "needs a timeline";
     button.addEventListener("click", () => change({ measure: button.dataset.measure }));
   }
   onChange((changed) => {

@@ -74,8 +74,9 @@ function limits(number) {
   const list = judged.utilisation.map(([metric, time, peak, value]) => [`${METRICS[metric] ?? metric} ${BASIS[time] ?? time}${peak === "calibrated" ? ", measured peak" : ""}`, `${(100 * value).toFixed(1)} %`]);
   list.push(["intensity", judged.intensity === null ? MISSING : `${significant(judged.intensity)} FLOP/B`]);
   if (judged.light) {
-    const [now, limit, above, waiting] = judged.light;
-    list.push(["speed of light", `${duration(limit)}${limit ? ` · ${significant(now / limit)}× faster` : ""}`], ["kernels above their roofs", duration(above)], ["GPU waiting", duration(waiting)]);
+    const [now, limit, above, waiting, others] = judged.light;
+    const known = judged.light[5] > 0;
+    list.push([known ? "speed of light" : "without waiting", `${duration(limit)}${limit ? ` · ${now / limit >= 100 ? count(Math.round(now / limit)) : significant(now / limit)}× faster` : ""}`], ["kernels above their roofs", known ? duration(above) : MISSING], ["GPU waiting", duration(waiting)], ["work of other regions", others > 0 ? duration(others) : MISSING]);
   }
   if (judged.tokens) list.push(["tokens", quantity(judged.tokens[0], "tok/s")], ["tokens at the limit", quantity(judged.tokens[2], "tok/s")]);
   return [facts(list), ...judged.missing.map((text) => el("p", { class: "missing" }, text))];

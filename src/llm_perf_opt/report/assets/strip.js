@@ -227,7 +227,7 @@ function drawDevice(pen, device, top, width) {
       const edge = shown.from + at * perPixel;
       const part = Math.min((Math.min(finish, edge + perPixel) - Math.max(begin, edge)) / perPixel, 1 - filled[at]);
       if (part <= 0) continue;
-      const tall = Math.max(part * GPU_LANE, row === shown.hover ? GPU_LANE * 0.5 : 0);
+      const tall = Math.max(part * GPU_LANE, row === shown.hover ? GPU_LANE * 0.5 : 1.5);  // the shortest work is seen too
       pen.fillRect(at, top + GPU_LANE * (1 - filled[at]) - tall, 1, tall);
       filled[at] += part;
     }
