@@ -137,9 +137,10 @@ def test_a_page_is_quiet_and_looks_like_a_page(browser: Browser, html: str, them
 def test_nothing_is_wider_than_the_window(browser: Browser, html: str, width: int) -> None:
     opened = browser.open(html, viewport={"width": width, "height": 1000})
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
-    # And no text of a card sticks out of it.
+    # And no text of a card or of a chosen region sticks out.
+    opened.page.locator(".card h3 button").first.click()
     assert opened.page.evaluate(
-        "[...document.querySelectorAll('.card')].every((c) => c.scrollWidth <= c.clientWidth + 1)"
+        "[...document.querySelectorAll('.card, #about-region > div')].every((c) => c.scrollWidth <= c.clientWidth + 1)"
     )
 
 

@@ -30,7 +30,7 @@ from llm_perf_opt.regions.model import (
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.headline import headline, stage_regions
-from llm_perf_opt.report.page_data import page_data, page_regions
+from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions, peaks_used
 from llm_perf_opt.report.text import (
     counted,
     duration,
@@ -82,6 +82,7 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
         "trust": trust,
         "counted": counted,
         "percent": percent,
+        "counter_unit": counter_unit,
     }
     style = _asset("report.css")
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"
@@ -368,6 +369,7 @@ class ProvenanceCard:
     facts: list[tuple[str, str]] = Factory(list)
     commands: list[tuple[str, str]] = Factory(list)
     configuration: str = ""
+    more: list[tuple[str, str]] = Factory(list)  # peaks of other data types
 
 
 def _provenance(report: NCUProfileRegionReport) -> list[ProvenanceCard]:
@@ -385,13 +387,15 @@ def _provenance(report: NCUProfileRegionReport) -> list[ProvenanceCard]:
             if name != "input" and value not in (None, "", {}, []):
                 card.facts.append((visible(str(name)).replace("_", " "), visible(_plain(value), 300)))
         cards.append(card)
-    cards += [_gpu_card(gpu) for gpu in report.hardware]
+    scope = report.main_scope
+    used = peaks_used(scope.regions if scope else [])
+    cards += [_gpu_card(gpu, used) for gpu in report.hardware]
     cards.append(_report_card(report))
     return cards
 
 
-def _gpu_card(gpu: GpuHardware) -> ProvenanceCard:
-    """The denominators of every percentage on the page."""
+def _gpu_card(gpu: GpuHardware, used: list[str]) -> ProvenanceCard:
+    """The denominators of every percentage on the page; peaks that were not `used` stand apart."""
     card = ProvenanceCard(visible(gpu.name) + (f" · device {gpu.device}" if gpu.device is not None else ""))
     card.facts.append(("figures", f"{gpu.basis}: {visible(gpu.source, 300)}"))
     for name, amount in (
@@ -407,7 +411,8 @@ def _gpu_card(gpu: GpuHardware) -> ProvenanceCard:
     for name, peak in gpu.peaks.items():
         measured = gpu.calibrated_peaks.get(name)
         beside = f" · measured {quantity(measured.value, measured.unit)}" if measured else ""
-        card.facts.append((visible(name).replace("_", " "), quantity(peak.value, peak.unit) + beside))
+        fact = visible(name).replace("_", " "), quantity(peak.value, peak.unit) + beside
+        (card.facts if name in used else card.more).append(fact)
     card.facts += [("calibration", visible(gpu.calibration, 300))] if gpu.calibration else []
     card.facts += [("note", visible(note, 300)) for note in gpu.notes]
     return card

@@ -65,7 +65,7 @@ def page_data(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -
         "judged": [_judged(region.performance) for region in regions],
         "points": _points(regions, names),
         "roofs": [_roofs(gpu) for gpu in report.hardware],
-        "peaksUsed": _peaks_used(regions),
+        "peaksUsed": peaks_used(regions),
         "stages": [place[key] for key in report.stages if key in place],
         "strip": strip,
         "stripMissing": "" if strip else _why_no_strip(report),
@@ -182,10 +182,15 @@ def _ns(milliseconds: float | None) -> int | None:
     return None if milliseconds is None else round(milliseconds * 1e6)
 
 
+def counter_unit(name: str, value: MetricValue) -> str:
+    """ncu counts tensor operations without a unit."""
+    return value.unit or ("FLOP" if name.startswith("sm__ops_path_tensor_") else "")
+
+
 def _counters(metrics: dict[str, MetricValue]) -> list[list[Any]]:
     """The counters to show first, each with what is needed to judge it."""
     return [
-        [title, name, float(f"{v.value:.6g}"), v.unit, trust(v), v.spread, v.coverage]
+        [title, name, float(f"{v.value:.6g}"), counter_unit(name, v), trust(v), v.spread, v.coverage]
         for name, title, v in interesting_metrics(metrics)
     ]
 
@@ -254,7 +259,7 @@ def _points(regions: list[NCUProfileRegion], names: _Names) -> dict[str, list[An
     }
 
 
-def _peaks_used(regions: list[NCUProfileRegion]) -> list[str]:
+def peaks_used(regions: list[NCUProfileRegion]) -> list[str]:
     """The peaks that were worked against: roofs of other data types would only be in the way."""
     used: set[str] = set()
     for region in regions:

@@ -22,10 +22,10 @@ function drawAbout() {
   const time = facts([
     ["instances", count(instances)],
     ["wall time", wall === null ? MISSING : `${duration(wall)}${instances > 1 ? ` · ${duration(wall / instances)} each` : ""}`],
-    ["GPU busy inside", percent(busyPart(number), 1)],
-    ["GPU idle inside", duration(r.idle[number])],
+    ["GPU busy", percent(busyPart(number), 1)],
+    ["GPU idle", duration(r.idle[number])],
     ["GPU time", r.gpu[number] === null ? MISSING : `${duration(r.gpu[number])} · ${percent(r.gpu[number], data.total.gpu)} of all`],
-    ["of which its own", own === null ? MISSING : `${duration(own)} · ${plural(r.ownKernels[number], "kernel")}`],
+    ["own GPU time", own === null ? MISSING : `${duration(own)} · ${plural(r.ownKernels[number], "kernel")}`],
     ["kernels", count(r.kernels[number])],
     ["copies and fills", r.copies[number] ? `${count(r.copies[number])} · ${quantity(r.copied[number], "B")}` : MISSING],
     ["CUDA graphs", r.graphs[number] ? count(r.graphs[number]) : MISSING],
@@ -51,7 +51,7 @@ function crumbs(number) {
   }));
 }
 
-const BASIS = { wall: "of wall time", busy: "while busy" };
+const WAYS = ["wall", "busy"];
 const METRICS = { mfu: "MFU", mbu: "bandwidth" };
 
 function verdict(number) {
@@ -71,12 +71,18 @@ function verdict(number) {
 function limits(number) {
   const judged = data.judged[number];
   if (!judged) return [el("p", { class: "missing" }, "Not computed for so small a region.")];
-  const list = judged.utilisation.map(([metric, time, peak, value]) => [`${METRICS[metric] ?? metric} ${BASIS[time] ?? time}${peak === "calibrated" ? ", measured peak" : ""}`, `${(100 * value).toFixed(1)} %`]);
+  const list = [];
+  for (const metric of Object.keys(METRICS)) {
+    for (const measured of [false, true]) {
+      const found = WAYS.map((way) => judged.utilisation.find(([m, time, peak]) => m === metric && time === way && (peak === "calibrated") === measured)).filter(Boolean);
+      if (found.length) list.push([`${METRICS[metric]}${measured ? ", measured peak" : ""}`, found.map(([, time, , value]) => `${(100 * value).toFixed(1)} % ${time}`).join(" · ")]);
+    }
+  }
   list.push(["intensity", judged.intensity === null ? MISSING : `${significant(judged.intensity)} FLOP/B`]);
   if (judged.light) {
     const [now, limit, above, waiting, others] = judged.light;
     const known = judged.light[5] > 0;
-    list.push([known ? "speed of light" : "without waiting", `${duration(limit)}${limit ? ` · ${now / limit >= 100 ? count(Math.round(now / limit)) : significant(now / limit)}× faster` : ""}`], ["kernels above their roofs", known ? duration(above) : MISSING], ["GPU waiting", duration(waiting)], ["work of other regions", others > 0 ? duration(others) : MISSING]);
+    list.push([known ? "speed of light" : "without waiting", `${duration(limit)}${limit ? ` · ${now / limit >= 100 ? count(Math.round(now / limit)) : significant(now / limit)}× faster` : ""}`], ["kernels above roofs", known ? duration(above) : MISSING], ["GPU waiting", duration(waiting)], ["work of other regions", others > 0 ? duration(others) : MISSING]);
   }
   if (judged.tokens) list.push(["tokens", quantity(judged.tokens[0], "tok/s")], ["tokens at the limit", quantity(judged.tokens[2], "tok/s")]);
   return [facts(list), ...judged.missing.map((text) => el("p", { class: "missing" }, text))];
@@ -84,7 +90,7 @@ function limits(number) {
 
 function facts(pairs) {
   const list = el("dl", { class: "facts" });
-  for (const [name, value] of pairs) if (value !== MISSING) list.append(el("dt", {}, name), el("dd", {}, value));
+  for (const [name, value] of pairs) if (value !== MISSING) list.append(el("div", {}, el("dt", {}, name), el("dd", {}, value)));
   return list;
 }
 
@@ -94,7 +100,7 @@ function counters(number) {
   const list = el("dl", { class: "facts" });
   for (const [title, name, value, unit, how, spread] of known) {
     const error = spread === null ? "" : ` ± ${(100 * spread).toFixed(1)} %`;
-    list.append(el("dt", { title: name }, title), el("dd", { title: how }, `${quantity(value, unit)}${error}`));
+    list.append(el("div", { title: `${name}: ${how}` }, el("dt", {}, title), el("dd", {}, `${quantity(value, unit)}${error}`)));
   }
   return list;
 }
