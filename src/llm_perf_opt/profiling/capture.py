@@ -9,44 +9,32 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from attrs import Factory, define
+import attrs
+from attrs import define
 
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.profiling.outcome import Finished, Outcome, judge
 from llm_perf_opt.profiling.progress import Progress, ProgressReader
 from llm_perf_opt.profiling.run_directory import RunDirectory, Step
 from llm_perf_opt.profiling.supervise import Ended, run_supervised
-from llm_perf_opt.profiling.vendor.ncu import build_ncu_cmd
-from llm_perf_opt.profiling.vendor.nsys import build_nsys_cmd, build_nsys_export_cmd, build_nsys_stats_cmd
+from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd
+from llm_perf_opt.profiling.vendor.nsys import (
+    NsysOptions,
+    build_nsys_cmd,
+    build_nsys_export_cmd,
+    build_nsys_stats_cmd,
+)
+from llm_perf_opt.profiling.vendor.nsys import environment as nsys_environment
 from llm_perf_opt.profiling.vendor.tools import Tool, library_path_for
-from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.profiling.written import recording_bytes
 
 REDIRECT = Path(__file__).with_name("redirect.py")
-# One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
-DEFAULT_METRICS = (
-    "gpu__time_duration.sum",
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "lts__t_bytes.sum",
-    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
-)
 _EXPORT_TIMEOUT_S = 1800
 _LOG_KEPT = 2 << 20  # of a log, what is looked at for messages
-
-
-@define
-class CounterPlan:
-    """Which launches ncu is to profile."""
-
-    expressions: list[str]  # for --nvtx-include
-    process_scope: bool = False  # ranges count for the whole process: kernels of autograd's thread
-    launches: int = 3  # of each kernel and launch configuration
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    expected: int = 0  # the least number of launches the timeline lets expect
 
 
 @define
@@ -56,11 +44,17 @@ class Captured:
     outcome: Outcome
     ended: Ended
     file: Path | None = None
-    notes: list[Diagnosis] = Factory(list)
 
 
 def record_timeline(
-    run: RunDirectory, command: list[str], nsys: Tool, *, timeout_s: float | None, graphs: str = "node"
+    run: RunDirectory,
+    command: list[str],
+    nsys: Tool,
+    options: NsysOptions,
+    *,
+    environment: Mapping[str, str],
+    timeout_s: float | None = None,
+    max_bytes: int = 0,
 ) -> Captured:
     """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary."""
     folder = run.path / "nsys"
@@ -68,10 +62,17 @@ def record_timeline(
     # nsys prints between the lines of the program, so the program's own output goes elsewhere.
     program_pid = (folder / ".program.pid").resolve()
     shim = [sys.executable, "-I", str(REDIRECT.resolve()), str(workload_log.resolve()), str(program_pid)]
-    argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, cuda_graph_trace=graphs)
+    argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
     step = run.begin("nsys", argv, "nsys")
     log = folder / "nsys.log"
-    ended = run_supervised(argv, log=log, environment=_library_path(nsys), timeout_s=timeout_s, program_pid=program_pid)
+    ended = run_supervised(
+        argv,
+        log=log,
+        environment={**environment, **nsys_environment(options), **_library_path(nsys)},
+        timeout_s=timeout_s,
+        program_pid=program_pid,
+        too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
+    )
     program_pid.unlink(missing_ok=True)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
     if outcome.status == "nothing":
@@ -93,27 +94,19 @@ def record_counters(
     run: RunDirectory,
     command: list[str],
     ncu: Tool,
-    plan: CounterPlan,
+    name: str,
+    options: NcuOptions,
+    expressions: Sequence[str],
     *,
-    timeout_s: float | None,
+    environment: Mapping[str, str],
+    timeout_s: float | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Captured:
-    """Counters of the planned launches: `ncu/run.ncu-rep`."""
+    """Counters of the chosen launches: `ncu/<name>.ncu-rep`."""
     folder = run.path / "ncu"
-    log, workload_log = folder / "ncu.log", folder / "workload.log"
-    argv = build_ncu_cmd(
-        folder / "run",
-        command,
-        ncu=ncu.path,
-        nvtx_expr=plan.expressions,
-        metrics=plan.metrics,
-        # Without the mangled name all templates of a function count as one kernel, and most are never sampled.
-        filter_mode="per-launch-config",
-        kernel_name_base="mangled",
-        launch_count=plan.launches,
-        nvtx_push_pop_scope="process" if plan.process_scope else None,
-        extra_args=("--log-file", str(log)),
-    )
+    log, workload_log = folder / f"{name}.log", folder / f"{name}-workload.log"
+    logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
+    argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
     step = run.begin("ncu", argv, "ncu")
     reader = ProgressReader()  # the plan knows only the least number of launches, which is no total
 
@@ -121,9 +114,9 @@ def record_counters(
         if (state := reader.feed(line)) is not None:
             progress(state)
 
-    ended = run_supervised(argv, log=workload_log, timeout_s=timeout_s, follow={log: follow})
-    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log)
-    report = folder / "run.ncu-rep"
+    ended = run_supervised(argv, log=workload_log, environment=environment, timeout_s=timeout_s, follow={log: follow})
+    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
+    report = folder / f"{name}.ncu-rep"
     return Captured(outcome, ended, report if outcome.status != "nothing" and report.exists() else None)
 
 
@@ -133,9 +126,17 @@ def worst(outcomes: list[Outcome]) -> ExitCode:
 
 
 def _judge(
-    run: RunDirectory, step: Step, tool: str, argv: list[str], ended: Ended, log: Path, workload_log: Path
+    run: RunDirectory,
+    step: Step,
+    tool: str,
+    argv: list[str],
+    ended: Ended,
+    log: Path,
+    workload_log: Path,
+    replay_mode: str = "kernel",
 ) -> Outcome:
     folder = log.parent
+    files = {name: size for name, size in _files(folder).items() if _is_of(name, log.stem if tool == "ncu" else "")}
     code = ended.exit_code
     finished = Finished(
         tool="ncu" if tool == "ncu" else "nsys",
@@ -143,15 +144,22 @@ def _judge(
         exit_code=-(code - 128) if code > 128 else code,
         output=_tail(log),
         workload_output=_tail(workload_log),
-        files=_files(folder),
+        files=files,
         timed_out=ended.timed_out,
         interrupted=ended.interrupted,
+        too_large=ended.too_large,
+        replay_mode=replay_mode,
     )
     outcome = judge(finished)
     step.status, step.exit_code, step.seconds = outcome.status, code, round(ended.seconds, 2)
-    step.files, step.diagnostics = _files(folder), outcome.diagnoses
+    step.files, step.diagnostics = files, outcome.diagnoses
     run.save()
     return outcome
+
+
+def _is_of(name: str, capture: str) -> bool:
+    """Does a file belong to this capture? One folder may hold several of ncu's."""
+    return not capture or name.removesuffix(".ncu-rep") == capture or not name.endswith(".ncu-rep")
 
 
 def _files(folder: Path) -> dict[str, int]:

@@ -64,7 +64,7 @@ class Manifest:
     gpus_after: list[dict[str, str]] = Factory(list)
     settings: dict[str, Any] = Factory(dict)
     steps: list[Step] = Factory(list)
-    notes: list[str] = Factory(list)
+    diagnostics: list[Diagnosis] = Factory(list)  # of the run as a whole; those of a step are with it
 
 
 @define

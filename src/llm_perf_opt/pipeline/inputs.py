@@ -37,7 +37,7 @@ class Loaded:
 def load(paths: Sequence[str], *, quiet: bool = False) -> Loaded:
     """Read every input; the first that cannot be read ends it."""
     from llm_perf_opt.analysis.build import with_ranks
-    from llm_perf_opt.cli.console import reading
+    from llm_perf_opt.pipeline.console import reading
     from llm_perf_opt.readers.open import read_recording
     from llm_perf_opt.regions.columns import Timeline
     from llm_perf_opt.regions.model import Diagnosis
