@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-size",
         metavar="SIZE",
-        type=size,
-        default=2 * 10**9,
+        default="2GB",
         help="end the timeline when its recording reaches this size (default 2GB; 0: no limit)",
     )
     parser.add_argument(
@@ -87,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def request_of(arguments: argparse.Namespace) -> ProfileRequest:
     """What was typed, in the form the library understands."""
-    from llm_perf_opt.pipeline.request import LIGHT_TIMELINE, CounterRequest, ProfileRequest, TimelineRequest
+    from llm_perf_opt.pipeline.request import LIGHT_TIMELINE, CounterRequest, ProfileRequest, TimelineRequest, bytes_of
     from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 
     options = NcuOptions(metrics=arguments.metrics, replay_mode=arguments.replay_mode)
@@ -105,7 +103,9 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
     return ProfileRequest(
         command=arguments.command,
         report=options_of(arguments),
-        timeline=TimelineRequest(options=LIGHT_TIMELINE, timeout_s=arguments.timeout, max_bytes=arguments.max_size),
+        timeline=TimelineRequest(
+            options=LIGHT_TIMELINE, timeout_s=arguments.timeout, max_bytes=bytes_of(arguments.max_size)
+        ),
         counters=CounterRequest(
             enable=not arguments.no_counters,
             options=options,
@@ -118,11 +118,3 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
         ),
         strict=arguments.strict,
     )
-
-
-def size(text: str) -> int:
-    """`2GB`, `500MB`, `0` for no limit."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(GB|MB|kB|B)?", text.strip(), re.IGNORECASE)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it as in 2GB or 500MB, or 0 for no limit")
-    return int(float(found[1]) * {"gb": 10**9, "mb": 10**6, "kb": 10**3}.get((found[2] or "").lower(), 1))

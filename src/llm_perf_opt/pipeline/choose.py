@@ -29,7 +29,7 @@ DEFAULT_METRICS = (
 # Of nested matching ranges ncu's range modes measure the outermost only, so a region that merely holds others
 # is replaced by them, as long as they hold nearly all of its kernels and are few enough to be replayed.
 _HELD_BELOW = 0.99
-_MOST_RANGES = 8
+_MOST_RANGES = 4
 
 
 @define(frozen=True)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
 from attrs import Factory, define
 
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 
 Strategy = Literal["auto", "as_given"]
 # Kernels of a CUDA graph one by one: as one block they would belong to no module and have no signature.
 LIGHT_TIMELINE = NsysOptions(cuda_graph_trace="node")
-GIGABYTE = 1_000_000_000
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 @define(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class TimelineRequest:
     enable: bool = True
     options: NsysOptions = LIGHT_TIMELINE
     timeout_s: float | None = None
-    max_bytes: int = 2 * GIGABYTE  # a recording that grows beyond is ended; 0: no limit
+    max_bytes: int = 2 * 10**9  # a recording that grows beyond is ended; 0: no limit
 
 
 @define(frozen=True, kw_only=True)
@@ -61,3 +63,11 @@ class ProfileRequest:
         given = self.counters.options
         chosen = (given.kernel_name, given.kernel_id, given.launch_skip, given.launch_count, given.filter_mode)
         return any(value is not None for value in chosen)
+
+
+def bytes_of(size: Any) -> int:
+    """`2GB`, `500 MB` or a plain number as bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", str(size).strip(), re.IGNORECASE)
+    if not found:
+        raise UserError(f"{size!r} is not a size.", "Write it as in 2GB or 500MB, or 0 for no limit.")
+    return int(float(found[1]) * _UNITS[found[2].lower()])

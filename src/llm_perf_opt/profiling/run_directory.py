@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import yaml
 from attrs import Factory, define
 
 from llm_perf_opt.errors import UserError
@@ -77,12 +78,13 @@ class RunDirectory:
     @staticmethod
     def create(out: Path | None, command: list[str], settings: dict[str, Any]) -> RunDirectory:
         """Make the folder. Two runs never share one: an existing, non-empty folder is refused."""
-        path = _fresh_folder() if out is None else _own_folder(out)
+        path = fresh_folder() if out is None else _own_folder(out)
         manifest = Manifest(__version__, _now(), clean_argv(command), settings=settings, gpus_before=gpu_facts())
         run = RunDirectory(path, manifest)
         (path / "nsys").mkdir(exist_ok=True)
         (path / "ncu").mkdir(exist_ok=True)
         run.write_json("env.json", without_secrets(os.environ))
+        run.write_yaml("config.yaml", settings)
         run.save()
         return run
 
@@ -90,9 +92,16 @@ class RunDirectory:
         self.write_json(MANIFEST, attrs.asdict(self.manifest))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        self._replace(name, json.dumps(content, indent=1) + "\n")
+
+    def write_yaml(self, name: str, content: Mapping[str, Any]) -> None:
+        self._replace(name, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
+
+    def _replace(self, name: str, text: str) -> None:
+        """Write a whole file at once: whoever looks sees the old one or the new one."""
         target = self.path / name
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)
 
     def begin(self, name: str, argv: list[str], folder: str) -> Step:
@@ -131,7 +140,8 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _fresh_folder() -> Path:
+def fresh_folder() -> Path:
+    """A new folder named after this second; with a number behind it where another run was faster."""
     base = Path("tmp") / "profile-output" / datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in range(1, 1000):
         path = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
