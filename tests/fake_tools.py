@@ -18,6 +18,7 @@ TRANSCRIPTS = Path(__file__).parent / "transcripts"
 TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz"
 COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz"
 RANGES = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-app-range.ncu-rep.xz"
+RAW = RECORDINGS / "ncu-2025.3.1-h200-basic-raw.csv"
 
 _PROGRAM = """#!{python}
 import json, lzma, os, pathlib, signal, subprocess, sys
@@ -41,6 +42,8 @@ if argv[0] == "export":
     leave({timeline!r}, out); sys.exit(0)
 if argv[0] == "stats":
     print("Time (%),Total Time (ns)"); sys.exit(0)
+if "--import" in argv:
+    print((pathlib.Path({raw!r})).read_text(encoding="utf-8")); sys.exit(0)
 mode = value("--replay-mode", "kernel")
 scenario = os.environ.get("FAKE_" + tool.upper(), "ok")
 if "=" in scenario:
@@ -80,6 +83,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 timeline=str(TIMELINE),
                 counters=str(COUNTERS),
                 ranges=str(RANGES),
+                raw=str(RAW),
             ),
             encoding="utf-8",
         )

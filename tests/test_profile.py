@@ -13,9 +13,13 @@ import sys
 import time
 from pathlib import Path
 
+import attrs
 import pytest
 
 import llm_perf_opt
+from conftest import counters as recorded_counters
+from conftest import read
+from fake_tools import TIMELINE
 from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
 
@@ -214,7 +218,7 @@ def test_both_range_modes_refused_end_in_kernel_replay_with_a_bound(
     monkeypatch.setenv("FAKE_NCU", "range=ncu-range-transformer,app-range=ncu-range-small")
     assert profile("--replay-mode", "range") == 0
     assert [d.code for d in llm_perf_opt.load("run").diagnostics].count("REPLAY_FELL_BACK") == 2
-    last = Path("run/ncu/cmd.txt").read_text().splitlines()[-1]
+    last = [line for line in Path("run/ncu/cmd.txt").read_text().splitlines() if "--replay-mode" in line][-1]
     assert "--replay-mode kernel" in last
     assert "--filter-mode per-launch-config" in last
 
@@ -248,6 +252,26 @@ def test_one_launch_of_one_kernel(tools: Path) -> None:
     command = Path("run/ncu/cmd.txt").read_text()
     assert "--kernel-name 'regex:.*gemv.*' --kernel-name-base demangled --launch-skip 2 --launch-count 1" in command
     assert "--nvtx-include" not in command
+
+
+def test_a_picked_launch_stands_beside_its_kernel_s_place_in_the_timeline() -> None:
+    from llm_perf_opt.analysis.build import ReportOptions, build_report
+    from llm_perf_opt.report.markdown import render_markdown
+
+    counters = attrs.evolve(recorded_counters("decoder-8layers-warm-per-launch-config"))
+    picked = next(a for a in counters.actions if "nvjet" in a.name)
+    found = build_report(
+        [read(TIMELINE, launch_config=True), attrs.evolve(counters, actions=[picked])], ReportOptions()
+    )
+    (launch,) = found.launches
+    kernels = sorted(found.scope("aggregate").kernels, key=lambda k: -(k.total_ms or 0))
+    assert launch.rank is not None
+    assert kernels[launch.rank - 1].kernel_name == launch.kernel_name
+    assert launch.share_of_gpu_time == pytest.approx(
+        kernels[launch.rank - 1].total_ms / sum(k.total_ms or 0 for k in kernels)  # type: ignore[operator]
+    )
+    assert launch.metrics["gpu__time_duration.sum"].value == picked.metrics["gpu__time_duration.sum"]
+    assert f"rank {launch.rank} of {len(kernels)}" in render_markdown(found)
 
 
 @pytest.mark.parametrize(

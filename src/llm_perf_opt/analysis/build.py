@@ -15,6 +15,7 @@ import numpy as np
 from attrs import evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
+from llm_perf_opt.analysis.launches import profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_report import TimelineReport
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
@@ -82,6 +83,8 @@ def build_report(
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
         coverage=coverage,
     )
+    main = report.main_scope
+    report.launches = profiled_launches(counter_sets, main.kernels if main and timelines else [])
     _limit_kernels(report, options.top)
     if kernel_filter and kernel_names and not any(kernel_filter.keeps(n, short_kernel_name(n)) for n in kernel_names):
         wanted = (options.kernel_include or options.kernel_exclude)[0]

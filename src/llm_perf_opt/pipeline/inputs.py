@@ -23,7 +23,7 @@ _TIMELINES = (
     "torch_profiler/trace.json*",
 )
 _COUNTERS = ("ncu/*.ncu-rep", "ncu/*.ncu-rep.gz", "ncu/*.ncu-rep.xz")
-_COUNTER_TABLES = ("ncu/raw.csv", "ncu/raw.csv.gz", "ncu/raw.csv.xz")  # the same results, where the reports are gone
+_COUNTER_TABLES = ("ncu/raw*.csv", "ncu/raw*.csv.gz", "ncu/raw*.csv.xz")  # the same results, where the reports are gone
 
 
 @define

@@ -21,7 +21,7 @@ from llm_perf_opt.profiling.outcome import Finished, Outcome, judge
 from llm_perf_opt.profiling.progress import Progress, ProgressReader
 from llm_perf_opt.profiling.run_directory import RunDirectory, Step
 from llm_perf_opt.profiling.supervise import Ended, run_supervised
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd
+from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd, build_ncu_raw_cmd
 from llm_perf_opt.profiling.vendor.nsys import (
     NsysOptions,
     build_nsys_cmd,
@@ -81,12 +81,13 @@ def record_timeline(
     export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", sqlite)
     step = run.begin("export", export, "nsys")
     with log.open("ab") as output:
-        step.exit_code = _run(export, nsys, output)
+        step.exit_code = _run(export, _library_path(nsys), output)
     step.files = _files(folder)
     step.status = "done" if sqlite.exists() else "nothing"
     run.save()
     if sqlite.exists():
-        _write_summary(run, nsys, sqlite)
+        summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
+        _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys))
     return Captured(outcome, ended, sqlite if sqlite.exists() else None)
 
 
@@ -117,7 +118,15 @@ def record_counters(
     ended = run_supervised(argv, log=workload_log, environment=environment, timeout_s=timeout_s, follow={log: follow})
     outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
     report = folder / f"{name}.ncu-rep"
-    return Captured(outcome, ended, report if outcome.status != "nothing" and report.exists() else None)
+    if outcome.status == "nothing" or not report.exists():
+        return Captured(outcome, ended)
+    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), folder / raw_name(name), {})
+    return Captured(outcome, ended, report)
+
+
+def raw_name(capture: str) -> str:
+    """The table of a capture: `raw.csv` for the one most runs have."""
+    return "raw.csv" if capture == "run" else f"raw-{capture}.csv"
 
 
 def worst(outcomes: list[Outcome]) -> ExitCode:
@@ -181,12 +190,13 @@ def _library_path(nsys: Tool) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join(p for p in (extra, os.environ.get("LD_LIBRARY_PATH", "")) if p)}
 
 
-def _run(argv: list[str], nsys: Tool, output: BinaryIO, errors: int | None = None) -> int | None:
-    """Run a short command of nsys; its exit code, None where it did not run or end. The caller looks at its file."""
-    environment = {**os.environ, **_library_path(nsys)}
+def _run(argv: list[str], environment: Mapping[str, str], output: BinaryIO, errors: int | None = None) -> int | None:
+    """Run a short command of a tool; its exit code, None where it did not run or end. The caller looks at its file."""
     ours = subprocess.DEVNULL
     try:
-        done = subprocess.Popen(argv, stdin=ours, stdout=output, stderr=errors or output, env=environment)
+        done = subprocess.Popen(
+            argv, stdin=ours, stdout=output, stderr=errors or output, env={**os.environ, **environment}
+        )
     except OSError:
         return None
     try:
@@ -197,13 +207,11 @@ def _run(argv: list[str], nsys: Tool, output: BinaryIO, errors: int | None = Non
         return None
 
 
-def _write_summary(run: RunDirectory, nsys: Tool, sqlite: Path) -> None:
-    """nsys's own kernel summary; its absence loses nothing, so a failure is only noted."""
-    argv = build_nsys_stats_cmd(nsys.path, sqlite)
-    step = run.begin("stats", argv, "nsys")
-    target = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
+def _write_table(run: RunDirectory, name: str, argv: list[str], target: Path, environment: Mapping[str, str]) -> None:
+    """A summary by the tool itself; its absence loses nothing, so a failure is only noted."""
+    step = run.begin(name, argv, target.parent.name)
     with target.open("wb") as output:
-        step.exit_code = _run(argv, nsys, output, subprocess.DEVNULL)
+        step.exit_code = _run(argv, environment, output, subprocess.DEVNULL)
     step.status = "done" if target.stat().st_size else "nothing"
     if step.status == "nothing":
         target.unlink()

@@ -160,6 +160,34 @@ class Coverage:
 
 
 @define
+class LaunchCounter:
+    """One counter of one launch."""
+
+    value: float
+    unit: str
+
+
+@define
+class ProfiledLaunch:
+    """One launch that was picked by hand, with its kernel's place in the timeline."""
+
+    kernel_name: str
+    short_name: str
+    grid: list[int]
+    block: list[int]
+    device: int | None
+    regions: list[str]  # keys of the innermost ranges open at the launch
+    rank: int | None  # 1: no kernel of the program takes more GPU time; None: there is no timeline
+    kernels_ranked: int
+    share_of_gpu_time: float | None
+    calls: int | None  # in the timeline
+    total_ms: float | None
+    mean_ms: float | None
+    passes: int | None
+    metrics: dict[str, LaunchCounter] = Factory(dict)
+
+
+@define
 class NCUProfileRegionReport:
     """What `report.json` holds."""
 
@@ -174,6 +202,7 @@ class NCUProfileRegionReport:
     selection: dict[str, list[str]] = Factory(dict)
     available_ranges: list[str] = Factory(list)  # filled where nothing matched: what could have been asked for
     coverage: Coverage | None = None
+    launches: list[ProfiledLaunch] = Factory(list)  # filled where ncu was asked for a few launches only
 
     def scope(self, name: str) -> Scope:
         """The scope called `name`; `KeyError` names the ones that exist."""

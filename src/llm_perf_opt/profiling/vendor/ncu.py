@@ -164,6 +164,11 @@ def ncu_arguments(
     return [*argv, "-o", os.fspath(out_base), *asked.extra_args]
 
 
+def build_ncu_raw_cmd(ncu: StrPath, report: StrPath) -> list[str]:
+    """Print every result of a report with all its metrics as CSV on standard output."""
+    return [os.fspath(ncu), "--import", os.fspath(report), "--page", "raw", "--csv", "--print-units", "base"]
+
+
 def without_unknown_defaults(options: NcuOptions, known: Container[str]) -> NcuOptions:
     """Leave out defaults of ours that an older ncu does not know (2024.1 has no `--import-sass`).
 
