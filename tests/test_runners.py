@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -194,3 +195,9 @@ def test_the_manifest_has_the_whole_configuration(tools: Path) -> None:
     assert deep("pipeline.ncu.enable=false", "infer.max_new_tokens=7").returncode == 0
     (run,) = runs()
     assert json.loads((run / "manifest.json").read_text())["settings"]["infer"]["max_new_tokens"] == 7
+
+
+def test_the_page_about_configuration_is_up_to_date() -> None:
+    tool = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "document_keys.py"))
+    text = tool["PAGE"].read_text(encoding="utf-8")
+    assert tool["page"](text) == text, "run python tools/document_keys.py"
