@@ -258,6 +258,10 @@ def _importer(nsys: Tool | None) -> Importer:
     library_path = library_path_for(nsys.path)
     environment = {"LD_LIBRARY_PATH": library_path} if library_path else {}
     libraries = ask(["ldd", str(program)], environment) if shutil.which("ldd") else None
+    if libraries is not None:
+        # Hundreds of lines of what is there say nothing.
+        lines = libraries.output.splitlines()
+        libraries.output = "\n".join(dict.fromkeys(line for line in lines if "not found" in line))
     return Importer(shortened(program), libraries)
 
 
