@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(found: Examination) -> None:
     from rich.markup import escape
 
-    from llm_perf_opt.cli.console import console
+    from llm_perf_opt.pipeline.console import console
     from llm_perf_opt.regions.names import visible
 
     out = console()

@@ -14,18 +14,10 @@ from attrs import Factory, define
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
 from llm_perf_opt.profiling.fallback import RANGE_MODES
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS, NcuOptions
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.patterns import RegionFilter
 
-# One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
-DEFAULT_METRICS = (
-    "gpu__time_duration.sum",
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "lts__t_bytes.sum",
-    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
-)
 # Of nested matching ranges ncu's range modes measure the outermost only, so a region that merely holds others
 # is replaced by them, as long as they hold nearly all of its kernels and are few enough to be replayed.
 _HELD_BELOW = 0.99

@@ -22,7 +22,6 @@ import attrs
 import cattrs
 
 from llm_perf_opt.errors import MissingTool
-from llm_perf_opt.profiling.capture import DEFAULT_METRICS
 from llm_perf_opt.profiling.checks import trial
 from llm_perf_opt.profiling.checks.facts import (
     Answer,
@@ -42,7 +41,7 @@ from llm_perf_opt.profiling.checks.facts import (
 from llm_perf_opt.profiling.checks.known import known, program_called
 from llm_perf_opt.profiling.secrets import clean_argv, is_secret
 from llm_perf_opt.profiling.vendor.help_text import KnownOptions, validate
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions, ncu_arguments, without_unknown_defaults
+from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS, NcuOptions, ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
 from llm_perf_opt.profiling.vendor.tools import (
     NCU_VARIABLE,

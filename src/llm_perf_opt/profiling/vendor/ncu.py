@@ -28,6 +28,15 @@ from llm_perf_opt.profiling.vendor.options import (
     workload,
 )
 
+# One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
+DEFAULT_METRICS = (
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_bytes.sum",
+    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
+)
+
 
 @define(frozen=True, kw_only=True)
 class NcuOptions:
