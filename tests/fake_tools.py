@@ -40,6 +40,8 @@ if argv[-1] in HELP and len(argv) < 3:
 out = value("-o")
 if argv[0] == "export":
     leave({timeline!r}, out); sys.exit(0)
+if argv[0] == "stop":
+    (pathlib.Path({folder!r}) / "stopped").write_text(argv[1]); sys.exit(0)
 if argv[0] == "stats":
     print("Time (%),Total Time (ns)"); sys.exit(0)
 if "--import" in argv:
@@ -84,6 +86,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 counters=str(COUNTERS),
                 ranges=str(RANGES),
                 raw=str(RAW),
+                folder=str(folder),
             ),
             encoding="utf-8",
         )

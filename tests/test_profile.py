@@ -155,6 +155,9 @@ def test_two_runs_of_the_same_second_have_folders_of_their_own(tools: Path) -> N
 
 def test_a_hanging_program_is_stopped_and_its_timeline_kept(tools: Path) -> None:
     assert profile("--timeout", "2", work=[sys.executable, "-c", "import time; time.sleep(600)"]) == 124
+    # nsys is told to write its report before anything is interrupted: only so the kernels are in it
+    session = (tools / "stopped").read_text()
+    assert session.removeprefix("--session=") in Path("run/nsys/cmd.txt").read_text()
     assert llm_perf_opt.load("run").scope("aggregate").totals.kernel_count == 9022
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -27,6 +28,7 @@ from llm_perf_opt.profiling.vendor.nsys import (
     build_nsys_cmd,
     build_nsys_export_cmd,
     build_nsys_stats_cmd,
+    build_nsys_stop_cmd,
 )
 from llm_perf_opt.profiling.vendor.nsys import environment as nsys_environment
 from llm_perf_opt.profiling.vendor.tools import Tool, library_path_for
@@ -62,6 +64,8 @@ def record_timeline(
     # nsys prints between the lines of the program, so the program's own output goes elsewhere.
     program_pid = (folder / ".program.pid").resolve()
     shim = [sys.executable, "-I", str(REDIRECT.resolve()), str(workload_log.resolve()), str(program_pid)]
+    session = options.session_new or f"llm-perf-{os.getpid()}-{time.monotonic_ns() % 10**9}"
+    options = attrs.evolve(options, session_new=session)
     argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
     step = run.begin("nsys", argv, "nsys")
     log = folder / "nsys.log"
@@ -71,6 +75,7 @@ def record_timeline(
         environment={**environment, **nsys_environment(options), **_library_path(nsys)},
         timeout_s=timeout_s,
         program_pid=program_pid,
+        stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
     )
     program_pid.unlink(missing_ok=True)

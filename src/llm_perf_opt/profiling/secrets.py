@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 # Names that hold secrets, and values that are one whatever they are called.
 _NAMES = re.compile(
-    r"token|secret|passw|passwd|api[_-]?key|access[_-]?key|private|credential|auth|cookie|session|signature|^pgpass|_pat$|^key$|[_-]key$",
+    r"(?<!tik)token(?!iz)|secret|passw|passwd|api[_-]?key|access[_-]?key|private|credential|auth|cookie"
+    r"|session[_-]?(?:id|key)|signature|^pgpass|_pat$|^key$|[_-]key$",
     re.IGNORECASE,
 )
 _VALUES = re.compile(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attrs import define
@@ -63,6 +64,7 @@ def run_supervised(
     too_large: Callable[[int], bool] = lambda _: False,
     grace_s: float = GRACE_SECONDS,
     program_pid: Path | None = None,
+    stop_command: Sequence[str] = (),
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`.
 
@@ -71,6 +73,7 @@ def run_supervised(
     an interruption would.
     `program_pid`: a file with the process id of the profiled program, which is then interrupted before the
     profiler (see guard.py); otherwise all are interrupted together.
+    `stop_command`: what makes the profiler write its report before anything is interrupted.
     """
     readers = [_Follower(path, action) for path, action in (follow or {}).items()]
     pipe_read, pipe_write = os.pipe()
@@ -84,7 +87,12 @@ def run_supervised(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=cwd,
-            env={**os.environ, **(environment or {}), "LLM_PERF_GRACE_S": str(grace_s)},
+            env={
+                **os.environ,
+                **(environment or {}),
+                "LLM_PERF_GRACE_S": str(grace_s),
+                "LLM_PERF_STOP": json.dumps(list(stop_command)),
+            },
             pass_fds=(pipe_read,),
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
             start_new_session=True,
@@ -103,14 +111,14 @@ def run_supervised(
                 if ended.timed_out or ended.interrupted or ended.too_large:
                     guard.send_signal(signal.SIGINT)
                     with contextlib.suppress(subprocess.TimeoutExpired):
-                        guard.wait(grace_s + _FORCE_SECONDS)
+                        guard.wait(2 * grace_s + _FORCE_SECONDS)
                     break
                 time.sleep(_POLL_SECONDS)
         finally:
             os.close(pipe_write)  # the guard ends what is left when this closes
             if guard.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    guard.wait(grace_s + _FORCE_SECONDS)
+                    guard.wait(2 * grace_s + _FORCE_SECONDS)
                 if guard.poll() is None:
                     guard.kill()
                     guard.wait()
