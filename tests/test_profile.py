@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -251,10 +252,18 @@ def test_instances_of_a_repeated_range_are_picked_by_number(tools: Path, sample:
 
 
 def test_one_launch_of_one_kernel(tools: Path) -> None:
-    assert profile("--kernel", "regex:.*gemv.*", "--launch", "3") == 0
+    assert profile("--kernel", "regex:.*nvjet.*", "--launch", "3") == 0
     command = Path("run/ncu/cmd.txt").read_text()
-    assert "--kernel-name 'regex:.*gemv.*' --kernel-name-base demangled --launch-skip 2 --launch-count 1" in command
+    assert "--kernel-name 'regex:.*nvjet.*' --kernel-name-base demangled --launch-skip 2 --launch-count 1" in command
     assert "--nvtx-include" not in command
+
+
+def test_a_kernel_that_does_not_exist_costs_no_counter_run(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile("--kernel", "nvjet_sm90") == 0
+    assert not Path("run/ncu/cmd.txt").exists()
+    assert "nearest: nvjet_sm90_" in capsys.readouterr().err
+    shutil.rmtree("run")
+    assert profile("--kernel", "nvjet_sm90", "--strict") == 6
 
 
 def test_a_picked_launch_stands_beside_its_kernel_s_place_in_the_timeline() -> None:

@@ -71,11 +71,11 @@ def commands(run: Path) -> str:
         (
             [
                 "nvtx.include=decode*",
-                "pipeline.ncu.ncu_cli.kernel_name=regex:.*matmul.*",
+                "pipeline.ncu.ncu_cli.kernel_name=regex:.*nvjet.*",
                 "pipeline.ncu.ncu_cli.kernel_name_base=demangled",
                 "pipeline.ncu.ncu_cli.sections=[SpeedOfLight,MemoryWorkloadAnalysis,Occupancy]",
             ],
-            ["--kernel-name 'regex:.*matmul.*' --kernel-name-base demangled", "--section Occupancy"],
+            ["--kernel-name 'regex:.*nvjet.*' --kernel-name-base demangled", "--section Occupancy"],
         ),
     ],
 )

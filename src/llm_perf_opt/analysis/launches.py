@@ -9,14 +9,14 @@ from llm_perf_opt.regions.model import KernelRecord, LaunchCounter, ProfiledLaun
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.table import region_key
 
-# More results than a person picks one by one are a sample, and the regions show them.
+# Results of several kernels, or more than a person picks one by one, are a sample: the regions show them.
 MOST_PICKED = 16
 
 
 def profiled_launches(counter_sets: Sequence[CounterSet], kernels: Sequence[KernelRecord]) -> list[ProfiledLaunch]:
-    """Every kernel result, where there are few; `kernels`: those of the timeline, empty where there is none."""
+    """Every kernel result, where there are few and of one kernel; `kernels`: those of the timeline, empty where there is none."""
     picked = [(a, c) for c in counter_sets for a in c.actions if a.kind == "kernel"]
-    if not 0 < len(picked) <= MOST_PICKED:
+    if not 0 < len(picked) <= MOST_PICKED or len({action.name for action, _ in picked}) > 1:
         return []
     ranked = sorted((k for k in kernels if k.total_ms is not None), key=lambda k: -(k.total_ms or 0.0))
     total = sum(k.total_ms or 0.0 for k in ranked)

@@ -15,13 +15,13 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
 from llm_perf_opt.profiling.fallback import RANGE_MODES
 from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS, NcuOptions
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
-from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.patterns import RegionFilter, nearest
 
 # Of nested matching ranges ncu's range modes measure the outermost only, so a region that merely holds others
-# is replaced by them, as long as they hold nearly all of its kernels and are few enough to be replayed.
+# is replaced by them where they hold nearly all of its kernels.
 _HELD_BELOW = 0.99
-_MOST_RANGES = 4
 
 
 @define(frozen=True)
@@ -40,6 +40,7 @@ class CounterPlan:
 
     captures: list[PlannedCapture] = Factory(list)
     skipped: str = ""  # the reason, where there is nothing to capture
+    nothing_matched: bool = False  # the reason is a name that no kernel has
 
 
 def plan_counters(seen: NCUProfileRegionReport | None, request: ProfileRequest) -> CounterPlan:
@@ -55,17 +56,23 @@ def plan_counters(seen: NCUProfileRegionReport | None, request: ProfileRequest) 
             skipped=f"the processes talk to each other with NCCL: {seen_by}. Profile one rank alone for counters"
         )
     if not asked.gating_nvtx:
+        everything = seen.main_scope.kernels if seen.main_scope else []
+        if (wrong := _no_such_kernel(everything, asked.options)) is not None:
+            return CounterPlan(skipped=wrong, nothing_matched=True)
         return CounterPlan([PlannedCapture("run", _options(request))])
     outer = [r for r in outermost(seen) if r.inclusive.kernel_count]
     if not outer:
         return CounterPlan(skipped="no region with kernels was found to profile")
+    inside = [kernel for region in outer for kernel in region.kernels]
+    if (wrong := _no_such_kernel(inside, asked.options)) is not None:
+        return CounterPlan(skipped=wrong, nothing_matched=True)
     if blind := [r for r in outer if not r.nvtx_include]:
         outer = [r for r in outer if r.nvtx_include]
         if not outer:
             return CounterPlan(skipped=f"ncu cannot select {blind[0].key!r}: it is known through a graph capture only")
     if asked.sample != "all":
         return CounterPlan(_sampled(outer, seen, request))
-    regions = cut(outer, seen, _MOST_RANGES) if asked.options.replay_mode in RANGE_MODES else outer
+    regions = cut(outer, seen, repeated=False) if asked.options.replay_mode in RANGE_MODES else outer
     options = _options(request, process_scope=any(r.adopted_kernels for r in regions))
     return CounterPlan([PlannedCapture("run", options, _expressions(regions), _least(regions, options))])
 
@@ -92,8 +99,8 @@ def outermost(seen: NCUProfileRegionReport) -> list[NCUProfileRegion]:
     return [r for r in regions if r.parent not in chosen]
 
 
-def cut(regions: Sequence[NCUProfileRegion], seen: NCUProfileRegionReport, most: int) -> list[NCUProfileRegion]:
-    """Replace regions that only hold others by those, down to where there are more than `most` instances."""
+def cut(regions: Sequence[NCUProfileRegion], seen: NCUProfileRegionReport, *, repeated: bool) -> list[NCUProfileRegion]:
+    """Replace regions that only hold others by those; `repeated`: also by ranges that repeat inside them."""
     scope = seen.main_scope
     below: dict[str, list[NCUProfileRegion]] = {}
     for region in scope.regions if scope else []:
@@ -105,8 +112,9 @@ def cut(regions: Sequence[NCUProfileRegion], seen: NCUProfileRegionReport, most:
         region = todo.pop(0)
         children = [c for c in below.get(region.key, []) if c.inclusive.kernel_count and c.nvtx_include]
         held = sum(c.inclusive.kernel_count for c in children)
-        few = 0 < sum(c.instances or most for c in children) <= most
-        if few and held >= _HELD_BELOW * region.inclusive.kernel_count:
+        once = all(c.instances == region.instances for c in children)
+        many = len(children) == 1 and (children[0].instances or 0) > (region.instances or 0)
+        if children and held >= _HELD_BELOW * region.inclusive.kernel_count and (many if repeated else once):
             todo = [*children, *todo]
         else:
             result.append(region)
@@ -134,13 +142,40 @@ def talks_between_processes(report: NCUProfileRegionReport) -> bool:
     return len(processes) > 1 and any("nccl" in k.kernel_name.lower() for s in processes for k in s.kernels)
 
 
+def _no_such_kernel(kernels: Sequence[KernelRecord], options: NcuOptions) -> str | None:
+    """Why ncu would find no kernel of this name; None where it would, or where the timeline cannot tell."""
+    wanted = options.kernel_name
+    if wanted is None or options.kernel_name_base == "mangled" or not kernels:
+        return None
+    base = short_kernel_name if options.kernel_name_base in (None, "function") else str
+    if wanted.startswith("regex:"):
+        try:
+            pattern = re.compile(wanted.removeprefix("regex:"))
+        except re.error:
+            return None  # ncu's grammar is not Python's; it will say what is wrong with it
+        # The short names here are not exactly ncu's, so a pattern may also match the full one.
+        found = any(pattern.search(k.kernel_name) or pattern.search(base(k.kernel_name)) for k in kernels)
+    else:
+        # The name of a function stands in front of its templates and arguments.
+        found = any(wanted == k.kernel_name or wanted == base(k.kernel_name) for k in kernels) or (
+            base is not str
+            and any(re.search(rf"(?:^|[:\s]){re.escape(wanted)}(?:[<(]|$)", k.kernel_name) for k in kernels)
+        )
+    if found:
+        return None
+    plain = wanted.removeprefix("regex:").strip(".*")
+    close = nearest(plain, {short_kernel_name(k.kernel_name) for k in kernels}, 3)
+    return f"none of the {len({k.kernel_name for k in kernels})} kernels there is called {wanted!r}; nearest: {', '.join(close)}"
+
+
 def _sampled(
     outer: Sequence[NCUProfileRegion], seen: NCUProfileRegionReport, request: ProfileRequest
 ) -> list[PlannedCapture]:
     """One capture for each region: ncu numbers the instances of all matching ranges together."""
     captures = []
-    # A range that holds the repeated ones is one instance itself: its repeated children are meant.
-    for number, region in enumerate(cut(outer, seen, most=1 << 30)):
+    # A range that only holds the repeated ones is one instance itself: those inside it are meant.
+    stages = cut(outer, seen, repeated=False)
+    for number, region in enumerate(cut(stages, seen, repeated=True)):
         count = region.instances or 1
         taken = instances_to_take(request.counters.sample, count)
         options = _options(request, launches=False, process_scope=bool(region.adopted_kernels))

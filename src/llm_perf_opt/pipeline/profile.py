@@ -126,7 +126,8 @@ class _Run:
         plan = plan_counters(seen, self.request)
         if plan.skipped:
             self.say(f"counters: skipped, because {plan.skipped}.")
-            self.note(Diagnosis("COUNTERS_SKIPPED", "warning", f"No counters were taken, because {plan.skipped}."))
+            code = "NO_MATCHING_KERNELS" if plan.nothing_matched else "COUNTERS_SKIPPED"
+            self.note(Diagnosis(code, "warning", f"No counters were taken, because {plan.skipped}."))
         for capture in plan.captures:
             if not self.stopped:
                 self._capture(capture, seen)
