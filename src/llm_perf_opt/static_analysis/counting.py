@@ -119,12 +119,16 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
 
     @staticmethod
     def _run(func: Any, known: Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if known.name == "aten.scaled_dot_product_attention" and all(t.device.type == "meta" for t in args[:3]):
+        on_meta = bool(args) and isinstance(args[0], torch.Tensor) and args[0].device.type == "meta"
+        if on_meta and known.name == "aten.scaled_dot_product_attention":
             # What a fused kernel returns: the layout of the query as the projections left it, so that joining
             # the heads is a view. Taken apart, as torch would on this device, it would be a copy.
             query, value = args[0], args[2]
             *lead, heads, queries, _ = query.shape
             return query.new_empty((*lead, queries, heads, value.shape[-1])).transpose(-3, -2)
+        if on_meta and is_grouped(known.packet) and (args[0].dim(), args[1].dim()) == (2, 3):
+            # torch checks here what one kernel asks of widths and alignment; other forms of experts do without
+            return args[0].new_empty((args[0].shape[0], args[1].shape[2]))
         return func(*args, **kwargs)
 
     def _count(self, known: Known, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -158,7 +162,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
                 named = dict(zip(known.signature.positions, args, strict=False)) | kwargs
                 flops, shape, formula = matrix_flops(known.packet, name, dtype, args, kwargs, named, out)
             except Exception as error:  # a formula of another torch version; the operator is still listed
-                self._note(f"The FLOP formula of {name} failed ({type(error).__name__}): it is listed as not counted.")
+                self.note(f"The FLOP formula of {name} failed ({type(error).__name__}): it is listed as not counted.")
                 return NOT_COUNTED, 0, 0, ""
             estimated = 0
             if isinstance(shape, AttentionShape):
@@ -186,7 +190,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
         # arithmetic with integers and truth values (positions, masks) has no floating-point operations
         return (ESTIMATED, 0, flops, "") if floating else (MOVES_DATA, 0, 0, "")
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
@@ -239,10 +243,10 @@ def experts_without_data(note: Callable[[str], None]) -> Iterator[None]:
     moe = sys.modules.get("transformers.integrations.moe")
     interface = getattr(moe, "ALL_EXPERTS_FUNCTIONS", None)
     grouped = getattr(moe, "grouped_mm_experts_forward", None)
-    if interface is None or grouped is None:
+    choose = getattr(interface, "get_interface", None)  # not in the first versions
+    if interface is None or grouped is None or choose is None:
         yield
         return
-    choose = interface.get_interface
 
     def choose_without_data(implementation: str | None, default: Callable[..., Any]) -> Callable[..., Any]:
         chosen: Callable[..., Any] = choose(implementation, default)
@@ -264,12 +268,30 @@ def experts_without_data(note: Callable[[str], None]) -> Iterator[None]:
         del interface.get_interface  # the class's own shows again
 
 
+@contextlib.contextmanager
+def no_autocast_on_meta() -> Iterator[None]:
+    """Models switch autocast off, or ask whether it is on, for the device they run on; torch refuses that for meta."""
+    real, real_question = torch.autocast, torch.is_autocast_enabled
+
+    def autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return contextlib.nullcontext() if device_type == "meta" else real(device_type, *args, **kwargs)
+
+    def is_autocast_enabled(*device_type: str) -> bool:
+        return device_type != ("meta",) and bool(real_question(*device_type))
+
+    torch.autocast, torch.is_autocast_enabled = autocast, is_autocast_enabled
+    try:
+        yield
+    finally:
+        torch.autocast, torch.is_autocast_enabled = real, real_question
+
+
 def count_stage(stage: StaticStage) -> StageCount:
     """Runs the stage once. A stage that cannot run without values ends with a reason, not with an error."""
     counter = OperatorCounter()
     failure = ""
     # In inference mode operators arrive whole, attention above all, and not as their parts.
-    with torch.inference_mode(), experts_without_data(counter._note):
+    with torch.inference_mode(), no_autocast_on_meta(), experts_without_data(counter.note):
         try:
             with counter:
                 stage.run()

@@ -25,7 +25,7 @@ from llm_perf_opt.static_analysis.stage import StageWork
 ROW_TILE = 8
 # Attention kernels take queries and keys in tiles; what was seen on an H200 (cuDNN, flash attention).
 QUERY_TILE = 128
-SMALL_QUERY_TILE = 16  # where a pass has fewer queries than QUERY_TILE
+SMALL_QUERY_TILE = 16  # where a pass has fewer queries than QUERY_TILE: one tile for all heads of a key head
 KEY_TILE = 128
 
 SYMBOLS = {
@@ -307,26 +307,43 @@ def _latent_projections(a: Architecture, latent: LatentAttention, work: StageWor
     return [query, down, up, _output_projection(a, work, w)]
 
 
-def scores(work: StageWork, window: int | None, causal: bool) -> tuple[int, int, int]:
-    """Pairs of a query and a key of one head and sequence: in full, needed, and in whole tiles."""
+def keys_seen(work: StageWork, window: int | None) -> int:
+    """Keys the queries of a pass are compared with: the cache, which may slide, and the new tokens."""
+    kept = work.cached_tokens if window is None else min(work.cached_tokens, window - 1)
+    return kept + work.new_tokens
+
+
+def scores(work: StageWork, window: int | None, causal: bool) -> tuple[int, int]:
+    """Pairs of a query and a key of one head and sequence: in full, and needed under the mask."""
     new, cached = work.new_tokens, work.cached_tokens
-    keys = cached + new if window is None else min(cached, window - 1) + new
-    skipped = cached + new - keys  # keys that have left the window and the cache
-    full = new * keys
-    rows = QUERY_TILE if new >= QUERY_TILE else SMALL_QUERY_TILE
+    full = new * keys_seen(work, window)
     if not causal:
-        return full, full, padded(new, rows) * padded(keys, KEY_TILE)
+        return full, full
     reach = window if window is not None else cached + new
     # the i-th new token (from 1) sees the cache and the new tokens up to itself, at most `reach`
     short = max(0, min(new, reach - cached))  # tokens that see fewer than `reach`
-    needed = short * cached + short * (short + 1) // 2 + (new - short) * reach
-    tiled = 0
-    for first in range(0, new, rows):
-        last_key = min(cached + first + rows, cached + new) - skipped
-        first_key = max(0, cached + first + 1 - reach - skipped)
-        tiles = ceil(last_key / KEY_TILE) - first_key // KEY_TILE
-        tiled += rows * KEY_TILE * tiles
-    return full, needed, tiled
+    return full, short * cached + short * (short + 1) // 2 + (new - short) * reach
+
+
+def tiled_scores(work: StageWork, window: int | None, skips: bool, group: int = 1) -> int:
+    """Pairs in whole tiles, of one sequence and one key head with its `group` of query heads.
+
+    Many queries: tiles of 128 by 128 for each head, of which those behind the mask are left out if the kernel
+    `skips`. Few queries: those of the whole group share tiles of 16 rows.
+    """
+    new = work.new_tokens
+    keys = keys_seen(work, window)
+    if new < QUERY_TILE:
+        return padded(new * group, SMALL_QUERY_TILE) * padded(keys, KEY_TILE)
+    if not skips:
+        return group * padded(new, QUERY_TILE) * padded(keys, KEY_TILE)
+    before = keys - new  # keys older than the first query
+    tiles = 0
+    for first in range(0, new, QUERY_TILE):
+        last_key = before + min(first + QUERY_TILE, new)
+        first_key = 0 if window is None else max(0, before + first + 1 - window)
+        tiles += ceil(last_key / KEY_TILE) - first_key // KEY_TILE
+    return group * tiles * QUERY_TILE * KEY_TILE
 
 
 def _attention(a: Architecture, work: StageWork, w: int, skips_tiles: bool) -> Term:
@@ -343,13 +360,12 @@ def _attention(a: Architecture, work: StageWork, w: int, skips_tiles: bool) -> T
     cached_width = a.kv_heads * (a.key_dim + a.value_dim)
     rows = work.batch * work.new_tokens
     for window in a.layer_windows():
-        full, needed, tiled = scores(work, window, a.causal)
-        if not skips_tiles:
-            tiled = scores(work, window, causal=False)[2]
+        full, needed = scores(work, window, a.causal)
+        tiled = a.kv_heads * tiled_scores(work, window, a.causal and skips_tiles, a.heads // a.kv_heads)
         term.flops_full += per_pair * full
         term.flops_needed += per_pair * needed
-        term.flops_tensor_cores += per_pair * tiled
-        keys = work.batch * full // work.new_tokens
+        term.flops_tensor_cores += per_pair * tiled // a.heads
+        keys = work.batch * keys_seen(work, window)
         if a.latent is not None and a.latent.latent_cache:
             latent_width = a.latent.kv_rank + a.latent.rope_dim
             term.cache_bytes_read += keys * latent_width * w

@@ -34,11 +34,14 @@ def observed_work(count: StageCount, architecture: Architecture) -> StageWork | 
 
 def _lengths(count: StageCount, architecture: Architecture) -> tuple[int, int, int] | None:
     """Batch, queries, and the keys of the layer that sees most."""
-    fused = [
-        (shape.batch, shape.queries, shape.keys)
-        for shape, _ in count.attention
+    same = [
+        (shape, calls)
+        for shape, calls in count.attention
         if shape.heads == architecture.heads and shape.key_dim == architecture.key_dim
     ]
+    # one call a layer; another count is another part of the model that has heads of the same size
+    ours = not count.complete or sum(calls for _, calls in same) % architecture.layers == 0
+    fused = [(shape.batch, shape.queries, shape.keys) for shape, _ in same if ours]
     taken_apart = [
         (shape.batch // architecture.heads, shape.m, shape.n)
         for shape, calls in count.matrices
