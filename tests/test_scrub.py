@@ -91,7 +91,7 @@ def plant_in_timeline(path: Path) -> Path:
         db.execute("CREATE TABLE ProcessStreams (globalPid INTEGER, filenameId INTEGER, contentId INTEGER)")
         db.execute("INSERT INTO ProcessStreams VALUES (1, ?, ?)", (last + 3, last + 2))
         db.execute("CREATE TABLE OSRT_CALLCHAINS (id INTEGER, symbol INTEGER, module INTEGER)")
-        db.execute("INSERT INTO OSRT_CALLCHAINS VALUES (1, ?, ?)", (last + 4, last + 3))
+        db.executemany("INSERT INTO OSRT_CALLCHAINS VALUES (1, ?, ?)", [(last + 4, last + 3), (last + 1, last + 3)])
         db.execute("UPDATE PROCESSES SET name = ?", (f"{HOME}/venv/bin/python",))
         db.execute("INSERT INTO PROCESSES (globalPid, pid, name) VALUES (?, 4711, 'secret-daemon')", (4711 << 24,))
         db.execute("CREATE VIEW peek AS SELECT value || ? FROM StringIds".replace("?", f"'{SECRETS['HF_TOKEN']}'"))
@@ -219,8 +219,11 @@ def test_what_is_not_private_stays(run: Path) -> None:
         assert db.execute("SELECT DISTINCT name FROM PROCESSES").fetchall() == [("python",)]
         facts = dict(db.execute("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"))
         assert facts == {"NvDriverVersion": "580.95.05"}
-        modules = "SELECT s.value FROM OSRT_CALLCHAINS c JOIN StringIds s ON s.id = c.module"
+        modules = "SELECT DISTINCT s.value FROM OSRT_CALLCHAINS c JOIN StringIds s ON s.id = c.module"
         assert db.execute(modules).fetchall() == [("~/lib/libmine.so",)]
+        assert db.execute("SELECT count(*) FROM StringIds WHERE value LIKE '%logged in%'").fetchone() == (0,)
+        assert db.execute("SELECT count(*) FROM StringIds WHERE value LIKE '%LANG=%'").fetchone() == (0,)
+        assert db.execute("PRAGMA freelist_count").fetchone() == (0,)
         assert ("RATE_HZ", "0") in db.execute("SELECT name, value FROM META_DATA_CAPTURE").fetchall()
         assert db.execute("SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone() == (0,)
 

@@ -108,6 +108,7 @@ def clean(source: Path, target: Path, private: Private, *, only_timeline: bool =
         with closing(_open(source)) as original:
             original.execute("VACUUM INTO ?", (str(work),))  # with what lies in a journal beside the file
         with closing(_open(work, writable=True)) as db:
+            db.execute("PRAGMA secure_delete = ON")
             db.execute("BEGIN")
             _remove_programs(db)
             _remove_tables(db, result, only_timeline)
