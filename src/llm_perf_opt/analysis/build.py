@@ -9,18 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
 from attrs import evolve
 
-from llm_perf_opt.analysis.counter_report import counter_scopes
+from llm_perf_opt.analysis.counter_report import CounterRows, counter_scopes
+from llm_perf_opt.analysis.hardware import parse_overrides
 from llm_perf_opt.analysis.launches import profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_report import TimelineReport
+from llm_perf_opt.analysis.verdicts import Inputs, attach
+from llm_perf_opt.analysis.verdicts.attach import LaunchesOf
+from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
+from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.merge import merge_timelines
-from llm_perf_opt.regions.model import SCHEMA_VERSION, Diagnosis, NCUProfileRegionReport
+from llm_perf_opt.regions.model import SCHEMA_VERSION, Diagnosis, NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter, nearest
 from llm_perf_opt.version import __version__
@@ -36,11 +42,13 @@ def build_report(
 ) -> NCUProfileRegionReport:
     """The whole report of one or more recordings."""
     timelines = [r for r in recordings if isinstance(r, Timeline)]
-    counter_sets = [r for r in recordings if isinstance(r, CounterSet)]
+    counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
     region_filter = RegionFilter.of(options.include, options.exclude)
     kernel_filter = NameFilter.of(options.kernel_include, options.kernel_exclude)
     diagnostics = [d for r in recordings for d in r.diagnostics]
     coverage = None
+    overrides = parse_overrides(options.hardware)
+    launches_of: LaunchesOf | None = None
     if timelines:
         if len({t.kind for t in timelines}) > 1:
             diagnostics.append(
@@ -58,8 +66,11 @@ def build_report(
         kernel_names = {builder.timeline.strings[n] for n in np.unique(builder.timeline.kernels.name).tolist()}
         coverage = builder.coverage
         diagnostics += builder.diagnostics
+        if builder.launches:
+            launches_of = partial(_of_timeline, builder.launches)
     else:
-        scopes, table = counter_scopes(counter_sets, options, region_filter, kernel_filter)
+        scopes, table, rows_of = counter_scopes(counter_sets, options, region_filter, kernel_filter)
+        launches_of = partial(_of_results, rows_of, KindList())
         existing = [table.key(number) for number in table.in_tree_order()]
         kernel_names = {a.name for c in counter_sets for a in c.actions if a.kind == "kernel"}
         diagnostics.append(
@@ -85,6 +96,21 @@ def build_report(
     )
     main = report.main_scope
     report.launches = profiled_launches(counter_sets, main.kernels if main and timelines else [])
+    good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
+    attach(
+        report,
+        Inputs(
+            gpu_facts=_gpu_facts(recordings),
+            overrides=overrides,
+            calibrations=options.calibrations,
+            formula=options.formula,
+            good=good,
+            odd=odd,
+            has_counters=any(c.actions for c in counter_sets),
+            launches_of=launches_of,
+            signatures=options.top,
+        ),
+    )
     _limit_kernels(report, options.top)
     if kernel_filter and kernel_names and not any(kernel_filter.keeps(n, short_kernel_name(n)) for n in kernel_names):
         wanted = (options.kernel_include or options.kernel_exclude)[0]
@@ -100,6 +126,27 @@ def build_report(
     if not any(scope.regions for scope in scopes):
         _explain_no_match(report, existing, options)
     return report
+
+
+def _of_timeline(launches: dict[str, dict[str, Launches]], scope: str, region: NCUProfileRegion) -> Launches | None:
+    return launches.get(scope, {}).get(region.key)
+
+
+def _of_results(rows_of: CounterRows, kinds: KindList, scope: str, region: NCUProfileRegion) -> Launches:
+    samples = rows_of.samples
+    return of_results(samples, rows_of.rows.get((scope, region.key), []), usable(samples.info)[0], kinds)
+
+
+def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
+    """Attributes of the GPUs; where several recordings tell of one, the first to say a fact is believed."""
+    facts: dict[int, dict[str, Any]] = {}
+    for recording in recordings:
+        for device, own in recording.gpu_facts.items():
+            known = facts.setdefault(device, {})
+            # Another GPU under the same number: a rank on another machine. Its facts do not mix.
+            if known.get("name", own.get("name")) == own.get("name"):
+                facts[device] = {**own, **known}
+    return facts
 
 
 def _compare_timelines(timelines: list[Timeline]) -> list[Diagnosis]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from attrs import Factory, define
+
+from llm_perf_opt.analysis.families import family_of
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.samples import Samples, add_up_results, rules_of
 from llm_perf_opt.analysis.selected import kept_regions, kernel_record, ncu_expressions, sections_of
@@ -14,12 +17,21 @@ from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 
+@define(eq=False)
+class CounterRows:
+    """Results of every reported region, by scope and region key."""
+
+    samples: Samples
+    rows: dict[tuple[str, str], list[int]] = Factory(dict)
+
+
 def counter_scopes(
     counter_sets: list[CounterSet],
     options: ReportOptions,
     region_filter: RegionFilter,
     kernel_filter: NameFilter,
-) -> tuple[list[Scope], RegionTable]:
+) -> tuple[list[Scope], RegionTable, CounterRows]:
+    """The scopes, all regions, and which results each reported region has."""
     samples = Samples.of(counter_sets)
     chosen = [
         row
@@ -55,8 +67,11 @@ def counter_scopes(
         groups.append((f"device:{device}", rows, _only(samples.actions[r].process for r in rows), device))
     if options.aggregate:
         groups.append(("aggregate", chosen, only_pid, only_device))
-    scopes = [_counter_scope(samples, table, own, kept, expressions, region_filter, *group) for group in groups]
-    return scopes, table
+    rows_of = CounterRows(samples)
+    scopes = [
+        _counter_scope(samples, table, own, kept, expressions, region_filter, rows_of, *group) for group in groups
+    ]
+    return scopes, table, rows_of
 
 
 def _only(values: Iterable[int | None]) -> int | None:
@@ -71,6 +86,7 @@ def _counter_scope(
     kept: list[bool],
     expressions: list[str],
     region_filter: RegionFilter,
+    rows_of: CounterRows,
     name: str,
     rows: list[int],
     process_id: int | None,
@@ -88,6 +104,7 @@ def _counter_scope(
         if not members or not kept[number]:
             continue
         inclusive = _result_stats(samples, members, mine.get(number, []))
+        rows_of.rows[name, table.key(number)] = members
         parent = table.parent[number]
         whole = [r for r in mine.get(number, []) if samples.actions[r].kind == "range"]
         regions.append(
@@ -166,7 +183,8 @@ def _result_kernels(samples: Samples, rows: list[int]) -> list[KernelRecord]:
     for (name, device), members in groups.items():
         total = samples.time_ns(members)
         if total is None:
-            records.append(KernelRecord(name, device, None, len(members), None, None, None, short_kernel_name(name)))
+            short = short_kernel_name(name)
+            records.append(KernelRecord(name, device, None, len(members), None, None, None, short, family_of(name)))
             continue
         times = [round(samples.actions[r].time_ns() or 0) for r in members]
         records.append(kernel_record(name, device, len(members), total, min(times), max(times)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from llm_perf_opt.analysis.families import family_of
 from llm_perf_opt.analysis.samples import Samples
 from llm_perf_opt.regions.model import KernelRecord, MetricValue
 from llm_perf_opt.regions.names import short_kernel_name
@@ -57,6 +58,7 @@ def kernel_record(name: str, device: int | None, calls: int, total: int, low: in
         min_ms=low / 1e6,
         max_ms=high / 1e6,
         short_name=short_kernel_name(name),
+        family=family_of(name),
     )
 
 

@@ -8,11 +8,23 @@ from typing import Any
 import numpy as np
 from attrs import Factory, define, evolve, field
 
-from llm_perf_opt.analysis.join import Join, LaunchRows, Place, coverage_of, join_samples, signatures
+from llm_perf_opt.analysis.families import family_of
+from llm_perf_opt.analysis.join import (
+    NO_SAMPLES,
+    Config,
+    Join,
+    LaunchRows,
+    Place,
+    coverage_of,
+    join_samples,
+    signatures,
+)
 from llm_perf_opt.analysis.measured_parts import sum_of_parts
 from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of
 from llm_perf_opt.analysis.scopes import ScopePart
 from llm_perf_opt.analysis.selected import sections_of
+from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
+from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
@@ -44,9 +56,14 @@ class TimelineCounters:
     _signature_of: Int64s = field(init=False)
     _join: Join = field(init=False)
     _differences: dict[str, float] = Factory(dict)
+    _described: list[tuple[list[str], Config]] = field(init=False)
+    _kinds: KindList = Factory(KindList)
+    _good: set[str] = Factory(set)  # counters whose meaning and unit are known
 
     def __attrs_post_init__(self) -> None:
+        self._good = usable(self.samples.info)[0]
         self._signature_of, described = signatures(self.timeline)
+        self._described = described
         regions = {place_of(self.attribution.table, n): n for n in range(len(self.attribution.table))}
 
         def kernels_per_instance(place: Place) -> float | None:
@@ -91,6 +108,33 @@ class TimelineCounters:
             )
             if summed:
                 found[number] = RegionMetrics(summed, {}, [], sections_of(self.samples, summed))
+
+    def launches(self, part: ScopePart) -> dict[int, Launches]:
+        """Launches of every kept region in a scope, each with what one launch of its kind does."""
+        rows = exclusive_rows(self.timeline.kernels, self.attribution, part.selection.kernels, self._signature_of)
+        pairs = zip(rows.label.tolist(), self._groups_of(rows).tolist(), strict=True)
+        kinds = np.array([self._kind(signature, group) for signature, group in pairs], dtype=np.int64)
+        found = {}
+        for number, (table, which) in rows_per_region(lift(evolve(rows, label=kinds), self.attribution)).items():
+            if self.kept[number]:
+                found[number] = Launches(
+                    self._kinds.kinds, table.label[which], table.device[which], table.calls[which], table.total[which]
+                )
+        return found
+
+    def _kind(self, signature: int, group: int) -> int:
+        number = self._kinds.known((signature, group))
+        if number is not None:
+            return number
+        name, (grid, block) = self._join.names[signature], self._described[signature][1]
+        kind = Kind(name, family_of(name), grid, block, samples=len(self._join.groups[group]))
+        if group != NO_SAMPLES:
+            typical = self._join.statistics()[0][group]
+            values = zip(self.samples.metrics, typical.tolist(), strict=True)
+            known = {n: v for n, v in values if not math.isnan(v)}
+            kind.amounts = amounts_of({n: v for n, v in known.items() if n in self._good})
+            kind.sampled_ns = known.get(TIME)
+        return self._kinds.number((signature, group), kind)
 
     def _groups_of(self, rows: KernelRows) -> Int64s:
         """The group of samples for each row of launches."""

@@ -10,6 +10,7 @@ from llm_perf_opt.analysis.samples import Samples
 from llm_perf_opt.analysis.scopes import ScopePart, same_selection, timeline_scopes
 from llm_perf_opt.analysis.selected import kept_regions, kernel_record, ncu_expressions
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCounters
+from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.model import (
@@ -41,6 +42,7 @@ class TimelineReport:
     coverage: Coverage | None = None
     attribution: Attribution = field(init=False)
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
+    launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
     _saw_gpu: bool = field(init=False)  # the recording has GPU work at all: without, its times are unknown, not 0
     _kept: list[bool] = field(init=False)
     _expressions: list[str] = field(init=False)
@@ -79,6 +81,11 @@ class TimelineReport:
                 twin = (part, rolled, *self._extras(part, rolled, counters))
                 done.append(twin)
             scopes.append(self._scope(part, *twin[1:]))
+            if counters is not None:
+                first = self.launches.get(twin[0].name)
+                self.launches[part.name] = first or {
+                    table.key(n): launches for n, launches in counters.launches(part).items()
+                }
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnose(self.coverage)
@@ -135,8 +142,20 @@ class TimelineReport:
             device=part.device,
             process_id=part.process_id,
             instances=int(rolled.instances[number]) or None,
-            inclusive=_stats(number, rolled.inclusive, rolled.inclusive_copies, rolled.inclusive_graphs),
-            exclusive=_stats(number, rolled.exclusive, rolled.exclusive_copies, rolled.exclusive_graphs),
+            inclusive=_stats(
+                number,
+                rolled.inclusive,
+                rolled.inclusive_copies,
+                rolled.inclusive_host_copies,
+                rolled.inclusive_graphs,
+            ),
+            exclusive=_stats(
+                number,
+                rolled.exclusive,
+                rolled.exclusive_copies,
+                rolled.exclusive_host_copies,
+                rolled.exclusive_graphs,
+            ),
             key=table.key(number),
             range_kind="start_end" if table.start_end[number] else "push_pop",
             # A region known only through a graph's capture has no host-side range to measure.
@@ -212,11 +231,17 @@ class TimelineReport:
         ]
 
 
-def _stats(number: int, kernels: Sums, copies: Sums, graphs: Sums) -> RegionStats:
+def _stats(number: int, kernels: Sums, copies: Sums, host_copies: Sums, graphs: Sums) -> RegionStats:
     return RegionStats(
         gpu_time_ns=int(kernels.time[number]),
         kernel_count=int(kernels.count[number]),
-        memory=MemoryWork(int(copies.count[number]), int(copies.time[number]), int(copies.bytes[number])),
+        memory=MemoryWork(
+            count=int(copies.count[number]),
+            time_ns=int(copies.time[number]),
+            bytes=int(copies.bytes[number]),
+            host_time_ns=int(host_copies.time[number]),
+            host_bytes=int(host_copies.bytes[number]),
+        ),
         graph_launches=int(graphs.count[number]),
         graph_time_ns=int(graphs.time[number]),
     )

@@ -541,6 +541,24 @@ def _devices(properties: object) -> dict[int, str]:
     return found
 
 
+_FACTS = {"totalGlobalMem": "memory_bytes", "numSms": "sm_count"}
+
+
+def _gpu_facts(properties: object) -> dict[int, dict[str, Any]]:
+    """Attributes of the GPUs, under the names that the hardware data uses."""
+    facts: dict[int, dict[str, Any]] = {}
+    devices = _devices(properties)
+    for device in properties if isinstance(properties, list) else []:
+        if isinstance(device, dict) and device.get("id") in devices:
+            number = int(device["id"])
+            facts[number] = {"name": devices[number]}
+            facts[number] |= {fact: device[key] for key, fact in _FACTS.items() if isinstance(device.get(key), int)}
+            major, minor = device.get("computeMajor"), device.get("computeMinor")
+            if isinstance(major, int) and isinstance(minor, int):
+                facts[number]["compute_capability"] = f"{major}.{minor}"
+    return facts
+
+
 def _printable(name: str) -> str:
     """JSON can spell half of a character, which nothing later could write."""
     return name.encode("utf-8", "replace").decode("utf-8")
@@ -603,6 +621,7 @@ def _timeline(trace: _Trace, about: dict[str, Any], source: str) -> Timeline:
             "gpus": devices,
         },
         diagnostics=_diagnostics(trace, source),
+        gpu_facts=_gpu_facts(about.get("deviceProperties")),
     )
     if (kernels.graph_node != UNKNOWN).any() or (copies.graph_node != UNKNOWN).any():
         # Kineto does not record captures: one node of unknown origin stands for all of them.

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from attrs import Factory, define, field
 
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 from llm_perf_opt.regions.model import Diagnosis
 
@@ -506,6 +507,7 @@ class _Text:
     metric_info: dict[str, MetricInfo] = Factory(dict)
     section_metrics: dict[str, list[str]] = Factory(dict)
     gpus: dict[int, str] = Factory(dict)
+    gpu_facts: dict[int, dict[str, Any]] = Factory(dict)
     mark: str | None = None  # the decimal mark, once a number has proven it
     waiting: list[tuple[_Columns, list[str]]] = Factory(list)  # rows that need the mark to be read
     open_lines: list[str] = Factory(list)
@@ -679,6 +681,8 @@ class _Text:
         product = columns.cell(fields, _DISPLAY_NAME)
         if product and action.device is not None:
             self.gpus.setdefault(action.device, product)
+            if action.device not in self.gpu_facts:
+                self.gpu_facts[action.device] = device_facts(product, count)
         action.passes = count("profiler__replayer_passes")
         if action.kind != "kernel":
             return
@@ -798,6 +802,7 @@ class _Text:
             environment=environment,
             diagnostics=diagnostics,
             simplified_names=True,
+            gpu_facts=self.gpu_facts,
         )
 
 

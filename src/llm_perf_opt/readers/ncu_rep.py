@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.errors import MissingTool, UnreadableInput
+from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 from llm_perf_opt.regions.model import Diagnosis
@@ -117,6 +118,8 @@ def _action(raw: Any, counters: CounterSet, gpus: dict[int, str]) -> Action:
     )
     if action.device is not None and "device__attribute_display_name" in names:
         gpus[action.device] = _text(raw.metric_by_name("device__attribute_display_name").as_string())
+        if action.device not in counters.gpu_facts:
+            counters.gpu_facts[action.device] = device_facts(gpus[action.device], facts)
     if kind == "kernel":
         action.demangled, action.mangled, action.short = (
             _text(raw.name(base)) for base in (raw.NameBase_DEMANGLED, raw.NameBase_MANGLED, raw.NameBase_FUNCTION)

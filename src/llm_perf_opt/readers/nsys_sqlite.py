@@ -253,6 +253,7 @@ class _Export:
             devices=self._devices(),
             environment=self._environment(),
             diagnostics=self.diagnostics,
+            gpu_facts=self._gpu_facts(),
         )
         self._diagnose(timeline)
         return timeline
@@ -531,6 +532,35 @@ class _Export:
         column = "cuDevice" if self.has("TARGET_INFO_GPU", "cuDevice") else "id"
         query = f"SELECT COALESCE({column}, id), name FROM TARGET_INFO_GPU"  # noqa: S608 - one of two names
         return {int(i): str(name) for i, name in self.rows(query) if isinstance(i, int) and name}
+
+    def _gpu_facts(self) -> dict[int, dict[str, Any]]:
+        """Attributes of the GPUs, under the names that the hardware data uses."""
+        if not self.has("TARGET_INFO_GPU", "id", "name"):
+            return {}
+        wanted = {
+            "name": "name",
+            "smCount": "sm_count",
+            "clockRate": "clock_hz",
+            "totalMemory": "memory_bytes",
+            "l2CacheSize": "l2_bytes",
+            "memoryBandwidth": "bandwidth_bytes_per_s",
+            "uuid": "uuid",
+            "computeMajor": "major",
+            "computeMinor": "minor",
+        }
+        columns = [column for column in wanted if self.has("TARGET_INFO_GPU", column)]
+        number = "cuDevice" if self.has("TARGET_INFO_GPU", "cuDevice") else "id"
+        query = f"SELECT COALESCE({number}, id), {', '.join(columns)} FROM TARGET_INFO_GPU"  # noqa: S608 - from the list above
+        facts: dict[int, dict[str, Any]] = {}
+        for device, *values in self.rows(query):
+            if isinstance(device, int):
+                own = {wanted[column]: value for column, value in zip(columns, values, strict=True) if value}
+                major = own.pop("major", None)
+                minor = own.pop("minor", 0)
+                if major:
+                    own["compute_capability"] = f"{major}.{minor}"
+                facts[device] = own
+        return facts
 
     def _environment(self) -> dict[str, Any]:
         environment: dict[str, Any] = {"tool": "Nsight Systems", "gpus": self._devices()}

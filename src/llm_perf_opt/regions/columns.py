@@ -134,6 +134,7 @@ class Timeline:
     devices: dict[int, str] = Factory(dict)  # id -> product name
     environment: dict[str, Any] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)
+    gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # device id -> attributes, as `analysis.hardware` names them
 
 
 @define
@@ -193,6 +194,7 @@ class CounterSet:
     environment: dict[str, Any] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)
     simplified_names: bool = False  # names as ncu prints them: they join by the printed form only
+    gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # as of a timeline
 
 
 Recording = Timeline | CounterSet

@@ -10,7 +10,9 @@ from typing import Any
 
 from attrs import Factory, define
 
-SCHEMA_VERSION = "1.0"
+from llm_perf_opt.regions.quantity import Quantity
+
+SCHEMA_VERSION = "1.1"
 
 
 @define
@@ -35,6 +37,7 @@ class KernelRecord:
     min_ms: float | None
     max_ms: float | None
     short_name: str = ""
+    family: str = ""  # what kind of work it is: "gemm", "attention", "elementwise" …; "other" where no rule fits
 
 
 @define
@@ -58,6 +61,8 @@ class MemoryWork:
     count: int = 0
     time_ns: int = 0
     bytes: int = 0
+    host_time_ns: int = 0  # of those, copies between host and device
+    host_bytes: int = 0
 
 
 @define
@@ -82,6 +87,217 @@ class RuleFinding:
     message: str
     estimated_speedup_percent: float | None
     share_of_gpu_time: float | None
+
+
+@define
+class GpuHardware:
+    """What one GPU of the report can do at most: the denominators, and where each comes from."""
+
+    device: int | None
+    name: str  # as recorded
+    model: str  # the entry of the hardware data it was found as; "" where it is not in the data
+    basis: str  # "datasheet" | "computed" | "given" | "unknown"
+    source: str  # of the figures, in words
+    compute_capability: str = ""
+    sm_count: int | None = None
+    clock: Quantity | None = None  # boost
+    memory: Quantity | None = None
+    l2_cache: Quantity | None = None
+    bandwidth: Quantity | None = None  # of the memory
+    l2_bandwidth: Quantity | None = None
+    peaks: dict[str, Quantity] = Factory(dict)  # "tensor_bf16" … : dense operations per second, never sparse
+    calibrated_bandwidth: Quantity | None = None
+    calibrated_peaks: dict[str, Quantity] = Factory(dict)
+    calibration: str = ""  # when and with what it was measured; "" where it was not
+    notes: list[str] = Factory(list)
+
+
+@define
+class RegionWork:
+    """FLOPs and bytes of a region."""
+
+    flops: Quantity | None = None  # tensor and CUDA cores together, as far as counted
+    tensor: dict[str, Quantity] = Factory(dict)  # by data type: "tensor_bf16" …
+    cuda_core: dict[str, Quantity] = Factory(dict)  # "cuda_fp32" …; empty where those counters were not collected
+    formula: Quantity | None = None  # from the model's shapes, where a static analysis is in the run
+    counted_over_formula: float | None = None
+    formula_note: str = ""  # what the ratio means
+    dram_read: Quantity | None = None
+    dram_written: Quantity | None = None
+    dram: Quantity | None = None
+    l2: Quantity | None = None
+    coverage: float | None = None  # share of the GPU time the counters speak for
+    spread: float | None = None  # relative standard error of the worst of them
+    missing: list[str] = Factory(list)  # what was not counted, and how to get it
+
+
+@define
+class TimeSplit:
+    """Where the time of a region goes, all instances together."""
+
+    wall: Quantity | None = None
+    busy: Quantity | None = None  # union of the region's GPU work
+    idle: Quantity | None = None  # of the wall time, the GPU ran nothing of the process
+    kernels: Quantity | None = None  # sum of kernel durations
+    copies: Quantity | None = None  # sum of copies and fills
+    host_copies: Quantity | None = None  # of those, copies between host and device
+    graphs: Quantity | None = None  # CUDA graphs recorded as one block
+    overlap: Quantity | None = None  # work that ran beside other work of the region: sums minus union
+    after_return: Quantity | None = None  # GPU work after the range was closed on the host
+    launches: int = 0
+    gap_per_launch: Quantity | None = None  # idle time over launches: what a launch costs beyond its kernel
+    mean_kernel: Quantity | None = None
+
+
+@define
+class Utilisation:
+    """Part of a peak that was reached: on which time, against which peak."""
+
+    metric: str  # "mfu" | "mbu"
+    time_basis: str  # "wall" | "busy"
+    peak_basis: str  # "datasheet" | "computed" | "calibrated"
+    value: float  # 0.42 is 42 %
+    work: Quantity
+    time: Quantity
+    peaks: dict[str, Quantity] = Factory(dict)  # the denominators
+
+
+@define
+class FamilyTime:
+    """Kernels of one family in a region."""
+
+    family: str
+    calls: int
+    time: Quantity
+    share: float | None  # of the time of kernels and copies
+    analysed: Quantity | None = None  # of that time, kernels with counters
+    time_at_roof: Quantity | None = None  # of the analysed kernels
+    recoverable: Quantity | None = None
+    flops: Quantity | None = None
+    dram: Quantity | None = None
+
+
+@define
+class SignatureRecord:
+    """Launches of one kernel with one launch configuration in a region, against the roofs of the GPU."""
+
+    kernel_name: str
+    short_name: str
+    family: str
+    device: int | None
+    grid: list[int]
+    block: list[int]
+    calls: int
+    time: Quantity  # all calls together
+    share: float | None  # of the kernel time of the region
+    samples: int = 0  # launches whose counters were taken; 0: none, and nothing below is known
+    flops: Quantity | None = None
+    dram: Quantity | None = None
+    l2: Quantity | None = None
+    intensity: Quantity | None = None  # FLOP/B of DRAM traffic
+    flop_rate: Quantity | None = None
+    dram_rate: Quantity | None = None
+    shares: dict[str, float] = Factory(dict)  # of each roof, the part that was reached: "tensor", "dram" …
+    roof: str = ""  # the one that limits it: "tensor" | "cuda_core" | "dram" | "l2"
+    time_at_roof: Quantity | None = None
+    recoverable: Quantity | None = None
+    bound: str = ""  # the roof it runs near, or "latency"; "" where it cannot be told
+
+
+@define
+class SpeedOfLight:
+    """The time a region would take if every kernel ran at its roof. now = limit + kernels above roof + waiting."""
+
+    now: Quantity  # wall time, or the GPU's busy time where that is longer
+    limit: Quantity  # kernels at their roofs; copies and kernels without counters as measured
+    above_roof: Quantity  # recoverable in kernels
+    waiting: Quantity  # the GPU runs nothing of the region
+    analysed_share: float  # of the kernel time, kernels with counters
+    limit_over_now: float
+
+
+@define
+class TokenRate:
+    """Tokens per second of one sequence, from the instances of decode steps."""
+
+    tokens: Quantity
+    now: Quantity
+    gpu_only: Quantity | None = None  # without waiting, kernels as they are
+    limit: Quantity | None = None  # every kernel at its roof
+    source: str = ""
+
+
+@define
+class Evidence:
+    """One number a verdict rests on."""
+
+    text: str
+    fact: str
+    value: float
+    threshold: float | None = None
+
+
+@define
+class Verdict:
+    """What holds a region back."""
+
+    bound: str  # "launch" | "host" | "dram" | "l2" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
+    title: str  # "launch-bound"
+    text: str  # one sentence with this region's numbers
+    confidence: str = ""  # "high" | "medium" | "low"; "" for "unknown"
+    confidence_reasons: list[str] = Factory(list)
+    evidence: list[Evidence] = Factory(list)
+    advice: str = ""
+    missing: list[str] = Factory(list)  # facts that were not measured and could change it
+    next_step: str = ""  # the command that would tell
+
+
+@define
+class Opportunity:
+    """Time that could be won back, at most."""
+
+    region: str  # key
+    kind: str  # "waiting" | "fusion" | "kernels" | "host copies"
+    family: str
+    text: str
+    time: Quantity  # what it takes now
+    recoverable: Quantity
+    of: Quantity  # the region's time now
+    advice: str = ""
+    kernels: list[str] = Factory(list)  # the short names that take most of it
+
+
+@define
+class RuleSummary:
+    """One of ncu's rules over all kernels of a region, weighted by their time."""
+
+    rule: str
+    title: str
+    kernels: int
+    share_of_gpu_time: float | None
+    weighted_speedup_percent: float | None  # estimated speed-up of each kernel times its share of the time
+
+
+@define
+class RegionPerformance:
+    """How far a region is from what the GPU can do, and what holds it back."""
+
+    work: RegionWork
+    time: TimeSplit
+    verdict: Verdict  # of the region as a whole
+    gpu_verdict: Verdict  # of its kernels while they run
+    utilisation: list[Utilisation] = Factory(list)
+    intensity: Quantity | None = None  # FLOP/B
+    ridge: Quantity | None = None  # intensity above which the tensor peak, not the memory, is the roof
+    bound_time: dict[str, Quantity] = Factory(dict)  # kernel time by what bounds the kernels; "" is unknown
+    families: list[FamilyTime] = Factory(list)
+    unclassified_share: float | None = None  # of the kernel time, kernels of no known family
+    speed_of_light: SpeedOfLight | None = None
+    tokens: TokenRate | None = None
+    opportunities: list[Opportunity] = Factory(list)
+    signatures: list[SignatureRecord] = Factory(list)  # longest first
+    signatures_omitted: int = 0
+    ncu_rules: list[RuleSummary] = Factory(list)
 
 
 @define
@@ -113,6 +329,7 @@ class NCUProfileRegion:
     kernels: list[KernelRecord] = Factory(list)
     kernels_omitted: int = 0
     selection: dict[str, list[str]] = Factory(dict)
+    performance: RegionPerformance | None = None  # None: one of the many regions that are too small to be judged
 
 
 @define
@@ -203,6 +420,10 @@ class NCUProfileRegionReport:
     available_ranges: list[str] = Factory(list)  # filled where nothing matched: what could have been asked for
     coverage: Coverage | None = None
     launches: list[ProfiledLaunch] = Factory(list)  # filled where ncu was asked for a few launches only
+    hardware: list[GpuHardware] = Factory(list)  # one per device
+    stages: list[str] = Factory(list)  # keys of the regions of the main scope that make up the run, none inside another
+    opportunities: list[Opportunity] = Factory(list)  # of the stages, most recoverable time first
+    unclassified_share: float | None = None  # of all kernel time, kernels of no known family
 
     def scope(self, name: str) -> Scope:
         """The scope called `name`; `KeyError` names the ones that exist."""

@@ -93,8 +93,29 @@ _FILLER = frozenset(
         "func_wrapper_t",
         "ReduceOp",
         "OpaqueType",
+        "BinaryFunctor",
+        "AUnaryFunctor",
+        "BUnaryFunctor",
+        "TensorListMetadata",
+        "TensorListScalarListMetadata",
+        "KernelParams",
+        "Params",
+        "OpType",
+        "float2",
+        "__nv_bfloat16",
+        "__half",
+        "bfloat16_t",
     ]
 )
+
+# Long names without templates: what tells them apart is kept, the rest says nothing to people.
+_SHORTER = (
+    (re.compile(r"^(sm\d+_xmma_\w+?)_tilesize(\d+x\d+x\d+)(?:.*?(_split_?k|_segment_k_off))?.*"), r"\1_\2\3"),
+    (re.compile(r"^cudnn_generated_fort_native_(\w+?)_knob_\w*?(\d+x\d+x\d+)_.*"), r"cudnn_\1_\2"),
+    (re.compile(r"^cudnn_(?:infer|train)_(\w+)"), r"cudnn_\1"),
+    (re.compile(r"^kernel_cutlass_kernel_(\w+?)_object_at_.*"), r"cutlass_\1"),
+)
+_WRAPPERS = ("Kernel", "Kernel2", "device_kernel")  # of cutlass: the template argument is the kernel
 
 
 @lru_cache(maxsize=65536)
@@ -109,9 +130,28 @@ def short_kernel_name(name: str) -> str:
     if not words:
         return visible(name, 60)
     own = words[-1]
-    arguments = plain.partition("<")[2]
-    told = next((w for w in re.findall(r"[A-Za-z_]\w*", arguments[:2000]) if w not in _FILLER and len(w) > 2), None)
+    for pattern, form in _SHORTER:
+        own = pattern.sub(form, own)
+    # A word before `::` is a namespace, or a function that holds the lambda that is meant.
+    arguments = re.findall(r"[A-Za-z_]\w*(?!\w*::)", _template_arguments(plain))
+    told = next((w for w in arguments if w not in _FILLER and len(w) > 2), None)
+    if told and own in _WRAPPERS:
+        return visible(told if told.startswith("cutlass") else f"cutlass {own}<{told}>", 80)
     return visible(f"{own}<{told}>" if told else own, 80)
+
+
+def _template_arguments(name: str) -> str:
+    """What stands in the `<…>` after the function's own name; parameters repeat it and are left out."""
+    start = name.find("<")
+    depth = 0
+    for at in range(start, min(len(name), start + 2000)) if start >= 0 else ():
+        if name[at] == "<":
+            depth += 1
+        elif name[at] == ">" and name[at - 1] != "-":
+            depth -= 1
+            if depth == 0:
+                return name[start + 1 : at]
+    return name[start + 1 : start + 2000] if start >= 0 else ""
 
 
 def _outside_brackets(name: str) -> str:

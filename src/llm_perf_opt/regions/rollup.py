@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from attrs import define
 
@@ -56,6 +58,8 @@ class RolledUp:
     inclusive_copies: Sums
     exclusive_graphs: Sums
     inclusive_graphs: Sums
+    exclusive_host_copies: Sums  # of the copies, those between host and device
+    inclusive_host_copies: Sums
     instances: Int64s  # of the range; for a region known through graphs only, launches of those graphs
     range_instances: Int64s  # of the range alone
     wall: Int64s
@@ -93,6 +97,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     kernels, kernels_in = both(timeline.kernels, attribution.kernels, selection.kernels)
     copies, copies_in = both(timeline.copies, attribution.copies, selection.copies)
     graphs, graphs_in = both(timeline.graphs, attribution.graphs, selection.graphs)
+    to_host, to_host_in = both(timeline.copies, attribution.copies, _between_host_and_device(timeline, selection))
 
     region_of = attribution.range_region[selection.ranges]
     instances = np.bincount(region_of, minlength=count).astype(np.int64)
@@ -115,6 +120,8 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         inclusive_copies=copies_in,
         exclusive_graphs=graphs,
         inclusive_graphs=graphs_in,
+        exclusive_host_copies=to_host,
+        inclusive_host_copies=to_host_in,
         instances=instances,
         range_instances=range_instances,
         wall=wall,
@@ -135,6 +142,19 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         scope_busy=scope_busy,
         present=present,
     )
+
+
+# `[memcpy Host-to-Device]` of nsys, `Memcpy HtoD (Pinned -> Device)` of PyTorch; unified memory migrates likewise.
+_HOST_COPY = re.compile(r"host-to-device|device-to-host|htod|dtoh", re.IGNORECASE)
+
+
+def _between_host_and_device(timeline: Timeline, selection: Selection) -> Int64s:
+    """Which of the selected copies cross the bus."""
+    chosen = selection.copies
+    names = timeline.copies.name[chosen]
+    used = np.unique(names)
+    crossing = [n for n in used.tolist() if n >= 0 and _HOST_COPY.search(timeline.strings[n])]
+    return chosen[np.isin(names, crossing)]
 
 
 def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, parent: Int64s, depth: Int64s) -> Int64s:

@@ -1,0 +1,168 @@
+"""Judges the regions of a finished report: hardware, performance of the regions that matter, stages, opportunities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import Factory, define
+
+from llm_perf_opt.analysis.families import OTHER
+from llm_perf_opt.analysis.hardware import Overrides, find_hardware
+from llm_perf_opt.analysis.hardware.calibration import apply_calibration
+from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records
+from llm_perf_opt.analysis.verdicts.opportunities import ranked
+from llm_perf_opt.analysis.verdicts.performance import Judge
+from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
+from llm_perf_opt.analysis.verdicts.stages import inside, stages
+from llm_perf_opt.regions.model import Diagnosis, GpuHardware, NCUProfileRegion, NCUProfileRegionReport, Scope
+
+_MOST_REGIONS = 400  # judged in the main scope: the heaviest, each with the regions around it
+_MOST_WITH_SIGNATURES = 48  # of those, with a list of signatures
+_SHORT_LIST = 8  # signatures of a region deep in the tree
+
+LaunchesOf = Callable[[str, NCUProfileRegion], Launches | None]
+
+
+@define(eq=False)
+class Inputs:
+    """What the verdicts need beside the report."""
+
+    gpu_facts: dict[int, dict[str, Any]] = Factory(dict)
+    overrides: Overrides = Factory(Overrides)
+    calibrations: Sequence[Mapping[str, Any]] = ()
+    formula: dict[str, float] = Factory(dict)  # FLOPs of one instance of the region of that name or key
+    good: set[str] = Factory(set)  # counters that may be used
+    odd: list[str] = Factory(list)  # counters whose unit is not what it should be
+    has_counters: bool = False
+    launches_of: LaunchesOf | None = None  # by scope and region; None where there are no counters
+    signatures: int = 30  # listed per region
+
+
+def attach(report: NCUProfileRegionReport, inputs: Inputs) -> None:
+    """Fill in `hardware`, `stages`, `opportunities` and the regions' `performance`."""
+    report.hardware = _hardware(report, inputs)
+    main = report.main_scope
+    plain = KindList()
+    for scope in report.scopes:
+        is_main = scope is main
+        chosen = heaviest(scope.regions, _MOST_REGIONS) if is_main else [r for r in scope.regions if r.depth == 0]
+        detailed = {id(r) for r in heaviest(scope.regions, _MOST_WITH_SIGNATURES)} if is_main else set()
+        rows = [(region, _launches(scope, region, inputs, plain)) for region in chosen]
+        judge = _judge(report, scope, inputs, [launches for _, launches in rows])
+        below = inside(scope.regions)
+        for region, launches in rows:
+            count = inputs.signatures if region.depth <= 1 else _SHORT_LIST
+            signatures = count if id(region) in detailed and inputs.has_counters else 0
+            region.performance = judge.performance(region, launches, below.get(region.key, []), signatures)
+    if main is not None:
+        chosen_stages = stages(main.regions)
+        report.stages = [region.key for region in chosen_stages]
+        report.opportunities = ranked(
+            [o for region in chosen_stages if region.performance for o in region.performance.opportunities]
+        )
+        report.unclassified_share = _unclassified(main)
+    report.diagnostics += _diagnoses(report, inputs)
+
+
+def _launches(scope: Scope, region: NCUProfileRegion, inputs: Inputs, plain: KindList) -> Launches:
+    found = inputs.launches_of(scope.scope, region) if inputs.launches_of else None
+    return of_records(region.kernels, plain) if found is None else found
+
+
+def _judge(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, launches: list[Launches]) -> Judge:
+    hardware = {g.device: g for g in report.hardware if g.device is not None}
+    used = {k.device for k in scope.kernels if k.device is not None} or set(hardware)
+    gpus = [hardware[d] for d in sorted(used) if d in hardware]
+    one = gpus[0] if gpus and all(g.peaks == gpus[0].peaks and g.bandwidth == gpus[0].bandwidth for g in gpus) else None
+    kinds = max((x.kinds for x in launches), key=len, default=[])
+    tables = {device: RoofTable.of(kinds, Peaks.printed(gpu)) for device, gpu in hardware.items()}
+    if one is not None:
+        tables[-1] = RoofTable.of(kinds, Peaks.printed(one))
+    return Judge(
+        gpu=one,
+        gpus=_side_by_side(report, scope),
+        tables=tables,
+        good=inputs.good,
+        has_counters=inputs.has_counters,
+        formula=inputs.formula,
+    )
+
+
+def _side_by_side(report: NCUProfileRegionReport, scope: Scope) -> int:
+    """GPUs that one process uses at a time: instances of one process are added up, those of several GPUs are not."""
+    if scope.scope.startswith("device:"):
+        return 1
+    processes = [s for s in report.scopes if s.scope.startswith("process:")]
+    chosen = [scope] if scope.scope.startswith("process:") else processes
+    return max((len({k.device for k in s.kernels if k.device is not None}) for s in chosen), default=1) or 1
+
+
+def _hardware(report: NCUProfileRegionReport, inputs: Inputs) -> list[GpuHardware]:
+    names = {int(d): str(n) for d, n in report.environment.get("gpus", {}).items()}
+    devices = {k.device for s in report.scopes for k in s.kernels if k.device is not None}
+    found = []
+    for device in sorted({*names, *devices, *inputs.gpu_facts}):
+        if devices and device not in devices:
+            continue  # of the machine, but not used
+        facts = {"name": names.get(device, ""), **inputs.gpu_facts.get(device, {})}
+        gpu = find_hardware(device, facts, inputs.overrides)
+        found.append(apply_calibration(gpu, facts, inputs.calibrations))
+    return found
+
+
+def _unclassified(scope: Scope) -> float | None:
+    timed = [(k.total_ms, k.family) for k in scope.kernels if k.total_ms is not None]
+    whole = sum(time for time, _ in timed)
+    return sum(time for time, family in timed if family == OTHER) / whole if whole else None
+
+
+def _diagnoses(report: NCUProfileRegionReport, inputs: Inputs) -> Iterable[Diagnosis]:
+    for gpu in report.hardware:
+        if gpu.basis == "unknown":
+            yield Diagnosis(
+                "HARDWARE_UNKNOWN",
+                "warning",
+                f"What {gpu.name or f'device {gpu.device}'} can do is not known, so there is no MFU, roofline or speed of light. "
+                + " ".join(gpu.notes),
+                "Give its figures: --hardware bandwidth=…TB/s --hardware tensor_bf16=…TFLOP/s, or a known model: "
+                "--hardware model='H100 SXM'",
+            )
+    if inputs.odd:
+        yield Diagnosis(
+            "COUNTER_UNITS",
+            "warning",
+            f"Counters with an unknown unit are not used for FLOPs and bytes: {', '.join(inputs.odd[:5])}.",
+            "Print the CSV with --print-units base, or read the .ncu-rep.",
+        )
+    if report.scopes and not inputs.has_counters and any(r.inclusive.kernel_count for r in report.scopes[0].regions):
+        yield Diagnosis(
+            "NO_COUNTERS",
+            "info",
+            "There are no counters: the report judges times (waiting, launches, families); what limits the kernels, MFU and "
+            "speed of light need counters.",
+            "Take both with: llm-perf profile -- CMD  or give the counters beside the timeline: llm-perf report RUN.sqlite RUN.ncu-rep",
+        )
+
+
+def heaviest(regions: list[NCUProfileRegion], count: int) -> list[NCUProfileRegion]:
+    """The regions that matter most, each with the regions around it, in the order of the tree."""
+    if len(regions) <= count:
+        return regions
+    by_key = {region.key: region for region in regions}
+    chosen: set[str] = set()
+
+    def weight(region: NCUProfileRegion) -> int:
+        return max(region.wall_ns or 0, region.gpu_busy_ns or 0, region.inclusive.gpu_time_ns or 0)
+
+    for region in sorted(regions, key=weight, reverse=True):
+        line, at = [], region
+        while at.key not in chosen:
+            line.append(at.key)
+            if at.parent is None or at.parent not in by_key:
+                break
+            at = by_key[at.parent]
+        if len(chosen) + len(line) > count:
+            break
+        chosen.update(line)
+    return [region for region in regions if region.key in chosen]

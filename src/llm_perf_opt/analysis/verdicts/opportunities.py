@@ -1,0 +1,137 @@
+"""What could be won back in a region, by cause, most first: waiting, fusable kernels, kernels above their roof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.analysis.families import MEMCPY, is_fusable, label_of
+from llm_perf_opt.analysis.verdicts.roofs import Roofed
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.analysis.verdicts.speed_of_light import overlap_scale
+from llm_perf_opt.regions.model import FamilyTime, Opportunity, SpeedOfLight, TimeSplit, Verdict
+from llm_perf_opt.regions.names import short_kernel_name, visible
+from llm_perf_opt.regions.quantity import Quantity, shown, total
+
+_KERNELS_NAMED = 3
+
+
+def opportunities(
+    key: str,
+    label: str,
+    split: TimeSplit,
+    light: SpeedOfLight | None,
+    families: Sequence[FamilyTime],
+    roofed: Roofed,
+    verdict: Verdict,
+) -> list[Opportunity]:
+    """All that are worth a line, ranked. `label`: the region's name, safe to show."""
+    if light is None:
+        return []
+    found = [*_waiting(key, label, split, light, verdict), *_host_copies(key, label, split, light)]
+    scale = overlap_scale(split)
+    fusable = [f for f in families if is_fusable(f.family)]
+    others = [f for f in families if not is_fusable(f.family) and f.family != MEMCPY]
+    for group in ([fusable] if fusable else []) + [[f] for f in others]:
+        found += _kernels(key, label, light, group, roofed, scale)
+    least = light.now * verdict_rules().thresholds["least_opportunity"]
+    return sorted((o for o in found if o.recoverable >= least), key=lambda o: -o.recoverable.of("ns"))
+
+
+def _waiting(key: str, label: str, split: TimeSplit, light: SpeedOfLight, verdict: Verdict) -> list[Opportunity]:
+    if not light.waiting.value:
+        return []
+    advice = verdict_rules().advice["waiting_host" if verdict.bound == "host" else "waiting"]
+    gap = f", {shown(split.gap_per_launch)} per launch" if split.gap_per_launch is not None else ""
+    return [
+        Opportunity(
+            region=key,
+            kind="waiting",
+            family="",
+            text=f"{label}: the GPU waits {shown(light.waiting)} of {shown(light.now)} for the host ({split.launches:,} launches{gap}): {advice}",
+            time=light.waiting,
+            recoverable=light.waiting,
+            of=light.now,
+            advice=advice,
+        )
+    ]
+
+
+def _host_copies(key: str, label: str, split: TimeSplit, light: SpeedOfLight) -> list[Opportunity]:
+    if split.host_copies is None or not split.host_copies.value:
+        return []
+    advice = verdict_rules().advice["host_copies"]
+    return [
+        Opportunity(
+            region=key,
+            kind="host copies",
+            family=MEMCPY,
+            text=f"{label}: copies between host and GPU, {shown(split.host_copies)} of {shown(light.now)}: {advice}",
+            time=split.host_copies,
+            recoverable=split.host_copies * overlap_scale(split),
+            of=light.now,
+            advice=advice,
+        )
+    ]
+
+
+def _kernels(
+    key: str, label: str, light: SpeedOfLight, group: Sequence[FamilyTime], roofed: Roofed, scale: float
+) -> list[Opportunity]:
+    known = [f for f in group if f.recoverable is not None]
+    if not known:
+        return []
+    time = total([f.time for f in group], "ns")
+    recoverable = total([f.recoverable for f in known if f.recoverable is not None], "ns") * scale
+    at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
+    analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
+    reached = shown(at_roof / analysed) if analysed.value else "–"
+    fusable = is_fusable(group[0].family)
+    names = " + ".join(label_of(f.family) for f in group[:3]) + (" + others" if len(group) > 3 else "")
+    rows = _longest(roofed, {f.family for f in group})
+    advice = _advice(group[0].family, fusable, rows, roofed).format(share_of_roof=reached)
+    what = "fusable" if fusable else "above the roof"
+    return [
+        Opportunity(
+            region=key,
+            kind="fusion" if fusable else "kernels",
+            family="+".join(f.family for f in group),
+            text=f"{label}: {names}, {shown(time)} of {shown(light.now)}, {what}: up to {shown(recoverable)}: {advice}",
+            time=time,
+            recoverable=recoverable,
+            of=light.now,
+            advice=advice,
+            kernels=[visible(short_kernel_name(roofed.launches.kinds[k].kernel_name), 80) for k in rows],
+        )
+    ]
+
+
+def _longest(roofed: Roofed, families: set[str]) -> list[int]:
+    """Kinds of these families whose launches take most of the time above the roof, each kernel once."""
+    launches, lost = roofed.launches, roofed.recoverable_ns
+    by_name: dict[str, tuple[float, int]] = {}
+    for row, kind in enumerate(launches.which.tolist()):
+        one = launches.kinds[kind]
+        if one.family in families:
+            time, _ = by_name.get(one.kernel_name, (0.0, kind))
+            by_name[one.kernel_name] = (time + float(lost[row]), kind)
+    ranked = sorted(by_name.values(), reverse=True)
+    return [kind for _, kind in ranked[:_KERNELS_NAMED]]
+
+
+def _advice(family: str, fusable: bool, kinds: list[int], roofed: Roofed) -> str:
+    texts = verdict_rules().advice
+    if fusable:
+        return texts["fusion"]
+    if family == "gemm" and kinds:
+        rows = [r for r, k in enumerate(roofed.launches.which.tolist()) if k == kinds[0]]
+        specific = f"gemm_{roofed.roof[rows[0]]}" if rows else ""
+        return texts.get(specific, texts["gemm"])
+    return texts.get(family, texts["other"])
+
+
+def ranked(found: Sequence[Opportunity]) -> list[Opportunity]:
+    return sorted(found, key=lambda o: -_ns(o.recoverable))
+
+
+def _ns(quantity: Quantity) -> float:
+    return quantity.of("ns")

@@ -1,0 +1,207 @@
+"""One region judged: its work and time against the GPU, verdicts with their evidence, and what could be won."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from attrs import define, evolve
+
+from llm_perf_opt.analysis.families import OTHER
+from llm_perf_opt.analysis.verdicts.breakdown import (
+    rule_summaries,
+    signature_records,
+    time_by_bound,
+    time_by_family,
+)
+from llm_perf_opt.analysis.verdicts.counters import Amounts
+from llm_perf_opt.analysis.verdicts.facts import Facts, kernel_facts, rate_facts, time_facts
+from llm_perf_opt.analysis.verdicts.launches import Launches
+from llm_perf_opt.analysis.verdicts.opportunities import opportunities
+from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
+from llm_perf_opt.analysis.verdicts.rules import Trust, cannot_tell, judge, verdict_rules
+from llm_perf_opt.analysis.verdicts.speed_of_light import now, speed_of_light
+from llm_perf_opt.analysis.verdicts.times import gpu_time, time_split
+from llm_perf_opt.analysis.verdicts.tokens import token_count, token_rate
+from llm_perf_opt.analysis.verdicts.utilisation import utilisations
+from llm_perf_opt.analysis.verdicts.work import region_work
+from llm_perf_opt.regions.model import (
+    GpuHardware,
+    NCUProfileRegion,
+    RegionPerformance,
+    RegionWork,
+    TimeSplit,
+    Utilisation,
+    Verdict,
+)
+from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.quantity import Quantity, shown
+
+_UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix products are mentioned
+
+
+@define(eq=False)
+class Judge:
+    """What all regions of a scope have in common."""
+
+    gpu: GpuHardware | None  # the one GPU model of the scope; None where there are several, or none
+    gpus: int  # GPUs one process uses side by side
+    tables: dict[int, RoofTable]  # by device; -1 for launches whose device is not known
+    good: set[str]  # counters that may be used
+    has_counters: bool
+    formula: dict[str, float]  # FLOPs of one instance of the region of that name or key
+
+    def performance(
+        self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
+    ) -> RegionPerformance:
+        """`below`: the regions inside this one. `signatures`: how many to list."""
+        near = verdict_rules().thresholds["near_roof"]
+        split = time_split(region)
+        work, amounts = region_work(region.inclusive.metrics, self.good, self._formula(region))
+        roofed = against_roofs(launches, self.tables)
+        by_bound = time_by_bound(launches, bounds(roofed, near))
+        families = time_by_family(region, roofed)
+        used = self._utilisation(split, amounts)
+        light = speed_of_light(split, roofed)
+        self._say_what_is_missing(work, roofed, region)
+        facts = Facts()
+        kernel_facts(facts, roofed, by_bound)
+        time_facts(facts, region, split, families)
+        rate_facts(facts, split, work, used)
+        facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
+        facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
+        facts.words["counters_command"] = self.command(region, all_types=self.has_counters)
+        gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
+        verdict = _region_verdict(region, split, facts, gpu_verdict)
+        kernel_time = float(launches.time_ns.sum())
+        unclassified = sum(f.time.value for f in families if f.family == OTHER)
+        listed, existing = signature_records(roofed, near, signatures) if signatures else ([], 0)
+        counted = token_count(region, below) if region.time_source == "timeline" else None
+        return RegionPerformance(
+            work=work,
+            time=split,
+            verdict=verdict,
+            gpu_verdict=gpu_verdict,
+            utilisation=used,
+            intensity=work.flops / work.dram if work.flops and work.dram and work.dram.value else None,
+            ridge=self._ridge(amounts),
+            bound_time=by_bound,
+            families=families,
+            unclassified_share=unclassified / kernel_time if kernel_time else None,
+            speed_of_light=light,
+            tokens=token_rate(counted, light, now(split)),
+            opportunities=opportunities(
+                region.key, visible("/".join(region.path), 60), split, light, families, roofed, verdict
+            ),
+            signatures=listed,
+            signatures_omitted=existing - len(listed),
+            ncu_rules=rule_summaries(region.rules),
+        )
+
+    def _formula(self, region: NCUProfileRegion) -> Quantity | None:
+        per_instance = self.formula.get(region.key, self.formula.get(region.name))
+        if per_instance is None:
+            return None
+        return Quantity(per_instance * (region.instances or 1), "FLOP")
+
+    def _utilisation(self, split: TimeSplit, amounts: Amounts) -> list[Utilisation]:
+        if self.gpu is None:
+            return []
+        times = {}
+        if split.wall is not None and not _returns_early(split):
+            times["wall"] = split.wall
+        busy = gpu_time(split)
+        if busy is not None:
+            times["busy"] = busy
+        calibrated = Peaks.calibrated(self.gpu)
+        peaks = [Peaks.printed(self.gpu), *([calibrated] if calibrated else [])]
+        return utilisations(amounts, times, peaks, self.gpus)
+
+    def _ridge(self, amounts: Amounts) -> Quantity | None:
+        """The bend of the roof for the data type that does most of the work."""
+        if self.gpu is None or self.gpu.bandwidth is None:
+            return None
+        counted = {k: v for k, v in amounts.flops.items() if k in self.gpu.peaks and v}
+        kind = max(counted, key=lambda k: counted[k]) if counted else "tensor_bf16"
+        peak = self.gpu.peaks.get(kind)
+        return None if peak is None else peak / self.gpu.bandwidth
+
+    def _could_use_fp8(self, work: RegionWork) -> float:
+        wide = sum(work.tensor[k].value for k in ("tensor_bf16", "tensor_fp16") if k in work.tensor)
+        return float(bool(self.gpu and "tensor_fp8" in self.gpu.peaks and wide))
+
+    def _say_what_is_missing(self, work: RegionWork, roofed: Roofed, region: NCUProfileRegion) -> None:
+        launches = roofed.launches
+        kernel_time = float(launches.time_ns.sum())
+        if not self.has_counters or not kernel_time:
+            return
+        uncounted = 0.0
+        for which, time in zip(launches.which.tolist(), launches.time_ns.tolist(), strict=True):
+            kind = launches.kinds[which]
+            if kind.amounts is not None and kind.amounts.flops and not is_complete(kind):
+                uncounted += time
+        if uncounted > _UNCOUNTED * kernel_time:
+            work.missing.append(
+                f"FLOPs of matrix products and attention that take {uncounted / kernel_time:.0%} of the kernel time: they "
+                f"ran in a data type, or on CUDA cores, that was not counted. Run: {self.command(region, all_types=True)}"
+            )
+        if work.flops is not None and not work.cuda_core:
+            work.missing.append("FLOPs of the CUDA cores: their counters (SASS instructions) were not collected.")
+        if work.flops is None:
+            work.missing.append(f"FLOPs: no counter of operations was collected. Run: {self.command(region)}")
+        if work.dram is None:
+            work.missing.append(f"DRAM traffic: it was not counted. Run: {self.command(region)}")
+
+    def command(self, region: NCUProfileRegion, all_types: bool = False) -> str:
+        """The command line that would collect the counters."""
+        commands = verdict_rules().commands
+        name = f"{region.domain}@{'/'.join(region.path)}" if region.domain else "/".join(region.path)
+        simple = re.fullmatch(r"[\w@/.+ -]+", name) and not any("@" in part or "/" in part for part in region.path)
+        include = f" --include {shlex.quote(name)}" if simple else ""
+        if not all_types:
+            return str(commands["profile"]).format(include=include)
+        capability = self.gpu.compute_capability if self.gpu else ""
+        types = commands["types"].get(capability, commands["types"]["other"])
+        metrics = [*commands["always"], *(f"sm__ops_path_tensor_src_{t}.sum" for t in types)]
+        return str(commands["all_types"]).format(include=include, metrics=",".join(metrics))
+
+    def _kernel_verdict(self, region: NCUProfileRegion, facts: Facts, roofed: Roofed, work: RegionWork) -> Verdict:
+        kernel_time = float(roofed.launches.time_ns.sum())
+        if not kernel_time:
+            return cannot_tell("kernel_times" if region.inclusive.metrics else "gpu", facts)
+        known = float(roofed.launches.time_ns[roofed.analysed].sum()) / kernel_time
+        if known < 0.5:
+            no_peaks = self.gpu is None or self.gpu.basis == "unknown"
+            return cannot_tell("peaks" if no_peaks and self.has_counters else "known_share", facts)
+        reasons = ["times are ncu's, not of the undisturbed program"] if region.time_source == "ncu" else []
+        return judge("kernels", facts, Trust(known, work.spread, reasons)) or cannot_tell("known_share", facts)
+
+
+def _returns_early(split: TimeSplit) -> bool:
+    if split.after_return is None or split.wall is None or not split.wall.value:
+        return False
+    return (split.after_return / split.wall).of("ratio") > verdict_rules().thresholds["returns_early"]
+
+
+def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, kernels: Verdict) -> Verdict:
+    """The verdict on the wall time; where the GPU is the limit, that of its kernels."""
+    if split.wall is None or split.idle is None:
+        timeline = region.time_source == "timeline"
+        return cannot_tell("gpu" if timeline and split.busy is None else "idle_share", facts)
+    if not split.launches:
+        text = f"Nothing was launched on the GPU in {shown(split.wall)}."
+        return Verdict(bound="host", title="no GPU work", text=text, confidence="high")
+    if _returns_early(split):
+        before = (
+            f"The range returns {shown(split.after_return)} before its GPU work is done, so its wall time says nothing; "
+            "look at the range around it, or synchronise. "
+        )
+        return evolve(kernels, text=before + kernels.text)
+    found = judge("region", facts)
+    if found is not None:
+        return found
+    working = 1 - (facts.numbers["idle_share"] or 0.0)
+    return evolve(
+        kernels, text=f"The GPU works for {shown(Quantity(working, 'ratio'))} of the wall time. {kernels.text}"
+    )

@@ -1,0 +1,166 @@
+"""Roofs: how long one launch would take at the peak of each resource, and how near to them launches ran.
+
+Seconds at peak are kept, not fractions of a peak: they add up over data types, launches and kernels. A roof
+is known only where both the work and the peak are: NaN elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import define
+from numpy.typing import NDArray
+
+from llm_perf_opt.analysis.verdicts.counters import Amounts
+from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
+from llm_perf_opt.regions.model import GpuHardware
+from llm_perf_opt.regions.quantity import Quantity
+
+Floats = NDArray[np.float64]
+ROOFS = ("tensor", "cuda_core", "dram", "l2")
+_ALIKE = 3.0  # times of a launch and of its samples may differ by this factor
+_MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
+
+
+@define(frozen=True)
+class Peaks:
+    """The denominators of one GPU: data sheet or calibrated."""
+
+    flops: dict[str, Quantity]
+    bandwidth: Quantity | None
+    l2_bandwidth: Quantity | None
+    basis: str
+
+    @staticmethod
+    def printed(gpu: GpuHardware) -> Peaks:
+        return Peaks(gpu.peaks, gpu.bandwidth, gpu.l2_bandwidth, gpu.basis)
+
+    @staticmethod
+    def calibrated(gpu: GpuHardware) -> Peaks | None:
+        if not gpu.calibrated_peaks and gpu.calibrated_bandwidth is None:
+            return None
+        return Peaks(gpu.calibrated_peaks, gpu.calibrated_bandwidth, None, "calibrated")
+
+
+def seconds_at_peak(amounts: Amounts, peaks: Peaks) -> dict[str, float]:
+    """For each roof that can be told, the time the work would take at its peak."""
+    found = {}
+    for roof, prefix in (("tensor", "tensor_"), ("cuda_core", "cuda_")):
+        counted = {k: v for k, v in amounts.flops.items() if k.startswith(prefix)}
+        if counted and all(k in peaks.flops or v == 0 for k, v in counted.items()):
+            found[roof] = sum((Quantity(v, "FLOP") / peaks.flops[k]).of("s") for k, v in counted.items() if v)
+    for roof, peak in (("dram", peaks.bandwidth), ("l2", peaks.l2_bandwidth)):
+        if roof in amounts.bytes and peak is not None:
+            found[roof] = (Quantity(amounts.bytes[roof], "B") / peak).of("s")
+    return found
+
+
+def is_complete(kind: Kind) -> bool:
+    """Was counted what this kernel does? A matrix product without a FLOP ran in a data type nobody counted."""
+    amounts = kind.amounts
+    if amounts is None:
+        return False
+    if kind.family not in _MULTIPLYING:
+        return "dram" in amounts.bytes or "dram" in amounts.percent
+    return any(amounts.flops.values()) or "tensor" in amounts.percent or _all_counted(amounts)
+
+
+def _all_counted(amounts: Amounts) -> bool:
+    return "cuda_fp32" in amounts.flops and amounts.total("tensor_") is not None
+
+
+@define(eq=False)
+class RoofTable:
+    """Seconds at each roof for one launch of each kind, on one GPU."""
+
+    seconds: dict[str, Floats]  # roof -> one element per kind, NaN where unknown
+    percent: dict[str, Floats]  # roof -> ncu's own share of peak, NaN where not collected
+    complete: NDArray[np.bool_]
+    sampled_ns: Floats  # what one launch took under ncu; NaN where it is not known
+
+    @staticmethod
+    def of(kinds: Sequence[Kind], peaks: Peaks) -> RoofTable:
+        seconds = {roof: np.full(len(kinds), np.nan) for roof in ROOFS}
+        percent = {roof: np.full(len(kinds), np.nan) for roof in ROOFS}
+        for row, kind in enumerate(kinds):
+            if kind.amounts is not None:
+                for roof, value in seconds_at_peak(kind.amounts, peaks).items():
+                    seconds[roof][row] = value
+                for roof in ROOFS:
+                    if roof in kind.amounts.percent:
+                        percent[roof][row] = kind.amounts.percent[roof] / 100
+        sampled = [np.nan if k.sampled_ns is None else k.sampled_ns for k in kinds]
+        complete = np.array([is_complete(k) for k in kinds], dtype=np.bool_)
+        return RoofTable(seconds, percent, complete, np.array(sampled, dtype=np.float64))
+
+
+@define(eq=False)
+class Roofed:
+    """Launches of a region against the roofs; arrays with one element per row of launches."""
+
+    launches: Launches
+    shares: dict[str, Floats]  # of each roof, the part that was reached; NaN where unknown
+    at_roof_ns: Floats  # all calls at the highest known roof; NaN where nothing is known
+    analysed: NDArray[np.bool_]  # rows whose roof is known
+    roof: list[str]  # the limiting roof of each row; "" where unknown
+
+    @property
+    def recoverable_ns(self) -> Floats:
+        """Time above the roof; 0 where it is not known."""
+        time = self.launches.time_ns.astype(np.float64)
+        return np.where(self.analysed, np.maximum(time - np.nan_to_num(self.at_roof_ns), 0.0), 0.0)
+
+
+def against_roofs(launches: Launches, tables: dict[int, RoofTable]) -> Roofed:
+    """`tables`: one per device; -1 is that of launches whose device is not known."""
+    count = len(launches)
+    seconds = {roof: np.full(count, np.nan) for roof in ROOFS}
+    percent = {roof: np.full(count, np.nan) for roof in ROOFS}
+    complete = np.zeros(count, dtype=np.bool_)
+    for device in np.unique(launches.device).tolist():
+        table = tables.get(device)
+        if table is None:
+            continue
+        rows = np.flatnonzero(launches.device == device)
+        kinds = launches.which[rows]
+        # Samples of launches that took several times as long, or as short, describe others: the same kernel on
+        # other sizes, sampled elsewhere. Under ncu a launch takes up to twice its time.
+        mean = launches.time_ns[rows] / np.maximum(launches.calls[rows], 1)
+        ratio = mean / np.where(table.sampled_ns[kinds] > 0, table.sampled_ns[kinds], np.nan)
+        fits = np.isnan(ratio) | ((ratio >= 1 / _ALIKE) & (ratio <= _ALIKE))
+        complete[rows] = table.complete[kinds] & fits
+        for roof in ROOFS:
+            seconds[roof][rows] = table.seconds[roof][kinds] * launches.calls[rows]
+            percent[roof][rows] = table.percent[roof][kinds]
+    time = np.maximum(launches.time_ns, 1).astype(np.float64)
+    shares = {}
+    for roof in ROOFS:
+        # A share above 1 would be faster than light: counters and times of two different runs.
+        own = np.minimum(seconds[roof] * 1e9 / time, 1.0)
+        shares[roof] = np.where(np.isnan(own), percent[roof], own)
+        seconds[roof] = np.where(np.isnan(seconds[roof]), percent[roof] * time * 1e-9, seconds[roof])
+    stacked = np.stack([seconds[roof] for roof in ROOFS]) if count else np.zeros((len(ROOFS), 0))
+    known = ~np.isnan(stacked)
+    highest = np.where(known, stacked, -1.0)
+    analysed = complete & known.any(axis=0)
+    at_roof = np.where(analysed, highest.max(axis=0, initial=-1.0) * 1e9, np.nan)
+    best = highest.argmax(axis=0) if count else np.zeros(0, dtype=np.int64)
+    return Roofed(
+        launches,
+        shares,
+        np.minimum(at_roof, launches.time_ns),
+        analysed,
+        [ROOFS[b] if ok else "" for b, ok in zip(best.tolist(), analysed.tolist(), strict=True)],
+    )
+
+
+def bounds(roofed: Roofed, near: float) -> list[str]:
+    """What bounds each row: the roof it runs near, else latency; "" where it cannot be told."""
+    found = []
+    for row, (roof, known) in enumerate(zip(roofed.roof, roofed.analysed.tolist(), strict=True)):
+        if not known:
+            found.append("")
+        else:
+            found.append(roof if roofed.shares[roof][row] >= near else "latency")
+    return found

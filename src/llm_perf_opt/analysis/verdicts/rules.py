@@ -1,0 +1,193 @@
+"""Verdict rules, kept as data (`rules.toml`): conditions over facts, evidence, confidence, advice."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from attrs import Factory, define
+
+from llm_perf_opt.analysis.verdicts.facts import Facts
+from llm_perf_opt.regions.model import Evidence, Verdict
+
+UNKNOWN = "unknown"
+
+
+@define(frozen=True)
+class Condition:
+    """`fact` at least, or at most, a threshold."""
+
+    fact: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def threshold(self) -> float:
+        return self.at_least if self.at_least is not None else self.at_most or 0.0
+
+    def holds(self, value: float) -> bool:
+        return value >= self.threshold if self.at_least is not None else value <= self.threshold
+
+    def margin(self, value: float) -> float:
+        """How far on the right side: 1 is just so."""
+        over, under = (value, self.threshold) if self.at_least is not None else (self.threshold, value)
+        return over / under if under > 0 else float("inf")
+
+
+@define(frozen=True)
+class Advice:
+    text: str
+    when: tuple[Condition, ...] = ()
+
+
+@define(frozen=True)
+class Rule:
+    """One verdict."""
+
+    level: str
+    bound: str
+    title: str
+    when: tuple[Condition, ...]
+    text: str
+    advice: tuple[Advice, ...]
+
+
+@define(frozen=True)
+class Rules:
+    """The whole file."""
+
+    rules: tuple[Rule, ...]
+    thresholds: dict[str, float]
+    confidence: dict[str, dict[str, float]]
+    needs: dict[str, dict[str, str]]
+    advice: dict[str, str]
+    token_step: str
+    commands: dict[str, Any]
+
+
+@define(frozen=True)
+class Trust:
+    """How good the counters behind a verdict are."""
+
+    coverage: float | None = None
+    spread: float | None = None
+    reasons: list[str] = Factory(list)
+
+
+@cache
+def verdict_rules() -> Rules:
+    text = files("llm_perf_opt.analysis.verdicts").joinpath("rules.toml").read_text(encoding="utf-8")
+    raw = tomllib.loads(text)
+    return Rules(
+        rules=tuple(
+            Rule(
+                level=r["level"],
+                bound=r["bound"],
+                title=r["title"],
+                when=_conditions(r["when"]),
+                text=r["text"],
+                advice=tuple(Advice(a["text"], _conditions(a.get("when", []))) for a in r["advice"]),
+            )
+            for r in raw["rule"]
+        ),
+        thresholds=dict(raw["thresholds"]),
+        confidence={level: dict(values) for level, values in raw["confidence"].items()},
+        needs={name: dict(values) for name, values in raw["needs"].items()},
+        advice=dict(raw["advice"]),
+        token_step=raw["tokens"]["step"],
+        commands=dict(raw["commands"]),
+    )
+
+
+def _conditions(raw: list[dict[str, Any]]) -> tuple[Condition, ...]:
+    return tuple(Condition(c["fact"], c.get("at_least"), c.get("at_most")) for c in raw)
+
+
+def judge(level: str, facts: Facts, trust: Trust | None = None) -> Verdict | None:
+    """The first rule of the level that holds; None where none does. Rules with unknown facts cannot hold."""
+    missing = []
+    for rule in verdict_rules().rules:
+        if rule.level != level:
+            continue
+        values = [facts.numbers.get(c.fact) for c in rule.when]
+        known = [v for v in values if v is not None]
+        if len(known) < len(values):
+            missing.append(rule.title)
+            continue
+        if all(c.holds(v) for c, v in zip(rule.when, known, strict=True)):
+            return _verdict(rule, known, facts, trust, missing)
+    return None
+
+
+def cannot_tell(fact: str, facts: Facts) -> Verdict:
+    """A verdict that says why there is none, and what to run."""
+    need = verdict_rules().needs[fact]
+    because, run = (need[part].format_map(facts.words) for part in ("because", "run"))
+    return Verdict(
+        bound=UNKNOWN,
+        title="cannot tell",
+        text=f"Cannot tell, because {because}.",
+        missing=[because],
+        next_step=run,
+    )
+
+
+def _verdict(rule: Rule, values: list[float], facts: Facts, trust: Trust | None, missing: list[str]) -> Verdict:
+    evidence = [
+        Evidence(
+            text=f"{_said(c.fact, facts, value)} ({'at least' if c.at_least is not None else 'at most'} {_plain(c.fact, c.threshold, facts)})",
+            fact=c.fact,
+            value=value,
+            threshold=c.threshold,
+        )
+        for c, value in zip(rule.when, values, strict=True)
+    ]
+    margin = min((c.margin(v) for c, v in zip(rule.when, values, strict=True)), default=1.0)
+    confidence, reasons = _confidence(margin, trust)
+    advice = next(a for a in rule.advice if _applies(a, facts))
+    return Verdict(
+        bound=rule.bound,
+        title=rule.title,
+        text=rule.text.format_map(facts.words),
+        confidence=confidence,
+        confidence_reasons=reasons,
+        evidence=evidence,
+        advice=advice.text.format_map(facts.words),
+        missing=[f"whether it is {title}" for title in missing],
+    )
+
+
+def _applies(advice: Advice, facts: Facts) -> bool:
+    values = [facts.numbers.get(c.fact) for c in advice.when]
+    return all(v is not None and c.holds(v) for c, v in zip(advice.when, values, strict=True))
+
+
+def _confidence(margin: float, trust: Trust | None) -> tuple[str, list[str]]:
+    coverage = trust.coverage if trust else None
+    spread = trust.spread if trust else None
+    reasons = [f"{margin:.1f} times the threshold" if margin < 100 else "far beyond the threshold"]
+    if coverage is not None:
+        reasons.append(f"counters cover {coverage:.0%} of the kernel time")
+    if spread is not None:
+        reasons.append(f"samples spread {spread:.1%}")
+    if trust:
+        reasons += trust.reasons
+    for level, least in verdict_rules().confidence.items():
+        if (
+            margin >= least["margin"]
+            and (coverage is None or coverage >= least["coverage"])
+            and (spread is None or spread <= least["spread"])
+        ):
+            return level, reasons
+    return "low", reasons
+
+
+def _said(fact: str, facts: Facts, value: float) -> str:
+    return f"{fact.replace('_', ' ')} {_plain(fact, value, facts)}"
+
+
+def _plain(fact: str, value: float, facts: Facts) -> str:
+    """A share in per cent, other numbers as they are: the unit is at the end of the fact's name."""
+    return f"{100 * value:.1f} %" if fact.endswith("_share") or fact in facts.words else f"{value:.3g}"

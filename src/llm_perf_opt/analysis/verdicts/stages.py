@@ -1,0 +1,44 @@
+"""Which regions make up the run: the ones a reader asks about first, none inside another, none counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.regions.model import NCUProfileRegion
+
+_FEW = 8  # a single outermost region with no more regions in it than this is a wrapper: its parts are the stages
+
+
+def inside(regions: Sequence[NCUProfileRegion]) -> dict[str, list[NCUProfileRegion]]:
+    """For each region all regions below it, by key."""
+    by_key = {region.key: region for region in regions}
+    below: dict[str, list[NCUProfileRegion]] = {}
+    for region in regions:
+        parent = region.parent
+        while parent is not None and parent in by_key:
+            below.setdefault(parent, []).append(region)
+            parent = by_key[parent].parent
+    return below
+
+
+def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
+    """Outermost regions of one domain and kind: the one that holds most GPU time, of equal ones the one with fewer."""
+    keys = {region.key for region in regions}
+    groups: dict[tuple[str, str], list[NCUProfileRegion]] = {}
+    for region in regions:
+        if region.parent not in keys:
+            groups.setdefault((region.domain, region.range_kind), []).append(region)
+    if not groups:
+        return []
+
+    def weight(group: Sequence[NCUProfileRegion]) -> tuple[float, int]:
+        busy = sum(max(r.gpu_busy_ns or 0, r.inclusive.gpu_time_ns or 0) for r in group)
+        # Rounded: two domains around the same kernels differ by a hair.
+        return float(f"{busy:.2g}"), -len(group)
+
+    chosen = max(groups.values(), key=weight)
+    if len(chosen) == 1:
+        parts = [r for r in regions if r.parent == chosen[0].key]
+        if 2 <= len(parts) <= _FEW:
+            return parts
+    return chosen

@@ -1,0 +1,37 @@
+"""Where the time of a region goes, from the fields of the timeline."""
+
+from __future__ import annotations
+
+from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit
+from llm_perf_opt.regions.quantity import Quantity, nanoseconds
+
+
+def time_split(region: NCUProfileRegion) -> TimeSplit:
+    values = region.inclusive
+    timeline = region.time_source == "timeline"
+    kernels = None if values.gpu_time_ns is None else nanoseconds(values.gpu_time_ns)
+    wall, busy, idle = (
+        None if v is None else nanoseconds(v) for v in (region.wall_ns, region.gpu_busy_ns, region.gpu_idle_ns)
+    )
+    split = TimeSplit(wall=wall, busy=busy, idle=idle, kernels=kernels)
+    split.launches = values.kernel_count - region.graph_kernels + values.graph_launches + values.memory.count
+    if timeline and kernels is not None:
+        split.copies = nanoseconds(values.memory.time_ns)
+        split.host_copies = nanoseconds(values.memory.host_time_ns)
+        split.graphs = nanoseconds(values.graph_time_ns)
+    if busy is not None and kernels is not None:
+        summed = kernels.value + values.memory.time_ns + values.graph_time_ns
+        split.overlap = nanoseconds(max(summed - busy.value, 0.0))
+    if wall is not None and idle is not None and busy is not None:
+        # What the GPU did within the wall time may be of other regions too; more than that came later.
+        split.after_return = nanoseconds(max(busy.value - (wall.value - idle.value), 0.0))
+        if split.launches:
+            split.gap_per_launch = idle / split.launches
+    if kernels is not None and values.kernel_count:
+        split.mean_kernel = kernels / values.kernel_count
+    return split
+
+
+def gpu_time(split: TimeSplit) -> Quantity | None:
+    """The time utilisation is measured on while the GPU works: the union, else the kernels' sum."""
+    return split.busy if split.busy is not None else split.kernels
