@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.cli.report import make_report, stem
+from llm_perf_opt.cli.report import stem
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.pipeline.reporting import make_report
 
 if TYPE_CHECKING:
     from llm_perf_opt.profiling.scrub.run import Result
@@ -100,9 +101,9 @@ def _compare(result: Result) -> list[str]:
 
 
 def _report(paths: list[Path]) -> NCUProfileRegionReport:
-    options: dict[str, Any] = {name: [] for name in ("include", "exclude", "kernel_include", "kernel_exclude")}
-    options |= {"no_aggregate": False, "attribution": "auto", "top": 30, "json": True}
-    return make_report([str(path) for path in paths], argparse.Namespace(**options))
+    from llm_perf_opt.analysis.options import ReportOptions
+
+    return make_report([str(path) for path in paths], ReportOptions(), quiet=True)
 
 
 def _content(report: NCUProfileRegionReport) -> Any:
@@ -149,7 +150,7 @@ def _tell(result: Result, out: Path | None, compared: list[str], as_json: bool) 
         }
         print(json.dumps(content))
         return
-    from llm_perf_opt.cli.console import console
+    from llm_perf_opt.pipeline.console import console
     from llm_perf_opt.regions.names import visible
 
     say = console()

@@ -19,7 +19,7 @@ from llm_perf_opt.pipeline.choose import PlannedCapture, for_mode, instances_to_
 from llm_perf_opt.pipeline.reporting import INSIDE_RUN, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.speak import Speaker
-from llm_perf_opt.profiling.capture import Captured, record_counters, record_timeline, worst
+from llm_perf_opt.profiling.capture import Captured, record_counters, record_timeline, run_plainly, worst
 from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, split_metrics
 from llm_perf_opt.profiling.outcome import Outcome
 from llm_perf_opt.profiling.run_directory import RunDirectory
@@ -83,6 +83,10 @@ def run_profile(request: ProfileRequest, tools: Tools, directory: RunDirectory, 
     directory.manifest.tools = {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
     directory.save()
     run.say(f"run directory: {directory.path}")
+    failed = run.take_timings()
+    if failed is not None:
+        directory.finish("interrupted" if run.stopped else "failed")
+        return int(failed)
     timeline = run.take_timeline()
     if tools.ncu is not None and not run.stopped and (timeline is not None or not request.timeline.enable):
         run.take_counters(timeline)
@@ -102,6 +106,19 @@ class _Run:
     outcomes: list[Outcome] = field(factory=list)
     notes: list[Diagnosis] = field(factory=list)  # what the report must say beside the diagnoses of the steps
     stopped: bool = False
+
+    def take_timings(self) -> ExitCode | None:
+        """The workload without a profiler; the exit code of the run where it fails."""
+        if not self.request.timings:
+            return None
+        self.say("stage timings: the program runs without a profiler …")
+        limit = self.request.timeline.timeout_s
+        ran = run_plainly(self.directory, self.request.timings, self.request.environment, limit)
+        self.stopped = ran.ended.interrupted
+        self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
+        for line in ran.last_words if ran.code is not None else ():
+            self.say(f"  {line}")
+        return ran.code
 
     def take_timeline(self) -> Path | None:
         nsys = self.tools.nsys

@@ -55,6 +55,8 @@ class ProfileRequest:
     timeline: TimelineRequest = Factory(TimelineRequest)
     counters: CounterRequest = Factory(CounterRequest)
     environment: dict[str, str] = Factory(dict)  # for the program, beside what it inherits
+    # Run first, without a profiler: the built-in workload times its stages. A program that fails here costs little.
+    timings: list[str] = Factory(list)
     strict: bool = False
 
     @property

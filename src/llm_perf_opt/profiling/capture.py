@@ -18,7 +18,7 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.profiling.outcome import Finished, Outcome, judge
+from llm_perf_opt.profiling.outcome import Finished, Outcome, clean, judge
 from llm_perf_opt.profiling.progress import Progress, ProgressReader
 from llm_perf_opt.profiling.run_directory import RunDirectory, Step
 from llm_perf_opt.profiling.supervise import Ended, run_supervised
@@ -37,6 +37,7 @@ from llm_perf_opt.profiling.written import recording_bytes
 REDIRECT = Path(__file__).with_name("redirect.py")
 _EXPORT_TIMEOUT_S = 1800
 _LOG_KEPT = 2 << 20  # of a log, what is looked at for messages
+_LAST_WORDS = 12  # lines of a failed program that are shown
 
 
 @define
@@ -46,6 +47,38 @@ class Captured:
     outcome: Outcome
     ended: Ended
     file: Path | None = None
+
+
+@define
+class Plain:
+    """How a command ended that no profiler watched."""
+
+    ended: Ended
+    code: ExitCode | None  # None: all is well
+    last_words: list[str]  # what it said at the end
+
+
+def run_plainly(
+    run: RunDirectory, command: list[str], environment: Mapping[str, str], timeout_s: float | None
+) -> Plain:
+    """The workload alone. Its output goes to `stage1.log`."""
+    step = run.begin("stage1", command, ".")
+    log = run.path / "stage1.log"
+    ended = run_supervised(command, log=log, environment=environment, timeout_s=timeout_s)
+    step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
+    code: ExitCode | None = None
+    if ended.timed_out:
+        code = ExitCode.TIMED_OUT
+    elif ended.interrupted:
+        code = ExitCode.INTERRUPTED
+    elif ended.exit_code in (ExitCode.BAD_INPUT, ExitCode.MISSING_TOOL):
+        code = ExitCode(ended.exit_code)  # stage 1 speaks the same codes
+    elif ended.exit_code:
+        code = ExitCode.WORKLOAD_FAILED
+    step.status = "done" if code is None else "failed"
+    run.save()
+    words = [line for line in _tail(log).splitlines() if line.strip()]
+    return Plain(ended, code, [clean(line) for line in words[-_LAST_WORDS:]])
 
 
 def record_timeline(

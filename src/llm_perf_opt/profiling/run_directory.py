@@ -42,9 +42,9 @@ _GPU_FACTS = (
 class Step:
     """One command of a run."""
 
-    name: str  # "nsys" | "export" | "stats" | "ncu"
+    name: str  # "stage1" | "nsys" | "export" | "stats" | "ncu" | "raw"
     argv: list[str]  # without secrets
-    status: str = "running"  # "running" | "captured" | "partial" | "nothing" | "done"
+    status: str = "running"  # "running" | "captured" | "partial" | "nothing" | "done" | "failed"
     exit_code: int | None = None
     seconds: float | None = None
     files: dict[str, int] = Factory(dict)
@@ -76,13 +76,18 @@ class RunDirectory:
     manifest: Manifest
 
     @staticmethod
-    def create(out: Path | None, command: list[str], settings: dict[str, Any]) -> RunDirectory:
-        """Make the folder. Two runs never share one: an existing, non-empty folder is refused."""
+    def create(
+        out: Path | None, command: list[str], settings: dict[str, Any], *, recordings: bool = True
+    ) -> RunDirectory:
+        """Make the folder. Two runs never share one: an existing, non-empty folder is refused.
+
+        `recordings`: whether profilers will leave something in it.
+        """
         path = fresh_folder() if out is None else _own_folder(out)
         manifest = Manifest(__version__, _now(), clean_argv(command), settings=settings, gpus_before=gpu_facts())
         run = RunDirectory(path, manifest)
-        (path / "nsys").mkdir(exist_ok=True)
-        (path / "ncu").mkdir(exist_ok=True)
+        for name in ("nsys", "ncu") if recordings else ():
+            (path / name).mkdir(exist_ok=True)
         run.write_json("env.json", without_secrets(os.environ))
         run.write_yaml("config.yaml", settings)
         run.save()

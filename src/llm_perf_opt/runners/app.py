@@ -35,7 +35,7 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
     try:
         arguments = normalised(words)
     except UserError as error:
-        _say(error)
+        say(error)
         return int(error.code)
     register()
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
@@ -49,11 +49,11 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
         except SystemExit as ended:  # Hydra has printed its help, or what was wrong with its options
             return int(ExitCode.BAD_INPUT) if ended.code else int(ExitCode.DONE)
         except (HydraException, OmegaConfBaseException) as error:
-            _say(UserError(f"Hydra cannot make a configuration of this: {_first_lines(error)}"))
+            say(UserError(f"Hydra cannot make a configuration of this: {_first_lines(error)}"))
             return int(ExitCode.BAD_INPUT)
         except OSError as error:  # a job answers for its own; this one is Hydra making the run directory
             where = f"The run directory {error.filename} cannot be made: {error.strerror}."
-            _say(UserError(where, "Choose another with hydra.run.dir=FOLDER (hydra.sweep.dir=FOLDER for a sweep)."))
+            say(UserError(where, "Choose another with hydra.run.dir=FOLDER (hydra.sweep.dir=FOLDER for a sweep)."))
             return int(ExitCode.BAD_INPUT)
         except KeyboardInterrupt:
             print("Interrupted.", file=sys.stderr)
@@ -84,13 +84,18 @@ class _Task:
         try:
             return self._job(checked(config), run)
         except UserError as error:
-            _say(error)
+            say(error)
             with contextlib.suppress(OSError):
                 run.rmdir()  # Hydra made it; a run that never began leaves no empty folder
             return int(error.code)
         except KeyboardInterrupt:
             print("Interrupted.", file=sys.stderr)
             return int(ExitCode.INTERRUPTED)
+
+
+def start_folder() -> Path:
+    """Where the command was typed: with hydra.job.chdir the working directory is the run's."""
+    return Path(HydraConfig.get().runtime.cwd)
 
 
 def register() -> None:
@@ -146,7 +151,8 @@ def _first_lines(error: Exception) -> str:
     return " ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
 
 
-def _say(error: UserError) -> None:
+def say(error: UserError) -> None:
+    """Cause and fix, for the person at the terminal."""
     print(f"llm-perf: {error.message}", file=sys.stderr)
     if error.fix:
         print(f"  → {error.fix}", file=sys.stderr)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest, TimelineRequest, bytes_of
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
@@ -52,7 +54,23 @@ def profile_request(config: Mapping[str, Any], run: Path) -> ProfileRequest:
             timeout_s=ncu["timeout_s"],
         ),
         strict=ncu["strict"],
+        timings=stage1_command(run, run) if is_stage1(config) else [],
+        environment=annotation(config),
     )
+
+
+def is_stage1(config: Mapping[str, Any]) -> bool:
+    """Is the built-in workload what is profiled?"""
+    workload = config["pipeline"]["workload"]
+    return not listed(workload["command"]) and workload["module"] == STAGE1
+
+
+def annotation(config: Mapping[str, Any]) -> dict[str, str]:
+    """Variables that make a Python program mark its stages; the built-in workload marks its own."""
+    asked = config["pipeline"]["annotate"]
+    if asked["mode"] == "off":
+        return {}
+    return annotate.environment(asked["mode"], asked["depth"], os.environ)
 
 
 def workload_command(config: Mapping[str, Any], run: Path) -> list[str]:
@@ -60,6 +78,12 @@ def workload_command(config: Mapping[str, Any], run: Path) -> list[str]:
     workload = config["pipeline"]["workload"]
     if command := listed(workload["command"]):
         return list(command)
-    if workload["module"] != STAGE1:
+    if not is_stage1(config):
         return [sys.executable, "-m", workload["module"]]
-    return [sys.executable, "-m", STAGE1, "--resolved", str((run / "config.yaml").resolve())]
+    return [*stage1_command(run, run / "workload"), "--profiled"]
+
+
+def stage1_command(run: Path, out: Path) -> list[str]:
+    """Stage 1 with the configuration of a run, and where it leaves its files."""
+    config = str((run / "config.yaml").resolve())
+    return [sys.executable, "-m", STAGE1, "--resolved", config, "--out", str(out.resolve())]
