@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -150,6 +151,13 @@ class TinyLlmSession(CausalLmSession):
     """`tiny_llm`: a decoder so small that a CPU runs it in seconds; reads text byte by byte."""
 
     default_config = "tiny_llm"
+
+    def load(self) -> None:
+        super().load()
+        if self.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+            # Its operators last microseconds: on a busy machine two threads wait for each other up to 20 times longer.
+            torch.set_num_threads(1)
+            self.note("On a CPU this model runs in one thread; OMP_NUM_THREADS changes that.")
 
 
 # --- shared with the vision-language model -------------------------------------------------------------------
