@@ -8,7 +8,8 @@ from collections.abc import Mapping
 # Names that hold secrets, and values that are one whatever they are called. A token is one, `max_new_tokens` and a
 # tokenizer are not.
 _NAMES = re.compile(
-    r"token(?!s|iz)|secret|passw|passwd|api[_-]?key|access[_-]?key|private|credential|auth|cookie|session|signature|^pgpass|_pat$|^key$|[_-]key$",
+    r"token(?!s|iz)|secret|passw|passwd|api[_-]?key|access[_-]?key|private|credential|auth|cookie|session|signature|^pgpass|_pat$|^key$|[_-]key$"
+    r"|passphrase|[_-]pass$|[_-]pwd$|[_-]dsn$|connection_string|webhook|bearer|jwt",
     re.IGNORECASE,
 )
 _VALUES = re.compile(
