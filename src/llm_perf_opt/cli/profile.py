@@ -30,6 +30,15 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs="*", metavar="CMD", help="the program and its arguments, after --")
     parser.add_argument("--out", metavar="DIR", help="run directory (default: tmp/profile-output/<date-time>)")
+    parser.add_argument(
+        "--annotate",
+        choices=("off", "stages", "modules"),
+        default="off",
+        help="mark prefill, decode (stages) and also modules of a PyTorch program that has no ranges of its own",
+    )
+    parser.add_argument(
+        "--annotate-depth", metavar="N", type=positive, default=3, help="levels of modules to mark (default 3)"
+    )
     parser.add_argument("--no-counters", action="store_true", help="take the timeline only")
     parser.add_argument(
         "--launches", metavar="N", type=positive, default=3, help="launches of each kernel to profile (default 3)"
@@ -85,7 +94,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def request_of(arguments: argparse.Namespace) -> ProfileRequest:
     """What was typed, in the form the library understands."""
-    from llm_perf_opt.pipeline.request import LIGHT_TIMELINE, CounterRequest, ProfileRequest, TimelineRequest, bytes_of
+    from llm_perf_opt.pipeline.request import (
+        LIGHT_TIMELINE,
+        AnnotateRequest,
+        CounterRequest,
+        ProfileRequest,
+        TimelineRequest,
+        bytes_of,
+    )
     from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 
     options = NcuOptions(metrics=arguments.metrics, replay_mode=arguments.replay_mode)
@@ -117,4 +133,5 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
             timeout_s=arguments.timeout,
         ),
         strict=arguments.strict,
+        annotate=AnnotateRequest(mode=arguments.annotate, depth=arguments.annotate_depth),
     )

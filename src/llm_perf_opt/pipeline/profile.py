@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 from attrs import define, field
 
+from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.pipeline.choose import PlannedCapture, for_mode, instances_to_take, plan_counters
@@ -79,10 +80,14 @@ def _refuse_unknown(arguments: list[str], tool: Tool) -> None:
 
 def run_profile(request: ProfileRequest, tools: Tools, directory: RunDirectory, *, as_json: bool = False) -> int:
     """Take the recordings of a request and report them; the exit code of the run."""
-    run = _Run(request, tools, directory, Speaker(quiet=as_json))
+    log = directory.path / "annotate.jsonl"
+    environment = annotate.environment(request.annotate.mode, request.annotate.depth, log=log)
+    run = _Run(request, tools, directory, Speaker(quiet=as_json), environment)
     directory.manifest.tools = {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
     directory.save()
     run.say(f"run directory: {directory.path}")
+    for problem in annotate.problems(request.command) if request.annotate.mode != "off" else ():
+        run.note(Diagnosis("NOT_ANNOTATED", "warning", problem))
     failed = run.take_timings()
     if failed is not None:
         directory.finish("interrupted" if run.stopped else "failed")
@@ -103,6 +108,7 @@ class _Run:
     tools: Tools
     directory: RunDirectory
     say: Speaker
+    environment: dict[str, str]  # for the program, beside what it inherits
     outcomes: list[Outcome] = field(factory=list)
     notes: list[Diagnosis] = field(factory=list)  # what the report must say beside the diagnoses of the steps
     stopped: bool = False
@@ -113,7 +119,7 @@ class _Run:
             return None
         self.say("stage timings: the program runs without a profiler …")
         limit = self.request.timeline.timeout_s
-        ran = run_plainly(self.directory, self.request.timings, self.request.environment, limit)
+        ran = run_plainly(self.directory, self.request.timings, self.environment, limit)
         self.stopped = ran.ended.interrupted
         self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
         for line in ran.last_words if ran.code is not None else ():
@@ -131,12 +137,23 @@ class _Run:
             self.request.command,
             nsys,
             asked.options,
-            environment=self.request.environment,
+            environment=self.environment,
             timeout_s=asked.timeout_s,
             max_bytes=asked.max_bytes,
         )
         self._note(captured)
+        self._look_at_annotation()
         return captured.file
+
+    def _look_at_annotation(self) -> None:
+        """Say so where the program could not be annotated: its regions would be missing without a word."""
+        if self.request.annotate.mode == "off":
+            return
+        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
+        for trouble in [*annotated.troubles, annotated.message]:
+            if trouble:
+                fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
+                self.note(Diagnosis("NOT_ANNOTATED", "warning", trouble, fix))
 
     def take_counters(self, timeline: Path | None) -> None:
         seen = None if timeline is None else make_report([str(timeline)], known_patterns(self.request), quiet=True)
@@ -176,7 +193,7 @@ class _Run:
             capture.name,
             capture.options,
             capture.expressions,
-            environment=self.request.environment,
+            environment=self.environment,
             timeout_s=self.request.counters.timeout_s,
             progress=self.say.progress,
         )

@@ -47,6 +47,14 @@ class CounterRequest:
 
 
 @define(frozen=True, kw_only=True)
+class AnnotateRequest:
+    """Ranges for a Python program that has none of its own."""
+
+    mode: str = "off"  # "off" | "stages" | "modules"
+    depth: int = 3  # levels of modules below the model
+
+
+@define(frozen=True, kw_only=True)
 class ProfileRequest:
     """A whole run."""
 
@@ -54,7 +62,7 @@ class ProfileRequest:
     report: ReportOptions = Factory(ReportOptions)
     timeline: TimelineRequest = Factory(TimelineRequest)
     counters: CounterRequest = Factory(CounterRequest)
-    environment: dict[str, str] = Factory(dict)  # for the program, beside what it inherits
+    annotate: AnnotateRequest = Factory(AnnotateRequest)
     # Run first, without a profiler: the built-in workload times its stages. A program that fails here costs little.
     timings: list[str] = Factory(list)
     strict: bool = False

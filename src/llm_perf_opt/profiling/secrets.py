@@ -9,7 +9,8 @@ from collections.abc import Mapping
 # tokenizer are not.
 _NAMES = re.compile(
     r"(?<!tik)token(?!s|iz)|secret|passw|passwd|api[_-]?key|access[_-]?key|private|credential|auth|cookie"
-    r"|session[_-]?(?:id|key)|signature|^pgpass|_pat$|^key$|[_-]key$",
+    r"|session[_-]?(?:id|key)|signature|^pgpass|_pat$|^key$|[_-]key$"
+    r"|passphrase|[_-]pass$|[_-]pwd$|[_-]dsn$|connection_string|webhook|bearer|jwt",
     re.IGNORECASE,
 )
 _VALUES = re.compile(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
-from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest, TimelineRequest, bytes_of
+from llm_perf_opt.pipeline.request import AnnotateRequest, CounterRequest, ProfileRequest, TimelineRequest, bytes_of
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 from llm_perf_opt.profiling.vendor.options import expressions, listed
@@ -55,7 +53,7 @@ def profile_request(config: Mapping[str, Any], run: Path) -> ProfileRequest:
         ),
         strict=ncu["strict"],
         timings=stage1_command(run, run) if is_stage1(config) else [],
-        environment=annotation(config),
+        annotate=AnnotateRequest(**pipeline["annotate"]),
     )
 
 
@@ -63,14 +61,6 @@ def is_stage1(config: Mapping[str, Any]) -> bool:
     """Is the built-in workload what is profiled?"""
     workload = config["pipeline"]["workload"]
     return not listed(workload["command"]) and workload["module"] == STAGE1
-
-
-def annotation(config: Mapping[str, Any]) -> dict[str, str]:
-    """Variables that make a Python program mark its stages; the built-in workload marks its own."""
-    asked = config["pipeline"]["annotate"]
-    if asked["mode"] == "off":
-        return {}
-    return annotate.environment(asked["mode"], asked["depth"], os.environ)
 
 
 def workload_command(config: Mapping[str, Any], run: Path) -> list[str]:

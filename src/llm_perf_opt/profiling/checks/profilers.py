@@ -96,7 +96,9 @@ def check_counters(facts: Facts) -> list[Check]:
     if trial.status == "nothing":
         text, fix = _failure(trial, "ncu")
         why = "a run of `llm-perf profile` would end the same way"
-        return [Check(name, "error", text, why, fix, COUNTERS)]
+        # Where a check of its own says more about the reason, that one counts.
+        told = {"COUNTER_PERMISSION", "DRIVER_RESOURCE_BUSY"} & set(failure_codes(facts, "ncu"))
+        return [Check(name, "error", text, why, fix, () if told else COUNTERS)]
     instructions = trial.counters.get("sm__inst_executed.sum")
     duration = trial.counters.get("gpu__time_duration.sum")
     measured = [
@@ -160,7 +162,7 @@ def _installed(profiler: Profiler, purpose: tuple[Purpose, ...], facts: Facts) -
         fix = f"unset {profiler.named}  (or correct it)" if profiler.named else _install(profiler.name, facts)
         return Check(name, "missing", problem, _WHY[profiler.name], fix, purpose)
     others = f"; also installed: {', '.join(profiler.others)} (choose with {variable}=PATH)" if profiler.others else ""
-    text = f"{profiler.name} {profiler.version} at {profiler.path} (found by {profiler.source}){others}"
+    text = f"{profiler.name} {profiler.version} at {profiler.path} (from {profiler.source}){others}"
     newer = f"Install a newer {name}, or choose another one: export {variable}=/path/to/{profiler.name}"
     if profiler.refused:
         why = "`llm-perf profile` needs these options"

@@ -68,6 +68,7 @@ _FILES: tuple[tuple[str, Kind], ...] = (
 _TEXT_ENDINGS = (".json", ".yaml", ".yml", ".csv", ".md", ".html", ".txt", ".log")
 _NOTHING_WRITTEN = "Nothing was written. Please report this: the recording has a place that is not known yet."
 _NAMES_TOLD = 10
+_PART = 16 << 20
 _DAMAGED = (sqlite3.DatabaseError, EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, UnreadableInput)
 
 
@@ -300,13 +301,18 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
         copy.write_bytes(data)
         result.warnings += [f"{item.target} {note}." for note in report.notes]
         return ", ".join(report.removed)
-    text = item.plain.read_bytes().decode("utf-8", "surrogateescape")
-    if item.kind == "environment":
-        cleaned = _environment(text, private)
-    else:
-        cleaned = private.text(text, looks_secret=item.kind == "text")
-    copy.write_bytes(cleaned.encode("utf-8", "surrogateescape"))
-    return "private words replaced" if cleaned != text else ""
+    changed = False
+    with item.plain.open("rb") as source, copy.open("wb") as target:
+        # Whole lines, a part at a time: a program may have printed gigabytes.
+        while lines := source.readlines(_PART):
+            text = b"".join(lines).decode("utf-8", "surrogateescape")
+            if item.kind == "environment":
+                cleaned = _environment(text, private)
+            else:
+                cleaned = private.text(text, looks_secret=item.kind == "text")
+            changed = changed or cleaned != text
+            target.write(cleaned.encode("utf-8", "surrogateescape"))
+    return "private words replaced" if changed else ""
 
 
 def _environment(text: str, private: Private) -> str:

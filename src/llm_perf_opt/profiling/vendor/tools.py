@@ -51,7 +51,7 @@ class Tool:
     name: str  # "ncu" | "nsys"
     path: Path
     version: str  # "2025.3.1.0"
-    source: str = field(default="", eq=False)  # how it was found: a variable, PATH, an installation
+    source: str = field(default="", eq=False)  # how it was found: a variable, PATH, an install folder
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -143,7 +143,7 @@ def _find(
     on_path = shutil.which(name)
     problems = []
     candidates = [(Path(on_path), "PATH")] if on_path else []
-    for candidate, source in [*candidates, *((path, "an installation") for path in installed)]:
+    for candidate, source in [*candidates, *((path, "an install folder") for path in installed)]:
         try:
             return Tool(name, candidate, tool_version(candidate), source)
         except MissingTool as error:
