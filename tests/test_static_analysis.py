@@ -489,6 +489,24 @@ def test_every_operator_is_told_what_it_is() -> None:
     assert only(count, "aten.mm").formula == "torch"
 
 
+def test_a_kernel_of_one_s_own_is_listed_until_torch_is_told_its_formula() -> None:
+    from torch.utils import flop_counter
+
+    library = torch.library.Library("static_test", "DEF")
+    library.define("square(Tensor x) -> Tensor")
+    library.impl("square", torch.empty_like, "Meta")
+    square = torch.ops.static_test.square
+    x = empty(8, 8)
+    (row,) = counted(lambda: square(x)).operators
+    assert (row.operator, row.treatment, row.calls, row.bytes) == ("static_test.square", NOT_COUNTED, 1, 2 * 256)
+    flop_counter.register_flop_formula(square)(lambda shape, out_shape=None: 2 * shape[0] ** 3)
+    try:
+        (row,) = counted(lambda: square(x)).operators
+    finally:
+        del flop_counter.flop_registry[square]
+    assert (row.treatment, row.matrix_flops) == (MATRIX, 1024)
+
+
 def test_operators_that_could_not_be_counted_are_listed() -> None:
     model, config = model_of("mixtral", num_hidden_layers=2)
     result = analyse(stages_of(model), config)
