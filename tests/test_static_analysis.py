@@ -25,7 +25,8 @@ from llm_perf_opt.static_analysis.counting import EXPERTS_NOTE, count_stage  # n
 from llm_perf_opt.static_analysis.counts import ESTIMATED, MATRIX, MOVES_DATA, NOT_COUNTED, StageCount  # noqa: E402
 from llm_perf_opt.static_analysis.formulas import EXPERTS, HEAD, matrix_parameters  # noqa: E402
 from llm_perf_opt.static_analysis.markdown import render_markdown  # noqa: E402
-from llm_perf_opt.static_analysis.report import StaticCompute, analyse, as_json, write_static_compute  # noqa: E402
+from llm_perf_opt.static_analysis.report import analyse, analyse_session, as_json, write_static_compute  # noqa: E402
+from llm_perf_opt.static_analysis.result import StaticCompute  # noqa: E402
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage  # noqa: E402
 
 BF16 = torch.bfloat16
@@ -488,6 +489,24 @@ def test_every_operator_is_told_what_it_is() -> None:
     assert only(count, "aten.mm").formula == "torch"
 
 
+def test_a_kernel_of_one_s_own_is_listed_until_torch_is_told_its_formula() -> None:
+    from torch.utils import flop_counter
+
+    library = torch.library.Library("static_test", "DEF")
+    library.define("square(Tensor x) -> Tensor")
+    library.impl("square", torch.empty_like, "Meta")
+    square = torch.ops.static_test.square
+    x = empty(8, 8)
+    (row,) = counted(lambda: square(x)).operators
+    assert (row.operator, row.treatment, row.calls, row.bytes) == ("static_test.square", NOT_COUNTED, 1, 2 * 256)
+    flop_counter.register_flop_formula(square)(lambda shape, out_shape=None: 2 * shape[0] ** 3)
+    try:
+        (row,) = counted(lambda: square(x)).operators
+    finally:
+        del flop_counter.flop_registry[square]
+    assert (row.treatment, row.matrix_flops) == (MATRIX, 1024)
+
+
 def test_operators_that_could_not_be_counted_are_listed() -> None:
     model, config = model_of("mixtral", num_hidden_layers=2)
     result = analyse(stages_of(model), config)
@@ -637,3 +656,33 @@ def test_an_architecture_can_be_given_instead_of_a_configuration(small: StaticCo
     model, config = model_of("llama", num_hidden_layers=2)
     architecture = architecture_of(config)
     assert all(stage.comparison and stage.comparison.agrees for stage in analyse(stages_of(model), architecture).stages)
+
+
+def test_a_session_is_analysed_into_its_folder(tmp_path: Path) -> None:
+    model, config = model_of("llama", num_hidden_layers=2)
+    prefill, decode = stages_of(model, batch=2)
+    shaped = [
+        StaticStage("prefill", prefill.run, 1, {"batch": 2, "tokens": 200, "context": 200}),
+        StaticStage("decode", decode.run, 16, {"batch": 2, "tokens": 1, "context": 201}),
+    ]
+    session = SimpleNamespace(hf_config=config, static_stages=lambda: shaped)
+    summary = analyse_session(session, tmp_path / "static_analysis")
+    assert summary["status"] == "done"
+    assert {path.name for path in (tmp_path / "static_analysis").iterdir()} == set(summary["files"])
+    step = summary["stages"]["decode"]
+    assert step["repeats"] == 16
+    assert step["matrix_flops_counter"] == pytest.approx(step["matrix_flops_formula_full"], rel=1e-3)
+    data = json.loads((tmp_path / "static_analysis" / "static_compute.json").read_text())
+    assert [stage["work_source"] for stage in data["stages"]] == ["given by the stage"] * 2
+    assert data["stages"][1]["work"]["cached_tokens"] == 200
+    assert data["stages"][1]["work"]["head_positions"] == 1
+
+
+def test_odd_widths_of_experts_are_no_obstacle() -> None:
+    """The grouped kernel asks for widths that are multiples of 16 bytes; the loop over experts does not."""
+    model, config = model_of("mixtral", num_hidden_layers=2, intermediate_size=1407)
+    model.set_experts_implementation("eager")
+    for stage in analyse(stages_of(model), config).stages:
+        assert stage.count.complete, stage.count.failure
+        assert stage.comparison is not None
+        assert stage.comparison.agrees

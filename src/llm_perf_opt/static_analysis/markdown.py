@@ -41,7 +41,7 @@ def _model(result: StaticCompute) -> list[str]:
     if a is None or result.matrix_parameters is None:
         return []
     parts = [
-        f"{code(a.model_type)}: {result.matrix_parameters / 1e9:,.3g} billion parameters in matrices and tables",
+        f"{code(a.model_type)}: {_in_words(result.matrix_parameters)} parameters in matrices and tables",
         f"{a.layers} layers, hidden size {a.hidden}, {a.heads} heads ({a.kv_heads} for keys and values) of width {a.key_dim}",
         f"vocabulary {a.vocabulary}{', tied to the output head' if a.tied_embeddings else ''}",
     ]
@@ -117,7 +117,8 @@ def _stage(stage: StageResult) -> list[str]:
 def _what(stage: StageResult) -> list[str]:
     work = stage.work
     if work is None:
-        return [f"Runs {counted(stage.repeats, 'time')}; values below are of one run."]
+        shape = "".join(f"{plain(name)} {value:,}; " for name, value in stage.shape.items())
+        return [f"{shape}runs {counted(stage.repeats, 'time')}, values below are of one run."]
     given = (
         f"{counted(work.batch, 'sequence')}, {counted(work.new_tokens, 'new token')} each, {work.cached_tokens:,} in the cache, "
         f"output head on {counted(work.head_positions, 'position')} ({stage.work_source})"
@@ -165,8 +166,8 @@ def _terms(stage: StageResult) -> list[str]:
         for term in formula.terms
     ]
     lines = _table(["term", "formula", "FLOPs", "needed", "weights", "cache", "activations"], rows, left=2)
-    values = ", ".join(f"{name} = {value:g}" for name, value in formula.symbols.items())
-    lines += ["", f"With {code(values)}."]
+    values = ", ".join(code(f"{name} = {value:.10g}") for name, value in formula.symbols.items())
+    lines += ["", f"With {values}.", ""]
     lines += [f"- {plain(term.name)}: {plain(term.note)}." for term in formula.terms if term.note]
     lines += [f"- {plain(note)}" for note in formula.notes]
     return lines
@@ -270,6 +271,13 @@ def _bytes(value: float | None) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return NOT_MEASURED if value is None else format(value, form)
+
+
+def _in_words(count: int) -> str:
+    for step, word in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if count >= step:
+            return f"{count / step:.3g} {word}"
+    return str(count)
 
 
 def _plain_number(value: float | None) -> str:

@@ -11,9 +11,20 @@ from attrs import evolve
 from llm_perf_opt.static_analysis.architecture import Architecture
 from llm_perf_opt.static_analysis.counts import MatrixShape, StageCount
 from llm_perf_opt.static_analysis.formulas import ATTENTION, EXPERTS, HEAD, PROJECTIONS
-from llm_perf_opt.static_analysis.stage import StageWork
+from llm_perf_opt.static_analysis.stage import StageWork, StaticStage
 
 PARTS = (PROJECTIONS, ATTENTION, EXPERTS, HEAD)
+
+
+def work_of(stage: StaticStage, count: StageCount, architecture: Architecture) -> tuple[StageWork | None, str]:
+    """What the stage was given, and who says so; None where neither the stage nor its operators do."""
+    if stage.work is not None:
+        return stage.work, "given by the stage"
+    batch, new, context = (stage.shape.get(name) for name in ("batch", "tokens", "context"))
+    if architecture.vocabulary and batch and new and context and context >= new:
+        heads = _head_positions(count, architecture, batch)
+        return StageWork(batch, new, context - new, heads), "given by the stage"
+    return observed_work(count, architecture), "taken from the shapes of operators"
 
 
 def observed_work(count: StageCount, architecture: Architecture) -> StageWork | None:
@@ -22,14 +33,20 @@ def observed_work(count: StageCount, architecture: Architecture) -> StageWork | 
     if lengths is None:
         return None
     batch, queries, keys = lengths
-    rows = sum(shape.batch * shape.m * calls for shape, calls in count.matrices if _is_head(shape, architecture))
     return StageWork(
         batch=batch,
         new_tokens=queries,
         cached_tokens=keys - queries,
-        head_positions=rows // batch,
+        head_positions=_head_positions(count, architecture, batch),
         part="text" if architecture.vocabulary else "vision",
     )
+
+
+def _head_positions(count: StageCount, architecture: Architecture, batch: int) -> int:
+    rows = sum(shape.batch * shape.m * calls for shape, calls in count.matrices if _is_head(shape, architecture))
+    if not rows and architecture.vocabulary and not count.complete:
+        return 1  # the counter did not get to the head: the last position, as in generate()
+    return rows // batch
 
 
 def _lengths(count: StageCount, architecture: Architecture) -> tuple[int, int, int] | None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from attrs import asdict
@@ -17,6 +17,7 @@ from attrs import asdict
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.report.files import make_folder, write_text
+from llm_perf_opt.report.text import counted
 from llm_perf_opt.static_analysis.architecture import (
     Architecture,
     NoFormula,
@@ -27,7 +28,7 @@ from llm_perf_opt.static_analysis.compare import compare
 from llm_perf_opt.static_analysis.counts import MOVES_DATA, NOT_COUNTED, OperatorCount, StageCount
 from llm_perf_opt.static_analysis.formulas import StageFormula, matrix_parameters, stage_formula
 from llm_perf_opt.static_analysis.markdown import render_markdown
-from llm_perf_opt.static_analysis.observe import observed_architecture, observed_work, skips_tiles
+from llm_perf_opt.static_analysis.observe import observed_architecture, skips_tiles, work_of
 from llm_perf_opt.static_analysis.result import SCHEMA_VERSION, StageResult, StageTotals, StaticCompute
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage
 
@@ -98,12 +99,12 @@ def _judge(count: StageCount) -> list[Diagnosis]:
         )
     silent = count.treated(NOT_COUNTED)
     if silent:
-        names = ", ".join(f"{row.operator} ({row.calls} calls)" for row in silent[:8])
+        names = ", ".join(f"{row.operator} ({counted(row.calls, 'call')})" for row in silent[:8])
         found.append(
             Diagnosis(
                 "OPERATORS_NOT_COUNTED",
                 "info",
-                f"Stage {count.stage}: {len(silent)} operators compute something and have no FLOP formula: {names}.",
+                f"Stage {count.stage}: computed without a FLOP formula: {names}.",
                 "Their bytes are counted. Sorting and choosing have no FLOPs to speak of; a kernel of your own may.",
             )
         )
@@ -134,6 +135,7 @@ def _result(
     return StageResult(
         name=stage.name,
         repeats=stage.repeats,
+        shape=dict(stage.shape),
         work=work,
         work_source=source,
         count=count,
@@ -162,7 +164,7 @@ def _formula(
         if isinstance(architecture, NoFormula):
             reasons.append(architecture.reason)
             continue
-        work = given or observed_work(count, architecture)
+        work, source = work_of(stage, count, architecture)
         if work is None:
             reasons.append(
                 f"batch and lengths are not known: the stage does not give them, and no attention with "
@@ -174,7 +176,7 @@ def _formula(
         # a stage that could not be counted tells nothing about its kernel: the usual one is assumed
         skips = skips_tiles(count) if count.complete else True
         formula = stage_formula(exact, work, size, skips_tiles=skips)
-        return formula, work, "given by the stage" if given else "taken from the shapes of operators", ""
+        return formula, work, source, ""
     return None, given, "", "; ".join(reason for reason in reasons if reason) or "the stage is no part of a transformer"
 
 
@@ -184,19 +186,19 @@ def _main_dtype(count: StageCount) -> str:
 
 
 def _totals(repeats: int, count: StageCount, formula: StageFormula | None) -> StageTotals:
-    def counted(value: int) -> int | None:
+    def by_counter(value: int) -> int | None:
         return value * repeats if count.complete else None
 
     def by_formula(value: int) -> int:
         return value * repeats
 
     return StageTotals(
-        matrix_flops_counter=counted(count.matrix_flops),
+        matrix_flops_counter=by_counter(count.matrix_flops),
         matrix_flops_formula_full=by_formula(formula.flops("full")) if formula else None,
         matrix_flops_formula_needed=by_formula(formula.flops("needed")) if formula else None,
         matrix_flops_tensor_cores_estimate=by_formula(formula.flops("tensor_cores")) if formula else None,
-        estimated_other_flops=counted(count.estimated_flops),
-        bytes_operator_by_operator=counted(count.bytes_read + count.bytes_written),
+        estimated_other_flops=by_counter(count.estimated_flops),
+        bytes_operator_by_operator=by_counter(count.bytes_read + count.bytes_written),
         bytes_least_formula=by_formula(formula.bytes_read + formula.bytes_written) if formula else None,
     )
 
@@ -246,3 +248,23 @@ def write_static_compute(result: StaticCompute, folder: Path) -> list[Path]:
         write_text(folder / "static_compute.json", render_json(result)),
         write_text(folder / "static_compute.md", render_markdown(result)),
     ]
+
+
+class HasStages(Protocol):
+    """What is needed of a session."""
+
+    hf_config: Any
+
+    def static_stages(self) -> Sequence[StaticStage]: ...
+
+
+def analyse_session(session: HasStages, folder: Path) -> dict[str, Any]:
+    """Analyses the stages of a session, writes the files, and answers with what belongs into a summary."""
+    result = analyse(session.static_stages(), session.hf_config)
+    files = write_static_compute(result, folder)
+    return {
+        "status": "done",
+        "files": [file.name for file in files],
+        "stages": {stage.name: asdict(stage.total) | {"repeats": stage.repeats} for stage in result.stages},
+        "diagnostics": [asdict(diagnosis) for diagnosis in result.diagnostics],
+    }

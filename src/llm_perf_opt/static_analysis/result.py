@@ -39,6 +39,7 @@ class StageResult:
 
     name: str
     repeats: int
+    shape: dict[str, int]  # what the stage said of its shapes
     work: StageWork | None  # what the formulas were given
     work_source: str  # "given by the stage" | "taken from the shapes of operators" | ""
     count: StageCount

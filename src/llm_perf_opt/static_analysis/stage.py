@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import define, field, validators
+from attrs import Factory, define, field, validators
 
 
 @define(frozen=True)
@@ -27,7 +27,10 @@ class StaticStage:
     """
 
     name: str
-    run: Callable[[], object]
+    run: Callable[[], object]  # can be called again and again
     repeats: int = field(default=1, validator=validators.ge(1))
-    # What the stage is given. None: taken from the shapes of the operators that were seen.
+    # What the shapes are, as far as the stage likes to say: `batch`, `tokens` (new ones, of each sequence),
+    # `context` (tokens attended to, the new ones among them), and whatever else a reader should see.
+    shape: dict[str, int] = Factory(dict)
+    # The same, complete. None: taken from `shape` and from the operators that were seen.
     work: StageWork | None = None
