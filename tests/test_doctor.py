@@ -634,6 +634,20 @@ def test_settings_and_locks_are_found_where_ncu_looks(desk: Path) -> None:
     assert (facts.lock_file.owner, facts.lock_file.writable) == ("you", True)
 
 
+def test_nothing_of_the_working_folder_is_loaded(desk: Path) -> None:
+    for name in ("nvtx.py", "hydra.py", "ncu_report.py", "json.py"):
+        Path(name).write_text(f"open({str(desk / 'ran')!r}, 'w')\nraise SystemExit\n")
+    assert all(package.problem == "" for package in gather(try_it=False).packages)
+    assert not (desk / "ran").exists()
+
+
+def test_a_user_without_a_home(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    found = {folder.role: folder for folder in gather(try_it=False).folders}
+    assert not found["home folder"].exists
+
+
 def test_running_profilers_are_seen(desk: Path) -> None:
     sleep = shutil.copy(shutil.which("sleep") or "/bin/sleep", desk / "bin/nv-hostengine")
     child = subprocess.Popen([sleep, "30"])

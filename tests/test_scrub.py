@@ -356,6 +356,18 @@ def test_secrets_in_the_command_line_of_ncu(tmp_path: Path) -> None:
     assert measured(Path("shared/basic.ncu-rep")) == measured(report)
 
 
+def test_a_report_that_only_its_reader_finds_damaged_is_left_out(
+    counters: Path, timeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = bytearray(counters.read_bytes())
+    (first, *_), *_ = (results for _, results in block_spans(bytes(data)) if results)
+    data[first[0] : first[1]] = bytes(first[1] - first[0])  # a result of zeros: blocks add up all the same
+    counters.write_bytes(data)
+    assert main(["scrub", counters.name, "run.sqlite", "--out", "shared"]) == 0
+    assert "left out  counters.ncu-rep: counters.ncu-rep is a damaged" in capsys.readouterr().out
+    assert [path.name for path in Path("shared").iterdir()] == ["run.sqlite"]
+
+
 def test_a_damaged_report_is_left_out(counters: Path, timeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
     counters.write_bytes(counters.read_bytes()[:-100])
     assert main(["scrub", counters.name, "run.sqlite", "--out", "shared"]) == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli.report import stem
-from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 from llm_perf_opt.pipeline.reporting import make_report
 
 if TYPE_CHECKING:
@@ -89,15 +89,37 @@ def _compare(result: Result) -> list[str]:
     """The report of the copy must say what that of the original says: scopes that were compared."""
     from llm_perf_opt.profiling.scrub.run import StillPrivate
 
-    if not result.pairs:
+    try:
+        before = _report([original for original, _ in result.pairs]) if result.pairs else None
+    except UnreadableInput as error:
+        _leave_out_damaged(result, error)
+        before = _report([original for original, _ in result.pairs]) if result.pairs else None
+    if before is None:
         return []
-    before, after = (_report([pair[side] for pair in result.pairs]) for side in (0, 1))
+    after = _report([copy for _, copy in result.pairs])
     if _content(before) != _content(after):
         raise StillPrivate(
             "The report of the cleaned copy differs from that of the original.",
             "Nothing was written. Please report this; it should never happen.",
         )
     return [scope.scope for scope in before.scopes]
+
+
+def _leave_out_damaged(result: Result, error: UnreadableInput) -> None:
+    """A recording nobody can read is not shared; the others are."""
+    for original, copy in list(result.pairs):
+        try:
+            _report([original])
+        except UnreadableInput as damage:
+            (name,) = [name for name in result.sources if copy.as_posix().endswith(f"/{name}")]
+            copy.unlink()
+            result.pairs.remove((original, copy))
+            del result.sources[name]
+            for file in result.files:
+                if file.path == name:
+                    file.action, file.detail = "left out", damage.message
+    if not result.sources:
+        raise error
 
 
 def _report(paths: list[Path]) -> NCUProfileRegionReport:

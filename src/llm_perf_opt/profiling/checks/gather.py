@@ -322,7 +322,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _config_files() -> Iterator[ConfigFile]:
     """Where ncu and nsys look for settings without being told to."""
-    settings = Path.home() / ".config" / "NVIDIA Corporation"
+    settings = _home() / ".config" / "NVIDIA Corporation"
     for path in (Path("config.ncu-cfg"), settings / "config.ncu-cfg", settings / "nsys-config.ini"):
         content = _text(path)
         if content is not None:
@@ -346,7 +346,7 @@ def _lock_file() -> LockFile | None:
 def _folders(out: Path) -> Iterator[Folder]:
     yield _folder("working folder", out)
     yield _folder("temporary folder", Path(os.environ.get("TMPDIR") or tempfile.gettempdir()))
-    yield _folder("home folder", Path.home())
+    yield _folder("home folder", _home())
     yield _folder("shared memory", Path("/dev/shm"))  # noqa: S108 - looked at, not used
 
 
@@ -384,8 +384,9 @@ def _torch() -> Torch:
 
 def _ask_python(script: str, argument: str, timeout_s: float) -> object:
     """What a child says in its last line: packages may print, crash or hang while they load."""
-    # Not isolated: the packages that programs of this shell would find are the ones to ask about.
-    answer = ask([sys.executable, "-W", "ignore", "-c", script, argument], timeout_s=timeout_s)
+    # Not isolated: the packages that programs of this shell would find are the ones to ask about. But nothing is
+    # loaded from the working folder (-P), which may be anybody's.
+    answer = ask([sys.executable, "-P", "-W", "ignore", "-c", script, argument], timeout_s=timeout_s)
     try:
         return json.loads(answer.output.splitlines()[-1])
     except (ValueError, IndexError):
@@ -422,10 +423,15 @@ def _told(argv: list[str]) -> list[str]:
 def shortened(path: str | os.PathLike[str]) -> str:
     """A path without the user's own folders in it."""
     text = os.fspath(path)
-    for folder, sign in ((str(Path.cwd()), "."), (str(Path.home()), "~")):
+    for folder, sign in ((str(Path.cwd()), "."), (str(_home()), "~")):
         if folder != "/":
             text = re.sub(rf"(?<![\w./-]){re.escape(folder)}(?=/|$|:)", sign, text)
     return text
+
+
+def _home() -> Path:
+    """The home folder; `~`, which is not there, for a user without one (containers with a random user id)."""
+    return Path(os.path.expanduser("~"))  # noqa: PTH111 - pathlib raises where there is none
 
 
 def _works(answer: Answer | None) -> bool:

@@ -69,7 +69,16 @@ _TEXT_ENDINGS = (".json", ".yaml", ".yml", ".csv", ".md", ".html", ".txt", ".log
 _NOTHING_WRITTEN = "Nothing was written. Please report this: the recording has a place that is not known yet."
 _NAMES_TOLD = 10
 _PART = 16 << 20
-_DAMAGED = (sqlite3.DatabaseError, EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, UnreadableInput)
+# The second: SQLite's own message quotes the bytes it stumbled over, and Python cannot decode them.
+_DAMAGED = (
+    sqlite3.DatabaseError,
+    UnicodeDecodeError,
+    EOFError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zlib.error,
+    UnreadableInput,
+)
 
 
 @define

@@ -67,30 +67,30 @@ def learn(path: Path, private: Private) -> None:
     with closing(_open(path)) as db:
         present = _tables(db)
         if "META_DATA_CAPTURE" in present:
-            rows = list(db.execute("SELECT name, value FROM META_DATA_CAPTURE"))
+            rows = _texts(db, "SELECT name, value FROM META_DATA_CAPTURE")
             variables = [value for name, value in rows if name.endswith("ENVIRONMENT_VARIABLE")]
             # NAME="value", without any escapes inside.
             private.learn_environment(
                 {n: v.removeprefix('"').removesuffix('"') for n, v in environment_of(variables).items()}
             )
-            private.learn_command([str(value) for name, value in rows if "ARGUMENT" in name])
+            private.learn_command([value for name, value in rows if "ARGUMENT" in name])
             for name, value in rows:
                 if name.endswith("USER_NAME"):
-                    private.learn_user(str(value))
+                    private.learn_user(value)
                 elif name == "DEVICE_DISPLAY_NAME" or name.endswith("HOST_NAME"):
-                    private.learn_host(str(value))
+                    private.learn_host(value)
         if "TARGET_INFO_SYSTEM_ENV" in present:
-            for name, value in db.execute("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"):
+            for name, value in _texts(db, "SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"):
                 if name == "DeviceEnvironment":
-                    private.learn_environment(environment_of(re.split(r"[;\0]", str(value))))
+                    private.learn_environment(environment_of(re.split(r"[;\0]", value)))
                 elif name == "Hostname":
-                    private.learn_host(str(value))
+                    private.learn_host(value)
         if "META_DATA_EXPORT" in present:
-            for name, value in db.execute("SELECT name, value FROM META_DATA_EXPORT"):
+            for name, value in _texts(db, "SELECT name, value FROM META_DATA_EXPORT"):
                 if name == "EXPORT_USER":
-                    private.learn_user(str(value))
+                    private.learn_user(value)
                 elif name == "EXPORT_HOST":
-                    private.learn_host(str(value))
+                    private.learn_host(value)
         if "StringIds" in present:
             for (value,) in db.execute("SELECT value FROM StringIds WHERE instr(CAST(value AS BLOB), x'00') > 0"):
                 private.learn_environment(environment_of(str(value).split("\0")))
@@ -157,7 +157,7 @@ def _remove_tables(db: sqlite3.Connection, result: Cleaned, only_timeline: bool)
 def _remove_rows(db: sqlite3.Connection, private: Private, result: Cleaned, only_timeline: bool) -> None:
     present = _tables(db)
     if "META_DATA_CAPTURE" in present:
-        names = [name for (name,) in db.execute("SELECT name FROM META_DATA_CAPTURE")]
+        names = [name for (name,) in _texts(db, "SELECT name FROM META_DATA_CAPTURE")]
         variables = sum(name.endswith("ENVIRONMENT_VARIABLE") for name in names)
         if variables:
             result.removed.append(f"the environment of the program ({variables} variables)")
@@ -165,10 +165,10 @@ def _remove_rows(db: sqlite3.Connection, private: Private, result: Cleaned, only
             result.removed.append("its command line")
         _delete(db, "META_DATA_CAPTURE", {n for n in names if _CAPTURE_ROWS.search(n)})
     if "META_DATA_EXPORT" in present:
-        names = [name for (name,) in db.execute("SELECT name FROM META_DATA_EXPORT")]
+        names = [name for (name,) in _texts(db, "SELECT name FROM META_DATA_EXPORT")]
         _delete(db, "META_DATA_EXPORT", {n for n in names if _EXPORT_ROWS.search(n)})
     if "TARGET_INFO_SYSTEM_ENV" in present:
-        names = [name for (name,) in db.execute("SELECT DISTINCT name FROM TARGET_INFO_SYSTEM_ENV")]
+        names = [name for (name,) in _texts(db, "SELECT DISTINCT name FROM TARGET_INFO_SYSTEM_ENV")]
         if not all(_KEPT_FACTS.match(n) for n in names):
             result.removed.append("host name and facts about the host")
         _delete(db, "TARGET_INFO_SYSTEM_ENV", {n for n in names if not _KEPT_FACTS.match(n)})
@@ -191,7 +191,7 @@ def _remove_other_processes(db: sqlite3.Connection, result: Cleaned) -> None:
             result.removed.append(f"{len(others)} other processes of the machine")
     if "ThreadNames" in present and "globalTid" in _columns(db, "ThreadNames"):
         rows = list(db.execute("SELECT rowid, globalTid FROM ThreadNames"))
-        others = [(row,) for row, tid in rows if tid is None or tid & ~0xFFFFFF not in kept]
+        others = [(row,) for row, tid in rows if not isinstance(tid, int) or tid & ~0xFFFFFF not in kept]
         db.executemany("DELETE FROM ThreadNames WHERE rowid = ?", others)
 
 
@@ -313,8 +313,16 @@ def _string_references(db: sqlite3.Connection) -> Iterator[tuple[str, str]]:
                 yield table, column
 
 
+def _texts(db: sqlite3.Connection, query: str) -> list[tuple[str, ...]]:
+    """Rows with every value as text."""
+    return [tuple(str(value) for value in row) for row in db.execute(query)]
+
+
 def _delete(db: sqlite3.Connection, table: str, names: set[str]) -> None:
-    db.executemany(f"DELETE FROM {_quoted(table)} WHERE name = ?", [(name,) for name in names])
+    """Rows with these names; in a damaged file a name may be anything, and what is no text goes too."""
+    rows = [(_raw(name),) for name in names]
+    db.executemany(f"DELETE FROM {_quoted(table)} WHERE name = CAST(? AS TEXT)", rows)
+    db.execute(f"DELETE FROM {_quoted(table)} WHERE typeof(name) <> 'text'")
 
 
 def _open(path: Path, writable: bool = False) -> sqlite3.Connection:
