@@ -371,11 +371,13 @@ def flops(run: Any) -> int:
     return int(counter.get_total_flops())
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_static_stages_run_on_the_meta_device_and_again(architecture: str) -> None:
+def test_static_stages_run_on_the_meta_device_and_again(architecture: str, dtype: str) -> None:
     config = {"model_type": architecture.partition("-")[0], **ARCHITECTURES[architecture]}
     session = open_session(
-        ModelOptions(name="hf_causal_lm", config=config), InferOptions(max_new_tokens=9, prompt_tokens=64, batch_size=2)
+        ModelOptions(name="hf_causal_lm", config=config, dtype=dtype),
+        InferOptions(max_new_tokens=9, prompt_tokens=64, batch_size=2),
     )
     prefill, decode = session.static_stages()  # without load, and without the GPU the options name
     assert (prefill.name, prefill.repeats, decode.name, decode.repeats) == ("prefill", 1, "decode", 8)

@@ -287,8 +287,10 @@ class Event:
     device_type: Any
     microseconds: float = 0.0
     own: float = 0.0
+    start: float = 0.0
     is_user_annotation: bool = False
     is_async: bool = False
+    is_python_function: bool = False
     thread: int = 1
     device_index: int = 0
     self_device_time_total: float = 0.0
@@ -298,6 +300,10 @@ class Event:
     @property
     def time_range(self) -> Event:
         return self
+
+    @property
+    def end(self) -> float:
+        return self.start + self.microseconds
 
     def elapsed_us(self) -> float:
         return self.microseconds
@@ -324,6 +330,8 @@ def test_kernels_and_the_operators_that_launch_them_are_counted_once() -> None:
             Event("Memcpy DtoH", cuda, 5),
             Event("aten::mm", cpu, 7, 7, thread=2),
             Event("wait", cpu, 999, 999, is_async=True),
+            Event("aten::copy_", cpu, 50, 50, start=100),  # after the range
+            Event("model.py(12): forward", cpu, 90, 0, is_python_function=True),
         ],
         "LLM@generate",
     )
@@ -333,8 +341,18 @@ def test_kernels_and_the_operators_that_launch_them_are_counted_once() -> None:
     assert profile.span_ms == pytest.approx(0.1)
     assert profile.accounted_ms == pytest.approx(0.1)
     assert profile.other_threads_ms == pytest.approx(0.007)
+    assert profile.python_ms == pytest.approx(0.02)
+    assert {row.name for row in profile.operators} == {"aten::mm", "aten::linear", "cudaLaunchKernel"}
     assert (profile.operators[0].name, profile.operators[0].calls) == ("aten::mm", 2)
     assert profile.notes == []
+
+
+def test_python_frames_are_no_operators(tmp_path: Path) -> None:
+    run = quick(tmp_path, torch_profiler=TorchProfilerOptions(with_stack=True, record_shapes=True, warmup_rounds=0))
+    profile = metrics(run)["torch_profiler"]
+    assert not [row["name"] for row in profile["operators"] if "(" in row["name"]]
+    assert profile["accounted_ms"] == pytest.approx(profile["span_ms"], rel=0.02)
+    assert 0 < profile["python_ms"] < profile["span_ms"]
 
 
 def test_times_that_do_not_add_up_are_said() -> None:

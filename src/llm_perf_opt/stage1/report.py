@@ -119,7 +119,7 @@ def render_operators(profile: Profile) -> str:
         "",
         "Own times: what an operator calls is not in its time, so the columns can be added up. "
         f"On the main thread everything adds up to {milliseconds(profile.accounted_ms)}, {accounted} of the "
-        f"{milliseconds(profile.span_ms)} that passed"
+        f"{milliseconds(profile.span_ms)} that passed; {milliseconds(profile.python_ms)} of it is Python between operators"
         + (f"; other threads have {milliseconds(profile.other_threads_ms)}." if profile.other_threads_ms else "."),
         "",
         *(f"- {plain(note)}" for note in profile.notes),

@@ -103,7 +103,8 @@ def _static_analysis(settings: Stage1Settings, session: Session[Any], folder: Pa
     if settings.analyse is None:
         return {"status": "off", "reason": "no analysis was given to this run."}
     try:
-        return {"status": "done", **settings.analyse(session, make_folder(folder))}
+        with explained_failures(session.name):
+            return {"status": "done", **settings.analyse(session, make_folder(folder))}
     except UserError as error:
         # The timings are good without it: say why it is missing and go on.
         return {"status": "failed", "reason": str(error)}

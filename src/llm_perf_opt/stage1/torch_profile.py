@@ -70,6 +70,7 @@ class Profile:
     copies: list[KernelRow] = Factory(list)
     span_ms: float = 0.0  # the outermost range
     accounted_ms: float = 0.0  # own times of everything inside it on its thread; equals the span but for rounding
+    python_ms: float = 0.0  # the part of it in no operator
     other_threads_ms: float = 0.0  # own times on other threads, beside the span
     kernels_ms: float = 0.0
     copies_ms: float = 0.0
@@ -107,15 +108,15 @@ def take_profile(session: Session[Any], prepared: Any, options: TorchProfilerOpt
 
 
 def tabulate(events: Iterable[Any], outermost: str) -> Profile:
-    """The tables, from the profiler's events."""
+    """The tables, from the profiler's events. On the thread of the outermost range only what is inside it counts."""
     cpu = import_torch().autograd.DeviceType.CPU
+    events = list(events)
+    whole = [event for event in events if event.name == outermost and event.device_type == cpu]
     profile = Profile([])
     operators: dict[str, OperatorRow] = {}
     ranges: dict[str, RangeRow] = {}
     kernels: dict[tuple[str, int], KernelRow] = {}
     copies: dict[tuple[str, int], KernelRow] = {}
-    own_by_thread: dict[int, float] = {}
-    main: int | None = None
     for event in events:
         if event.device_type != cpu:
             if not event.is_user_annotation:  # ranges are repeated on the device's side
@@ -127,15 +128,21 @@ def tabulate(events: Iterable[Any], outermost: str) -> Profile:
         if event.is_async:
             continue  # spans threads, and what runs inside it is there as well
         own = event.self_cpu_time_total / 1000
-        own_by_thread[event.thread] = own_by_thread.get(event.thread, 0.0) + own
+        if not any(event.thread == around.thread for around in whole):
+            profile.other_threads_ms += own
+        elif not any(_inside(event, around) for around in whole):
+            continue
+        else:
+            profile.accounted_ms += own
+        if getattr(event, "is_python_function", False):  # with_stack: frames are no operators
+            profile.python_ms += own
+            continue
         if event.is_user_annotation:
+            profile.python_ms += own
             marked = ranges.setdefault(event.name, RangeRow(event.name))
             marked.calls += 1
             marked.total_cpu_ms += event.cpu_time_total / 1000
             marked.self_cpu_ms += own
-            if event.name == outermost:
-                main = event.thread
-                profile.span_ms += event.cpu_time_total / 1000
             continue
         operator = operators.setdefault(event.name, OperatorRow(event.name))
         operator.calls += 1
@@ -149,12 +156,18 @@ def tabulate(events: Iterable[Any], outermost: str) -> Profile:
     profile.copies = sorted(copies.values(), key=lambda k: -k.total_ms)
     profile.kernels_ms = sum(k.total_ms for k in profile.kernels)
     profile.copies_ms = sum(k.total_ms for k in profile.copies)
-    if main is not None:
-        profile.accounted_ms = own_by_thread.pop(main)
-    profile.other_threads_ms = sum(own_by_thread.values())
+    profile.span_ms = sum(event.cpu_time_total for event in whole) / 1000
     if profile.span_ms and abs(profile.accounted_ms / profile.span_ms - 1) > 0.02:
         profile.notes.append(
             f"Own times add up to {profile.accounted_ms:.2f} ms, and {profile.span_ms:.2f} ms passed: "
-            "the profiler lost events, or work ran outside of the marked range."
+            "the profiler lost events."
         )
     return profile
+
+
+def _inside(event: Any, around: Any) -> bool:
+    return bool(
+        event.thread == around.thread
+        and around.time_range.start <= event.time_range.start
+        and event.time_range.end <= around.time_range.end
+    )

@@ -12,7 +12,7 @@ import inspect
 import re
 import tomllib
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib.resources import files
 from typing import Any
 
@@ -160,7 +160,7 @@ def _attention_error(options: ModelOptions, error: UserError) -> UserError:
 
 
 def build_on_meta(options: ModelOptions, config: Any, auto_class: Any) -> Any:
-    """The same model without memory. Attention and experts run as plain matrix products, which can be counted."""
+    """The same model without memory, with attention and experts as operators that run on the meta device."""
     attention = "eager" if options.attn_implementation == "eager" else "sdpa"
     with explained_failures(options.name), torch.device("meta"):
         try:
@@ -178,8 +178,10 @@ def build_on_meta(options: ModelOptions, config: Any, auto_class: Any) -> Any:
                 trust_remote_code=options.trust_remote_code,
             )
     if hasattr(model, "set_experts_implementation"):
-        # The other implementations depend on which expert each token goes to, and the meta device has no data.
-        model.set_experts_implementation("batched_mm")
+        with suppress(ValueError):  # the model has no experts
+            # Looping over experts needs to know which expert each token goes to, and the meta device has no data.
+            # The grouped product reads each expert once; torch's meta device knows it for bfloat16 alone.
+            model.set_experts_implementation("grouped_mm" if options.dtype == "bfloat16" else "batched_mm")
     return model.eval().requires_grad_(False)
 
 

@@ -48,8 +48,11 @@ class StaticStage:
     name: str
     run: Callable[[], None]  # the stage's forward once; can be called again and again
     repeats: int = 1  # how often the stage's forward runs for one batch
-    # What the shapes are: batch, tokens of the forward, keys and values it attends to.
+    # What the shapes are: `batch`, `tokens` (new ones of each sequence), `context` (tokens attended to, the new
+    # ones among them), and what else a reader should see.
     shape: dict[str, int] = Factory(dict)
+    # The same in the form that closed formulas take; None leaves it to the shape.
+    work: Any = None
 
 
 class Session(ABC, Generic[P]):

@@ -68,17 +68,16 @@ class TimingWatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        with self._timed(name):
+        with self._timed(name, wait=True):
             yield
-            self._wait()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        with self._timed(name):
+        with self._timed(name, wait=False):
             yield
 
     @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
+    def _timed(self, name: str, wait: bool) -> Iterator[None]:
         self._open.append(name)
         path = "/".join(self._open)
         try:
@@ -88,6 +87,8 @@ class TimingWatch:
                     self._first = start
                 yield
                 self._stamps.append((path, start, self._stamp()))
+                if wait:  # behind the stamp: the GPU sets it when the work is done, not when the host has noticed
+                    self._wait()
         finally:
             self._open.pop()
 
