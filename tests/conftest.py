@@ -6,7 +6,7 @@ import gzip
 import lzma
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -85,3 +85,11 @@ def unpacked(tmp_path: Path) -> Callable[[Path], Path]:
         return target
 
     return unpack
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_calibration_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Reports look for measured peaks in the user's cache: tests have one of their own, empty."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

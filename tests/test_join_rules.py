@@ -171,6 +171,10 @@ def test_leaving_out_the_aggregate_changes_nothing_else() -> None:
     with_it, without = joined(recording, sample), joined(recording, sample, aggregate=False)
     assert with_it.coverage == without.coverage
     assert [d.code for d in with_it.diagnostics] == [d.code for d in without.diagnostics]
+    assert [r.performance.verdict for s in with_it.scopes[:-1] for r in s.regions if r.performance]
+    for scope in (*with_it.scopes, *without.scopes):
+        for region in scope.regions:
+            region.performance = None  # in detail in the main scope only, which is another without the aggregate
     assert with_it.scopes[:-1] == without.scopes
 
 

@@ -25,7 +25,7 @@ class ReportOptions:
     top: int = 30  # kernels per region where a list has to be cut
     hardware: dict[str, Any] = Factory(dict)  # overrides of the GPU's figures: `hardware.*` of the configuration
     calibrations: list[dict[str, Any]] = Factory(list)  # as `llm-perf calibrate` stores them
-    formula: dict[str, float] = Factory(dict)  # FLOPs of one instance of the region of that name or key
+    formula: dict[str, dict[str, float]] = Factory(dict)  # region name or key -> "flops" of one run, "repeats"
 
     def fingerprint(self) -> str:
         """The same for the same settings of the same version."""

@@ -71,6 +71,19 @@ def add_selection(parser: argparse.ArgumentParser, with_scopes: bool = True) -> 
         default=30,
         help="kernels listed per region where lists are cut (default 30)",
     )
+    if with_scopes:
+        parser.add_argument(
+            "--hardware",
+            metavar="NAME=VALUE",
+            action="append",
+            default=[],
+            help="figures of the GPU: model='H100 SXM', bandwidth=4.8TB/s, tensor_bf16=989TFLOP/s …",
+        )
+        parser.add_argument(
+            "--calibration",
+            metavar="FILE",
+            help="measured peaks (default: those llm-perf calibrate kept on this machine)",
+        )
 
 
 def positive(text: str) -> int:
@@ -103,7 +116,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         out = Path(arguments.out or f"{stem(arguments.input[0])}-report")
         regions = BESIDE
-    report = make_report(arguments.input, options_of(arguments), quiet=arguments.json)
+    report = make_report(
+        arguments.input, options_of(arguments), quiet=arguments.json, calibration=arguments.calibration
+    )
     showing = Showing(arguments.json, arguments.strict)
     return publish(report, out, formats, regions=regions, top=arguments.top, showing=showing)
 
@@ -119,6 +134,7 @@ def stem(path: str) -> str:
 def options_of(arguments: argparse.Namespace) -> ReportOptions:
     """The choices of `add_selection` as options of a report."""
     from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.pipeline.inputs import hardware_settings
 
     return ReportOptions(
         include=arguments.include,
@@ -128,4 +144,5 @@ def options_of(arguments: argparse.Namespace) -> ReportOptions:
         aggregate=not getattr(arguments, "no_aggregate", False),
         attribution=arguments.attribution,
         top=arguments.top,
+        hardware=hardware_settings(getattr(arguments, "hardware", [])),
     )

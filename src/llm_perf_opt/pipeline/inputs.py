@@ -13,6 +13,7 @@ from llm_perf_opt.errors import UnreadableInput, UserError
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.columns import Recording
+    from llm_perf_opt.regions.model import Diagnosis
 
 # Where a run keeps its recordings, in the order of preference within a line.
 _TIMELINES = (
@@ -65,6 +66,55 @@ def load(paths: Sequence[str], *, quiet: bool = False) -> Loaded:
             recordings.append(recording)
             inputs.append({"path": file.name, "kind": recording.kind, "bytes": file.stat().st_size})
     return Loaded(recordings, inputs)
+
+
+def hardware_settings(words: Sequence[str]) -> dict[str, str]:
+    """`--hardware NAME=VALUE` as a mapping, checked before anything is read."""
+    from llm_perf_opt.analysis.hardware import parse_overrides
+
+    settings = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not value.strip():
+            raise UserError(f"--hardware {word} has no value.", "Write it as --hardware bandwidth=4.8TB/s")
+        settings[name.strip()] = value.strip()
+    parse_overrides(settings)
+    return settings
+
+
+def beside(
+    paths: Sequence[str], calibration: str | None
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]], list[Diagnosis]]:
+    """What belongs to recordings without being one: calibrations of GPUs, and FLOPs by formula of a run."""
+    from llm_perf_opt.calibration import store
+    from llm_perf_opt.readers.static_compute import PLACE, read_formula
+    from llm_perf_opt.regions.model import Diagnosis
+
+    notes = []
+    calibrations: list[dict[str, Any]] = []
+    if calibration is not None:
+        calibrations = store.load(Path(calibration))
+    else:
+        try:
+            calibrations = store.load_default()
+        except UserError as error:
+            notes.append(Diagnosis("CALIBRATION_UNREADABLE", "warning", error.message, error.fix))
+    formula: dict[str, dict[str, float]] = {}
+    for path in paths:
+        file = Path(path) / PLACE
+        if Path(path).is_dir() and file.is_file():
+            try:
+                formula |= read_formula(file)
+            except (OSError, ValueError) as error:
+                notes.append(
+                    Diagnosis(
+                        "FORMULA_UNREADABLE",
+                        "warning",
+                        f"{PLACE} of {Path(path).name} is not a static analysis ({error}): FLOPs by formula are left out.",
+                        "Run stage 1 again with pipeline.static_analysis.enable=true.",
+                    )
+                )
+    return calibrations, formula, notes
 
 
 def _twins(files: Sequence[Path]) -> dict[Path, Path]:

@@ -44,13 +44,19 @@ def check_patterns(options: ReportOptions, *, ncu_expressions: bool = False) -> 
     NameFilter.of(options.kernel_include, options.kernel_exclude)
 
 
-def make_report(paths: Sequence[str], options: ReportOptions, *, quiet: bool = False) -> NCUProfileRegionReport:
-    """Read every input and build one report."""
+def make_report(
+    paths: Sequence[str], options: ReportOptions, *, quiet: bool = False, calibration: str | None = None
+) -> NCUProfileRegionReport:
+    """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine."""
     check_patterns(options)
+    calibrations, formula, notes = inputs.beside(paths, calibration)
     loaded = inputs.load(paths, quiet=quiet)
     from llm_perf_opt.analysis.build import build_report
 
-    return build_report(loaded.recordings, options, loaded.inputs)
+    options = attrs.evolve(options, calibrations=calibrations, formula=formula)
+    report = build_report(loaded.recordings, options, loaded.inputs)
+    report.diagnostics += notes
+    return report
 
 
 def publish(

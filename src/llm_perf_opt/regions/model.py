@@ -206,12 +206,13 @@ class SignatureRecord:
 
 @define
 class SpeedOfLight:
-    """The time a region would take if every kernel ran at its roof. now = limit + kernels above roof + waiting."""
+    """The time a region would take with every kernel at its roof: now = limit + above_roof + waiting + other_work."""
 
     now: Quantity  # wall time, or the GPU's busy time where that is longer
     limit: Quantity  # kernels at their roofs; copies and kernels without counters as measured
     above_roof: Quantity  # recoverable in kernels
-    waiting: Quantity  # the GPU runs nothing of the region
+    waiting: Quantity  # the GPU runs nothing
+    other_work: Quantity  # the GPU runs work of other regions
     analysed_share: float  # of the kernel time, kernels with counters
     limit_over_now: float
 
@@ -241,7 +242,7 @@ class Evidence:
 class Verdict:
     """What holds a region back."""
 
-    bound: str  # "launch" | "host" | "dram" | "l2" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
+    bound: str  # "launch" | "host" | "other_work" | "gpu" | "dram" | "l2" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
     title: str  # "launch-bound"
     text: str  # one sentence with this region's numbers
     confidence: str = ""  # "high" | "medium" | "low"; "" for "unknown"

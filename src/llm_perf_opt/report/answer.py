@@ -27,7 +27,14 @@ def answer(report: NCUProfileRegionReport) -> list[str]:
 
 
 def _sentence(region: NCUProfileRegion) -> str:
-    return f"{full_label(region)}: {_time(region)}{_rates(region)}"
+    return f"{full_label(region)}: {_verdict(region)}{_time(region)}{_rates(region)}"
+
+
+def _verdict(region: NCUProfileRegion) -> str:
+    judged = region.performance
+    if judged is None or judged.verdict.bound == "unknown":
+        return ""
+    return f"{judged.verdict.title}. "
 
 
 def _time(region: NCUProfileRegion) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from llm_perf_opt.regions.model import (
@@ -14,6 +13,17 @@ from llm_perf_opt.regions.model import (
 )
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.answer import answer
+from llm_perf_opt.report.md_syntax import code, plain, row
+from llm_perf_opt.report.performance_md import (
+    family_table,
+    hardware_lines,
+    opportunity_lines,
+    region_performance,
+    rule_lines,
+    signature_table,
+    speed_of_light_table,
+    verdict_table,
+)
 from llm_perf_opt.report.text import (
     NOT_MEASURED,
     bar,
@@ -37,42 +47,29 @@ _TABLE_REGIONS = 300  # rows of the region table
 _DETAILED_REGIONS = 12  # regions with a kernel table of their own
 
 
-def code(text: str) -> str:
-    """A code span: nothing inside it is read as Markdown or HTML, also inside a table."""
-    shown = visible(text, 160).replace("|", "\\|")
-    # A span is closed by as many backticks as opened it: one more than stand together inside.
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
-    # A space next to the fence belongs to the fence; one on its own would be lost.
-    space = " " if shown.startswith(("`", " ")) or shown.endswith(("`", " ")) else ""
-    return f"{fence}{space}{shown}{space}{fence}"
-
-
-def plain(text: str) -> str:
-    """Text outside code spans: characters that mean something to Markdown or HTML lose their meaning."""
-    shown = visible(text, 600).replace("\\", "\\\\")
-    for character in "`*_[]<>|#!":
-        shown = shown.replace(
-            character, f"\\{character}" if character not in "<>" else {"<": "&lt;", ">": "&gt;"}[character]
-        )
-    return shown
-
-
 def render_markdown(report: NCUProfileRegionReport, top: int = 10) -> str:
     scope = report.main_scope
     lines = ["# Region report", "", _about(report), "", "## In short", ""]
     lines += [f"- {plain(sentence)}" for sentence in answer(report)]
+    lines += verdict_table(report)
+    lines += opportunity_lines(report)
     if report.available_ranges:
         lines += ["", "## Ranges that exist", ""]
         lines += [f"- {code(key)}" for key in report.available_ranges]
     lines += _launches(report)
     if scope is not None and scope.regions:
         lines += ["", "## Regions", "", *_region_table(scope)]
+        lines += speed_of_light_table(report)
+        lines += family_table(report)
+        lines += signature_table(report)
         lines += _counters(scope)
+        lines += rule_lines(report)
         lines += ["", "## Top kernels per region", "", *_kernels_per_region(scope, top)]
     elif scope is not None and scope.kernels:
         lines += ["", "## Top kernels", "", *_kernel_table(scope.kernels[:top], scope.totals.gpu_time_ns)]
     lines += _other_scopes(report)
     lines += _coverage(report)
+    lines += hardware_lines(report)
     lines += _diagnostics(report)
     lines += ["", "## How to read this", "", *_reading_notes(report)]
     return "\n".join(lines) + "\n"
@@ -113,8 +110,8 @@ def _region_table(scope: Scope) -> list[str]:
         "",
     ]
     lines = [
-        _row(head),
-        _row(
+        row(head),
+        row(
             [
                 "---",
                 "---:",
@@ -136,7 +133,7 @@ def _region_table(scope: Scope) -> list[str]:
             cells += [duration(region.wall_ns), share(region.gpu_idle_ns, region.wall_ns), bar(idle, 1.0, 8)]
         cells += [work_count(region.inclusive), duration(time), duration(gpu_time(region.exclusive))]
         cells += [share(time, total), bar(time, total, 10)]
-        lines.append(_row(cells))
+        lines.append(row(cells))
     hidden = len(scope.regions) - len(shown)
     if hidden > 0:
         lines += ["", f"{hidden:,} more regions are in `report.json` and `regions.csv`."]
@@ -154,15 +151,15 @@ def _counters(scope: Scope) -> list[str]:
     shown = [r for r in scope.regions if r.inclusive.metrics and r.depth <= 1][:_DETAILED_REGIONS]
     for region in shown:
         for _, title, value in interesting_metrics(region.inclusive.metrics):
-            lines.append(_row([code(full_label(region)), title, quantity(value.value, value.unit), trust(value)]))
+            lines.append(row([code(full_label(region)), title, quantity(value.value, value.unit), trust(value)]))
     if not lines:
         return []
     return [
         "",
         "## Counters",
         "",
-        _row(["region", "counter", "value", "how"]),
-        _row(["---", "---", "---:", "---"]),
+        row(["region", "counter", "value", "how"]),
+        row(["---", "---", "---:", "---"]),
         *lines,
     ]
 
@@ -189,15 +186,15 @@ def _kernels_per_region(scope: Scope, top: int) -> list[str]:
 
 def _kernel_table(kernels: Iterable[KernelRecord], total_ns: int | None) -> list[str]:
     lines = [
-        _row(["kernel", "device", "calls", "total", "mean", "min", "max", "share", ""]),
-        _row(["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---"]),
+        row(["kernel", "device", "calls", "total", "mean", "min", "max", "share", ""]),
+        row(["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---"]),
     ]
     for kernel in kernels:
         times = [
             None if t is None else t * 1e6 for t in (kernel.total_ms, kernel.mean_ms, kernel.min_ms, kernel.max_ms)
         ]
         lines.append(
-            _row(
+            row(
                 [
                     code(kernel.short_name or kernel.kernel_name),
                     _count(kernel.device),
@@ -218,13 +215,13 @@ def _other_scopes(report: NCUProfileRegionReport) -> list[str]:
         "",
         "## Scopes",
         "",
-        _row(["scope", "kernels", "GPU time", "GPU busy", "copies and fills", "outside ranges"]),
+        row(["scope", "kernels", "GPU time", "GPU busy", "copies and fills", "outside ranges"]),
     ]
-    lines.append(_row(["---", "---:", "---:", "---:", "---:", "---:"]))
+    lines.append(row(["---", "---:", "---:", "---:", "---:", "---:"]))
     for scope in report.scopes:
         totals = scope.totals
         lines.append(
-            _row(
+            row(
                 [
                     code(scope.scope),
                     work_count(totals),
@@ -293,10 +290,6 @@ def _reading_notes(report: NCUProfileRegionReport) -> list[str]:
     return notes
 
 
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def render_kernels(report: NCUProfileRegionReport, top: int = 100) -> str:
     """`kernels.md`: all kernels of the main scope, longest first, with their full names."""
     scope = report.main_scope
@@ -322,11 +315,11 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
     lines = [
         f"# {plain(full_label(region))}",
         "",
-        _row(["", "inclusive", "own"]),
-        _row(["---", "---:", "---:"]),
-        _row(["GPU time", duration(gpu_time(region.inclusive)), duration(gpu_time(region.exclusive))]),
-        _row(["kernels", work_count(region.inclusive), work_count(region.exclusive)]),
-        _row(["copies and fills", f"{region.inclusive.memory.count:,}", f"{region.exclusive.memory.count:,}"]),
+        row(["", "inclusive", "own"]),
+        row(["---", "---:", "---:"]),
+        row(["GPU time", duration(gpu_time(region.inclusive)), duration(gpu_time(region.exclusive))]),
+        row(["kernels", work_count(region.inclusive), work_count(region.exclusive)]),
+        row(["copies and fills", f"{region.inclusive.memory.count:,}", f"{region.exclusive.memory.count:,}"]),
         "",
         f"Instances {_count(region.instances)} · wall {wall} · GPU busy {duration(region.gpu_busy_ns)} · "
         f"GPU idle {duration(region.gpu_idle_ns)} ({share(region.gpu_idle_ns, region.wall_ns)})",
@@ -335,12 +328,13 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
         if region.nvtx_include
         else "ncu cannot select this region: it is no NVTX range at the launch, or lies in one of the same name.",
     ]
+    lines += region_performance(region)
     if region.kernels:
         lines += ["", "## Kernels", "", *_kernel_table(region.kernels[:top], region.inclusive.gpu_time_ns)]
     if region.inclusive.metrics:
-        lines += ["", "## Counters", "", _row(["counter", "value", "how"]), _row(["---", "---:", "---"])]
+        lines += ["", "## Counters", "", row(["counter", "value", "how"]), row(["---", "---:", "---"])]
         metrics = region.inclusive.metrics
-        lines += [_metric_row(name, metrics[name]) for name in sorted(metrics) if not _is_detail(name, metrics)]
+        lines += [_metricrow(name, metrics[name]) for name in sorted(metrics) if not _is_detail(name, metrics)]
         hidden = sum(_is_detail(name, metrics) for name in metrics)
         if hidden:
             lines += ["", f"{hidden} average, least and greatest values over the chip's units are in `metrics.csv`."]
@@ -365,8 +359,8 @@ def _is_detail(name: str, metrics: dict[str, MetricValue]) -> bool:
     return last in ("avg", "min", "max") and f"{base}.sum" in metrics
 
 
-def _metric_row(name: str, value: MetricValue) -> str:
+def _metricrow(name: str, value: MetricValue) -> str:
     how = trust(value)
     if name.startswith("gpu__time_duration"):
         how += "; time under ncu, not of the undisturbed program"
-    return _row([code(name), quantity(value.value, value.unit), how])
+    return row([code(name), quantity(value.value, value.unit), how])

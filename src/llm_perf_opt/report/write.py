@@ -32,9 +32,11 @@ def write_report(
         _name_folders(report)
     if "md" in formats:
         from llm_perf_opt.report import markdown
+        from llm_perf_opt.report.stakeholder import render_stakeholder
 
         written.append(write_text(out / "report.md", markdown.render_markdown(report, top)))
         written.append(write_text(out / "kernels.md", markdown.render_kernels(report)))
+        written.append(write_text(out / "stakeholder_summary.md", render_stakeholder(report)))
     if "csv" in formats:
         written.append(write_text(out / "regions.csv", csv_report.render_regions(report)))
         written.append(write_text(out / "kernels.csv", csv_report.render_kernels(report)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.report.markdown import code, plain
+from llm_perf_opt.report.md_syntax import code, plain
 from llm_perf_opt.report.text import duration, quantity, share
 from llm_perf_opt.stage1.measure import Spread, Timing
 from llm_perf_opt.stage1.torch_profile import KernelRow, OperatorRow, Profile

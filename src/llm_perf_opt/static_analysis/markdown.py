@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llm_perf_opt.report.markdown import code, plain
+from llm_perf_opt.report.md_syntax import code, plain
 from llm_perf_opt.report.text import NOT_MEASURED, counted, quantity, share
 from llm_perf_opt.static_analysis.counts import MOVES_DATA, NOT_COUNTED, OperatorCount
 from llm_perf_opt.static_analysis.result import StageResult, StaticCompute

@@ -17,7 +17,8 @@ from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stages import inside, stages
 from llm_perf_opt.regions.model import Diagnosis, GpuHardware, NCUProfileRegion, NCUProfileRegionReport, Scope
 
-_MOST_REGIONS = 400  # judged in the main scope: the heaviest, each with the regions around it
+_MOST_REGIONS = 256  # judged in the main scope: the heaviest, each with the regions around it
+_MOST_ELSEWHERE = 12  # outermost regions judged in each other scope
 _MOST_WITH_SIGNATURES = 48  # of those, with a list of signatures
 _SHORT_LIST = 8  # signatures of a region deep in the tree
 
@@ -31,7 +32,7 @@ class Inputs:
     gpu_facts: dict[int, dict[str, Any]] = Factory(dict)
     overrides: Overrides = Factory(Overrides)
     calibrations: Sequence[Mapping[str, Any]] = ()
-    formula: dict[str, float] = Factory(dict)  # FLOPs of one instance of the region of that name or key
+    formula: dict[str, dict[str, float]] = Factory(dict)  # region name or key -> "flops" of one run, "repeats"
     good: set[str] = Factory(set)  # counters that may be used
     odd: list[str] = Factory(list)  # counters whose unit is not what it should be
     has_counters: bool = False
@@ -43,11 +44,15 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> None:
     """Fill in `hardware`, `stages`, `opportunities` and the regions' `performance`."""
     report.hardware = _hardware(report, inputs)
     main = report.main_scope
+    chosen_stages = stages(main.regions) if main is not None else []
     plain = KindList()
     for scope in report.scopes:
         is_main = scope is main
-        chosen = heaviest(scope.regions, _MOST_REGIONS) if is_main else [r for r in scope.regions if r.depth == 0]
+        outermost = [r for r in scope.regions if r.depth == 0]
+        chosen = heaviest(scope.regions, _MOST_REGIONS) if is_main else heaviest(outermost, _MOST_ELSEWHERE)
         detailed = {id(r) for r in heaviest(scope.regions, _MOST_WITH_SIGNATURES)} if is_main else set()
+        if is_main:
+            chosen = [*chosen, *(r for r in chosen_stages if r not in chosen)]
         rows = [(region, _launches(scope, region, inputs, plain)) for region in chosen]
         judge = _judge(report, scope, inputs, [launches for _, launches in rows])
         below = inside(scope.regions)
@@ -56,7 +61,6 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> None:
             signatures = count if id(region) in detailed and inputs.has_counters else 0
             region.performance = judge.performance(region, launches, below.get(region.key, []), signatures)
     if main is not None:
-        chosen_stages = stages(main.regions)
         report.stages = [region.key for region in chosen_stages]
         report.opportunities = ranked(
             [o for region in chosen_stages if region.performance for o in region.performance.opportunities]
@@ -118,8 +122,9 @@ def _unclassified(scope: Scope) -> float | None:
 
 
 def _diagnoses(report: NCUProfileRegionReport, inputs: Inputs) -> Iterable[Diagnosis]:
-    for gpu in report.hardware:
-        if gpu.basis == "unknown":
+    unknown = {gpu.name: gpu for gpu in reversed(report.hardware) if gpu.basis == "unknown"}
+    for gpu in unknown.values():
+        if any(scope.kernels for scope in report.scopes):
             yield Diagnosis(
                 "HARDWARE_UNKNOWN",
                 "warning",

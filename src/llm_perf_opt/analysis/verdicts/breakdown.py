@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from llm_perf_opt.analysis.families import GRAPH, MEMCPY
-from llm_perf_opt.analysis.verdicts.counters import Amounts
+from llm_perf_opt.analysis.verdicts.counters import Amounts, counter_table
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.regions.model import (
@@ -40,6 +40,20 @@ def weighted_percent(launches: Launches, kind: str) -> float | None:
             value += amounts.percent[kind] * time
             weight += time
     return value / weight if weight else None
+
+
+def main_stall(launches: Launches) -> tuple[str, float] | None:
+    """What warps wait for most, and its part of all waiting, weighted by time."""
+    waits: dict[str, float] = {}
+    for which, time in zip(launches.which.tolist(), launches.time_ns.tolist(), strict=True):
+        amounts = launches.kinds[which].amounts
+        if amounts is not None and (whole := sum(amounts.stalls.values())):
+            for reason, value in amounts.stalls.items():
+                waits[reason] = waits.get(reason, 0.0) + value / whole * time
+    if not waits:
+        return None
+    reason = max(waits, key=lambda r: waits[r])
+    return counter_table().stall_words.get(reason, reason.replace("_", " ")), waits[reason] / sum(waits.values())
 
 
 def time_by_family(region: NCUProfileRegion, roofed: Roofed) -> list[FamilyTime]:

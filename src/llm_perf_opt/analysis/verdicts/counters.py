@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -35,6 +36,9 @@ class CounterTable:
     flops: tuple[Counter, ...]
     bytes: tuple[Counter, ...]
     percent: tuple[Counter, ...]
+    stall: re.Pattern[str]
+    not_a_wait: frozenset[str]
+    stall_words: dict[str, str]
 
     def names(self) -> set[str]:
         return {name for counter in (*self.flops, *self.bytes, *self.percent) for name in counter.names}
@@ -57,7 +61,15 @@ def counter_table() -> CounterTable:
             for line in raw[part]
         )
 
-    return CounterTable(lines("flops", _OPERATIONS), lines("bytes", _BYTES), lines("percent", ("%",)))
+    stalls = raw["stalls"]
+    return CounterTable(
+        lines("flops", _OPERATIONS),
+        lines("bytes", _BYTES),
+        lines("percent", ("%",)),
+        re.compile(stalls["pattern"]),
+        frozenset(stalls["not_a_wait"]),
+        dict(stalls["words"]),
+    )
 
 
 @define
@@ -67,6 +79,7 @@ class Amounts:
     flops: dict[str, float] = Factory(dict)  # FLOP by "tensor_bf16" …, "cuda_fp32" …
     bytes: dict[str, float] = Factory(dict)  # B by "dram_read", "dram_written", "dram", "l2"
     percent: dict[str, float] = Factory(dict)
+    stalls: dict[str, float] = Factory(dict)  # warps that wait, per instruction issued, by reason
 
     def total(self, prefix: str) -> float | None:
         """FLOPs of the kinds that begin so; None where none was collected."""
@@ -84,6 +97,9 @@ def amounts_of(values: Mapping[str, float]) -> Amounts:
             if value is None or (counter.instead and counter.kind in into):
                 continue
             into[counter.kind] = into.get(counter.kind, 0.0) + value * counter.per_count
+    for name, value in values.items():
+        if (match := table.stall.match(name)) and match[1] not in table.not_a_wait:
+            found.stalls[match[1]] = value
     parts = [found.bytes[kind] for kind in ("dram_read", "dram_written") if kind in found.bytes]
     if len(parts) == 2:
         found.bytes["dram"] = sum(parts)
@@ -101,6 +117,7 @@ def usable(info: Mapping[str, MetricInfo]) -> tuple[set[str], list[str]]:
                 good.add(name)
             else:
                 odd.append(f"{name} in {info[name].unit!r}")
+    good |= {name for name in info if table.stall.match(name)}
     return good, odd
 
 

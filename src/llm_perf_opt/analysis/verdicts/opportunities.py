@@ -9,7 +9,7 @@ from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.speed_of_light import overlap_scale
 from llm_perf_opt.regions.model import FamilyTime, Opportunity, SpeedOfLight, TimeSplit, Verdict
-from llm_perf_opt.regions.names import short_kernel_name, visible
+from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.quantity import Quantity, shown, total
 
 _KERNELS_NAMED = 3
@@ -38,7 +38,7 @@ def opportunities(
 
 
 def _waiting(key: str, label: str, split: TimeSplit, light: SpeedOfLight, verdict: Verdict) -> list[Opportunity]:
-    if not light.waiting.value:
+    if not light.waiting.value or not split.launches:
         return []
     advice = verdict_rules().advice["waiting_host" if verdict.bound == "host" else "waiting"]
     gap = f", {shown(split.gap_per_launch)} per launch" if split.gap_per_launch is not None else ""
@@ -47,7 +47,7 @@ def _waiting(key: str, label: str, split: TimeSplit, light: SpeedOfLight, verdic
             region=key,
             kind="waiting",
             family="",
-            text=f"{label}: the GPU waits {shown(light.waiting)} of {shown(light.now)} for the host ({split.launches:,} launches{gap}): {advice}",
+            text=f"{label}: the GPU waits {shown(light.waiting)} of {shown(light.now)} for the host ({split.launches:,} {'launch' if split.launches == 1 else 'launches'}{gap}): {advice}",
             time=light.waiting,
             recoverable=light.waiting,
             of=light.now,
@@ -100,7 +100,7 @@ def _kernels(
             recoverable=recoverable,
             of=light.now,
             advice=advice,
-            kernels=[visible(short_kernel_name(roofed.launches.kinds[k].kernel_name), 80) for k in rows],
+            kernels=list(dict.fromkeys(short_kernel_name(roofed.launches.kinds[k].kernel_name) for k in rows)),
         )
     ]
 

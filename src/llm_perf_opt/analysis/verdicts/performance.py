@@ -16,17 +16,26 @@ from llm_perf_opt.analysis.verdicts.breakdown import (
     time_by_family,
 )
 from llm_perf_opt.analysis.verdicts.counters import Amounts
-from llm_perf_opt.analysis.verdicts.facts import Facts, kernel_facts, rate_facts, time_facts
+from llm_perf_opt.analysis.verdicts.facts import kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.opportunities import opportunities
-from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
-from llm_perf_opt.analysis.verdicts.rules import Trust, cannot_tell, judge, verdict_rules
+from llm_perf_opt.analysis.verdicts.roofs import (
+    MULTIPLYING,
+    Peaks,
+    Roofed,
+    RoofTable,
+    against_roofs,
+    bounds,
+    is_complete,
+)
+from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, Facts, Trust, cannot_tell, judge, verdict_rules
 from llm_perf_opt.analysis.verdicts.speed_of_light import now, speed_of_light
-from llm_perf_opt.analysis.verdicts.times import gpu_time, time_split
+from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early, time_split
 from llm_perf_opt.analysis.verdicts.tokens import token_count, token_rate
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
 from llm_perf_opt.analysis.verdicts.work import region_work
 from llm_perf_opt.regions.model import (
+    FamilyTime,
     GpuHardware,
     NCUProfileRegion,
     RegionPerformance,
@@ -50,7 +59,7 @@ class Judge:
     tables: dict[int, RoofTable]  # by device; -1 for launches whose device is not known
     good: set[str]  # counters that may be used
     has_counters: bool
-    formula: dict[str, float]  # FLOPs of one instance of the region of that name or key
+    formula: dict[str, dict[str, float]]  # region name or key -> "flops" of one run, and its "repeats"
 
     def performance(
         self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
@@ -62,7 +71,7 @@ class Judge:
         roofed = against_roofs(launches, self.tables)
         by_bound = time_by_bound(launches, bounds(roofed, near))
         families = time_by_family(region, roofed)
-        used = self._utilisation(split, amounts)
+        used = self._utilisation(split, amounts, families)
         light = speed_of_light(split, roofed)
         self._say_what_is_missing(work, roofed, region)
         facts = Facts()
@@ -71,7 +80,8 @@ class Judge:
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
         facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
-        facts.words["counters_command"] = self.command(region, all_types=self.has_counters)
+        sampled = any(launches.kinds[which].amounts is not None for which in launches.which.tolist())
+        facts.words["counters_command"] = self.command(region, all_types=sampled)
         gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
         verdict = _region_verdict(region, split, facts, gpu_verdict)
         kernel_time = float(launches.time_ns.sum())
@@ -100,16 +110,22 @@ class Judge:
         )
 
     def _formula(self, region: NCUProfileRegion) -> Quantity | None:
-        per_instance = self.formula.get(region.key, self.formula.get(region.name))
-        if per_instance is None:
+        """FLOPs by formula. A stage that repeats may be one region around its repeats, or one region for each."""
+        found = self.formula.get(region.key) or self.formula.get(region.name)
+        if not found:
             return None
-        return Quantity(per_instance * (region.instances or 1), "FLOP")
+        repeats, instances = int(found.get("repeats", 1)), region.instances or 1
+        runs = instances if repeats > 1 and instances >= repeats else repeats * instances
+        return Quantity(found["flops"] * runs, "FLOP")
 
-    def _utilisation(self, split: TimeSplit, amounts: Amounts) -> list[Utilisation]:
+    def _utilisation(self, split: TimeSplit, amounts: Amounts, families: Sequence[FamilyTime]) -> list[Utilisation]:
         if self.gpu is None:
             return []
+        if amounts.total("tensor_") is None and any(f.family in MULTIPLYING for f in families):
+            # FLOPs of the CUDA cores alone would make matrix products look idle.
+            amounts = evolve(amounts, flops={})
         times = {}
-        if split.wall is not None and not _returns_early(split):
+        if split.wall is not None and not returns_early(split):
             times["wall"] = split.wall
         busy = gpu_time(split)
         if busy is not None:
@@ -143,7 +159,7 @@ class Judge:
                 uncounted += time
         if uncounted > _UNCOUNTED * kernel_time:
             work.missing.append(
-                f"FLOPs of matrix products and attention that take {uncounted / kernel_time:.0%} of the kernel time: they "
+                f"FLOPs of matrix products and attention that take {100 * (uncounted / kernel_time):.0f} % of the kernel time: they "
                 f"ran in a data type, or on CUDA cores, that was not counted. Run: {self.command(region, all_types=True)}"
             )
         if work.flops is not None and not work.cuda_core:
@@ -169,6 +185,8 @@ class Judge:
     def _kernel_verdict(self, region: NCUProfileRegion, facts: Facts, roofed: Roofed, work: RegionWork) -> Verdict:
         kernel_time = float(roofed.launches.time_ns.sum())
         if not kernel_time:
+            if region.inclusive.memory.count:
+                return cannot_tell("kernels", facts)
             return cannot_tell("kernel_times" if region.inclusive.metrics else "gpu", facts)
         known = float(roofed.launches.time_ns[roofed.analysed].sum()) / kernel_time
         if known < 0.5:
@@ -176,12 +194,6 @@ class Judge:
             return cannot_tell("peaks" if no_peaks and self.has_counters else "known_share", facts)
         reasons = ["times are ncu's, not of the undisturbed program"] if region.time_source == "ncu" else []
         return judge("kernels", facts, Trust(known, work.spread, reasons)) or cannot_tell("known_share", facts)
-
-
-def _returns_early(split: TimeSplit) -> bool:
-    if split.after_return is None or split.wall is None or not split.wall.value:
-        return False
-    return (split.after_return / split.wall).of("ratio") > verdict_rules().thresholds["returns_early"]
 
 
 def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, kernels: Verdict) -> Verdict:
@@ -192,16 +204,16 @@ def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, ke
     if not split.launches:
         text = f"Nothing was launched on the GPU in {shown(split.wall)}."
         return Verdict(bound="host", title="no GPU work", text=text, confidence="high")
-    if _returns_early(split):
+    if returns_early(split):
         before = (
             f"The range returns {shown(split.after_return)} before its GPU work is done, so its wall time says nothing; "
             "look at the range around it, or synchronise. "
         )
-        return evolve(kernels, text=before + kernels.text)
+        limit = judge("region", facts) or kernels
+        return evolve(limit, text=before + limit.text)
     found = judge("region", facts)
     if found is not None:
         return found
-    working = 1 - (facts.numbers["idle_share"] or 0.0)
-    return evolve(
-        kernels, text=f"The GPU works for {shown(Quantity(working, 'ratio'))} of the wall time. {kernels.text}"
-    )
+    if kernels.bound == UNKNOWN and (found := judge("gpu", facts)) is not None:
+        return evolve(found, missing=kernels.missing, next_step=kernels.next_step)
+    return evolve(kernels, text=f"The GPU works for {facts.words['working_share']} of the wall time. {kernels.text}")

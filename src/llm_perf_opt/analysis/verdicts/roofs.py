@@ -20,7 +20,7 @@ from llm_perf_opt.regions.quantity import Quantity
 Floats = NDArray[np.float64]
 ROOFS = ("tensor", "cuda_core", "dram", "l2")
 _ALIKE = 3.0  # times of a launch and of its samples may differ by this factor
-_MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
+MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
 
 
 @define(frozen=True)
@@ -48,7 +48,8 @@ def seconds_at_peak(amounts: Amounts, peaks: Peaks) -> dict[str, float]:
     found = {}
     for roof, prefix in (("tensor", "tensor_"), ("cuda_core", "cuda_")):
         counted = {k: v for k, v in amounts.flops.items() if k.startswith(prefix)}
-        if counted and all(k in peaks.flops or v == 0 for k, v in counted.items()):
+        # Types without a FLOP need no peak, as long as the GPU's peaks are known at all.
+        if counted and peaks.flops and all(k in peaks.flops or v == 0 for k, v in counted.items()):
             found[roof] = sum((Quantity(v, "FLOP") / peaks.flops[k]).of("s") for k, v in counted.items() if v)
     for roof, peak in (("dram", peaks.bandwidth), ("l2", peaks.l2_bandwidth)):
         if roof in amounts.bytes and peak is not None:
@@ -61,7 +62,7 @@ def is_complete(kind: Kind) -> bool:
     amounts = kind.amounts
     if amounts is None:
         return False
-    if kind.family not in _MULTIPLYING:
+    if kind.family not in MULTIPLYING:
         return "dram" in amounts.bytes or "dram" in amounts.percent
     return any(amounts.flops.values()) or "tensor" in amounts.percent or _all_counted(amounts)
 
@@ -143,7 +144,9 @@ def against_roofs(launches: Launches, tables: dict[int, RoofTable]) -> Roofed:
     stacked = np.stack([seconds[roof] for roof in ROOFS]) if count else np.zeros((len(ROOFS), 0))
     known = ~np.isnan(stacked)
     highest = np.where(known, stacked, -1.0)
-    analysed = complete & known.any(axis=0)
+    # Counters of FLOPs that found none say nothing about a kernel that moves data: its memory roof has to be known.
+    telling = known & ((stacked > 0) | np.array([[roof in ("dram", "l2")] for roof in ROOFS]))
+    analysed = complete & telling.any(axis=0)
     at_roof = np.where(analysed, highest.max(axis=0, initial=-1.0) * 1e9, np.nan)
     best = highest.argmax(axis=0) if count else np.zeros(0, dtype=np.int64)
     return Roofed(

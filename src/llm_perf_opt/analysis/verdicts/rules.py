@@ -9,10 +9,26 @@ from typing import Any
 
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.verdicts.facts import Facts
 from llm_perf_opt.regions.model import Evidence, Verdict
+from llm_perf_opt.regions.quantity import Quantity, shown
 
 UNKNOWN = "unknown"
+
+
+@define
+class Facts:
+    """Numbers by name, None where not known; and words for the texts."""
+
+    numbers: dict[str, float | None] = Factory(dict)
+    words: dict[str, str] = Factory(dict)
+
+    def share(self, name: str, value: float | None) -> None:
+        """A number that is told in per cent."""
+        self.numbers[name] = value
+        self.words[name] = "–" if value is None else shown(Quantity(value, "ratio"))
+
+    def amount(self, name: str, quantity: Quantity | None) -> None:
+        self.words[name] = shown(quantity)
 
 
 @define(frozen=True)
@@ -169,9 +185,9 @@ def _confidence(margin: float, trust: Trust | None) -> tuple[str, list[str]]:
     spread = trust.spread if trust else None
     reasons = [f"{margin:.1f} times the threshold" if margin < 100 else "far beyond the threshold"]
     if coverage is not None:
-        reasons.append(f"counters cover {coverage:.0%} of the kernel time")
+        reasons.append(f"counters cover {100 * coverage:.0f} % of the kernel time")
     if spread is not None:
-        reasons.append(f"samples spread {spread:.1%}")
+        reasons.append(f"samples spread {100 * spread:.1f} %")
     if trust:
         reasons += trust.reasons
     for level, least in verdict_rules().confidence.items():

@@ -21,13 +21,14 @@ def overlap_scale(split: TimeSplit) -> float:
 
 
 def speed_of_light(split: TimeSplit, roofed: Roofed) -> SpeedOfLight | None:
-    """now = limit + above_roof + waiting."""
+    """now = limit + above_roof + waiting + other_work."""
     whole = now(split)
     if whole is None or not whole.value:
         return None
     working = split.busy or split.kernels or whole
     above = nanoseconds(float(roofed.recoverable_ns.sum()) * overlap_scale(split))
-    waiting = whole - working
+    not_working = whole - working
+    waiting = not_working if split.idle is None else min(not_working, split.idle)
     limit = working - above
     kernel_time = float(roofed.launches.time_ns.sum())
     known = float(roofed.launches.time_ns[roofed.analysed].sum())
@@ -36,6 +37,7 @@ def speed_of_light(split: TimeSplit, roofed: Roofed) -> SpeedOfLight | None:
         limit=limit,
         above_roof=above,
         waiting=waiting,
+        other_work=not_working - waiting,
         analysed_share=known / kernel_time if kernel_time else 0.0,
         limit_over_now=(limit / whole).of("ratio"),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llm_perf_opt.regions.model import NCUProfileRegion
 
+_MOST = 12  # stages of a report
 _FEW = 8  # a single outermost region with no more regions in it than this is a wrapper: its parts are the stages
 
 
@@ -22,7 +23,10 @@ def inside(regions: Sequence[NCUProfileRegion]) -> dict[str, list[NCUProfileRegi
 
 
 def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
-    """Outermost regions of one domain and kind: the one that holds most GPU time, of equal ones the one with fewer."""
+    """Outermost regions of one domain and kind: the one that holds most GPU time, of equal ones the one with fewer.
+
+    Those without GPU work are left out where others have some; of very many the longest are kept.
+    """
     keys = {region.key for region in regions}
     groups: dict[tuple[str, str], list[NCUProfileRegion]] = {}
     for region in regions:
@@ -36,9 +40,16 @@ def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
         # Rounded: two domains around the same kernels differ by a hair.
         return float(f"{busy:.2g}"), -len(group)
 
-    chosen = max(groups.values(), key=weight)
+    chosen = _working(max(groups.values(), key=weight))
     if len(chosen) == 1:
         parts = [r for r in regions if r.parent == chosen[0].key]
-        if 2 <= len(parts) <= _FEW:
-            return parts
-    return chosen
+        if len(_working(parts)) >= 2 and len(parts) <= _FEW:
+            return _working(parts)
+    longest = sorted(chosen, key=lambda r: -max(r.wall_ns or 0, r.gpu_busy_ns or 0, r.inclusive.gpu_time_ns or 0))
+    kept = {id(region) for region in longest[:_MOST]}
+    return [region for region in chosen if id(region) in kept]
+
+
+def _working(regions: list[NCUProfileRegion]) -> list[NCUProfileRegion]:
+    busy = [r for r in regions if r.inclusive.kernel_count or r.inclusive.memory.count or r.inclusive.graph_launches]
+    return busy or regions

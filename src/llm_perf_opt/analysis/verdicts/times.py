@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit
 from llm_perf_opt.regions.quantity import Quantity, nanoseconds
 
@@ -35,3 +36,10 @@ def time_split(region: NCUProfileRegion) -> TimeSplit:
 def gpu_time(split: TimeSplit) -> Quantity | None:
     """The time utilisation is measured on while the GPU works: the union, else the kernels' sum."""
     return split.busy if split.busy is not None else split.kernels
+
+
+def returns_early(split: TimeSplit) -> bool:
+    """Is the range closed on the host long before its GPU work is done? Then its wall time says nothing."""
+    if split.after_return is None or split.wall is None or not split.wall.value:
+        return False
+    return (split.after_return / split.wall).of("ratio") > verdict_rules().thresholds["returns_early"]

@@ -30,6 +30,6 @@ def token_rate(counted: tuple[int, str] | None, light: SpeedOfLight | None, now:
     rate = TokenRate(tokens=tokens, now=tokens / now, source=counted[1])
     if light is not None:
         working = light.now - light.waiting
-        rate.gpu_only = tokens / working if working.value else None
+        rate.gpu_only = tokens / working if working.value > 0 else None
         rate.limit = tokens / light.limit if light.limit.value and light.analysed_share > 0.5 else None
     return rate

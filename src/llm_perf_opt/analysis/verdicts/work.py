@@ -48,6 +48,6 @@ def _compare(work: RegionWork) -> None:
         )
     else:
         work.formula_note = (
-            f"The counters find {ratio:.0%} of the model's work: the rest ran in a data type or on units that were not "
+            f"The counters find {100 * ratio:.0f} % of the model's work: the rest ran in a data type or on units that were not "
             "counted, was skipped (causal attention), or has no sample."
         )

@@ -1,0 +1,84 @@
+"""Where calibrations are kept: one JSON file in the user's cache, one entry a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.regions.quantity import Quantity, UnitError
+
+_SCHEMA = 1
+Entry = dict[str, Any]
+
+
+def default_path() -> Path:
+    """`$XDG_CACHE_HOME/llm-perf-opt/calibration.json`."""
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    folder = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    return folder / "llm-perf-opt" / "calibration.json"
+
+
+def load(path: Path) -> list[Entry]:
+    """All calibrations of a file; `UserError` where it is not one."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        entries = data["calibrations"]
+        for entry in entries:
+            _check(entry)
+    except OSError as error:
+        raise UserError(
+            f"The calibration {path} cannot be read: {error.strerror or error}.", "Make one with: llm-perf calibrate"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is no calibration of llm-perf ({error}).", "Delete it and run: llm-perf calibrate"
+        ) from error
+    return list(entries)
+
+
+def load_default() -> list[Entry]:
+    """The calibrations of this machine; none where none was made."""
+    path = default_path()
+    return load(path) if path.exists() else []
+
+
+def save(entry: Entry, path: Path) -> None:
+    """Add a calibration; an earlier one of the same GPU is replaced."""
+    _check(entry)
+    known = load(path) if path.exists() else []
+    kept = [e for e in known if not _same_gpu(e, entry)]
+    text = json.dumps({"schema": _SCHEMA, "calibrations": [*kept, entry]}, indent=2) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"The calibration cannot be written to {path}: {error.strerror or error}.", "Choose a file with --out."
+        ) from error
+
+
+def _same_gpu(a: Entry, b: Entry) -> bool:
+    if a.get("uuid") and b.get("uuid"):
+        return bool(a["uuid"] == b["uuid"])
+    return bool(a["gpu"] == b["gpu"])
+
+
+def _check(entry: Entry) -> None:
+    """Every amount has a unit of the right kind."""
+    if not isinstance(entry["gpu"], str):
+        raise ValueError("a GPU without a name")
+    amounts = [(kind, value, "FLOP/s") for kind, value in entry["peaks"].items()]
+    if entry.get("bandwidth"):
+        amounts.append(("bandwidth", entry["bandwidth"], "B/s"))
+    for name, value, unit in amounts:
+        try:
+            quantity = Quantity(float(value["value"]), str(value["unit"]))
+        except UnitError as error:
+            raise ValueError(f"{name}: {error}") from error
+        if quantity.unit != unit or quantity.value <= 0:
+            raise ValueError(f"{name} is {quantity.value} {quantity.unit}, and {unit} above 0 is needed")

@@ -1,0 +1,38 @@
+"""Names and text in Markdown: nothing of a recording is ever read as markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from llm_perf_opt.regions.names import visible
+
+
+def code(text: str) -> str:
+    """A code span: nothing inside it is read as Markdown or HTML, also inside a table."""
+    shown = visible(text, 160).replace("|", "\\|")
+    # A span is closed by as many backticks as opened it: one more than stand together inside.
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    # A space next to the fence belongs to the fence; one on its own would be lost.
+    space = " " if shown.startswith(("`", " ")) or shown.endswith(("`", " ")) else ""
+    return f"{fence}{space}{shown}{space}{fence}"
+
+
+def plain(text: str) -> str:
+    """Text outside code spans: characters that mean something to Markdown or HTML lose their meaning."""
+    shown = visible(text, 600).replace("\\", "\\\\")
+    for character in "`*_[]<>|#!":
+        shown = shown.replace(
+            character, f"\\{character}" if character not in "<>" else {"<": "&lt;", ">": "&gt;"}[character]
+        )
+    return shown
+
+
+def row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def table(head: list[str], rows: Iterable[Iterable[str]], numbers: int = 0) -> list[str]:
+    """A table whose last `numbers` columns are right-aligned."""
+    words = len(head) - numbers
+    return [row(head), row(["---"] * words + ["---:"] * numbers), *map(row, rows)]

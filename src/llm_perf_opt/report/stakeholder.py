@@ -1,0 +1,197 @@
+"""`stakeholder_summary.md`: one page for people who decide. Every sentence is made from this run's numbers."""
+
+from __future__ import annotations
+
+from llm_perf_opt.analysis.families import label_of
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
+from llm_perf_opt.regions.quantity import Quantity, shown, total
+from llm_perf_opt.report.md_syntax import code, plain, table
+from llm_perf_opt.report.performance_md import gpu_share, percent, reached, stage_regions, verdict_words
+from llm_perf_opt.report.text import NOT_MEASURED, full_label
+from llm_perf_opt.version import __version__
+
+_KERNELS = 6
+_RECOMMENDATIONS = 5
+_KINDS = 6
+Stage = tuple[NCUProfileRegion, RegionPerformance]
+
+
+def render_stakeholder(report: NCUProfileRegionReport) -> str:
+    found = stage_regions(report)
+    lines = ["# Performance summary", "", _environment(report), ""]
+    if not found:
+        lines += ["No stage could be judged: " + _why(report), ""]
+        return "\n".join(lines)
+    lines += [_headline(report, found), "", "## Stages", "", *_stages(found), ""]
+    lines += ["## What holds them back", "", *_verdicts(found)]
+    lines += _recommendations(report)
+    lines += ["", "## Where the GPU's time goes", "", *_kinds(found), "", *_kernels(found)]
+    lines += _not_known(report, found)
+    return "\n".join(lines) + "\n"
+
+
+def _environment(report: NCUProfileRegionReport) -> str:
+    gpus = sorted({g.name for g in report.hardware if g.name}) or sorted(
+        set(report.environment.get("gpus", {}).values())
+    )
+    facts = report.environment.get("recordings", [])
+    drivers = sorted({str(f["driver"]) for f in facts if f.get("driver")})
+    tools = sorted({" ".join(str(f.get(k, "")) for k in ("tool", "tool_version")).strip() for f in facts} - {""})
+    parts = [", ".join(map(plain, gpus)) or "unknown GPU"]
+    parts += [f"driver {plain(d)}" for d in drivers]
+    parts += [plain(t) for t in tools]
+    parts.append(f"inputs {', '.join(code(str(i.get('path', ''))) for i in report.inputs)}")
+    return f"{' · '.join(parts)} · {report.generated_at[:10]} · llm-perf {__version__}"
+
+
+def _why(report: NCUProfileRegionReport) -> str:
+    reasons = [d for d in report.diagnostics if d.severity != "info"]
+    return plain(f"{reasons[0].message} {reasons[0].fix}") if reasons else "the recording has no regions."
+
+
+def _headline(report: NCUProfileRegionReport, found: list[Stage]) -> str:
+    """How much of the time the stages take could be won back, and where most of it is."""
+    lights = [(region, judged.speed_of_light) for region, judged in found if judged.speed_of_light]
+    if not lights:
+        return "How long the stages take is not known: there is no timeline."
+    now = total([light.now for _, light in lights], "ns")
+    waiting = total([light.waiting for _, light in lights], "ns")
+    above = total([light.above_roof for _, light in lights], "ns")
+    share = "" if not now.value else f" ({shown(waiting / now)})"
+    text = f"The stages take {shown(now)}. For {shown(waiting)}{share} of it the GPU waits."
+    if any(light.analysed_share > 0.5 for _, light in lights):
+        limit = now - waiting - above
+        text += (
+            f" Kernels run {shown(above)} longer than the hardware needs; at the limit of the GPU the same work takes "
+            f"{shown(limit)}, {_times(now, limit)} faster."
+        )
+    best = report.opportunities[0] if report.opportunities else None
+    if best is not None:
+        region = next((r for r, _ in found if r.key == best.region), None)
+        where = f" in {code(full_label(region))}" if region else ""
+        text += f" The largest single gain, up to {shown(best.recoverable)}, is{where}: {plain(best.advice)}."
+    return text
+
+
+def _times(now: Quantity, limit: Quantity) -> str:
+    return f"{(now / limit).of('ratio'):.1f} times" if limit.value > 0 else "many times"
+
+
+def _stages(found: list[Stage]) -> list[str]:
+    head = ["stage", "verdict", "runs", "time", "GPU working", "MFU", "bandwidth", "tokens/s", "at the limit"]
+    rows = []
+    for region, judged in found:
+        time = judged.time.wall or judged.time.busy or judged.time.kernels
+        tokens = judged.tokens
+        rows.append(
+            [
+                code(full_label(region)),
+                plain(judged.verdict.title),
+                NOT_MEASURED if region.instances is None else f"{region.instances:,}",
+                shown(time),
+                shown(gpu_share(judged)),
+                reached(judged, "mfu", "wall"),
+                reached(judged, "mbu", "wall"),
+                shown(tokens.now).removesuffix(" token/s") if tokens else NOT_MEASURED,
+                shown(tokens.limit).removesuffix(" token/s") if tokens else NOT_MEASURED,
+            ]
+        )
+    notes = {u.peak_basis for _, judged in found for u in judged.utilisation}
+    peaks = {
+        k: v
+        for _, judged in found
+        for u in judged.utilisation
+        if u.peak_basis != "calibrated"
+        for k, v in u.peaks.items()
+    }
+    told = ", ".join(f"{k.replace('_', ' ')} {shown(v)}" for k, v in peaks.items())
+    note = (
+        f"MFU and bandwidth: part of {plain(told)} reached over the stage's time."
+        if told
+        else "MFU and bandwidth need counters."
+    )
+    if "calibrated" in notes:
+        note += " *cal.*: part of what this GPU was measured to reach."
+    return [*table(head, rows, numbers=7), "", note]
+
+
+def _verdicts(found: list[Stage]) -> list[str]:
+    lines = []
+    for region, judged in found:
+        lines.append(
+            f"- {code(full_label(region))} is **{plain(verdict_words(judged.verdict))}**. {plain(judged.verdict.text)}"
+        )
+        if judged.gpu_verdict.bound not in (judged.verdict.bound, "unknown"):
+            lines.append(f"  Its kernels are {plain(judged.gpu_verdict.title)}. {plain(judged.gpu_verdict.text)}")
+    return lines
+
+
+def _recommendations(report: NCUProfileRegionReport) -> list[str]:
+    if not report.opportunities:
+        return []
+    lines = ["", "## Recommendations", ""]
+    for number, found in enumerate(report.opportunities[:_RECOMMENDATIONS], 1):
+        part = found.recoverable / found.of
+        lines.append(f"{number}. {plain(found.text)} (at most {shown(part)} of the stage)")
+    return lines
+
+
+def _kinds(found: list[Stage]) -> list[str]:
+    """Share of the GPU's time by kind of work, one column a stage."""
+    names: dict[str, float] = {}
+    for _, judged in found:
+        for family in judged.families:
+            names[family.family] = names.get(family.family, 0.0) + family.time.of("ns")
+    chosen = sorted(names, key=lambda n: -names[n])[:_KINDS]
+    rows = []
+    for name in chosen:
+        cells = [label_of(name)]
+        for _, judged in found:
+            own = next((f for f in judged.families if f.family == name), None)
+            cells.append(NOT_MEASURED if own is None else f"{shown(own.time)} ({percent(own.share)})")
+        rows.append(cells)
+    return table(["kind of work", *(code(full_label(region)) for region, _ in found)], rows, numbers=len(found))
+
+
+def _kernels(found: list[Stage]) -> list[str]:
+    """The longest kernels of all stages."""
+    rows: list[tuple[float, list[str]]] = []
+    for region, judged in found:
+        known = {(s.kernel_name): s for s in reversed(judged.signatures)}
+        for kernel in region.kernels[:_KERNELS]:
+            signature = known.get(kernel.kernel_name)
+            total_ns = (kernel.total_ms or 0.0) * 1e6
+            of_roof = (
+                ""
+                if signature is None or signature.time_at_roof is None
+                else percent((signature.time_at_roof / signature.time).of("ratio") if signature.time.value else None)
+            )
+            rows.append(
+                (
+                    total_ns,
+                    [
+                        code(kernel.short_name or kernel.kernel_name),
+                        code(full_label(region)),
+                        label_of(kernel.family) if kernel.family else NOT_MEASURED,
+                        f"{kernel.calls:,}",
+                        shown(Quantity(total_ns, "ns")) if kernel.total_ms is not None else NOT_MEASURED,
+                        of_roof or NOT_MEASURED,
+                    ],
+                )
+            )
+    rows.sort(key=lambda item: -item[0])
+    head = ["kernel", "stage", "kind", "calls", "time", "of its roof"]
+    return table(head, [cells for _, cells in rows[:_KERNELS]], numbers=3) if rows else []
+
+
+def _not_known(report: NCUProfileRegionReport, found: list[Stage]) -> list[str]:
+    """What was not measured, and the command that would tell."""
+    told: dict[str, None] = {}
+    for region, judged in found:
+        for verdict in (judged.verdict, judged.gpu_verdict):
+            if verdict.bound == "unknown":
+                told[f"- {code(full_label(region))}: {plain(verdict.text)} Run: {code(verdict.next_step)}"] = None
+    for diagnosis in report.diagnostics:
+        if diagnosis.severity in ("warning", "error"):
+            told[f"- {plain(diagnosis.message)} → {plain(diagnosis.fix)}"] = None
+    return ["", "## What is not known", "", *told] if told else []

@@ -1,0 +1,586 @@
+"""Verdicts, by hand: cases whose FLOPs, bytes and times are known exactly, and the recordings of an H200."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from conftest import counters, recording, regions_of, report, timeline
+from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.analysis.verdicts.counters import amounts_of, counter_table, with_totals
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline
+from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
+from llm_perf_opt.regions.quantity import Quantity
+from test_join_rules import result
+from test_join_rules import timeline as made
+
+PEAK, BANDWIDTH = 989.5e12, 4.8e12  # of an H200: bf16, dense; memory
+BF16 = "sm__ops_path_tensor_src_bf16_dst_fp32.sum"
+READ, WRITTEN, L2, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum", "gpu__time_duration.sum"
+INFO = {name: MetricInfo("byte", "sum") for name in (READ, WRITTEN, L2)} | {
+    BF16: MetricInfo("", "sum"),
+    TIME: MetricInfo("ns", "sum"),
+    "sm__warps_active.avg.pct_of_peak_sustained_active": MetricInfo("%", "mean"),
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": MetricInfo("warp", "mean"),
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": MetricInfo("warp", "mean"),
+}
+H200 = {"name": "NVIDIA H200", "sm_count": 132, "clock_hz": 1_980_000_000, "compute_capability": "9.0", "l2_slices": 96}
+GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
+COPY = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::direct_copy_kernel_cuda>(int)"
+
+
+def sample(name: str, stack: list[str], **values: float) -> Action:
+    metrics = {BF16: values.get("flops", 0.0), READ: values.get("read", 0.0), WRITTEN: values.get("written", 0.0)}
+    if "l2" in values:
+        metrics[L2] = values["l2"]
+    metrics[TIME] = values.get("time", 1.0)
+    action = result({"": stack}, name=name)
+    action.metrics = metrics
+    return action
+
+
+def judged(
+    recording: Timeline,
+    *actions: Action,
+    facts: dict[str, Any] | None = H200,
+    info: dict[str, MetricInfo] = INFO,
+    **options: Any,
+) -> NCUProfileRegionReport:
+    if facts is not None:
+        recording.gpu_facts = {0: facts}
+    inputs: list[Any] = [recording]
+    if actions:
+        inputs.append(CounterSet("counters.ncu-rep", "ncu-rep", list(actions), dict(info)))
+    return build_report(inputs, ReportOptions(**options))
+
+
+def performance(found: NCUProfileRegionReport, key: str) -> RegionPerformance:
+    region = regions_of(found.main_scope)[key]
+    assert region.performance is not None
+    return region.performance
+
+
+def used(of: RegionPerformance, metric: str, basis: str, peak: str = "datasheet") -> float:
+    (one,) = [u for u in of.utilisation if (u.metric, u.time_basis, u.peak_basis) == (metric, basis, peak)]
+    return one.value
+
+
+# -- one matrix product, one copy, one launch-bound loop ---------------------------------------------------
+
+
+def one_gemm(**options: Any) -> NCUProfileRegionReport:
+    """2 x 8192³ FLOPs in 1.5 ms, 384 MiB of traffic; the range is 2 ms."""
+    flops, traffic = 2 * 8192**3, 3 * 8192 * 8192 * 2
+    recording = made([("gemm", 0, 2_000_000)], [(GEMM, 100, 1_500_000)])
+    return judged(
+        recording,
+        sample(GEMM, ["gemm"], flops=flops, read=traffic * 2 / 3, written=traffic / 3, time=1_600_000),
+        **options,
+    )
+
+
+def test_one_matrix_product() -> None:
+    of = performance(one_gemm(), "gemm")
+    flops = 2 * 8192**3
+    assert of.work.flops == Quantity(flops, "FLOP")
+    assert of.work.tensor == {"tensor_bf16": Quantity(flops, "FLOP")}
+    # 1.0995e12 FLOP in 1.5 ms are 733 TFLOP/s, 74.1 % of 989.5; over 2 ms 55.6 %.
+    assert used(of, "mfu", "busy") == pytest.approx(flops / 1.5e-3 / PEAK)
+    assert used(of, "mfu", "busy") == pytest.approx(0.7408, abs=1e-4)
+    assert used(of, "mfu", "wall") == pytest.approx(0.5556, abs=1e-4)
+    assert used(of, "mbu", "busy") == pytest.approx(3 * 8192 * 8192 * 2 / 1.5e-3 / BANDWIDTH)
+    assert of.intensity is not None
+    assert of.ridge is not None
+    assert of.intensity.of("FLOP/B") == pytest.approx(8192 / 3)
+    assert of.ridge.of("FLOP/B") == pytest.approx(PEAK / BANDWIDTH)
+    assert (of.gpu_verdict.bound, of.gpu_verdict.confidence) == ("tensor", "high")
+    assert of.verdict.bound == "tensor"
+    assert "75.0 % of the wall time" in of.verdict.text
+    (one,) = of.signatures
+    assert (one.roof, one.bound, one.calls, one.samples) == ("tensor", "tensor", 1, 1)
+    assert one.shares["tensor"] == pytest.approx(0.7408, abs=1e-4)
+    assert one.time_at_roof is not None
+    assert one.recoverable is not None
+    assert one.time_at_roof.of("s") == pytest.approx(flops / PEAK)
+    assert one.recoverable.of("s") == pytest.approx(1.5e-3 - flops / PEAK)
+
+
+def test_speed_of_light_adds_up() -> None:
+    of = performance(one_gemm(), "gemm")
+    light = of.speed_of_light
+    assert light is not None
+    assert light.now == Quantity(2_000_000, "ns")
+    assert light.waiting == Quantity(500_000, "ns")
+    assert light.above_roof.of("s") == pytest.approx(1.5e-3 - 2 * 8192**3 / PEAK)
+    assert light.limit.of("s") == pytest.approx(2 * 8192**3 / PEAK)
+    assert (light.limit + light.above_roof + light.waiting + light.other_work).value == pytest.approx(light.now.value)
+    assert [o.kind for o in of.opportunities] == ["waiting", "kernels"]
+
+
+def test_one_copy() -> None:
+    """1 GiB read and written in 0.5 ms: 4.29 TB/s."""
+    size = 2**30
+    recording = made([("copy", 0, 510_000)], [(COPY, 100, 500_000)])
+    of = performance(
+        judged(recording, sample(COPY, ["copy"], read=size, written=size, l2=2 * size, time=520_000)), "copy"
+    )
+    assert of.work.dram == Quantity(2 * size, "B")
+    assert used(of, "mbu", "busy") == pytest.approx(2 * size / 0.5e-3 / BANDWIDTH)
+    assert used(of, "mbu", "busy") == pytest.approx(0.8948, abs=1e-4)
+    assert not [u for u in of.utilisation if u.metric == "mfu"]
+    assert (of.gpu_verdict.bound, of.verdict.bound) == ("dram", "dram")
+    assert "4.29 TB/s" in of.gpu_verdict.text
+    assert of.families[0].family == "copy"
+
+
+def loop() -> Timeline:
+    """100 kernels of 2 µs, one every 20 µs, in a range of 2 ms."""
+    return made([("loop", 0, 2_000_000)], [("tiny_elementwise_kernel", 20_000 * i + 10, 2_000) for i in range(100)])
+
+
+def test_a_launch_bound_loop() -> None:
+    of = performance(judged(loop()), "loop")
+    assert (of.verdict.bound, of.verdict.title, of.verdict.confidence) == ("launch", "launch-bound", "high")
+    assert of.time.gap_per_launch == Quantity(18_000, "ns")
+    assert of.time.idle == Quantity(1_800_000, "ns")
+    assert "90.0 % of the wall time (1.8 ms of 2 ms)" in of.verdict.text
+    assert {e.fact for e in of.verdict.evidence} == {"idle_share", "gap_per_launch_us"}
+    (waiting,) = of.opportunities
+    assert waiting.recoverable == Quantity(1_800_000, "ns")
+    assert "1.8 ms of 2 ms" in waiting.text
+
+
+def test_without_counters_only_times_are_judged() -> None:
+    found = judged(loop())
+    of = performance(found, "loop")
+    assert of.gpu_verdict.bound == "unknown"
+    assert of.gpu_verdict.text.startswith("Cannot tell, because 100.0 % of the kernel time has no counters")
+    assert of.gpu_verdict.next_step == "llm-perf profile --include loop -- CMD"
+    assert of.utilisation == []
+    assert of.work.flops is None
+    assert "NO_COUNTERS" in {d.code for d in found.diagnostics}
+
+
+def test_a_busy_gpu_without_counters_is_gpu_bound() -> None:
+    of = performance(judged(made([("step", 0, 1_000_000)], [(GEMM, 0, 950_000)])), "step")
+    assert (of.verdict.bound, of.verdict.confidence) == ("gpu", "high")
+    assert "95.0 % of the wall time, mostly on matrix products 100 %" in of.verdict.text
+    assert of.verdict.next_step.startswith("llm-perf profile")
+
+
+def test_long_gaps_are_not_launches() -> None:
+    recording = made([("load", 0, 10_000_000)], [("k", 10, 1_000), ("k", 5_000_000, 1_000)])
+    assert performance(judged(recording), "load").verdict.bound == "host"
+
+
+def test_without_a_timeline_the_region_cannot_be_judged() -> None:
+    action = sample(GEMM, ["gemm"], flops=2 * 8192**3, read=1e8, written=1e8, time=1_500_000)
+    set_of = CounterSet("c.ncu-rep", "ncu-rep", [action], dict(INFO), gpu_facts={0: H200})
+    action.device = 0
+    of = performance(build_report([set_of], ReportOptions()), "gemm")
+    assert of.verdict.bound == "unknown"
+    assert "no timeline" in of.verdict.text
+    assert "nsys profile" in of.verdict.next_step
+    assert of.gpu_verdict.bound == "tensor"
+    assert "times are ncu's" in " ".join(of.gpu_verdict.confidence_reasons)
+    assert used(of, "mfu", "busy") == pytest.approx(2 * 8192**3 / 1.5e-3 / PEAK)
+
+
+def test_a_range_that_returns_early_has_no_wall_verdict() -> None:
+    recording = made([("call", 0, 10_000)], [(GEMM, 10, 1_500_000)])
+    of = performance(
+        judged(recording, sample(GEMM, ["call"], flops=2 * 8192**3, read=1e8, written=1e8, time=1_500_000)), "call"
+    )
+    assert of.verdict.bound == "tensor"
+    assert "returns 1.49 ms before its GPU work is done" in of.verdict.text
+    assert {u.time_basis for u in of.utilisation} == {"busy"}
+
+
+def test_waiting_for_work_of_others_is_told_apart() -> None:
+    recording = made([("launch", 0, 100), ("wait", 200, 2_000_000)], [(GEMM, 10, 1_900_000), ("k", 1_950_000, 100)])
+    of = performance(judged(recording), "wait")
+    assert of.verdict.bound == "other_work"
+    light = of.speed_of_light
+    assert light is not None
+    assert light.other_work.value > 1_800_000
+    assert [o for o in of.opportunities if o.kind == "waiting" and o.recoverable.value > 100_000] == []
+
+
+# -- what bounds kernels -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "bound"),
+    [
+        ({"read": 2.2e9, "written": 0.2e9}, "dram"),  # 0.5 ms of 1 ms at 4.8 TB/s
+        ({"read": 1e7, "written": 1e7, "l2": 7e9}, "l2"),  # 7 TB/s of 12.2
+        ({"read": 1e7, "written": 1e7, "l2": 1e9}, "latency"),
+        ({"flops": 0.6 * PEAK * 1e-3, "read": 1e8, "written": 1e7}, "tensor"),
+    ],
+)
+def test_kernels_are_bound_by_the_roof_they_run_near(values: dict[str, float], bound: str) -> None:
+    name = GEMM if "flops" in values else "some_elementwise_kernel"
+    recording = made([("r", 0, 1_010_000)], [(name, 1, 1_000_000)])
+    of = performance(judged(recording, sample(name, ["r"], time=1_000_000, **values)), "r")
+    assert of.gpu_verdict.bound == bound
+    assert list(of.bound_time) == [bound]
+
+
+def test_no_single_limit_is_balanced() -> None:
+    names = {"a_elementwise": {"read": 2e9, "written": 0.4e9}, GEMM: {"flops": 0.6 * PEAK * 1e-3}, "b_elementwise": {}}
+    kernels = [(name, 1_100_000 * i, 1_000_000) for i, name in enumerate(names)]
+    recording = made([("r", 0, 3_300_000)], kernels)
+    samples = [sample(name, ["r"], time=1_000_000, **values) for name, values in names.items()]
+    of = performance(judged(recording, *samples), "r")
+    assert of.gpu_verdict.bound == "balanced"
+    assert "DRAM 33 %, latency 33 %" in of.gpu_verdict.text.replace("tensor 33 %, ", "")
+
+
+def test_occupancy_and_stalls_are_told_where_collected() -> None:
+    action = sample("some_elementwise_kernel", ["r"], read=1e6, written=1e6, time=1_000_000)
+    action.metrics |= {
+        "sm__warps_active.avg.pct_of_peak_sustained_active": 12.0,
+        "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 6.0,
+        "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 2.0,
+    }
+    recording = made([("r", 0, 1_010_000)], [("some_elementwise_kernel", 1, 1_000_000)])
+    of = performance(judged(recording, action), "r")
+    assert of.gpu_verdict.bound == "latency"
+    assert "occupancy 12 %, warps wait mostly for data from memory (75 % of their waiting)" in of.gpu_verdict.text
+
+
+def test_collectives_and_host_copies_are_communication() -> None:
+    recording = made(
+        [("step", 0, 1_000_000)], [("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 1, 700_000), (GEMM, 800_000, 100_000)]
+    )
+    of = performance(judged(recording), "step")
+    assert of.verdict.bound == "communication"
+    assert "collectives 700 µs" in of.verdict.text
+
+
+def test_a_data_type_that_was_not_counted_is_not_called_idle() -> None:
+    """An fp16 product under the bf16 counter: its FLOPs are missing, not zero."""
+    name = "nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_TNT"
+    recording = made([("r", 0, 1_010_000)], [(name, 1, 1_000_000)])
+    of = performance(judged(recording, sample(name, ["r"], read=1e8, written=1e8, time=1_000_000)), "r")
+    assert of.gpu_verdict.bound == "unknown"
+    assert of.opportunities == []
+    assert any(
+        "100 % of the kernel time" in text and "sm__ops_path_tensor_src_fp16.sum" in text for text in of.work.missing
+    )
+    assert not [u for u in of.utilisation if u.metric == "mfu"]
+
+
+def test_samples_of_other_sizes_do_not_describe_a_launch() -> None:
+    """The same kernel sampled where it took ten times as long: another problem size."""
+    recording = made([("small", 0, 100_000)], [("k_elementwise", 1, 90_000)])
+    of = performance(
+        judged(recording, sample("k_elementwise", ["large"], read=4e9, written=4e8, time=900_000)), "small"
+    )
+    assert of.gpu_verdict.bound == "unknown"
+    assert of.speed_of_light is not None
+    assert of.speed_of_light.analysed_share == 0
+
+
+def test_several_data_types_share_the_tensor_cores() -> None:
+    info = {**INFO, "sm__ops_path_tensor_src_fp8.sum": MetricInfo("", "sum")}
+    action = sample(GEMM, ["r"], flops=0.25 * PEAK * 1e-3, read=1e6, written=1e6, time=1_000_000)
+    action.metrics["sm__ops_path_tensor_src_fp8.sum"] = 0.25 * 1979e12 * 1e-3
+    of = performance(judged(made([("r", 0, 1_010_000)], [(GEMM, 1, 1_000_000)]), action, info=info), "r")
+    assert used(of, "mfu", "busy") == pytest.approx(0.5)
+    (one,) = [u for u in of.utilisation if (u.metric, u.time_basis) == ("mfu", "busy")]
+    assert set(one.peaks) == {"tensor_bf16", "tensor_fp8"}
+
+
+def test_a_counter_in_a_strange_unit_is_not_used() -> None:
+    info = {**INFO, READ: MetricInfo("Gbyte", "sum")}
+    found = judged(loop(), sample("tiny_elementwise_kernel", ["loop"], read=1.0, written=1e3, time=2_000), info=info)
+    assert performance(found, "loop").work.dram is None
+    assert "COUNTER_UNITS" in {d.code for d in found.diagnostics}
+
+
+# -- hardware in the report --------------------------------------------------------------------------------
+
+
+def test_an_unknown_gpu_gets_no_figures_and_a_word() -> None:
+    found = judged(
+        loop(),
+        sample("tiny_elementwise_kernel", ["loop"], read=1e3, written=1e3, time=2_000),
+        facts={"name": "NVIDIA X"},
+    )
+    of = performance(found, "loop")
+    assert of.utilisation == []
+    assert of.verdict.bound == "launch"  # times need no peaks
+    assert of.gpu_verdict.text == "Cannot tell, because the peaks of NVIDIA X are not known."
+    (told,) = [d for d in found.diagnostics if d.code == "HARDWARE_UNKNOWN"]
+    assert "NVIDIA X" in told.message
+    assert "--hardware" in told.fix
+
+
+def test_the_user_s_figures_are_used() -> None:
+    of = performance(one_gemm(hardware={"tensor_bf16": "1000TFLOP/s"}), "gemm")
+    assert used(of, "mfu", "busy") == pytest.approx(2 * 8192**3 / 1.5e-3 / 1000e12)
+
+
+def test_both_denominators_are_shown() -> None:
+    calibration = {
+        "gpu": "NVIDIA H200",
+        "peaks": {"tensor_bf16": {"value": 750e12, "unit": "FLOP/s"}},
+        "bandwidth": {"value": 4.2e12, "unit": "B/s"},
+    }
+    of = performance(one_gemm(calibrations=[calibration]), "gemm")
+    assert used(of, "mfu", "busy") == pytest.approx(0.7408, abs=1e-4)
+    assert used(of, "mfu", "busy", "calibrated") == pytest.approx(2 * 8192**3 / 1.5e-3 / 750e12)
+    assert used(of, "mbu", "wall", "calibrated") == pytest.approx(3 * 8192 * 8192 * 2 / 2e-3 / 4.2e12)
+
+
+# -- FLOPs by formula --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("formula", "instances", "expected"),
+    [
+        ({"flops": 1e12, "repeats": 1}, 1, 1e12),
+        ({"flops": 1e12, "repeats": 1}, 3, 3e12),
+        ({"flops": 1e12, "repeats": 8}, 1, 8e12),  # one region around eight steps
+        ({"flops": 1e12, "repeats": 8}, 8, 8e12),  # one region for each of eight steps
+    ],
+)
+def test_a_formula_counts_for_every_run_of_the_region(
+    formula: dict[str, float], instances: int, expected: float
+) -> None:
+    ranges = [("stage", 1000 * i, 1000 * i + 900) for i in range(instances)]
+    recording = made(ranges, [("k", 1000 * i + 1, 100) for i in range(instances)])
+    assert performance(judged(recording, formula={"stage": formula}), "stage").work.formula == Quantity(
+        expected, "FLOP"
+    )
+
+
+def test_counted_and_formula_are_compared_and_explained() -> None:
+    exact = performance(one_gemm(formula={"gemm": {"flops": 2 * 8192**3}}), "gemm").work
+    assert exact.counted_over_formula == pytest.approx(1)
+    assert "find the work" in exact.formula_note
+    padded = performance(one_gemm(formula={"gemm": {"flops": 8192**3}}), "gemm").work
+    assert padded.counted_over_formula == pytest.approx(2)
+    assert "padded" in padded.formula_note
+    assert (
+        "50 % of the model's work"
+        in performance(one_gemm(formula={"gemm": {"flops": 4 * 8192**3}}), "gemm").work.formula_note
+    )
+
+
+# -- stages, tokens ----------------------------------------------------------------------------------------
+
+
+def test_tokens_come_from_the_instances_of_decode_steps() -> None:
+    steps = [("decode_step", 1_000_000 * i, 1_000_000 * i + 900_000) for i in range(4)]
+    recording = made([("decode", 0, 4_000_000), *steps], [("k", 1_000_000 * i + 10, 300_000) for i in range(4)])
+    tokens = performance(judged(recording), "decode").tokens
+    assert tokens is not None
+    assert tokens.tokens == Quantity(4, "token")
+    assert tokens.now.of("token/s") == pytest.approx(1000)
+    assert tokens.gpu_only is not None
+    assert tokens.gpu_only.of("token/s") == pytest.approx(4 / 1.2e-3)
+    assert tokens.limit is None  # without counters the limit is not known
+    assert performance(judged(made([("prefill", 0, 100)], [("k", 1, 10)])), "prefill").tokens is None
+
+
+@pytest.mark.parametrize(
+    ("name", "is_step"),
+    [("decode_step", True), ("decode_step_12", True), ("decode step", True), ("decode/step", False), ("generate_token", True),
+     ("decode", False), ("step", False), ("decoder_layer", False), ("prefill", False)],
+)  # fmt: skip
+def test_names_of_decode_steps(name: str, is_step: bool) -> None:
+    assert bool(re.search(verdict_rules().token_step, name)) == is_step
+
+
+def test_stages_are_outermost_and_have_gpu_work() -> None:
+    ranges = [("prefill", 0, 100), ("layer0", 10, 90), ("idle", 200, 300), ("decode", 400, 500)]
+    recording = made(ranges, [("k", 20, 5), ("k", 410, 5)])
+    assert judged(recording).stages == ["prefill", "decode"]
+
+
+def test_a_wrapper_is_no_stage() -> None:
+    ranges = [("generate", 0, 1000), ("prefill", 10, 400), ("decode", 500, 900)]
+    recording = made(ranges, [("k", 20, 5), ("k", 510, 5)])
+    assert judged(recording).stages == ["generate/prefill", "generate/decode"]
+
+
+# -- the recordings of an H200 -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo() -> NCUProfileRegionReport:
+    return report(
+        "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite", "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config"
+    )
+
+
+def test_decode_is_launch_bound(demo: NCUProfileRegionReport) -> None:
+    of = performance(demo, "LLM@decode")
+    assert (of.verdict.bound, of.verdict.confidence) == ("launch", "high")
+    region = regions_of(demo.main_scope)["LLM@decode"]
+    assert region.gpu_idle_ns is not None
+    assert region.wall_ns is not None
+    assert region.gpu_idle_ns / region.wall_ns > 0.9
+    assert of.gpu_verdict.bound == "latency"  # kernels of 3 µs
+    assert demo.opportunities[0].region == "LLM@decode"
+    assert demo.opportunities[0].kind == "waiting"
+
+
+def test_prefill_is_matrix_products_and_elementwise_kernels(demo: NCUProfileRegionReport) -> None:
+    of = performance(demo, "LLM@prefill")
+    assert [f.family for f in of.families[:3]] == ["gemm", "elementwise", "copy"]
+    assert of.gpu_verdict.bound == "balanced"
+    gemm = of.families[0]
+    assert gemm.time_at_roof is not None
+    assert 0.65 < (gemm.time_at_roof / gemm.time).of("ratio") < 0.85
+    best = of.signatures[0]
+    assert (best.family, best.bound) == ("gemm", "tensor")
+    assert any(o.kind == "fusion" and "elementwise" in o.family and "copy" in o.family for o in of.opportunities)
+
+
+def test_mfu_of_prefill_by_hand(demo: NCUProfileRegionReport) -> None:
+    """From range replay (the truth) and from the model's shapes."""
+    (truth,) = [a for a in counters("decoder-8layers-warm-app-range").actions if a.push_pop == {"LLM": ["prefill"]}]
+    region = regions_of(demo.main_scope)["LLM@prefill"]
+    assert region.gpu_busy_ns is not None
+    assert region.wall_ns is not None
+    of = performance(demo, "LLM@prefill")
+    flops = truth.metrics[BF16]
+    assert used(of, "mfu", "busy") == pytest.approx(flops / (region.gpu_busy_ns * 1e-9) / PEAK, rel=0.002)
+    assert used(of, "mfu", "wall") == pytest.approx(flops / (region.wall_ns * 1e-9) / PEAK, rel=0.002)
+    traffic = truth.metrics[READ] + truth.metrics[WRITTEN]
+    assert used(of, "mbu", "busy") == pytest.approx(traffic / (region.gpu_busy_ns * 1e-9) / BANDWIDTH, rel=0.03)
+    # Projections of 8 layers for 2048 tokens, the last token's logits in a tile of 8 rows, causal attention.
+    hidden, inner, heads, kv, tokens, layers, words = 2048, 6144, 2048, 1024, 2048, 8, 151936
+    matrices = hidden * (heads + 2 * kv) + heads * hidden + 3 * hidden * inner
+    projections = 2 * tokens * layers * matrices
+    logits = 2 * 8 * hidden * words
+    attention = 2 * 2 * tokens * tokens * heads * layers
+    assert projections + logits + attention / 2 < flops < projections + logits + 0.6 * attention
+    assert of.work.flops is not None
+    assert of.work.flops.value == pytest.approx(flops, rel=0.001)
+
+
+def test_speed_of_light_of_the_recording_adds_up(demo: NCUProfileRegionReport) -> None:
+    for region in regions_of(demo.main_scope).values():
+        of = region.performance
+        assert of is not None
+        light = of.speed_of_light
+        assert light is not None
+        parts = light.limit + light.above_roof + light.waiting + light.other_work
+        assert parts.value == pytest.approx(light.now.value, rel=1e-9), region.key
+        assert light.limit.value > 0
+        assert sum(t.value for t in of.bound_time.values()) == pytest.approx(region.inclusive.gpu_time_ns)
+        known = [f.recoverable.value for f in of.families if f.recoverable is not None]
+        assert sum(known) == pytest.approx(light.above_roof.value, rel=0.02), region.key
+        assert sum(o.recoverable.value for o in of.opportunities) <= light.now.value * 1.001
+
+
+def test_opportunities_are_ranked_by_recoverable_time(demo: NCUProfileRegionReport) -> None:
+    values = [o.recoverable.of("ns") for o in demo.opportunities]
+    assert values == sorted(values, reverse=True)
+    assert all(0 < o.recoverable.value <= o.time.value <= o.of.value for o in demo.opportunities)
+
+
+def test_no_share_of_a_roof_is_above_one(demo: NCUProfileRegionReport) -> None:
+    for region in regions_of(demo.main_scope).values():
+        assert region.performance is not None
+        for record in region.performance.signatures:
+            assert all(0 <= share <= 1 for share in record.shares.values()), record.short_name
+
+
+def test_counters_alone_judge_kernels() -> None:
+    found = report("ncu-2025.3.1-h200-decoder-2layers-basic")
+    of = performance(found, "LLM@prefill")
+    assert of.verdict.bound == "unknown"
+    assert of.gpu_verdict.bound in ("balanced", "latency", "tensor")
+    assert of.ncu_rules  # this report has ncu's own rules
+    assert of.ncu_rules[0].weighted_speedup_percent is not None
+    shares = [r.share_of_gpu_time for r in of.ncu_rules if r.share_of_gpu_time is not None]
+    assert all(0 < share <= 1 for share in shares)
+
+
+def test_range_results_alone_say_what_is_missing() -> None:
+    of = performance(report("ncu-2025.3.1-h200-decoder-8layers-warm-app-range"), "LLM@prefill")
+    assert of.work.flops is not None
+    assert of.verdict.bound == of.gpu_verdict.bound == "unknown"
+    assert "measured as a whole" in of.gpu_verdict.text
+
+
+def test_two_ranks_on_one_gpu_are_judged_as_one() -> None:
+    found = report("nsys-2025.3.1-h200-ranks.sqlite")
+    assert [g.model for g in found.hardware] == ["H200 SXM"]
+    for scope in found.scopes:
+        assert all(r.performance is not None for r in scope.regions if r.depth == 0)
+
+
+def test_a_timeline_alone_reads_the_copies_between_host_and_gpu() -> None:
+    source = timeline("train")
+    names = [source.strings[n] for n in source.copies.name.tolist()]
+    duration = (source.copies.end - source.copies.start).tolist()
+    crossing = sum(d for name, d in zip(names, duration, strict=True) if "Host" in name)
+    assert crossing > 0
+    found = report(recording("nsys-*-train.sqlite"))
+    scope = found.main_scope
+    assert scope is not None
+    inside = sum(r.inclusive.memory.host_time_ns for r in scope.regions if r.depth == 0 and r.range_kind == "push_pop")
+    assert inside <= crossing
+
+
+# -- the tables --------------------------------------------------------------------------------------------
+
+
+def test_every_counter_of_the_table_exists_on_a_chip(tmp_path: Any) -> None:
+    """Names as `ncu --query-metrics` lists them; SASS counters are listed like the others."""
+    import tarfile
+
+    with tarfile.open(recording("metrics-by-chip")) as archive:
+        known = {
+            line.strip()
+            for member in archive.getmembers()
+            if member.isfile()
+            for line in archive.extractfile(member).read().decode().splitlines()  # type: ignore[union-attr]
+        }
+    missing = {name for name in counter_table().names() if name.partition(".")[0] not in known}
+    assert missing == set()
+
+
+def test_rates_of_sections_become_totals() -> None:
+    info = {
+        "dram__bytes.sum.per_second": MetricInfo("byte/s", "mean"),
+        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed": MetricInfo("inst/cycle", "mean"),
+        "smsp__cycles_elapsed.avg": MetricInfo("cycle", "mean"),
+        TIME: MetricInfo("ns", "sum"),
+    }
+    action = Action("kernel", "k", metrics={
+        "dram__bytes.sum.per_second": 1e12,
+        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed": 50.0,
+        "smsp__cycles_elapsed.avg": 1000.0,
+        TIME: 2_000.0,
+    })  # fmt: skip
+    (found,) = with_totals([CounterSet("c", "ncu-rep", [action], info)])
+    amounts = amounts_of(found.actions[0].metrics)
+    assert amounts.bytes["dram"] == pytest.approx(1e12 * 2e-6)
+    assert amounts.flops["cuda_fp32"] == pytest.approx(2 * 50 * 1000)
+    assert "dram__bytes.sum" not in action.metrics  # the recording itself is left as it is
+
+
+def test_texts_of_rules_can_be_filled() -> None:
+    """Every name in braces is one that facts make."""
+    of = performance(
+        judged(loop(), sample("tiny_elementwise_kernel", ["loop"], read=1e3, written=1e3, time=2_000)), "loop"
+    )
+    assert of.verdict.text
+    texts = [t for rule in verdict_rules().rules for t in (rule.text, *(a.text for a in rule.advice))]
+    names = {name for text in texts for name in re.findall(r"\{(\w+)\}", text)}
+    made_words = {
+        "communication_share", "collective_time", "host_copy_time", "idle_share", "idle", "wall", "gap_per_launch", "launches",
+        "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
+        "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts",
+    }  # fmt: skip
+    assert names <= made_words
