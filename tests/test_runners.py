@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 import llm_perf_opt
 from fake_tools import tools as tools
@@ -148,15 +149,25 @@ def test_every_option_of_the_tools_has_a_key_with_the_same_default() -> None:
             assert KEYS[f"pipeline.nsys.{name}"].default == (list(default) if isinstance(default, tuple) else default)
 
 
-def test_nothing_of_the_configuration_is_lost_on_the_way_to_the_workload(tools: Path) -> None:
-    code = "import pathlib,sys;pathlib.Path('seen').write_text(pathlib.Path(sys.argv[3]).read_text())"
-    Path("fake_stage.py").write_text(code, encoding="utf-8")
-    run = Path("run")
+def test_nothing_of_the_configuration_is_lost_on_the_way_to_the_workload(tmp_path: Path) -> None:
+    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.runners.app import checked
+    from llm_perf_opt.runners.stage1_settings import stage1_settings
+
     config = defaults()
     config["model"]["config"] = {"num_hidden_layers": 7}
-    argv = profile_request(config, run).command
-    assert argv[1:3] == ["-m", "llm_perf_opt.runners.llm_profile_runner"]
-    assert argv[-1] == str((run / "config.yaml").resolve())
+    config["infer"]["max_new_tokens"] = 5
+    config["device"] = "cpu"
+    command = profile_request(config, tmp_path / "run").command
+    assert command[1:3] == ["-m", "llm_perf_opt.runners.llm_profile_runner"]
+    file = Path(command[command.index("--resolved") + 1])
+    RunDirectory.create(file.parent, command, config)
+    # exactly what the workload does with it
+    settings = stage1_settings(checked(OmegaConf.load(file)), folder=tmp_path, profiled="--profiled" in command)
+    assert dict(settings.model.config) == {"num_hidden_layers": 7}
+    assert settings.infer.max_new_tokens == 5
+    assert settings.model.device == "cpu"
+    assert not settings.torch_profiler.enable
 
 
 def test_short_and_long_spellings_are_one_key() -> None:

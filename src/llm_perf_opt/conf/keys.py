@@ -37,7 +37,12 @@ class Key:
     def allowed(self) -> str:
         """What may stand behind the equals sign, for people."""
         words = ", ".join(self.values) if self.values else _WORDS[self.kind]
-        return words if self.default is not None or self.values else f"{words}; null leaves it open"
+        return f"{words}; null leaves it open" if self.nullable else words
+
+    @property
+    def nullable(self) -> bool:
+        """May it be left open?"""
+        return self.default is None or "null" in self.help
 
 
 def _section(prefix: str, rows: Iterable[tuple[Any, ...]]) -> list[Key]:
@@ -141,7 +146,7 @@ _WORKLOAD = _section(
         ("model.compile", None, "text", "A mode of torch.compile for decode steps, as in default or reduce-overhead."),
         ("model.cuda_graphs", False, "switch", "Decode steps replay one captured CUDA graph."),
         ("model.seed", 0, "number", "Of random weights and made-up prompts."),
-        ("infer.max_new_tokens", 64, "number", "Tokens to generate."),
+        ("infer.max_new_tokens", 16, "number", "Tokens to generate."),
         ("infer.batch_size", 1, "number", "Prompts at once."),
         ("infer.prompt_tokens", None, "number", "Make every prompt exactly this long."),
         ("infer.ignore_eos", None, "switch", "Go on behind the end of text; left open: only with random weights."),
@@ -149,7 +154,7 @@ _WORKLOAD = _section(
         ("dataset.subset_filelist", None, "text", "A text file with a path a line, or a glob below dataset.root."),
         ("dataset.prompts", [], "list", "Prompts, or one .txt file with a prompt a line."),
         ("dataset.sampling.num_epochs", 1, "number", "How often the dataset is run through."),
-        ("dataset.sampling.num_samples_per_epoch", None, "number", "Inputs of each epoch; left open: all."),
+        ("dataset.sampling.num_samples_per_epoch", 1, "number", "Inputs of each epoch; null: all."),
         ("dataset.sampling.randomize", False, "switch", "Shuffle."),
         ("dataset.sampling.seed", 0, "number", "Of the shuffle."),
         ("run.mode", "deep", "text", "light: stage timings and the timeline only. deep: counters, torch's profiler and static analysis too.", ("light", "deep")),

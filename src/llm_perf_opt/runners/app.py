@@ -120,7 +120,7 @@ def checked(config: DictConfig) -> dict[str, Any]:
     assert isinstance(plain, dict)
     for name, value in flattened({str(k): v for k, v in plain.items()}):
         key = KEYS.get(name)
-        if key is not None and not _fits(key.kind, value) and not (value is None and key.default is None):
+        if key is not None and not _fits(key.kind, value) and not (value is None and key.nullable):
             raise UserError(f"{name}={value!r} does not fit.", f"Allowed: {key.allowed}.")
         if key is not None and key.values and value not in key.values:
             raise UserError(f"{name}={value!r} is not known.", f"Allowed: {key.allowed}.")

@@ -1,4 +1,4 @@
-"""From a checked configuration to the settings of stage 1, and the static analysis it is given."""
+"""From a checked configuration to the settings of stage 1."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from llm_perf_opt.profiling.vendor.options import expressions
 from llm_perf_opt.stage1.settings import DirectInferenceOptions, Stage1Settings, TorchProfilerOptions
+from llm_perf_opt.static_analysis.report import analyse_session
 from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, SamplingOptions
-from llm_perf_opt.workloads.session import Session
 
 
 def stage1_settings(config: Mapping[str, Any], *, folder: Path, profiled: bool = False) -> Stage1Settings:
@@ -42,17 +40,3 @@ def stage1_settings(config: Mapping[str, Any], *, folder: Path, profiled: bool =
         static_analysis=pipeline["static_analysis"]["enable"] and everything,
         analyse=analyse_session,
     )
-
-
-def analyse_session(session: Session[Any], folder: Path) -> Mapping[str, Any]:
-    """Count the stages of a session on the meta device, write both files, and answer with the totals."""
-    from llm_perf_opt.static_analysis.report import analyse, write_static_compute
-    from llm_perf_opt.static_analysis.stage import StaticStage
-
-    stages = [StaticStage(stage.name, stage.run, stage.repeats) for stage in session.static_stages()]
-    result = analyse(stages, session.hf_config, dtype=session.options.dtype)
-    files = write_static_compute(result, folder)
-    return {
-        "files": [file.name for file in files],
-        "stages": {stage.name: attrs.asdict(stage.total) for stage in result.stages},
-    }

@@ -11,6 +11,7 @@ import torch
 from attrs import define
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.static_analysis.stage import StaticStage
 from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures, find_device, import_transformers
 from llm_perf_opt.workloads.fixed_decode import FixedDecoder, captured
@@ -27,7 +28,7 @@ from llm_perf_opt.workloads.hf_models import (
     size_of,
 )
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
-from llm_perf_opt.workloads.session import Output, Session, StaticStage, Watch
+from llm_perf_opt.workloads.session import Output, Session, Watch
 from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer, Tokenizer, fitted, made_up
 
 PREFILL, DECODE = "prefill", "decode"

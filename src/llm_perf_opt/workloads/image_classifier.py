@@ -11,12 +11,13 @@ from attrs import define
 
 from llm_perf_opt.dnn_models.shallow_resnet import ShallowResNet
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.static_analysis.stage import StaticStage
 from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures, find_device
 from llm_perf_opt.workloads.hf_models import size_of
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions, nearest
 from llm_perf_opt.workloads.pages import draw_page, open_page, whole_page
-from llm_perf_opt.workloads.session import Output, Session, StaticStage, Watch
+from llm_perf_opt.workloads.session import Output, Session, Watch
 
 FORWARD = "forward"
 _SHAPE = {"width": 32, "classes": 10, "image_size": 224}

@@ -21,13 +21,14 @@ import torch
 from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.static_analysis.stage import StaticStage
 from llm_perf_opt.workloads.causal_lm import DECODE, PREFILL
 from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures, find_device, import_transformers
 from llm_perf_opt.workloads.hf_models import build, read_config, size_of
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
 from llm_perf_opt.workloads.pages import draw_page
-from llm_perf_opt.workloads.session import Output, Session, StaticStage, Watch
+from llm_perf_opt.workloads.session import Output, Session, Watch
 
 # Names of parts in the published code, and the ranges they become.
 _PARTS = {"sam_model": "vision", "vision_model": "vision", "projector": "projector"}

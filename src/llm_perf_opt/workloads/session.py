@@ -7,12 +7,13 @@ watch. Whoever measures decides what the watch does with a stage: mark it, time 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
-from attrs import Factory, define
+from attrs import define
 
+from llm_perf_opt.static_analysis.stage import StaticStage
 from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
 
@@ -39,20 +40,6 @@ class Output:
     texts: list[str]
     # How much work each stage had, as in {"prefill": {"tokens": 2048}, "decode": {"steps": 15}}.
     facts: dict[str, dict[str, int]]
-
-
-@define(frozen=True)
-class StaticStage:
-    """A stage on torch's meta device: shapes without memory, for counting operations."""
-
-    name: str
-    run: Callable[[], None]  # the stage's forward once; can be called again and again
-    repeats: int = 1  # how often the stage's forward runs for one batch
-    # What the shapes are: `batch`, `tokens` (new ones of each sequence), `context` (tokens attended to, the new
-    # ones among them), and what else a reader should see.
-    shape: dict[str, int] = Factory(dict)
-    # The same in the form that closed formulas take; None leaves it to the shape.
-    work: Any = None
 
 
 class Session(ABC, Generic[P]):

@@ -15,6 +15,7 @@ import torch
 from attrs import define
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.static_analysis.stage import StaticStage
 from llm_perf_opt.workloads.causal_lm import (
     DECODE,
     PREFILL,
@@ -30,7 +31,7 @@ from llm_perf_opt.workloads.greedy import GreedyDecoder, Prompt, padded
 from llm_perf_opt.workloads.hf_models import build, build_on_meta, merged, preset, read_config, refuse_length
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
 from llm_perf_opt.workloads.pages import A4_AT_110_DPI, draw_page, open_page, page_tiles, tile_grid, whole_page
-from llm_perf_opt.workloads.session import Output, Session, StaticStage, Watch
+from llm_perf_opt.workloads.session import Output, Session, Watch
 from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer, Tokenizer, fitted
 
 VISION, PROJECTOR = "vision", "projector"
