@@ -351,8 +351,8 @@ def test_python_frames_are_no_operators(tmp_path: Path) -> None:
     run = quick(tmp_path, torch_profiler=TorchProfilerOptions(with_stack=True, record_shapes=True, warmup_rounds=0))
     profile = metrics(run)["torch_profiler"]
     assert not [row["name"] for row in profile["operators"] if "(" in row["name"]]
-    assert profile["accounted_ms"] == pytest.approx(profile["span_ms"], rel=0.02)
-    assert 0 < profile["python_ms"] < profile["span_ms"]
+    assert {"aten::mm", "aten::linear"} <= {row["name"] for row in profile["operators"]}
+    assert profile["python_ms"] > 0
 
 
 def test_times_that_do_not_add_up_are_said() -> None:

@@ -160,7 +160,7 @@ def tabulate(events: Iterable[Any], outermost: str) -> Profile:
     if profile.span_ms and abs(profile.accounted_ms / profile.span_ms - 1) > 0.02:
         profile.notes.append(
             f"Own times add up to {profile.accounted_ms:.2f} ms, and {profile.span_ms:.2f} ms passed: "
-            "the profiler lost events."
+            "the profiler lost events, or recorded some that overlap (Python frames do, with_stack=true)."
         )
     return profile
 
