@@ -2,7 +2,8 @@
 
 Prefill lasts from the first call of the model until the second begins, so it holds the choice of the first
 token; a decode step lasts until the next call begins. What a loop written by hand would mark as forward plus
-argmax is therefore in the same range here.
+argmax is therefore in the same range here. The smaller model of assisted decoding, which is asked to generate
+while another one does, gets one range, `draft`, whenever it is asked.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ class Generation:
         self._stages = stages
         self._open: list[tuple[str, int]] = []
         self._before = (state.generation, state.inside)
+        self._drafts = state.generation is not None and state.generation.model is not model
 
     def begin(self) -> None:
-        self._begin("generate")
+        self._begin("draft" if self._drafts else "generate")
         # Inside, the model is outermost again, even where generate() is called by a module.
         state.generation, state.inside = self, False
 
     def before_call(self) -> None:
         """The model itself is about to be called."""
+        if self._drafts:
+            return
         if self.prefilling:
             if len(self._open) == 1:
                 self._begin("prefill")
