@@ -24,13 +24,13 @@ class Generation:
         self.prefilling = True  # the first token has not been asked for yet
         self._stages = stages
         self._open: list[tuple[str, int]] = []
-        self._before = (state.generation, state.inside)
+        self._before = (state.generation, state.model)
         self._drafts = state.generation is not None and state.generation.model is not model
 
     def begin(self) -> None:
         self._begin("draft" if self._drafts else "generate")
         # Inside, the model is outermost again, even where generate() is called by a module.
-        state.generation, state.inside = self, False
+        state.generation, state.model = self, None
 
     def before_call(self) -> None:
         """The model itself is about to be called."""
@@ -49,7 +49,7 @@ class Generation:
     def end(self) -> None:
         while self._open:
             self._end()
-        state.generation, state.inside = self._before
+        state.generation, state.model = self._before
 
     def _begin(self, name: str) -> None:
         self._open.append((name, self._stages.open(name)))
@@ -99,12 +99,3 @@ def _in_pieces(prefill: Callable[..., Any], complete: bool) -> Callable[..., Any
                 generation.prefilling = False
 
     return marked
-
-
-def before_call_of(module: Any) -> bool:
-    """Tell the generation that runs, if any, of a call of `module`; whether the call is part of it."""
-    generation = state.generation
-    if generation is None or generation.model is not module:
-        return False
-    generation.before_call()
-    return True

@@ -5,6 +5,7 @@ loader call back when the module has been executed. It leaves when it has nothin
 """
 
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # imports cost time, and programs without torch come through here too
@@ -18,19 +19,20 @@ class Watch:
 
     def __init__(self, actions: "dict[str, Callable[[ModuleType], None]]") -> None:
         self._actions = actions
-        self._asking: set[str] = set()
+        self._asking: set[tuple[str, int]] = set()
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         # Other tools that work in the same way ask all finders again: let that question pass.
-        if name not in self._actions or name in self._asking:
+        question = (name, get_ident())
+        if name not in self._actions or question in self._asking:
             return None
-        self._asking.add(name)
+        self._asking.add(question)
         try:
             spec = self._ask_others(name, path, target)
         finally:
-            self._asking.discard(name)
+            self._asking.discard(question)
         if spec is not None and spec.loader is not None:
             self._call_back(name, spec.loader)
         return spec
