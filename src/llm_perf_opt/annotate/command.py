@@ -33,24 +33,22 @@ def problems(command: Sequence[str]) -> list[str]:
     if not words:
         return []
     found = [_about_assignment(word) for word in command[: len(command) - len(words)] if word.startswith("PYTHONPATH=")]
-    name = Path(words[0]).name
+    argv = _interpreted(words)
+    name = Path(argv[0]).name
     if name == "sudo":
-        return [
-            *found,
-            "sudo starts programs without PYTHONPATH, so they are not annotated. Run llm-perf itself with sudo.",
+        found.append("sudo starts programs without PYTHONPATH: they are not annotated. Run llm-perf itself with sudo.")
+    elif _PYTHON.fullmatch(name):
+        found += [
+            f"{argv[0]} -{option} {_HINDERS[option]}, so it cannot be annotated. Leave -{option} out."
+            for option in _options(argv[1:])
+            if option in _HINDERS
         ]
-    argv = _interpreter(words)
-    if argv is None:
-        if name not in _LAUNCHERS:
-            found.append(
-                f"{words[0]} is not a Python program: --annotate finds no models in it, except in Python programs that it starts."
-            )
-        return found
-    return found + [
-        f"{argv[0]} -{option} {_HINDERS[option]}, so it cannot be annotated. Leave -{option} out."
-        for option in _options(argv[1:])
-        if option in _HINDERS
-    ]
+    elif name not in _LAUNCHERS:
+        found.append(
+            f"{words[0]} is not a Python program: --annotate finds no models in it, "
+            "except in Python programs that it starts."
+        )
+    return found
 
 
 def _without_prefix(words: list[str]) -> list[str]:
@@ -68,17 +66,15 @@ def _about_assignment(word: str) -> str:
     return f"env {word} takes the annotation off PYTHONPATH. Set PYTHONPATH for llm-perf instead, as in: {word} llm-perf profile …"
 
 
-def _interpreter(words: list[str]) -> list[str] | None:
-    """The words of a Python command line, from the script's first line where it has one; None: not Python."""
+def _interpreted(words: list[str]) -> list[str]:
+    """The command line that the system makes of `words`: a script's interpreter, from its first line, comes first."""
     argv = words
     for _ in range(_MOST_LINKS):
-        if _PYTHON.fullmatch(Path(argv[0]).name):
-            return argv
-        first = _first_line(argv[0])
+        first = None if _PYTHON.fullmatch(Path(argv[0]).name) else _first_line(argv[0])
         if first is None:
-            return None
+            break
         argv = [*first, *argv]
-    return None
+    return argv
 
 
 def _first_line(program: str) -> list[str] | None:

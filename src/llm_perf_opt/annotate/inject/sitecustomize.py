@@ -6,8 +6,6 @@ way to the `sitecustomize` that Python would have found without it. What goes wr
 program: it is told once on standard error.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -15,11 +15,13 @@ import functools
 import weakref
 from typing import Any, Callable
 
-import torch
-from torch.compiler import is_dynamo_compiling  # a constant for torch.compile, which leaves out what follows
+from torch._C import _get_tracing_state
+from torch.compiler import (
+    is_compiling,
+    is_dynamo_compiling,  # a constant for torch.compile, which leaves out what follows
+)
 
 from . import tell
-from .generation import before_call_of
 from .model import Model
 from .ranges import Pop, Push
 from .stages import Stages
@@ -49,18 +51,19 @@ class Calls:
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def __get__(self, module: Any, owner: Any = None) -> Call | None:
-        if is_dynamo_compiling() or module is None:
+        if is_dynamo_compiling():
             return None
-        table = self._inner if state.inside else self._outer
+        table = self._outer if state.model is None else self._inner
         try:
             return table[id(module)]
         except KeyError:
             return self._unknown(module)
 
     def _unknown(self, module: Any) -> Call | None:
-        if state.inside:
-            if state.model is not None:
-                state.model.stale = True
+        if module is None:  # asked of the class
+            return None
+        if state.model is not None:
+            state.model.stale = True
             return None
         # DataParallel makes new ones for every call and runs them in threads of its own.
         if module.__dict__.get("_is_replica"):
@@ -138,40 +141,44 @@ class Calls:
         return call
 
     def _outermost(self, module: Any) -> Call:
-        alive = weakref.ref(module)
+        alive, model, run_outermost = weakref.ref(module), self._models[id(module)], self._run_outermost
 
         def call(*args: Any, **kwargs: Any) -> Any:
             module: Any = alive()
-            return self._run_outermost(module, module._call_impl, args, kwargs)
+            return run_outermost(module, model, module._call_impl, args, kwargs)
 
         return call
 
-    def _run_outermost(self, module: Any, run: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        model = self._models.get(id(module))
+    def _run_outermost(
+        self, module: Any, model: Model, run: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         # While a graph is traced nothing runs, and looking at sizes would become part of the graph.
-        if model is None or torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
+        if _get_tracing_state() is not None or is_compiling():
             return run(*args, **kwargs)
         stage = name = None
         try:
             if model.stale and model.looked_through < _MOST_LOOKS:
                 self._look_through(module)
             name = self._named.get(id(module))
-            if not before_call_of(module):
-                # An encoder that generate() calls first is given tokens as well.
-                stage = model.stage(module, args, kwargs) if state.generation is None else "forward"
-                if state.graph is not None:
-                    state.graph.stage = stage
+            generation = state.generation
+            if generation is None:
+                stage = model.stage(module, args, kwargs)
+            elif generation.model is module:
+                generation.before_call()
+            else:
+                stage = "forward"  # an encoder, say, which may be given tokens as well
+            if state.graph is not None:
+                state.graph.stage = stage
         except Exception as error:
             tell.failed(f"naming a call of {type(module).__name__}", error)
-        model_before = state.model
         number = 0 if stage is None else self._stages.open(stage)
         if name is not None:
             self._push(name)
-        state.inside, state.model = True, model
+        state.model = model
         try:
             return run(*args, **kwargs)
         finally:
-            state.inside, state.model = False, model_before
+            state.model = None
             if name is not None:
                 self._pop()
             if stage is not None:
@@ -185,10 +192,12 @@ class Calls:
             if is_dynamo_compiling():
                 return compiled(*args, **kwargs)
             module = alive()
-            if not state.inside:
+            if state.model is None:
                 if id(module) not in self._alive:
                     self._learn_quietly(module)
-                return self._run_outermost(module, compiled, args, kwargs)
+                model = self._models.get(id(module))
+                if model is not None:
+                    return self._run_outermost(module, model, compiled, args, kwargs)
             name = self._named.get(id(module))
             if name is None:
                 return compiled(*args, **kwargs)

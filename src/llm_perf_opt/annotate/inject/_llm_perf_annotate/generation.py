@@ -2,7 +2,8 @@
 
 Prefill lasts from the first call of the model until the second begins, so it holds the choice of the first
 token; a decode step lasts until the next call begins. What a loop written by hand would mark as forward plus
-argmax is therefore in the same range here.
+argmax is therefore in the same range here. The smaller model of assisted decoding, which is asked to generate
+while another one does, gets one range, `draft`, whenever it is asked.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ class Generation:
         self.prefilling = True  # the first token has not been asked for yet
         self._stages = stages
         self._open: list[tuple[str, int]] = []
-        self._before = (state.generation, state.inside)
+        self._before = (state.generation, state.model)
+        self._drafts = state.generation is not None and state.generation.model is not model
 
     def begin(self) -> None:
-        self._begin("generate")
+        self._begin("draft" if self._drafts else "generate")
         # Inside, the model is outermost again, even where generate() is called by a module.
-        state.generation, state.inside = self, False
+        state.generation, state.model = self, None
 
     def before_call(self) -> None:
         """The model itself is about to be called."""
+        if self._drafts:
+            return
         if self.prefilling:
             if len(self._open) == 1:
                 self._begin("prefill")
@@ -45,7 +49,7 @@ class Generation:
     def end(self) -> None:
         while self._open:
             self._end()
-        state.generation, state.inside = self._before
+        state.generation, state.model = self._before
 
     def _begin(self, name: str) -> None:
         self._open.append((name, self._stages.open(name)))
@@ -95,12 +99,3 @@ def _in_pieces(prefill: Callable[..., Any], complete: bool) -> Callable[..., Any
                 generation.prefilling = False
 
     return marked
-
-
-def before_call_of(module: Any) -> bool:
-    """Tell the generation that runs, if any, of a call of `module`; whether the call is part of it."""
-    generation = state.generation
-    if generation is None or generation.model is not module:
-        return False
-    generation.before_call()
-    return True

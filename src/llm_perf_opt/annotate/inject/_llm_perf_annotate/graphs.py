@@ -52,7 +52,7 @@ def _replaying(replay: Callable[..., Any], stages: Stages) -> Callable[..., Any]
     @functools.wraps(replay)
     def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
         stage = getattr(self, _STAGE, None)
-        if stage is None or state.inside or state.generation is not None:
+        if stage is None or state.model is not None or state.generation is not None:
             return replay(self, *args, **kwargs)
         number = stages.open(stage)
         try:

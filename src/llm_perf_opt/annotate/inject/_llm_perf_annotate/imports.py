@@ -4,12 +4,11 @@ A finder on `sys.meta_path` answers for the watched names only, by asking the ot
 loader call back when the module has been executed. It leaves when it has nothing left to watch.
 """
 
-from __future__ import annotations
-
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # `typing` is slow to import, and programs without torch come through here too
+if TYPE_CHECKING:  # imports cost time, and programs without torch come through here too
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -18,26 +17,27 @@ if TYPE_CHECKING:  # `typing` is slow to import, and programs without torch come
 class Watch:
     """Calls an action with a module when it has been imported."""
 
-    def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
+    def __init__(self, actions: "dict[str, Callable[[ModuleType], None]]") -> None:
         self._actions = actions
-        self._asking: set[str] = set()
+        self._asking: set[tuple[str, int]] = set()
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         # Other tools that work in the same way ask all finders again: let that question pass.
-        if name not in self._actions or name in self._asking:
+        question = (name, get_ident())
+        if name not in self._actions or question in self._asking:
             return None
-        self._asking.add(name)
+        self._asking.add(question)
         try:
             spec = self._ask_others(name, path, target)
         finally:
-            self._asking.discard(name)
+            self._asking.discard(question)
         if spec is not None and spec.loader is not None:
             self._call_back(name, spec.loader)
         return spec
 
-    def _ask_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    def _ask_others(self, name: str, path: "Sequence[str] | None", target: "ModuleType | None") -> "ModuleSpec | None":
         for finder in list(sys.meta_path):
             find_spec = getattr(finder, "find_spec", None)
             if finder is not self and find_spec is not None:
@@ -51,7 +51,7 @@ class Watch:
         if execute is None:
             return
 
-        def exec_module(module: ModuleType) -> None:
+        def exec_module(module: "ModuleType") -> None:
             # The loader stays the one Python made, so that it is what others expect to find on the module.
             del loader.exec_module  # type: ignore[attr-defined]
             execute(module)
@@ -64,7 +64,7 @@ class Watch:
 
             tell.trouble(f"{name} is loaded in a way that cannot be watched ({type(loader).__name__}).")
 
-    def loaded(self, name: str, module: ModuleType) -> None:
+    def loaded(self, name: str, module: "ModuleType") -> None:
         """A watched module is there."""
         action = self._actions.pop(name, None)
         if not self._actions and self in sys.meta_path:
@@ -78,13 +78,13 @@ class Watch:
                 tell.trouble(f"{name} could not be prepared: {type(error).__name__}: {error}.")
 
 
-def _torch(module: ModuleType) -> None:
+def _torch(module: "ModuleType") -> None:
     from . import install
 
     install.into_torch(module)
 
 
-def _generation(module: ModuleType) -> None:
+def _generation(module: "ModuleType") -> None:
     from . import install
 
     install.into_generation(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -45,7 +46,8 @@ def into_torch(torch: ModuleType) -> None:
     calls.annotate(torch.nn.Module, calls.Calls(installed, push, pop, names))
     training.annotate(torch, installed)
     graphs.annotate(torch.cuda.CUDAGraph, installed)
-    _hide_from_dynamo(torch, [calls, generation, graphs, model, ranges, stages, state, tell, training, tree])
+    package = [sys.modules["nvtx.nvtx"]] if "nvtx.nvtx" in sys.modules else []
+    _hide_from_dynamo(torch, [*package, calls, generation, graphs, model, ranges, stages, state, tell, training, tree])
     active = installed
     tell.note("torch", version=version, mode=mode, ranges=source)
     atexit.register(lambda: tell.note("end", stages=installed.counts))

@@ -52,18 +52,19 @@ class Model:
         self.stale = False  # a module was met inside it that was not there when it was looked through
         self.looked_through = 0
         self._stepped = False  # single tokens have been decoded since the last prefill
-        names, named_only = _parameter_names(unwrapped(module))
-        self._tokens_at = _places(names, TOKENS)
-        self._cache_at = _places(names, CACHES)
-        self._offset_at = _places(names, OFFSETS)
-        self._takes_cache = any(name in CACHES for name in (*names, *named_only))
-        self._first = names[0] if names else ""
+        places = _parameters(unwrapped(module))
+        self._tokens = _Argument(TOKENS, places)
+        self._cache = _Argument(CACHES, places)
+        self._offset = _Argument(OFFSETS, places)
+        self._first = next(iter(places), "")
         # A server packs several requests into one flat row of tokens: it is neither prefill nor decode.
-        self._flat = "positions" in names or "positions" in named_only
+        self._flat = "positions" in places
 
     def stage(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """`prefill`, `decode_step`, or `forward` for everything that is not inference over tokens."""
-        tokens = self._tokens(args, kwargs)
+        tokens = self._tokens.of(args, kwargs)
+        if tokens is None:
+            tokens = self._unnamed_tokens(args, kwargs)
         length = _length(tokens)
         if length is None or kwargs.get("labels") is not None or (self._flat and tokens.dim() == 1):
             return "forward"
@@ -76,29 +77,42 @@ class Model:
         self._stepped = decodes
         return "decode_step" if decodes else "prefill"
 
-    def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for name in TOKENS:
-            value = kwargs.get(name)
-            if value is None:
-                place = self._tokens_at.get(name)
-                value = args[place] if place is not None and place < len(args) else None
-            if value is not None:
-                return value
+    def _unnamed_tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Models of one's own name their input as they like: whole numbers in one or two dimensions are tokens."""
         first = args[0] if args else kwargs.get(self._first)
-        # Models of one's own name their input as they like: whole numbers in one or two dimensions are tokens.
         if isinstance(first, torch.Tensor) and first.dim() in (1, 2) and first.dtype in (torch.int64, torch.int32):
             return first
         return None
 
     def _fill(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """How full the key-value cache is; None where it serves several requests at once."""
-        offset = _argument(self._offset_at, OFFSETS, args, kwargs)
+        offset = self._offset.of(args, kwargs)
         if type(offset) is int:
             return FILLED if offset > 0 else EMPTY
-        cache = _argument(self._cache_at, CACHES, args, kwargs)
+        cache = self._cache.of(args, kwargs)
         if cache is None:
-            return EMPTY if self._takes_cache else ABSENT
+            return EMPTY if self._cache.declared else ABSENT
         return None if type(cache).__name__.startswith("Paged") else fill_of(cache)
+
+
+class _Argument:
+    """An argument that models have under one of several names."""
+
+    def __init__(self, names: tuple[str, ...], places: dict[str, int | None]) -> None:
+        self.declared = any(name in places for name in names)
+        # A signature of *args, **kwargs tells nothing: then any of the names may come.
+        self._names = tuple(name for name in names if name in places or (not self.declared and None in places.values()))
+        self._places = tuple(place for name in names if (place := places.get(name)) is not None)
+
+    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for name in self._names:
+            value = kwargs.get(name)
+            if value is not None:
+                return value
+        for place in self._places:
+            if place < len(args) and args[place] is not None:
+                return args[place]
+        return None
 
 
 def fill_of(cache: Any) -> str:
@@ -117,7 +131,7 @@ def fill_of(cache: Any) -> str:
         layers = getattr(cache, attribute, None)
         if isinstance(layers, (tuple, list)):
             # Buffers of fixed size look the same however full they are.
-            fixed = "Static" in type(cache).__name__ or getattr(cache, "is_compileable", False)
+            fixed = "Static" in type(cache).__name__ or getattr(type(cache), "is_compileable", False) is True
             fill = _fill_of_layers(layers)
             return UNKNOWN if fixed and fill == FILLED else fill
     return UNKNOWN
@@ -170,31 +184,17 @@ def _package(module: Any) -> str:
     return type(module).__module__.partition(".")[0]
 
 
-def _parameter_names(module: Any) -> tuple[list[str], list[str]]:
-    """Names of what `forward` takes by position, and of what it takes by keyword only."""
+def _parameters(module: Any) -> dict[str, int | None]:
+    """The places of what `forward` takes, by name, in order; None for what has none, `**kwargs` among it."""
     try:
-        parameters = list(inspect.signature(module.forward).parameters.values())
+        parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError, AttributeError):
-        return [], []
+        return {"**kwargs": None}
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return (
-        [p.name for p in parameters if p.kind in by_position],
-        [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY],
-    )
-
-
-def _places(names: list[str], wanted: tuple[str, ...]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(names) if name in wanted}
-
-
-def _argument(places: dict[str, int], wanted: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    for name in wanted:
-        if kwargs.get(name) is not None:
-            return kwargs[name]
-    for place in places.values():
-        if place < len(args) and args[place] is not None:
-            return args[place]
-    return None
+    places: dict[str, int | None] = {}
+    for place, parameter in enumerate(parameters):
+        places[parameter.name] = place if parameter.kind in by_position else None
+    return places
 
 
 def _length(tokens: Any) -> int | None:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 class State(threading.local):
     """One of these exists for every thread."""
 
-    inside: bool = False  # a module is being called: calls below it are not outermost
-    model: Model | None = None  # the outermost module of the call that runs
+    model: Model | None = None  # the outermost module of the call that runs; None: the next call is outermost
     generation: Generation | None = None  # the innermost generate() that runs
     in_backward: bool = False
     graph: Any = None  # the CUDA graph that is being captured

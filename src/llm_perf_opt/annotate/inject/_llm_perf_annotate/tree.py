@@ -55,7 +55,9 @@ def _below(module: Any, path: str, level: int, in_container: bool, names: Names,
             name = _range_name(child_path, names) if named else None
         repeated = in_container or container
         scripted = isinstance(child, jit.ScriptModule)  # its modules are never called from Python
-        outermost = bool(child._modules) and not repeated and not scripted and child_level <= _DEEPEST_MODEL
+        model = bool(child._modules) and not in_container and child_level <= _DEEPEST_MODEL
+        # A container is a model only where it is what a wrapper wraps.
+        outermost = model and not scripted and (attribute == wrapped or not container)
         yield Place(child, name, outermost)
         if not scripted:
             yield from _below(child, child_path, child_level, repeated, names, seen)
