@@ -12,10 +12,13 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -137,56 +140,76 @@ def look(run: Path) -> dict[str, Any]:
     return found
 
 
-def run_one(command: Command, folder: Path, environment: dict[str, str]) -> Result:
-    before = set(folder.rglob("manifest.json"))
+def run_one(command: Command, base: Path, environment: dict[str, str], limit: float) -> Result:
+    folder = base / command.name
+    folder.mkdir()
+    (folder / "datasets").symlink_to(Path(__file__).resolve().parents[1] / "datasets")
     started = time.monotonic()
     argv = [sys.executable if word == "python" else word for word in command.argv]
-    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=570)
+    with (folder / "output").open("w+b") as output:
+        child = subprocess.Popen(argv, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            code = child.wait(limit)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGINT)
+            code = child.wait()
     seconds = round(time.monotonic() - started, 1)
-    runs = [look(path.parent) for path in sorted(set(folder.rglob("manifest.json")) - before)]
+    runs = [look(path.parent) for path in sorted(folder.rglob("manifest.json"))]
     counted = any(region["counters"] for run in runs for region in run.get("regions", {}).values())
-    good = done.returncode == command.exit_code and (counted or not command.counters)
+    good = code == command.exit_code and (counted or not command.counters)
     if command.name in ("nsys", "ncu"):
         good = good and any(folder.glob({"nsys": "X.nsys-rep", "ncu": "Y.ncu-rep"}[command.name]))
-    words = [] if good else (done.stdout + done.stderr).splitlines()[-15:]
+    words = [] if good else (folder / "output").read_text(errors="replace").splitlines()[-15:]
     text = shlex.join([Path(word).name if word.startswith("/") else word for word in command.argv])
-    return Result(command.name, text, done.returncode, seconds, good, runs, words)
+    return Result(command.name, text, code, seconds, good, runs, words)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="names of commands, comma separated")
+    parser.add_argument("--limit", type=float, default=300, help="seconds after which a command is interrupted")
     parser.add_argument("--out", default="", help="where the result goes, without the ending")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
-    (folder / "datasets").symlink_to(Path(__file__).resolve().parents[1] / "datasets")
     nsys, ncu = find_nsys(), find_ncu()
     environment = dict(os.environ)
     if extra := library_path_for(nsys.path):
         environment["LD_LIBRARY_PATH"] = os.pathsep.join([extra, environment.get("LD_LIBRARY_PATH", "")])
-    results = []
-    for command in commands(folder, str(nsys.path), str(ncu.path)):
-        if not arguments.only or command.name in arguments.only.split(","):
-            result = run_one(command, folder, environment)
-            results.append(result)
-            print(
-                f"{'good' if result.good else 'BAD'}  {result.name}  exit {result.exit_code}  {result.seconds} s",
-                flush=True,
-            )
-            print("\n".join(f"    {line}" for line in result.last_words), flush=True)
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "made_by": "python benchmarks/contract_commands.py",
         "gpus": [{k: g[k] for k in ("name", "driver_version")} for g in gpu_facts()],
         "tools": {"nsys": nsys.version, "ncu": ncu.version, "llm_perf_opt": llm_perf_opt.__version__},
     }
-    if arguments.out:
-        out = Path(arguments.out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        content = {**about, "commands": [asdict(result) for result in results]}
-        out.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        out.with_suffix(".md").write_text(render(about, results), encoding="utf-8")
+    results: list[Result] = []
+    lock = threading.Lock()
+
+    def work(lane: list[Command]) -> None:
+        for command in lane:
+            result = run_one(command, folder, environment, arguments.limit)
+            with lock:
+                results.append(result)
+                state = "good" if result.good else "BAD"
+                print(f"{state}  {result.name}  exit {result.exit_code}  {result.seconds} s", flush=True)
+                print("".join(f"    {line}\n" for line in result.last_words), end="", flush=True)
+                if arguments.out:
+                    write(Path(arguments.out), about, results)
+
+    chosen = [
+        c for c in commands(folder, str(nsys.path), str(ncu.path)) if c.name in arguments.only or not arguments.only
+    ]
+    # One ncu at a time; what needs no counters runs beside it.
+    lanes = [[c for c in chosen if c.counters == counters] for counters in (True, False)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, lanes))
     return int(not all(result.good for result in results))
+
+
+def write(out: Path, about: dict[str, Any], results: list[Result]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    content = {**about, "commands": [asdict(result) for result in results]}
+    out.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(render(about, results), encoding="utf-8")
 
 
 def render(about: dict[str, Any], results: list[Result]) -> str:
