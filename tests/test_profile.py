@@ -1,85 +1,28 @@
-"""`llm-perf profile` from end to end, with tools that say and leave what the real ones did on an H200.
+"""`llm-perf profile` from end to end, with stand-ins for nsys and ncu (see fake_tools).
 
-The fakes run the program they are given, print a real transcript, and write a real recording: formats are
-never invented. What they cannot show (permissions, real counters) was seen on the GPU.
+What they cannot show (permissions, real counters) was seen on the GPU.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import attrs
 import pytest
 
 import llm_perf_opt
+from conftest import counters as recorded_counters
+from conftest import read
+from fake_tools import TIMELINE
+from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
-
-HERE = Path(__file__).parent
-TRANSCRIPTS = json.loads((HERE / "transcripts" / "ncu-nsys-2025.3.1-h200.json").read_text(encoding="utf-8"))
-TIMELINE = HERE / "recordings" / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz"
-COUNTERS = HERE / "recordings" / "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz"
-
-FAKE = """#!{python}
-import json, lzma, os, pathlib, signal, subprocess, sys
-T = json.loads(pathlib.Path({transcripts!r}).read_text(encoding="utf-8"))
-argv = sys.argv[1:]
-tool = {tool!r}
-def say(name):
-    print(T[name]["stdout"]); print(T[name]["stderr"], file=sys.stderr); return T[name]["exit"]
-if argv == ["--version"]:
-    sys.exit(say(tool + "-version"))
-out = argv[argv.index("-o") + 1] if "-o" in argv else None
-if argv[0] == "export":
-    pathlib.Path(out).write_bytes(lzma.decompress(pathlib.Path({timeline!r}).read_bytes())); sys.exit(0)
-if argv[0] == "stats":
-    print("Time (%),Total Time (ns)"); sys.exit(0)
-scenario = os.environ.get("FAKE_" + tool.upper(), tool + "-ok")
-log = open(argv[argv.index("--log-file") + 1], "w") if "--log-file" in argv else None
-if log: sys.stdout = log
-work = argv[argv.index("--") + 1:] if "--" in argv else argv[argv.index({python!r}):]
-stopped = False
-child = subprocess.Popen(work)
-def stop(*_):
-    global stopped
-    stopped = True
-    child.kill()
-signal.signal(signal.SIGINT, stop)
-code = child.wait()
-if scenario.endswith("-ok"):
-    if tool == "ncu":
-        pathlib.Path(out + ".ncu-rep").write_bytes(lzma.decompress(pathlib.Path({counters!r}).read_bytes()))
-        say("ncu-ok-kernel")
-    else:
-        pathlib.Path(out + ".nsys-rep").write_bytes(bytes(80000)); say("nsys-ok")
-    sys.exit(130 if stopped else code)
-sys.exit(say(scenario))
-"""
-
-
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Fake nsys and ncu, found through the environment; the working folder is empty."""
-    for tool in ("nsys", "ncu"):
-        program = tmp_path / tool
-        text = FAKE.format(
-            python=sys.executable,
-            transcripts=str(HERE / "transcripts" / "ncu-nsys-2025.3.1-h200.json"),
-            tool=tool,
-            timeline=str(TIMELINE),
-            counters=str(COUNTERS),
-        )
-        program.write_text(text, encoding="utf-8")
-        program.chmod(0o755)
-        monkeypatch.setenv(f"LLM_PERF_{tool.upper()}", str(program))
-    (tmp_path / "desk").mkdir()
-    monkeypatch.chdir(tmp_path / "desk")
-    return tmp_path
-
 
 WORK = [sys.executable, "-c", "print('hello from the program')"]
 
@@ -133,7 +76,7 @@ def test_a_pattern_with_a_typo_costs_no_counter_run(tools: Path, capsys: pytest.
 )
 def test_collectives_of_several_processes_are_not_replayed(processes: int, kernel: str, waits: bool) -> None:
     from llm_perf_opt.analysis.build import ReportOptions, build_report
-    from llm_perf_opt.cli.profile import talks_between_processes
+    from llm_perf_opt.pipeline.choose import talks_between_processes
     from test_join_rules import timeline
 
     recording = timeline([("step", 0, 100)], [(kernel, 10, 5)], processes=processes)
@@ -213,6 +156,9 @@ def test_two_runs_of_the_same_second_have_folders_of_their_own(tools: Path) -> N
 
 def test_a_hanging_program_is_stopped_and_its_timeline_kept(tools: Path) -> None:
     assert profile("--timeout", "2", work=[sys.executable, "-c", "import time; time.sleep(600)"]) == 124
+    # nsys is told to write its report before anything is interrupted: only so the kernels are in it
+    session = (tools / "stopped").read_text()
+    assert session.removeprefix("--session=") in Path("run/nsys/cmd.txt").read_text()
     assert llm_perf_opt.load("run").scope("aggregate").totals.kernel_count == 9022
 
 
@@ -254,3 +200,104 @@ def _alive(mark: str) -> list[str]:
             except OSError:
                 continue
     return found
+
+
+def test_a_range_mode_the_program_does_not_allow_still_ends_in_data(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_NCU", "range=ncu-range-transformer,app-range=ok")
+    assert profile("--replay-mode", "range", "--include", "prefill", "--include", "decode") == 0
+    report = llm_perf_opt.load("run")
+    told = next(d for d in report.diagnostics if d.code == "REPLAY_FELL_BACK")
+    assert "app-range" in told.message
+    assert "cuKernelSetAttribute" in told.message
+    region = next(r for r in report.scope("aggregate").regions if r.name == "prefill")
+    assert region.inclusive.metrics["dram__bytes_read.sum"].source == "range replay"
+    assert [s["status"] for s in manifest()["steps"] if s["name"] == "ncu"] == ["nothing", "captured"]  # type: ignore[attr-defined]
+
+
+def test_both_range_modes_refused_end_in_kernel_replay_with_a_bound(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NCU", "range=ncu-range-transformer,app-range=ncu-range-small")
+    assert profile("--replay-mode", "range") == 0
+    assert [d.code for d in llm_perf_opt.load("run").diagnostics].count("REPLAY_FELL_BACK") == 2
+    last = [line for line in Path("run/ncu/cmd.txt").read_text().splitlines() if "--replay-mode" in line][-1]
+    assert "--replay-mode kernel" in last
+    assert "--filter-mode per-launch-config" in last
+
+
+def test_no_fallback_where_it_is_switched_off(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_NCU", "range=ncu-range-transformer,app-range=ok")
+    assert profile("--replay-mode", "range", "--no-fallback") == 5
+    assert len(Path("run/ncu/cmd.txt").read_text().splitlines()) == 1
+
+
+def test_metrics_a_range_mode_cannot_take_are_left_out_and_named(tools: Path) -> None:
+    sass = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
+    assert profile("--replay-mode", "app-range", "--metrics", f"dram__bytes_read.sum,{sass}") == 0
+    assert sass not in Path("run/ncu/cmd.txt").read_text()
+    told = next(d for d in llm_perf_opt.load("run").diagnostics if d.code == "METRICS_LEFT_OUT")
+    assert sass in told.message
+
+
+@pytest.mark.parametrize(
+    ("sample", "expression"), [("first", "::1"), ("middle", "::4"), ("last", "::8"), ("every:3", "'::1|4|7'")]
+)
+def test_instances_of_a_repeated_range_are_picked_by_number(tools: Path, sample: str, expression: str) -> None:
+    assert profile("--include", "decode*", "--sample", sample) == 0
+    command = Path("run/ncu/cmd.txt").read_text()
+    assert f"--range-filter {expression} " in command
+    assert "decode_step/" in command
+
+
+def test_one_launch_of_one_kernel(tools: Path) -> None:
+    assert profile("--kernel", "regex:.*nvjet.*", "--launch", "3") == 0
+    command = Path("run/ncu/cmd.txt").read_text()
+    assert "--kernel-name 'regex:.*nvjet.*' --kernel-name-base demangled --launch-skip 2 --launch-count 1" in command
+    assert "--nvtx-include" not in command
+
+
+def test_a_kernel_that_does_not_exist_costs_no_counter_run(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile("--kernel", "nvjet_sm90") == 0
+    assert not Path("run/ncu/cmd.txt").exists()
+    assert "nearest: nvjet_sm90_" in capsys.readouterr().err
+    shutil.rmtree("run")
+    assert profile("--kernel", "nvjet_sm90", "--strict") == 6
+
+
+def test_a_picked_launch_stands_beside_its_kernel_s_place_in_the_timeline() -> None:
+    from llm_perf_opt.analysis.build import ReportOptions, build_report
+    from llm_perf_opt.report.markdown import render_markdown
+
+    counters = attrs.evolve(recorded_counters("decoder-8layers-warm-per-launch-config"))
+    picked = next(a for a in counters.actions if "nvjet" in a.name)
+    found = build_report(
+        [read(TIMELINE, launch_config=True), attrs.evolve(counters, actions=[picked])], ReportOptions()
+    )
+    (launch,) = found.launches
+    kernels = sorted(found.scope("aggregate").kernels, key=lambda k: -(k.total_ms or 0))
+    assert launch.rank is not None
+    assert kernels[launch.rank - 1].kernel_name == launch.kernel_name
+    assert launch.share_of_gpu_time == pytest.approx(
+        kernels[launch.rank - 1].total_ms / sum(k.total_ms or 0 for k in kernels)  # type: ignore[operator]
+    )
+    assert launch.metrics["gpu__time_duration.sum"].value == picked.metrics["gpu__time_duration.sum"]
+    assert f"rank {launch.rank} of {len(kernels)}" in render_markdown(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--sample", "every"), "every:N"),
+        (("--metrics", "a", "--launches", "0"), "whole number above 0"),
+        (("--max-size", "large"), "as in 2GB"),
+        (("--replay-mode", "ranges"), "choose from 'kernel'"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_before_anything_runs(
+    tools: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str
+) -> None:
+    assert profile(*options) == 2
+    assert words in capsys.readouterr().err
+    assert not Path("run").exists()

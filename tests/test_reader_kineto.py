@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.kineto import DecimalText, nanoseconds, read_kineto
+from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline, Work
 from llm_perf_opt.regions.model import Diagnosis
 
@@ -501,3 +502,20 @@ def test_damaged_bytes_are_refused_or_survived() -> None:
         assert np.all(timeline.kernels.end >= timeline.kernels.start)
         assert np.all(timeline.kernels.process < len(timeline.processes))
     assert 0 < refused < 250
+
+
+@pytest.mark.parametrize(("said", "domains"), [("domain@name", {"LLM", ""}), (None, {""})])
+def test_names_hold_domains_only_where_the_writer_says_so(tmp_path: Path, said: str | None, domains: set[str]) -> None:
+    def annotation(name: str, start: int) -> dict[str, Any]:
+        return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": 5}
+
+    trace = {"schemaVersion": 1, "traceEvents": [annotation("LLM@prefill", 0), annotation("other", 10)]}
+    if said:
+        trace["llm_perf_ranges"] = said
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace), encoding="utf-8")
+    found = read_recording(path)
+    assert isinstance(found, Timeline)
+    assert {found.domains[d] for d in found.ranges.domain.tolist()} == domains
+    names = {found.strings[n] for n in found.ranges.name.tolist()}
+    assert names == ({"prefill", "other"} if said else {"LLM@prefill", "other"})

@@ -159,7 +159,7 @@ def test_a_recording_that_grows_too_large_is_stopped(tmp_path: Path) -> None:
     ended = run_supervised(
         [sys.executable, "-c", POLITE, str(tmp_path / "report")],
         log=tmp_path / "log",
-        too_large=lambda: time.monotonic() - started > 1.0,
+        too_large=lambda _: time.monotonic() - started > 1.0,
     )
     assert ended.too_large
 

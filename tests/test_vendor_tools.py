@@ -27,8 +27,8 @@ REAL = json.loads((TRANSCRIPTS / "ncu-nsys-2025.3.1-h200.json").read_text())
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No profiler unless the test puts one there; the shell's own commands stay."""
-    monkeypatch.delenv("LLM_PERF_NCU", raising=False)
-    monkeypatch.delenv("LLM_PERF_NSYS", raising=False)
+    for variable in ("LLM_PERF_NCU", "LLM_PERF_NSYS", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", "/bin")
 
 
@@ -111,6 +111,26 @@ def test_the_nsys_inside_a_nsight_compute_that_stands_elsewhere(
     monkeypatch.setenv("LLM_PERF_NCU", str(ncu))
     assert find_nsys(root=tmp_path / "empty").path == inside
     assert inside in nsys_tool.installed_nsys(tmp_path / "empty")
+
+
+@both
+def test_the_toolkit_that_the_environment_names_comes_before_the_usual_folders(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = {"ncu": "opt/nvidia/nsight-compute/2025.3.1/ncu", "nsys": "opt/nvidia/nsight-systems/2025.3.1/bin/nsys"}
+    fake(tmp_path / "root" / usual[name])
+    inside = {"ncu": "nsight-compute-2024.1.1/ncu", "nsys": "nsight-systems-2024.1.1/bin/nsys"}
+    chosen = fake(tmp_path / "cuda" / inside[name], "2024.1.1.0")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    assert FIND[name](root=tmp_path / "root") == Tool(name, chosen, "2024.1.1.0")
+
+
+@both
+def test_how_a_tool_was_found_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{fake(tmp_path / 'bin' / name).parent}:/bin")
+    assert FIND[name](root=tmp_path).source == "PATH"
+    monkeypatch.setenv(VARIABLE[name], str(tmp_path / "bin" / name))
+    assert FIND[name](root=tmp_path).source == VARIABLE[name]
 
 
 @both
@@ -210,6 +230,19 @@ def test_a_library_found_beside_nsys_is_put_on_the_path(tmp_path: Path, monkeypa
     assert tools.library_path_for(nsys) == f"{host}{os.pathsep}/mine"
     monkeypatch.setattr(tools, "has_importer_library", lambda: True)
     assert tools.library_path_for(nsys) is None
+
+
+def test_the_importer_is_found_beside_nsys_wherever_nsys_is(tmp_path: Path) -> None:
+    root = tmp_path / "nsight-systems"
+    nsys = fake(root / "target-linux-x64/nsys")
+    assert tools.importer_of(nsys) is None
+    importer = program(root / "host-linux-x64/QdstrmImporter", "")
+    (root / "bin").mkdir()
+    (root / "bin/nsys").symlink_to("../target-linux-x64/nsys")
+    assert tools.importer_of(nsys) == tools.importer_of(root / "bin/nsys") == importer
+    inside = fake(tmp_path / "nsight-compute/host/target-linux-x64/nsys")
+    its = program(tmp_path / "nsight-compute/host/linux-desktop-glibc_2_11_3-x64/QdstrmImporter", "")
+    assert tools.importer_of(inside) == its
 
 
 INSTALLED = {name: installed(name) for name in ("ncu", "nsys")}

@@ -36,6 +36,8 @@ PLATFORMS = (
     *(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)),
     *("manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"),
 )
+# Pure Python that its index has no wheel of (Hydra's grammar needs it): built here.
+SOURCE_ONLY = ("antlr4-python3-runtime==4.9.3",)
 
 # What `;` markers of requirements are judged by: the machine the bundle is for, not the one it is built on.
 TARGET_ENVIRONMENT = {
@@ -192,8 +194,9 @@ def collect_wheels(folder: Path) -> None:
     folder.mkdir(parents=True)
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     (project,) = folder.glob("*.whl")
+    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), *SOURCE_ONLY)
     pip(
-        *("download", "--quiet", "--dest", str(folder), "--only-binary=:all:"),
+        *("download", "--quiet", "--dest", str(folder), "--only-binary=:all:", "--find-links", str(folder)),
         *("--python-version", "312", "--implementation", "cp", "--abi", "cp312"),
         *(word for platform in PLATFORMS for word in ("--platform", platform)),
         str(project),

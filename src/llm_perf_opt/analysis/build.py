@@ -17,6 +17,7 @@ from attrs import evolve
 
 from llm_perf_opt.analysis.counter_report import CounterRows, counter_scopes
 from llm_perf_opt.analysis.hardware import parse_overrides
+from llm_perf_opt.analysis.launches import profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport
@@ -98,6 +99,8 @@ def build_report(
         coverage=coverage,
         detail=detail,
     )
+    main = report.main_scope
+    report.launches = profiled_launches(counter_sets, main.kernels if main and timelines else [])
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
     attach(
         report,

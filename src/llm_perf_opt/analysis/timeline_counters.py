@@ -19,6 +19,7 @@ from llm_perf_opt.analysis.join import (
     join_samples,
     signatures,
 )
+from llm_perf_opt.analysis.measured_parts import sum_of_parts
 from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of
 from llm_perf_opt.analysis.scopes import ScopePart
 from llm_perf_opt.analysis.selected import sections_of
@@ -88,7 +89,26 @@ class TimelineCounters:
                 metrics = self._metrics_of(number, all_rows, own_rows, rolled)
                 if metrics is not None:
                     found[number] = metrics
+        if self._join.wholes:
+            self._add_up_parts(found, rolled)
         return found
+
+    def _add_up_parts(self, found: dict[int, RegionMetrics], rolled: RolledUp) -> None:
+        """Regions around those that were measured as wholes, from the innermost out."""
+        table = self.attribution.table
+        below: dict[int, list[int]] = {}
+        for number, parent in enumerate(table.parent):
+            below.setdefault(parent, []).append(number)
+        for number in reversed(table.in_tree_order()):
+            parts = [child for child in below.get(number, []) if child in found]
+            if number in found or not parts or not self.kept[number] or not rolled.present[number]:
+                continue
+            times = rolled.inclusive.time
+            summed = sum_of_parts(
+                [found[child].inclusive for child in parts], [int(times[c]) for c in parts], int(times[number])
+            )
+            if summed:
+                found[number] = RegionMetrics(summed, {}, [], sections_of(self.samples, summed))
 
     def launches(self, part: ScopePart) -> dict[int, Launches]:
         """Launches of every kept region in a scope, each with what one launch of its kind does."""

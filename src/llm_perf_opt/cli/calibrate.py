@@ -137,7 +137,7 @@ def _show(entry: dict[str, Any], path: Path) -> None:
 
     from llm_perf_opt.analysis.hardware import find_hardware
     from llm_perf_opt.analysis.hardware.data import PEAKS
-    from llm_perf_opt.cli.console import console
+    from llm_perf_opt.pipeline.console import console
     from llm_perf_opt.regions.quantity import Quantity, shown
 
     gpu = find_hardware(0, {"name": entry["gpu"], "compute_capability": entry["compute_capability"]})

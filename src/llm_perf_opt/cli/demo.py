@@ -7,7 +7,7 @@ import sys
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from llm_perf_opt.cli.report import FORMATS, finish, make_report
+from llm_perf_opt.pipeline.reporting import Showing, make_report, publish
 
 HELP = "a full report from a recording that ships with the package"
 DESCRIPTION = """\
@@ -30,22 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.analysis.options import ReportOptions
+
     if not arguments.json:
         print(
             "This report is built from a recording made on an NVIDIA H200; nothing is measured on this machine.\n",
             file=sys.stderr,
         )
-    options = argparse.Namespace(
-        json=arguments.json,
-        include=[],
-        exclude=[],
-        kernel_include=[],
-        kernel_exclude=[],
-        no_aggregate=False,
-        attribution="auto",
-        top=30,
-        strict=False,
-    )
     with as_file(files("llm_perf_opt.demo_data")) as folder:
-        report = make_report([str(folder / name) for name in _RECORDINGS], options)
-    return finish(report, Path(arguments.out), list(FORMATS), "regions", options)
+        report = make_report([str(folder / name) for name in _RECORDINGS], ReportOptions(), quiet=arguments.json)
+    return publish(report, Path(arguments.out), showing=Showing(arguments.json))

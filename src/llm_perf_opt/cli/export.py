@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.cli import inputs
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.pipeline import inputs
 
 if TYPE_CHECKING:
     from llm_perf_opt.export.tables import Table

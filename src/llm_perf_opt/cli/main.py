@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from llm_perf_opt.cli import calibrate, demo, export, profile, ranges, report
+from llm_perf_opt.cli import calibrate, demo, doctor, export, profile, ranges, report, scrub
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.version import __version__
 
@@ -24,6 +24,7 @@ without a GPU, and reports per region: wall time, GPU time, idle time, kernels a
 """
 _EXAMPLES = """\
 examples:
+  llm-perf doctor                                  would profiling work here, and what to type if not
   llm-perf demo                                    a full report from a recording that ships with the package
   llm-perf report run.sqlite                       the report of a timeline
   llm-perf report run.sqlite counters.ncu-rep      the same with hardware counters joined to it
@@ -61,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"llm-perf {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (profile, report, ranges, export, demo, calibrate):
+    for verb in (doctor, profile, report, ranges, export, demo, scrub, calibrate):
         name = verb.__name__.rsplit(".", 1)[-1]
         sub = verbs.add_parser(
             name,

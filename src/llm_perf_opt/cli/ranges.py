@@ -7,8 +7,9 @@ import json
 import shlex
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.cli.report import add_selection, make_report
+from llm_perf_opt.cli.report import add_selection, options_of
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.pipeline.reporting import make_report
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
@@ -32,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    arguments.no_aggregate = False
-    report = make_report(arguments.input, arguments)
+    report = make_report(arguments.input, options_of(arguments), quiet=arguments.json)
     scope = report.main_scope
     regions = scope.regions if scope else []
     if arguments.json:
@@ -84,7 +84,7 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> No
     from rich.table import Table
     from rich.text import Text
 
-    from llm_perf_opt.cli.console import console, show_diagnostics
+    from llm_perf_opt.pipeline.console import console, show_diagnostics
     from llm_perf_opt.report.text import duration, gpu_time, rows, work_count
 
     out = console()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from llm_perf_opt.cli import inputs
-from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.pipeline.reporting import BESIDE, FORMATS, INSIDE_RUN, Showing, make_report, publish
 
 if TYPE_CHECKING:
-    from llm_perf_opt.regions.model import NCUProfileRegionReport
+    from llm_perf_opt.analysis.options import ReportOptions
 
 HELP = "the region report of any recordings"
 DESCRIPTION = """\
@@ -26,7 +25,6 @@ examples:
   llm-perf report rank0.sqlite rank1.sqlite --no-aggregate
   llm-perf report run.sqlite --include 'decode*' --kernel-exclude 'regex:nccl' --format json,md
 """
-FORMATS = ("json", "md", "csv", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +67,7 @@ def add_selection(parser: argparse.ArgumentParser, with_scopes: bool = True) -> 
     parser.add_argument(
         "--top",
         metavar="N",
-        type=_positive,
+        type=positive,
         default=30,
         help="kernels listed per region where lists are cut (default 30)",
     )
@@ -88,7 +86,7 @@ def add_selection(parser: argparse.ArgumentParser, with_scopes: bool = True) -> 
         )
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     try:
         number = int(text)
     except ValueError:
@@ -114,12 +112,15 @@ def run(arguments: argparse.Namespace) -> int:
     formats = parse_formats(arguments.format)
     if len(arguments.input) == 1 and Path(arguments.input[0]).is_dir():
         out = Path(arguments.out or arguments.input[0])
-        regions = "ncu/regions"
+        regions = INSIDE_RUN
     else:
         out = Path(arguments.out or f"{stem(arguments.input[0])}-report")
-        regions = "regions"
-    report = make_report(arguments.input, arguments)
-    return finish(report, out, formats, regions, arguments)
+        regions = BESIDE
+    report = make_report(
+        arguments.input, options_of(arguments), quiet=arguments.json, calibration=arguments.calibration
+    )
+    showing = Showing(arguments.json, arguments.strict)
+    return publish(report, out, formats, regions=regions, top=arguments.top, showing=showing)
 
 
 def stem(path: str) -> str:
@@ -130,82 +131,18 @@ def stem(path: str) -> str:
     return name or "recording"
 
 
-def make_report(paths: list[str], arguments: argparse.Namespace) -> NCUProfileRegionReport:
-    # Patterns are checked before anything is read: a typo should not cost a long read.
-    from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+def options_of(arguments: argparse.Namespace) -> ReportOptions:
+    """The choices of `add_selection` as options of a report."""
+    from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.pipeline.inputs import hardware_settings
 
-    patterns = RegionFilter.of(arguments.include, arguments.exclude)
-    for pattern in (*patterns.include, *patterns.exclude):
-        if pattern.ncu is not None:
-            raise UserError(
-                f"{pattern.text!r} is an expression for ncu, which only ncu can evaluate.",
-                "Use a region pattern here: globs, A/B, DOMAIN@NAME or regex:…",
-            )
-    NameFilter.of(arguments.kernel_include, arguments.kernel_exclude)
-    hardware = inputs.hardware_settings(getattr(arguments, "hardware", []))
-    calibrations, formula, notes = inputs.beside(paths, getattr(arguments, "calibration", None))
-    loaded = inputs.load(paths, quiet=arguments.json)
-    from llm_perf_opt.analysis.build import ReportOptions, build_report
-
-    options = ReportOptions(
+    return ReportOptions(
         include=arguments.include,
         exclude=arguments.exclude,
         kernel_include=arguments.kernel_include,
         kernel_exclude=arguments.kernel_exclude,
-        aggregate=not arguments.no_aggregate,
+        aggregate=not getattr(arguments, "no_aggregate", False),
         attribution=arguments.attribution,
         top=arguments.top,
-        hardware=hardware,
-        calibrations=calibrations,
-        formula=formula,
+        hardware=hardware_settings(getattr(arguments, "hardware", [])),
     )
-    built = build_report(loaded.recordings, options, loaded.inputs)
-    built.diagnostics += notes
-    if len(paths) == 1 and (run := inputs.run_facts(Path(paths[0]))):
-        built.environment["run"] = run
-    return built
-
-
-def finish(
-    report: NCUProfileRegionReport, out: Path, formats: list[str], regions: str, arguments: argparse.Namespace
-) -> int:
-    """Write the files, show the answer, and choose the exit code."""
-    from llm_perf_opt.analysis.build import matched_anything
-    from llm_perf_opt.report.write import write_report
-
-    files = write_report(report, out, formats, arguments.top, regions)
-    matched = matched_anything(report)
-    if arguments.json:
-        print(json.dumps(_summary(report, out, files, matched)))
-    else:
-        from llm_perf_opt.cli.console import console, show_report
-
-        show_report(report)
-        names = [f.name for f in files if f.parent == out]
-        names += [f"{regions}/"] if len(names) < len(files) else []
-        console().print(f"Written to {out}: {', '.join(names)}", markup=False, soft_wrap=True)
-    if not matched and getattr(arguments, "strict", False):
-        return int(ExitCode.NOTHING_MATCHED)
-    return int(ExitCode.DONE)
-
-
-def _summary(report: NCUProfileRegionReport, out: Path, files: list[Path], matched: bool) -> dict[str, Any]:
-    """What a program wants to know without opening the report."""
-    return {
-        "out": str(out),
-        "files": [str(f.relative_to(out)) for f in files],
-        "matched": matched,
-        "scopes": [
-            {
-                "scope": s.scope,
-                "kernel_count": s.totals.kernel_count,
-                "gpu_time_ns": s.totals.gpu_time_ns,
-                "regions": len(s.regions),
-            }
-            for s in report.scopes
-        ],
-        "available_ranges": report.available_ranges,
-        "diagnostics": [
-            {"code": d.code, "severity": d.severity, "message": d.message, "fix": d.fix} for d in report.diagnostics
-        ],
-    }

@@ -9,44 +9,35 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from attrs import Factory, define
+import attrs
+from attrs import define
 
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.profiling.outcome import Finished, Outcome, judge
+from llm_perf_opt.profiling.outcome import Finished, Outcome, clean, judge
 from llm_perf_opt.profiling.progress import Progress, ProgressReader
 from llm_perf_opt.profiling.run_directory import RunDirectory, Step
 from llm_perf_opt.profiling.supervise import Ended, run_supervised
-from llm_perf_opt.profiling.vendor.ncu import build_ncu_cmd
-from llm_perf_opt.profiling.vendor.nsys import build_nsys_cmd, build_nsys_export_cmd, build_nsys_stats_cmd
+from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd, build_ncu_raw_cmd
+from llm_perf_opt.profiling.vendor.nsys import (
+    NsysOptions,
+    build_nsys_cmd,
+    build_nsys_export_cmd,
+    build_nsys_stats_cmd,
+    build_nsys_stop_cmd,
+)
+from llm_perf_opt.profiling.vendor.nsys import environment as nsys_environment
 from llm_perf_opt.profiling.vendor.tools import Tool, library_path_for
-from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.profiling.written import recording_bytes
 
 REDIRECT = Path(__file__).with_name("redirect.py")
-# One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
-DEFAULT_METRICS = (
-    "gpu__time_duration.sum",
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "lts__t_bytes.sum",
-    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
-)
 _EXPORT_TIMEOUT_S = 1800
 _LOG_KEPT = 2 << 20  # of a log, what is looked at for messages
-
-
-@define
-class CounterPlan:
-    """Which launches ncu is to profile."""
-
-    expressions: list[str]  # for --nvtx-include
-    process_scope: bool = False  # ranges count for the whole process: kernels of autograd's thread
-    launches: int = 3  # of each kernel and launch configuration
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    expected: int = 0  # the least number of launches the timeline lets expect
+_LAST_WORDS = 12  # lines of a failed program that are shown
 
 
 @define
@@ -56,11 +47,49 @@ class Captured:
     outcome: Outcome
     ended: Ended
     file: Path | None = None
-    notes: list[Diagnosis] = Factory(list)
+
+
+@define
+class Plain:
+    """How a command ended that no profiler watched."""
+
+    ended: Ended
+    code: ExitCode | None  # None: all is well
+    last_words: list[str]  # what it said at the end
+
+
+def run_plainly(
+    run: RunDirectory, command: list[str], environment: Mapping[str, str], timeout_s: float | None
+) -> Plain:
+    """The workload alone. Its output goes to `stage1.log`."""
+    step = run.begin("stage1", command, ".")
+    log = run.path / "stage1.log"
+    ended = run_supervised(command, log=log, environment=environment, timeout_s=timeout_s)
+    step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
+    code: ExitCode | None = None
+    if ended.timed_out:
+        code = ExitCode.TIMED_OUT
+    elif ended.interrupted:
+        code = ExitCode.INTERRUPTED
+    elif ended.exit_code in (ExitCode.BAD_INPUT, ExitCode.MISSING_TOOL):
+        code = ExitCode(ended.exit_code)  # stage 1 speaks the same codes
+    elif ended.exit_code:
+        code = ExitCode.WORKLOAD_FAILED
+    step.status = "done" if code is None else "failed"
+    run.save()
+    words = [line for line in _tail(log).splitlines() if line.strip()]
+    return Plain(ended, code, [clean(line) for line in words[-_LAST_WORDS:]])
 
 
 def record_timeline(
-    run: RunDirectory, command: list[str], nsys: Tool, *, timeout_s: float | None, graphs: str = "node"
+    run: RunDirectory,
+    command: list[str],
+    nsys: Tool,
+    options: NsysOptions,
+    *,
+    environment: Mapping[str, str],
+    timeout_s: float | None = None,
+    max_bytes: int = 0,
 ) -> Captured:
     """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary."""
     folder = run.path / "nsys"
@@ -68,10 +97,20 @@ def record_timeline(
     # nsys prints between the lines of the program, so the program's own output goes elsewhere.
     program_pid = (folder / ".program.pid").resolve()
     shim = [sys.executable, "-I", str(REDIRECT.resolve()), str(workload_log.resolve()), str(program_pid)]
-    argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, cuda_graph_trace=graphs)
+    session = options.session_new or f"llm-perf-{os.getpid()}-{time.monotonic_ns() % 10**9}"
+    options = attrs.evolve(options, session_new=session)
+    argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
     step = run.begin("nsys", argv, "nsys")
     log = folder / "nsys.log"
-    ended = run_supervised(argv, log=log, environment=_library_path(nsys), timeout_s=timeout_s, program_pid=program_pid)
+    ended = run_supervised(
+        argv,
+        log=log,
+        environment={**environment, **nsys_environment(options), **_library_path(nsys)},
+        timeout_s=timeout_s,
+        program_pid=program_pid,
+        stop_command=build_nsys_stop_cmd(nsys.path, session),
+        too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
+    )
     program_pid.unlink(missing_ok=True)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
     if outcome.status == "nothing":
@@ -80,12 +119,13 @@ def record_timeline(
     export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", sqlite)
     step = run.begin("export", export, "nsys")
     with log.open("ab") as output:
-        step.exit_code = _run(export, nsys, output)
+        step.exit_code = _run(export, _library_path(nsys), output)
     step.files = _files(folder)
     step.status = "done" if sqlite.exists() else "nothing"
     run.save()
     if sqlite.exists():
-        _write_summary(run, nsys, sqlite)
+        summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
+        _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys))
     return Captured(outcome, ended, sqlite if sqlite.exists() else None)
 
 
@@ -93,27 +133,19 @@ def record_counters(
     run: RunDirectory,
     command: list[str],
     ncu: Tool,
-    plan: CounterPlan,
+    name: str,
+    options: NcuOptions,
+    expressions: Sequence[str],
     *,
-    timeout_s: float | None,
+    environment: Mapping[str, str],
+    timeout_s: float | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Captured:
-    """Counters of the planned launches: `ncu/run.ncu-rep`."""
+    """Counters of the chosen launches: `ncu/<name>.ncu-rep`."""
     folder = run.path / "ncu"
-    log, workload_log = folder / "ncu.log", folder / "workload.log"
-    argv = build_ncu_cmd(
-        folder / "run",
-        command,
-        ncu=ncu.path,
-        nvtx_expr=plan.expressions,
-        metrics=plan.metrics,
-        # Without the mangled name all templates of a function count as one kernel, and most are never sampled.
-        filter_mode="per-launch-config",
-        kernel_name_base="mangled",
-        launch_count=plan.launches,
-        nvtx_push_pop_scope="process" if plan.process_scope else None,
-        extra_args=("--log-file", str(log)),
-    )
+    log, workload_log = folder / f"{name}.log", folder / f"{name}-workload.log"
+    logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
+    argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
     step = run.begin("ncu", argv, "ncu")
     reader = ProgressReader()  # the plan knows only the least number of launches, which is no total
 
@@ -121,10 +153,18 @@ def record_counters(
         if (state := reader.feed(line)) is not None:
             progress(state)
 
-    ended = run_supervised(argv, log=workload_log, timeout_s=timeout_s, follow={log: follow})
-    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log)
-    report = folder / "run.ncu-rep"
-    return Captured(outcome, ended, report if outcome.status != "nothing" and report.exists() else None)
+    ended = run_supervised(argv, log=workload_log, environment=environment, timeout_s=timeout_s, follow={log: follow})
+    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
+    report = folder / f"{name}.ncu-rep"
+    if outcome.status == "nothing" or not report.exists():
+        return Captured(outcome, ended)
+    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), folder / raw_name(name), {})
+    return Captured(outcome, ended, report)
+
+
+def raw_name(capture: str) -> str:
+    """The table of a capture: `raw.csv` for the one most runs have."""
+    return "raw.csv" if capture == "run" else f"raw-{capture}.csv"
 
 
 def worst(outcomes: list[Outcome]) -> ExitCode:
@@ -133,9 +173,17 @@ def worst(outcomes: list[Outcome]) -> ExitCode:
 
 
 def _judge(
-    run: RunDirectory, step: Step, tool: str, argv: list[str], ended: Ended, log: Path, workload_log: Path
+    run: RunDirectory,
+    step: Step,
+    tool: str,
+    argv: list[str],
+    ended: Ended,
+    log: Path,
+    workload_log: Path,
+    replay_mode: str = "kernel",
 ) -> Outcome:
     folder = log.parent
+    files = {name: size for name, size in _files(folder).items() if _is_of(name, log.stem if tool == "ncu" else "")}
     code = ended.exit_code
     finished = Finished(
         tool="ncu" if tool == "ncu" else "nsys",
@@ -143,15 +191,22 @@ def _judge(
         exit_code=-(code - 128) if code > 128 else code,
         output=_tail(log),
         workload_output=_tail(workload_log),
-        files=_files(folder),
+        files=files,
         timed_out=ended.timed_out,
         interrupted=ended.interrupted,
+        too_large=ended.too_large,
+        replay_mode=replay_mode,
     )
     outcome = judge(finished)
     step.status, step.exit_code, step.seconds = outcome.status, code, round(ended.seconds, 2)
-    step.files, step.diagnostics = _files(folder), outcome.diagnoses
+    step.files, step.diagnostics = files, outcome.diagnoses
     run.save()
     return outcome
+
+
+def _is_of(name: str, capture: str) -> bool:
+    """Does a file belong to this capture? One folder may hold several of ncu's."""
+    return not capture or name.removesuffix(".ncu-rep") == capture or not name.endswith(".ncu-rep")
 
 
 def _files(folder: Path) -> dict[str, int]:
@@ -173,12 +228,13 @@ def _library_path(nsys: Tool) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join(p for p in (extra, os.environ.get("LD_LIBRARY_PATH", "")) if p)}
 
 
-def _run(argv: list[str], nsys: Tool, output: BinaryIO, errors: int | None = None) -> int | None:
-    """Run a short command of nsys; its exit code, None where it did not run or end. The caller looks at its file."""
-    environment = {**os.environ, **_library_path(nsys)}
+def _run(argv: list[str], environment: Mapping[str, str], output: BinaryIO, errors: int | None = None) -> int | None:
+    """Run a short command of a tool; its exit code, None where it did not run or end. The caller looks at its file."""
     ours = subprocess.DEVNULL
     try:
-        done = subprocess.Popen(argv, stdin=ours, stdout=output, stderr=errors or output, env=environment)
+        done = subprocess.Popen(
+            argv, stdin=ours, stdout=output, stderr=errors or output, env={**os.environ, **environment}
+        )
     except OSError:
         return None
     try:
@@ -189,13 +245,11 @@ def _run(argv: list[str], nsys: Tool, output: BinaryIO, errors: int | None = Non
         return None
 
 
-def _write_summary(run: RunDirectory, nsys: Tool, sqlite: Path) -> None:
-    """nsys's own kernel summary; its absence loses nothing, so a failure is only noted."""
-    argv = build_nsys_stats_cmd(nsys.path, sqlite)
-    step = run.begin("stats", argv, "nsys")
-    target = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
+def _write_table(run: RunDirectory, name: str, argv: list[str], target: Path, environment: Mapping[str, str]) -> None:
+    """A summary by the tool itself; its absence loses nothing, so a failure is only noted."""
+    step = run.begin(name, argv, target.parent.name)
     with target.open("wb") as output:
-        step.exit_code = _run(argv, nsys, output, subprocess.DEVNULL)
+        step.exit_code = _run(argv, environment, output, subprocess.DEVNULL)
     step.status = "done" if target.stat().st_size else "nothing"
     if step.status == "nothing":
         target.unlink()

@@ -10,7 +10,9 @@ the pipe from its parent closes, which it does even if the parent is killed with
 The first, polite signal goes to the whole tree (`tree`: ncu is often a shell script around the real one,
 which never hears of a signal to the script), or to the program whose process id is in PID_FILE and then
 to the profiler alone: nsys keeps the kernels only if the program ends by itself, keeps the rest if it is
-interrupted itself, and loses everything when its helpers are signalled too.
+interrupted itself, and loses everything when its helpers are signalled too. Before any signal, the command
+in LLM_PERF_STOP (a JSON list) is run: `nsys stop` writes the whole report, kernels included, while the
+program is still alive.
 
 It is started by path with `-I`, imports nothing of this package, and exits as the profiler did.
 """
@@ -19,9 +21,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -80,8 +84,17 @@ def program_of(pid_file: str) -> list[int]:
     return []
 
 
+def save_first() -> None:
+    """Let the profiler write its report; without success the signals below save what they can."""
+    command = json.loads(os.environ.get("LLM_PERF_STOP", "[]"))
+    if command:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(command, stdin=subprocess.DEVNULL, timeout=POLITE_SECONDS, check=False)
+
+
 def end_tree(main: int, whom: str) -> int | None:
     """Ask, then insist, then force."""
+    save_first()
     status = None
 
     def everyone() -> list[int]:

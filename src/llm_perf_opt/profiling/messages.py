@@ -64,6 +64,7 @@ _CONSEQUENCES = frozenset(
 _NO_KERNELS = frozenset({"NO_KERNELS_PROFILED"})
 _FAILED = frozenset({"WORKLOAD_FAILED", "WORKLOAD_CRASHED", "UNKNOWN_ERROR"})
 _AFTER_FAILURE = frozenset({"NO_KERNELS_PROFILED", "NO_RANGES_PROFILED", "PROGRAM_WITHOUT_CUDA", "UNKNOWN_ERROR"})
+ASK_DOCTOR = "`llm-perf doctor` shows what this machine lacks."
 _ASK_RANGES = "List the ranges of a timeline with the exact expression for each: `llm-perf ranges RUN`."
 
 RULES: tuple[Rule, ...] = (
@@ -75,7 +76,7 @@ RULES: tuple[Rule, ...] = (
         tool="ncu",
         pattern=r"==(?:ERROR|WARNING)==.*ERR_NVGPUCTRPERM",
         cause="This user may not read the GPU's performance counters.",
-        fix="Run as root, or allow it for all: `echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf`, then reboot; in a container add `--cap-add SYS_ADMIN`.",
+        fix=f"Run as root, or allow it for all: `echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf`, then reboot; in a container add `--cap-add SYS_ADMIN`. {ASK_DOCTOR}",
         exit_code=ExitCode.MISSING_TOOL,
         hides=_CONSEQUENCES,
         seen=False,
@@ -88,7 +89,7 @@ RULES: tuple[Rule, ...] = (
         tool="ncu",
         pattern=r"==(?:ERROR|WARNING)==.*driver resource was unavailable",
         cause="Another tool (DCGM, or another profiler) holds the GPU's performance counters.",
-        fix="Pause DCGM with `dcgmi profile --pause` (afterwards `--resume`), or stop the other profiler: `ps -e | grep -E 'ncu|nsys|dcgm|nv-hostengine'`.",
+        fix=f"Pause DCGM with `dcgmi profile --pause` (afterwards `--resume`), or stop the other profiler: `ps -e | grep -E 'ncu|nsys|dcgm|nv-hostengine'`. {ASK_DOCTOR}",
         exit_code=ExitCode.MISSING_TOOL,
         hides=_CONSEQUENCES,
         seen=False,
@@ -114,7 +115,7 @@ RULES: tuple[Rule, ...] = (
         tool="ncu",
         pattern=r"==(?:ERROR|WARNING)==.*(?:driver is not compatible with Nsight Compute|LibraryNotLoaded|Failed to load Nsight Compute CUDA modules)",
         cause="This ncu does not fit the installed driver.",
-        fix="Compare `nvidia-smi` with `ncu --version` and install the ncu of the driver's CUDA version.",
+        fix=f"Compare `nvidia-smi` with `ncu --version` and install the ncu of the driver's CUDA version. {ASK_DOCTOR}",
         exit_code=ExitCode.MISSING_TOOL,
         hides=_CONSEQUENCES,
         mild=True,
@@ -138,7 +139,7 @@ RULES: tuple[Rule, ...] = (
         source="workload",
         pattern=r"No CUDA GPUs are available|Found no NVIDIA driver on your system|no CUDA-capable device is detected|CUDA driver version is insufficient|Torch not compiled with CUDA enabled",
         cause="The program found no GPU that it can use.",
-        fix="Check `nvidia-smi` and CUDA_VISIBLE_DEVICES.",
+        fix=f"Check `nvidia-smi` and CUDA_VISIBLE_DEVICES. {ASK_DOCTOR}",
         exit_code=ExitCode.MISSING_TOOL,
         hides=_CONSEQUENCES,
         needs_failure=True,
@@ -326,7 +327,7 @@ RULES: tuple[Rule, ...] = (
         tool="nsys",
         pattern=r"^Importer error status: (?:An unknown error occurred|The importer binary and its dependencies were not found)|libdw\.so|libelf\.so",
         cause="nsys recorded the program but its importer does not start (usually libdw.so.1 or libelf.so.1 is missing), so only the raw stream is left{leftover}.",
-        fix="Install the libraries (`apt-get install libdw1 libelf1`), then import what was recorded with `QdstrmImporter -i FILE.qdstrm` (folder host-linux-x64 of nsys), or run again.",
+        fix=f"Install the libraries (`apt-get install libdw1 libelf1`), then import what was recorded with `QdstrmImporter -i FILE.qdstrm` (folder host-linux-x64 of nsys), or run again. {ASK_DOCTOR}",
         exit_code=ExitCode.MISSING_TOOL,
         hides=_FAILED | {"IMPORT_FAILED"},
         needs_failure=True,
@@ -553,6 +554,14 @@ STATES: dict[str, Rule] = {
             cause="The time given to the run was over and it was stopped.",
             fix="Give it more time (`--timeout`), or profile less: fewer regions (`--include`), fewer metrics, a shorter input.",
             exit_code=ExitCode.TIMED_OUT,
+            hides=_CONSEQUENCES,
+        ),
+        Rule(
+            code="RECORDING_TOO_LARGE",
+            tool="nsys",
+            severity="warning",
+            cause="The recording had grown beyond its limit and was ended there: what the program did later is not in it.",
+            fix="Profile a shorter run (fewer steps, a shorter input), or raise the limit: `--max-size 8GB`, `pipeline.nsys.max_size=8GB`.",
             hides=_CONSEQUENCES,
         ),
         Rule(

@@ -46,6 +46,7 @@ _NSYS_EXITS_0 = frozenset(
         "DISK_FULL",
     }
 )
+_WANTED_ENDS = frozenset({"CAPTURE_RANGE_END_KILLED", "RECORDING_TOO_LARGE"})  # ended early, as it was asked for
 _CRASHES = frozenset({signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV})
 _STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
@@ -62,6 +63,7 @@ class Finished:
     files: Mapping[str, int] = Factory(dict)  # name to bytes: the expected report and what else this run left
     timed_out: bool = False
     interrupted: bool = False
+    too_large: bool = False  # ended because the recording had reached its limit
     replay_mode: str = "kernel"
 
 
@@ -250,6 +252,9 @@ def _stopped(run: Finished, lines: list[str], usable: bool) -> Iterator[_Finding
     if run.timed_out:
         yield _Finding(STATES["TIMED_OUT"])
         return
+    if run.too_large:
+        yield _Finding(STATES["RECORDING_TOO_LARGE"])
+        return
     number = _signal_of(run.exit_code)
     ended = next((line for line in lines if (p := STATES["CAPTURE_RANGE_END_KILLED"].pattern) and p.search(line)), None)
     if run.interrupted:
@@ -296,7 +301,7 @@ def _explains_exit(run: Finished, finding: _Finding) -> bool:
     """Whether a code other than 0 is this finding's doing."""
     if finding.rule.code in _NSYS_EXITS_0:
         return run.tool != "nsys"
-    return bool(finding.rule.exit_code) or finding.rule.code == "CAPTURE_RANGE_END_KILLED"
+    return bool(finding.rule.exit_code) or finding.rule.code in _WANTED_ENDS
 
 
 def _by_exit_code(run: Finished) -> Iterator[_Finding]:
@@ -388,7 +393,8 @@ def _status(run: Finished, findings: list[_Finding], has_data: bool) -> Status:
     if "CAPTURE_RANGE_END_KILLED" in codes:  # what was to be recorded is there in full
         return "captured"
     broken = any(finding.rule.severity == "error" for finding in findings)
-    return "partial" if run.exit_code != 0 or run.timed_out or run.interrupted or broken else "captured"
+    stopped = run.timed_out or run.interrupted or run.too_large
+    return "partial" if run.exit_code != 0 or stopped or broken else "captured"
 
 
 def _exit_code(status: Status, findings: list[_Finding]) -> ExitCode:
@@ -396,6 +402,8 @@ def _exit_code(status: Status, findings: list[_Finding]) -> ExitCode:
     for finding in findings:
         if finding.rule.exit_code:
             return finding.rule.exit_code
+    if status == "partial" and any(finding.rule.code in _WANTED_ENDS for finding in findings):
+        return ExitCode.DONE
     return {"captured": ExitCode.DONE, "partial": ExitCode.WORKLOAD_FAILED, "nothing": ExitCode.NOTHING_CAPTURED}[
         status
     ]

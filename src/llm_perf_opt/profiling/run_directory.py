@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import yaml
 from attrs import Factory, define
 
 from llm_perf_opt.errors import UserError
@@ -41,9 +42,9 @@ _GPU_FACTS = (
 class Step:
     """One command of a run."""
 
-    name: str  # "nsys" | "export" | "stats" | "ncu"
+    name: str  # "stage1" | "nsys" | "export" | "stats" | "ncu" | "raw"
     argv: list[str]  # without secrets
-    status: str = "running"  # "running" | "captured" | "partial" | "nothing" | "done"
+    status: str = "running"  # "running" | "captured" | "partial" | "nothing" | "done" | "failed"
     exit_code: int | None = None
     seconds: float | None = None
     files: dict[str, int] = Factory(dict)
@@ -64,7 +65,7 @@ class Manifest:
     gpus_after: list[dict[str, str]] = Factory(list)
     settings: dict[str, Any] = Factory(dict)
     steps: list[Step] = Factory(list)
-    notes: list[str] = Factory(list)
+    diagnostics: list[Diagnosis] = Factory(list)  # of the run as a whole; those of a step are with it
 
 
 @define
@@ -75,14 +76,20 @@ class RunDirectory:
     manifest: Manifest
 
     @staticmethod
-    def create(out: Path | None, command: list[str], settings: dict[str, Any]) -> RunDirectory:
-        """Make the folder. Two runs never share one: an existing, non-empty folder is refused."""
-        path = _fresh_folder() if out is None else _own_folder(out)
+    def create(
+        out: Path | None, command: list[str], settings: dict[str, Any], *, recordings: bool = True
+    ) -> RunDirectory:
+        """Make the folder. Two runs never share one: an existing, non-empty folder is refused.
+
+        `recordings`: whether profilers will leave something in it.
+        """
+        path = fresh_folder() if out is None else _own_folder(out)
         manifest = Manifest(__version__, _now(), clean_argv(command), settings=settings, gpus_before=gpu_facts())
         run = RunDirectory(path, manifest)
-        (path / "nsys").mkdir(exist_ok=True)
-        (path / "ncu").mkdir(exist_ok=True)
+        for name in ("nsys", "ncu") if recordings else ():
+            (path / name).mkdir(exist_ok=True)
         run.write_json("env.json", without_secrets(os.environ))
+        run.write_yaml("config.yaml", settings)
         run.save()
         return run
 
@@ -90,9 +97,16 @@ class RunDirectory:
         self.write_json(MANIFEST, attrs.asdict(self.manifest))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        self._replace(name, json.dumps(content, indent=1) + "\n")
+
+    def write_yaml(self, name: str, content: Mapping[str, Any]) -> None:
+        self._replace(name, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
+
+    def _replace(self, name: str, text: str) -> None:
+        """Write a whole file at once: whoever looks sees the old one or the new one."""
         target = self.path / name
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)
 
     def begin(self, name: str, argv: list[str], folder: str) -> Step:
@@ -131,7 +145,8 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _fresh_folder() -> Path:
+def fresh_folder() -> Path:
+    """A new folder named after this second; with a number behind it where another run was faster."""
     base = Path("tmp") / "profile-output" / datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in range(1, 1000):
         path = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")

@@ -1,18 +1,33 @@
-"""What of the environment may be written down: everything but what looks like a secret."""
+"""What may be written down of an environment, a command line or a text: everything but what looks like a secret."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# Names that hold secrets, and values that are one whatever they are called.
+# Names that hold secrets, and values that are one whatever they are called. A token is one, `max_new_tokens` and a
+# tokenizer are not.
 _NAMES = re.compile(
-    r"token|secret|passw|passwd|api[_-]?key|access[_-]?key|private|credential|auth|cookie|session|signature|^pgpass|_pat$|^key$|[_-]key$",
+    r"(?<!tik)token(?!s|iz)|secret|passw|passwd|api[_-]?key|access[_-]?key|private|credential|auth|cookie"
+    r"|session[_-]?(?:id|key)|signature|^pgpass|_pat$|^key$|[_-]key$"
+    r"|passphrase|[_-]pass$|[_-]pwd$|[_-]dsn$|connection_string|webhook|bearer|jwt",
     re.IGNORECASE,
 )
 _VALUES = re.compile(
     r"hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{16,}|xox[abprs]-"
     r"|eyJ[A-Za-z0-9_-]{10,}\.|-----BEGIN|://[^/\s:@]+:[^/\s@]+@|AIza[0-9A-Za-z_-]{30,}|glpat-"
+)
+SECRET_IN_TEXT = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"|(?:hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w+|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{16,}"
+    r"|xox[abprs]-[\w-]+|eyJ[A-Za-z0-9_-]{10,}\.[\w.-]*|AIza[0-9A-Za-z_-]{30,}|glpat-[\w-]+)",
+    re.DOTALL,
+)
+# `HF_TOKEN=…` as a shell or a program prints it, and `--api-key …` of a command line.
+_ASSIGNED = re.compile(
+    r"(?P<name>\b[A-Z][A-Z0-9_]*)(?P<between>[\"']?\s?[=:]\s?[\"']?)(?P<value>(?!\(removed)[^\s\"'<>,;]{4,})"
+    r"|(?P<option>(?<![\w-])--[a-z][\w-]*)(?P<space>[= ]\s*[\"']?)(?P<word>(?!\(removed)[^\s\"'<>-][^\s\"'<>]*)"
 )
 REMOVED = "(removed: looks like a secret)"
 
@@ -40,3 +55,13 @@ def clean_argv(argv: list[str]) -> list[str]:
             result.append(word)
         hide_next = word.startswith("--") and not equals and bool(_NAMES.search(word.lstrip("-")))
     return result
+
+
+def without_secret_text(text: str) -> str:
+    """A log or a document without what looks like a secret."""
+
+    def assigned(found: re.Match[str]) -> str:
+        name, between = (found["name"], found["between"]) if found["name"] else (found["option"], found["space"])
+        return f"{name}{between}{REMOVED}" if _NAMES.search(name.lstrip("-")) else found[0]
+
+    return _ASSIGNED.sub(assigned, SECRET_IN_TEXT.sub(REMOVED, text))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attrs import define
 
 GUARD = Path(__file__).with_name("guard.py")
 _POLL_SECONDS = 0.1
+_SIZE_SECONDS = 1.0  # between two looks at what has been written
 # The guard waits this long for a report to be written, and a little longer to force the rest.
 GRACE_SECONDS = 60.0
 _FORCE_SECONDS = 15.0
@@ -59,16 +61,19 @@ def run_supervised(
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     follow: Mapping[Path, Callable[[str], None]] | None = None,
-    too_large: Callable[[], bool] = lambda: False,
+    too_large: Callable[[int], bool] = lambda _: False,
     grace_s: float = GRACE_SECONDS,
     program_pid: Path | None = None,
+    stop_command: Sequence[str] = (),
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`.
 
     `follow`: files to read while it runs (the log among them), each with what to do with a new line.
-    `too_large`: asked now and then; True ends the command as an interruption would.
+    `too_large`: asked now and then, with the process id that all others descend from; True ends the command as
+    an interruption would.
     `program_pid`: a file with the process id of the profiled program, which is then interrupted before the
     profiler (see guard.py); otherwise all are interrupted together.
+    `stop_command`: what makes the profiler write its report before anything is interrupted.
     """
     readers = [_Follower(path, action) for path, action in (follow or {}).items()]
     pipe_read, pipe_write = os.pipe()
@@ -82,30 +87,38 @@ def run_supervised(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=cwd,
-            env={**os.environ, **(environment or {}), "LLM_PERF_GRACE_S": str(grace_s)},
+            env={
+                **os.environ,
+                **(environment or {}),
+                "LLM_PERF_GRACE_S": str(grace_s),
+                "LLM_PERF_STOP": json.dumps(list(stop_command)),
+            },
             pass_fds=(pipe_read,),
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
             start_new_session=True,
         )
         os.close(pipe_read)
+        looked = started
         try:
             while guard.poll() is None:
                 for reader in readers:
                     reader.read()
                 ended.timed_out = timeout_s is not None and time.monotonic() - started > timeout_s
                 ended.interrupted = interruption.happened.is_set()
-                ended.too_large = too_large()
+                if time.monotonic() - looked > _SIZE_SECONDS:
+                    looked = time.monotonic()
+                    ended.too_large = too_large(guard.pid)
                 if ended.timed_out or ended.interrupted or ended.too_large:
                     guard.send_signal(signal.SIGINT)
                     with contextlib.suppress(subprocess.TimeoutExpired):
-                        guard.wait(grace_s + _FORCE_SECONDS)
+                        guard.wait(2 * grace_s + _FORCE_SECONDS)
                     break
                 time.sleep(_POLL_SECONDS)
         finally:
             os.close(pipe_write)  # the guard ends what is left when this closes
             if guard.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    guard.wait(grace_s + _FORCE_SECONDS)
+                    guard.wait(2 * grace_s + _FORCE_SECONDS)
                 if guard.poll() is None:
                     guard.kill()
                     guard.wait()

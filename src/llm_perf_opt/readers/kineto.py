@@ -633,12 +633,29 @@ def _timeline(trace: _Trace, about: dict[str, Any], source: str) -> Timeline:
         # Kineto does not record captures: one node of unknown origin stands for all of them.
         unknown = np.full(1, UNKNOWN)
         timeline.graph_nodes = GraphNodes(unknown.astype(np.int64), unknown.astype(np.int32))
+    if about.get(_OWN_RANGES) == "domain@name":
+        _split_domains(timeline)
     return timeline
+
+
+def _split_domains(timeline: Timeline) -> None:
+    """Kineto has no domains. Where the writer says that names hold them, the regions are those of NVTX."""
+    ranges = timeline.ranges
+    for number in np.unique(ranges.name).tolist():
+        domain, at, name = timeline.strings[number].partition("@")
+        if at and domain and name:
+            if domain not in timeline.domains:
+                timeline.domains.append(domain)
+            chosen = ranges.name == number
+            timeline.strings.append(name)
+            ranges.domain[chosen] = timeline.domains.index(domain)
+            ranges.name[chosen] = len(timeline.strings) - 1
 
 
 # --- the file ----------------------------------------------------------------------------------------------
 
-_ABOUT = frozenset({"schemaVersion", "deviceProperties", "distributedInfo"})
+_OWN_RANGES = "llm_perf_ranges"  # written by stage 1, whose ranges are called DOMAIN@NAME
+_ABOUT = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", _OWN_RANGES})
 
 
 def _text(stream: BinaryIO, source: str) -> str:

@@ -8,6 +8,7 @@ are taken from here. Only the block headers are looked at; checked on reports of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from attrs import define
@@ -64,6 +65,53 @@ def read_container(path: Path, source: str) -> Container:
             "Copy the file again; if ncu was killed while writing, profile again.",
         )
     return Container(pids, per_result if all(per_result) else None, results)
+
+
+def block_spans(data: bytes) -> Iterator[tuple[tuple[int, int], list[tuple[int, int]]]]:
+    """Where each block's header and each of its results lie in a whole report: (start, end) of the messages."""
+    try:
+        at = 8 + int.from_bytes(_exactly(data[4:8], 4), "little")
+        while at < len(data):
+            start = at + 4
+            end = start + int.from_bytes(_exactly(data[at:start], 4), "little")
+            payload = _number(_fields(_exactly(data[start:end], end - start)).get(_PAYLOAD_BYTES))
+            at, last = end, end + payload
+            results = []
+            while at < last:
+                size = int.from_bytes(_exactly(data[at : at + 4], 4), "little")
+                results.append((at + 4, at + 4 + size))
+                at += 4 + size
+            if at != last or last > len(data):
+                raise ValueError("a result is longer than its block")
+            yield (start, end), results
+    except (ValueError, IndexError, OverflowError) as error:
+        raise UnreadableInput("The Nsight Compute report is damaged: its blocks do not add up.") from error
+
+
+def field_spans(data: bytes, start: int, end: int) -> list[tuple[int, int, int]] | None:
+    """(number, start, end) of the texts and messages in a protobuf message; None where it is none."""
+    spans = []
+    at = start
+    try:
+        while at < end:
+            key, at = _varint(data, at)
+            kind = key & 7
+            if kind == 0:
+                _, at = _varint(data, at)
+                continue
+            if kind == 2:
+                length, at = _varint(data, at)
+                spans.append((key >> 3, at, at + length))
+            elif kind in (1, 5):
+                length = 8 if kind == 1 else 4
+            else:
+                return None
+            at += length
+            if key < 8:
+                return None
+    except (IndexError, ValueError):
+        return None
+    return spans if at == end else None
 
 
 def _exactly(data: bytes, length: int) -> bytes:

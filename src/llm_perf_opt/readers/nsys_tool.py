@@ -25,6 +25,13 @@ PLACES = (
     "/usr/local/cuda*/nsight-compute-*/host/target-linux-*/nsys",
     "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Compute/host/target-linux-*/nsys",
 )
+_TOOLKIT_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
+_IN_TOOLKIT = (
+    "nsight-systems-*/bin/nsys",
+    "nsight-systems-*/target-linux-*/nsys",
+    "bin/nsys",
+    "nsight-compute-*/host/target-linux-*/nsys",
+)
 
 
 def find_nsys() -> Path | None:
@@ -37,8 +44,8 @@ def find_nsys() -> Path | None:
 
 
 def installed_nsys(root: Path = Path("/")) -> list[Path]:
-    """Every nsys in the usual places, then those inside a Nsight Compute that stands elsewhere."""
-    places = installed(PLACES, root)
+    """Every nsys of the chosen toolkit and in the usual places, then those inside a Nsight Compute elsewhere."""
+    places = list(dict.fromkeys([*in_toolkit(_IN_TOOLKIT), *installed(PLACES, root)]))
     for ncu in (os.environ.get("LLM_PERF_NCU"), shutil.which("ncu")):
         if ncu:
             inside = sorted(Path(ncu).resolve().parent.glob("host/target-linux-*/nsys"))
@@ -51,6 +58,12 @@ def installed(places: Sequence[str], root: Path = Path("/")) -> list[Path]:
     found = [path for place in places for path in sorted(root.glob(place.lstrip("/"))) if _is_program(path)]
     # A stable sort: equally new ones stay in the order of their places.
     return sorted(dict.fromkeys(found), key=lambda path: _version(path.relative_to(root)), reverse=True)
+
+
+def in_toolkit(places: Sequence[str]) -> list[Path]:
+    """Programs below the CUDA toolkit or Conda environment that the environment names."""
+    folders = [Path(folder) for name in _TOOLKIT_VARIABLES if (folder := os.environ.get(name))]
+    return [path for folder in dict.fromkeys(folders) for path in installed(places, folder)]
 
 
 def _is_program(path: Path) -> bool:

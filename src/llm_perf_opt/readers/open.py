@@ -60,7 +60,7 @@ def read_recording(
     _refuse_what_is_no_file(path, source)
     with contextlib.ExitStack() as stack:
         try:
-            plain = stack.enter_context(_unpacked(path, source))
+            plain = stack.enter_context(unpacked(path, source))
             return _read_plain(plain, source, (launch_config, streams), watch, stack)
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise UnreadableInput(
@@ -88,7 +88,7 @@ def _refuse_what_is_no_file(path: Path, source: str) -> None:
 
 
 @contextlib.contextmanager
-def _unpacked(path: Path, source: str) -> Iterator[Path]:
+def unpacked(path: Path, source: str) -> Iterator[Path]:
     """The file itself, or a private unpacked copy of it."""
     with path.open("rb") as file:
         head = file.read(8)

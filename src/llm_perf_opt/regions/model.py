@@ -380,6 +380,34 @@ class Coverage:
 
 
 @define
+class LaunchCounter:
+    """One counter of one launch."""
+
+    value: float
+    unit: str
+
+
+@define
+class ProfiledLaunch:
+    """One launch that was picked by hand, with its kernel's place in the timeline."""
+
+    kernel_name: str
+    short_name: str
+    grid: list[int]
+    block: list[int]
+    device: int | None
+    regions: list[str]  # keys of the innermost ranges open at the launch
+    rank: int | None  # 1: no kernel of the program takes more GPU time; None: there is no timeline
+    kernels_ranked: int
+    share_of_gpu_time: float | None
+    calls: int | None  # in the timeline
+    total_ms: float | None
+    mean_ms: float | None
+    passes: int | None
+    metrics: dict[str, LaunchCounter] = Factory(dict)
+
+
+@define
 class NCUProfileRegionReport:
     """What `report.json` holds."""
 
@@ -394,6 +422,7 @@ class NCUProfileRegionReport:
     selection: dict[str, list[str]] = Factory(dict)
     available_ranges: list[str] = Factory(list)  # filled where nothing matched: what could have been asked for
     coverage: Coverage | None = None
+    launches: list[ProfiledLaunch] = Factory(list)  # filled where ncu was asked for a few launches only
     hardware: list[GpuHardware] = Factory(list)  # one per device
     stages: list[str] = Factory(list)  # keys of the regions of the main scope that make up the run, none inside another
     opportunities: list[Opportunity] = Factory(list)  # of the stages, most recoverable time first

@@ -33,6 +33,8 @@ from llm_perf_opt.report.text import (
     heaviest,
     idle_share,
     interesting_metrics,
+    launch_headline,
+    launch_place,
     quantity,
     rows,
     share,
@@ -57,6 +59,7 @@ def render_markdown(report: NCUProfileRegionReport, top: int = 10, pictures: Ite
     if report.available_ranges:
         lines += ["", "## Ranges that exist", ""]
         lines += [f"- {code(key)}" for key in report.available_ranges]
+    lines += _launches(report)
     if scope is not None and scope.regions:
         lines += ["", "## Regions", "", *_region_table(scope)]
         lines += speed_of_light_table(report)
@@ -73,6 +76,19 @@ def render_markdown(report: NCUProfileRegionReport, top: int = 10, pictures: Ite
     lines += _diagnostics(report)
     lines += ["", "## How to read this", "", *_reading_notes(report)]
     return "\n".join(lines) + "\n"
+
+
+def _launches(report: NCUProfileRegionReport) -> list[str]:
+    """Launches picked by hand, each with its place and its counters."""
+    lines: list[str] = ["", "## Profiled launches"] if report.launches else []
+    for launch in report.launches:
+        lines += ["", f"### {code(launch.short_name)}", "", f"{plain(launch_place(launch))}.", ""]
+        lines += [f"- {title}: {value}" for title, value in launch_headline(launch)]
+        where = ", ".join(code(key) for key in launch.regions) or "no range"
+        shape = f"grid {tuple(launch.grid)}, block {tuple(launch.block)}"
+        lines += [f"- in {where}; {shape}; {code(launch.kernel_name)}"]
+        lines += [f"- all {len(launch.metrics)} counters are in `report.json` under `launches`"]
+    return lines
 
 
 def _about(report: NCUProfileRegionReport) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, RegionStats, ScopeTotals
+from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, ProfiledLaunch, RegionStats, ScopeTotals
 from llm_perf_opt.regions.names import visible
 
 _TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
@@ -14,6 +14,16 @@ HEADLINE_METRICS = (
     ("dram__bytes_read.sum", "DRAM read"),
     ("dram__bytes_write.sum", "DRAM written"),
     ("lts__t_bytes.sum", "L2 traffic"),
+)
+
+# Of one launch, where everything was taken.
+LAUNCH_HEADLINES = (
+    ("gpu__time_duration.sum", "time under ncu"),
+    ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "compute throughput"),
+    ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "memory throughput"),
+    ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM throughput"),
+    ("sm__warps_active.avg.pct_of_peak_sustained_active", "occupancy"),
+    *HEADLINE_METRICS,
 )
 
 
@@ -158,3 +168,27 @@ def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str,
         if name in metrics:
             found.append((name, title, metrics[name]))
     return found
+
+
+def launch_place(launch: ProfiledLaunch) -> str:
+    """Where a picked launch stands among all kernels: `rank 3 of 41, 8.2 % of the GPU time, 126 launches of 14.1 µs`."""
+    if launch.rank is None:
+        return (
+            "no timeline, so its share of the time is not known"
+            if not launch.kernels_ranked
+            else ("not among the kernels of the timeline")
+        )
+    mean = duration(None if launch.mean_ms is None else launch.mean_ms * 1e6)
+    return (
+        f"rank {launch.rank} of {launch.kernels_ranked}, {share(launch.share_of_gpu_time, 1.0)} of the GPU time, "
+        f"{counted(launch.calls or 0, 'launch')} of {mean}"
+    )
+
+
+def launch_headline(launch: ProfiledLaunch) -> list[tuple[str, str]]:
+    """The counters to look at first, as far as they were taken."""
+    return [
+        (title, quantity(value.value, value.unit))
+        for name, title in LAUNCH_HEADLINES
+        if (value := launch.metrics.get(name)) is not None
+    ]

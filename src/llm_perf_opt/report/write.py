@@ -55,6 +55,7 @@ def write_report(
         # Last, because it names the folders of the regions.
         written.append(write_text(out / "report.json", render_json(report)))
     if regions != _BESIDE:
+        written += _write_sections(report, out / Path(regions).parent, formats)
         # A run directory keeps a copy of the region report with the folders of its regions.
         for name in ("report.json", "report.md"):
             if out / name in written:
@@ -66,6 +67,16 @@ def write_report(
     _forget(out, earlier - {str(path.relative_to(out)) for path in written})
     write_text(out / _LIST, "".join(f"{path.relative_to(out)}\n" for path in written))
     return written
+
+
+def _write_sections(report: NCUProfileRegionReport, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """All regions under ncu's section titles in one text, where sections were collected."""
+    scope = report.main_scope
+    regions = [region for region in (scope.regions if scope else []) if region.sections]
+    if "md" not in formats or not regions:
+        return []
+    text = "\n".join(render_sections(region) for region in regions)
+    return [write_text(make_folder(folder) / "sections_report.txt", text)]
 
 
 _PICTURES = "pictures"

@@ -28,6 +28,15 @@ from llm_perf_opt.profiling.vendor.options import (
     workload,
 )
 
+# One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
+DEFAULT_METRICS = (
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_bytes.sum",
+    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
+)
+
 
 @define(frozen=True, kw_only=True)
 class NcuOptions:
@@ -162,6 +171,11 @@ def ncu_arguments(
     if asked.force_overwrite:
         argv.append("--force-overwrite")
     return [*argv, "-o", os.fspath(out_base), *asked.extra_args]
+
+
+def build_ncu_raw_cmd(ncu: StrPath, report: StrPath) -> list[str]:
+    """Print every result of a report with all its metrics as CSV on standard output."""
+    return [os.fspath(ncu), "--import", os.fspath(report), "--page", "raw", "--csv", "--print-units", "base"]
 
 
 def without_unknown_defaults(options: NcuOptions, known: Container[str]) -> NcuOptions:

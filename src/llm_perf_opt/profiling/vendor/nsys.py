@@ -45,6 +45,8 @@ class NsysOptions:
     nvtx_capture: str | None = field(default=None, converter=text)
     # graph (nsys's default: a CUDA graph is one block without kernels) | node (its kernels, more overhead).
     cuda_graph_trace: str | None = field(default=None, converter=text)
+    # A name for `nsys stop --session`, which writes the report of a program that is still running.
+    session_new: str | None = field(default=None, converter=text)
     # Off: where the report exists nsys writes to /tmp instead, and says so in one line.
     force_overwrite: bool = field(default=False, converter=switch, validator=is_switch)
     # Handed to nsys as they are, one argv element each, before the program. nsys refuses an option given twice.
@@ -79,6 +81,7 @@ def nsys_arguments(out_base: StrPath, *, options: NsysOptions | None = None, **o
         "--capture-range-end": asked.capture_range_end,
         "--nvtx-capture": asked.nvtx_capture,
         "--cuda-graph-trace": asked.cuda_graph_trace,
+        "--session-new": asked.session_new,
         "--force-overwrite": "true" if asked.force_overwrite else None,
     }
     argv = [part for flag, value in valued.items() if value is not None for part in (flag, value)]
@@ -92,6 +95,11 @@ def environment(options: NsysOptions) -> dict[str, str]:
     the capture would never open.
     """
     return {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if options.nvtx_capture else {}
+
+
+def build_nsys_stop_cmd(nsys: StrPath, session: str) -> list[str]:
+    """End the recording of a session and write its report, kernels included; the program goes on."""
+    return [os.fspath(nsys), "stop", f"--session={session}"]
 
 
 def build_nsys_export_cmd(nsys: StrPath, report: StrPath, sqlite: StrPath) -> list[str]:

@@ -1,7 +1,7 @@
 """Finding ncu and nsys, and asking them what they are.
 
-The order is the same for both: the configured path, the environment variable, PATH, then the folders of
-NVIDIA's installers, newest first. What was named explicitly is used or refused, never replaced by
+The order is the same for both: the configured path, the environment variable, PATH, the toolkit that
+CUDA_HOME names, then the folders of NVIDIA's installers, newest first. What was named explicitly is used or refused, never replaced by
 another; what was only found is passed over where it does not run (CUDA's `bin/ncu` is a script that
 stays behind when the package it starts has been removed).
 """
@@ -18,9 +18,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from attrs import define
+from attrs import define, field
 
 from llm_perf_opt.errors import MissingTool
+from llm_perf_opt.profiling.messages import ASK_DOCTOR
 from llm_perf_opt.profiling.vendor.help_text import KnownOptions, parse_ncu_help, parse_nsys_help
 from llm_perf_opt.readers import nsys_tool
 
@@ -34,6 +35,7 @@ _NCU_PLACES = (
     "/usr/lib/nsight-compute/ncu",
     "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Compute/ncu",
 )
+_NCU_IN_TOOLKIT = ("nsight-compute-*/ncu", "bin/ncu")
 _PRODUCT = {"ncu": "Nsight Compute", "nsys": "Nsight Systems"}
 _TIMEOUT_S = 30.0
 _VERSION = re.compile(r"\bversion\s+v?(\d+(?:\.\d+)+)", re.IGNORECASE)
@@ -49,6 +51,7 @@ class Tool:
     name: str  # "ncu" | "nsys"
     path: Path
     version: str  # "2025.3.1.0"
+    source: str = field(default="", eq=False)  # how it was found: a variable, PATH, an install folder
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -56,12 +59,27 @@ class Tool:
 
 def find_ncu(configured: str | os.PathLike[str] | None = None, *, root: Path = Path("/")) -> Tool:
     """The ncu to use; `MissingTool` says where was looked. `root`: below which the install folders are."""
-    return _find("ncu", configured, NCU_VARIABLE, nsys_tool.installed(_NCU_PLACES, root), _NCU_PLACES)
+    return _find("ncu", configured, NCU_VARIABLE, installed_ncu(root), _NCU_PLACES)
 
 
 def find_nsys(configured: str | os.PathLike[str] | None = None, *, root: Path = Path("/")) -> Tool:
     """The nsys to use, that inside Nsight Compute included; `MissingTool` says where was looked."""
     return _find("nsys", configured, NSYS_VARIABLE, nsys_tool.installed_nsys(root), nsys_tool.PLACES)
+
+
+def installed_ncu(root: Path = Path("/")) -> list[Path]:
+    """Every ncu of the chosen toolkit and in the folders of NVIDIA's installers."""
+    return list(dict.fromkeys([*nsys_tool.in_toolkit(_NCU_IN_TOOLKIT), *nsys_tool.installed(_NCU_PLACES, root)]))
+
+
+def importer_of(nsys: str | os.PathLike[str]) -> Path | None:
+    """The program beside nsys that makes a report of its raw stream; None where it is not where it usually is."""
+    # `bin/nsys` and `target-linux-x64/nsys` have the same parent; a wrapper script resolves to neither.
+    for program in dict.fromkeys((Path(nsys).resolve(), Path(nsys))):
+        for folder in ("host-linux-*", "linux-desktop-*"):
+            if found := sorted(program.parent.parent.glob(f"{folder}/QdstrmImporter")):
+                return found[-1]
+    return None
 
 
 def tool_version(path: str | os.PathLike[str], timeout_s: float = _TIMEOUT_S) -> str:
@@ -124,17 +142,21 @@ def _find(
             return _named(name, os.fspath(named), source)
     on_path = shutil.which(name)
     problems = []
-    for candidate in ([Path(on_path)] if on_path else []) + list(installed):
+    candidates = [(Path(on_path), "PATH")] if on_path else []
+    for candidate, source in [*candidates, *((path, "an install folder") for path in installed)]:
         try:
-            return Tool(name, candidate, tool_version(candidate))
+            return Tool(name, candidate, tool_version(candidate), source)
         except MissingTool as error:
             problems.append(error.message)
     on_path_says = "that on PATH does not run" if on_path else "PATH has none"
-    looked = f"{variable} is not set, {on_path_says}, and nothing that runs is at {', '.join(places)}"
+    looked = (
+        f"{variable} is not set, {on_path_says}, and nothing that runs is where NVIDIA's installers put it "
+        f"({', '.join(places)})"
+    )
     raise MissingTool(
         f"No usable {name} ({_PRODUCT[name]}) was found: {looked}." + "".join(f" {problem}" for problem in problems),
         f"Install it (it comes with the CUDA toolkit; from NVIDIA's package repository: apt install cuda-{_package(name)}-13-0 "
-        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}",
+        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}. {ASK_DOCTOR}",
     )
 
 
@@ -145,7 +167,7 @@ def _named(name: str, named: str, source: str) -> Tool:
         what = "is a folder" if Path(named).is_dir() else "is not a program that can be run"
         raise MissingTool(f"{named}, given as {name} by {source}, {what}.", fix)
     try:
-        return Tool(name, Path(path), tool_version(path))
+        return Tool(name, Path(path), tool_version(path), source)
     except MissingTool as error:
         raise MissingTool(f"{named}, given as {name} by {source}, does not work: {error.message}", fix) from error
 

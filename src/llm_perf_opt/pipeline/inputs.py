@@ -25,7 +25,7 @@ _TIMELINES = (
     "torch_profiler/trace.json*",
 )
 _COUNTERS = ("ncu/*.ncu-rep", "ncu/*.ncu-rep.gz", "ncu/*.ncu-rep.xz")
-_COUNTER_TABLES = ("ncu/raw.csv", "ncu/raw.csv.gz", "ncu/raw.csv.xz")  # the same results, where the reports are gone
+_COUNTER_TABLES = ("ncu/raw*.csv", "ncu/raw*.csv.gz", "ncu/raw*.csv.xz")  # the same results, where the reports are gone
 
 
 @define
@@ -39,7 +39,7 @@ class Loaded:
 def load(paths: Sequence[str], *, quiet: bool = False, streams: bool = False) -> Loaded:
     """Read every input; the first that cannot be read ends it. `streams`: with the stream of all GPU work."""
     from llm_perf_opt.analysis.build import with_ranks
-    from llm_perf_opt.cli.console import reading
+    from llm_perf_opt.pipeline.console import reading
     from llm_perf_opt.readers.open import read_recording
     from llm_perf_opt.regions.columns import Timeline
     from llm_perf_opt.regions.model import Diagnosis

@@ -68,7 +68,7 @@ def show_report(report: NCUProfileRegionReport) -> None:
     from rich.markup import escape
 
     from llm_perf_opt.report.answer import answer
-    from llm_perf_opt.report.text import gpu_time, heaviest
+    from llm_perf_opt.report.text import gpu_time, heaviest, launch_headline, launch_place
 
     out = console()
     scope = report.main_scope
@@ -77,6 +77,10 @@ def show_report(report: NCUProfileRegionReport) -> None:
         show_diagnostics(report, out)
     for sentence in answer(report):
         out.print(f"• {escape(sentence)}", soft_wrap=True)
+    for launch in report.launches:
+        out.print(f"• {escape(launch.short_name)}: {escape(launch_place(launch))}", soft_wrap=True)
+        if told := "; ".join(f"{title} {value}" for title, value in launch_headline(launch)):
+            out.print(f"  {escape(told)}", soft_wrap=True)
     if scope is not None and scope.regions:
         shown = heaviest(scope.regions, _TABLE_ROWS)
         out.print(region_table(shown, gpu_time(scope.totals), out.width))

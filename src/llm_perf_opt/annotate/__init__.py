@@ -1,0 +1,12 @@
+"""NVTX ranges in any PyTorch program without a change to its code.
+
+This package is the outside: what to add to a command's environment, which commands cannot be annotated, and
+what the processes said. The folder `inject` is the inside: it is loaded by the profiled program's own Python
+and shares nothing with llm_perf_opt.
+"""
+
+from llm_perf_opt.annotate.command import problems
+from llm_perf_opt.annotate.environment import DEFAULT_DEPTH, MODES, environment
+from llm_perf_opt.annotate.log import Annotated, read_log
+
+__all__ = ["DEFAULT_DEPTH", "MODES", "Annotated", "environment", "problems", "read_log"]

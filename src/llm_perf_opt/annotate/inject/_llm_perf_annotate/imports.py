@@ -1,0 +1,101 @@
+"""Notices when the program imports torch or transformers, and has them annotated right after.
+
+A finder on `sys.meta_path` answers for the watched names only, by asking the other finders and having the
+loader call back when the module has been executed. It leaves when it has nothing left to watch.
+"""
+
+import sys
+from _thread import get_ident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # imports cost time, and programs without torch come through here too
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class Watch:
+    """Calls an action with a module when it has been imported."""
+
+    def __init__(self, actions: "dict[str, Callable[[ModuleType], None]]") -> None:
+        self._actions = actions
+        self._asking: set[tuple[str, int]] = set()
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        # Other tools that work in the same way ask all finders again: let that question pass.
+        question = (name, get_ident())
+        if name not in self._actions or question in self._asking:
+            return None
+        self._asking.add(question)
+        try:
+            spec = self._ask_others(name, path, target)
+        finally:
+            self._asking.discard(question)
+        if spec is not None and spec.loader is not None:
+            self._call_back(name, spec.loader)
+        return spec
+
+    def _ask_others(self, name: str, path: "Sequence[str] | None", target: "ModuleType | None") -> "ModuleSpec | None":
+        for finder in list(sys.meta_path):
+            find_spec = getattr(finder, "find_spec", None)
+            if finder is not self and find_spec is not None:
+                spec: ModuleSpec | None = find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+    def _call_back(self, name: str, loader: object) -> None:
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def exec_module(module: "ModuleType") -> None:
+            # The loader stays the one Python made, so that it is what others expect to find on the module.
+            del loader.exec_module  # type: ignore[attr-defined]
+            execute(module)
+            self.loaded(name, module)
+
+        try:
+            loader.exec_module = exec_module  # type: ignore[attr-defined]
+        except AttributeError:
+            from . import tell
+
+            tell.trouble(f"{name} is loaded in a way that cannot be watched ({type(loader).__name__}).")
+
+    def loaded(self, name: str, module: "ModuleType") -> None:
+        """A watched module is there."""
+        action = self._actions.pop(name, None)
+        if not self._actions and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if action is not None:
+            try:
+                action(module)
+            except Exception as error:
+                from . import tell
+
+                tell.trouble(f"{name} could not be prepared: {type(error).__name__}: {error}.")
+
+
+def _torch(module: "ModuleType") -> None:
+    from . import install
+
+    install.into_torch(module)
+
+
+def _generation(module: "ModuleType") -> None:
+    from . import install
+
+    install.into_generation(module)
+
+
+def watch() -> None:
+    """Watch for torch and for the part of transformers that has `generate()`."""
+    actions: dict[str, Callable[[ModuleType], None]] = {"torch": _torch, "transformers.generation.utils": _generation}
+    finder = Watch(actions)
+    sys.meta_path.insert(0, finder)
+    for name in list(actions):
+        # Something that runs before sitecustomize (a .pth file) may have imported it already.
+        if name in sys.modules:
+            finder.loaded(name, sys.modules[name])

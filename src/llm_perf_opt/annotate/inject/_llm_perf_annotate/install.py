@@ -1,0 +1,99 @@
+"""Puts everything in place when torch has been imported."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from . import tell
+from .ranges import choose
+from .stages import Stages
+
+MODES = ("stages", "modules")
+_DEFAULT_DEPTH = 3
+
+# The seam for those who act on stages: None until torch has been imported, or where nothing can be annotated.
+active: Stages | None = None
+
+
+def into_torch(torch: ModuleType) -> None:
+    """Annotate every model this process runs from now on."""
+    global active
+    mode = os.environ.get("LLM_PERF_ANNOTATE", "off")
+    if mode not in MODES:
+        tell.trouble(f"LLM_PERF_ANNOTATE={mode} is not known; it is one of: off, {', '.join(MODES)}.")
+        return
+    version = str(getattr(torch, "__version__", "?"))
+    if not (hasattr(torch.nn.Module, "_compiled_call_impl") and hasattr(torch.compiler, "is_dynamo_compiling")):
+        tell.trouble(f"PyTorch {version} is too old to be annotated. Use 2.4 or later.")
+        return
+    chosen = choose(torch)
+    if chosen is None:
+        tell.trouble(
+            f"PyTorch {version} was built without NVTX, and the nvtx package is not installed: nothing is annotated. "
+            "Install a CUDA build of PyTorch, or: pip install nvtx"
+        )
+        return
+    source, push, pop = chosen
+
+    from . import calls, generation, graphs, model, ranges, stages, state, training, tree
+
+    installed = Stages(push, pop)
+    names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
+    calls.annotate(torch.nn.Module, calls.Calls(installed, push, pop, names))
+    training.annotate(torch, installed)
+    graphs.annotate(torch.cuda.CUDAGraph, installed)
+    package = [sys.modules["nvtx.nvtx"]] if "nvtx.nvtx" in sys.modules else []
+    _hide_from_dynamo(torch, [*package, calls, generation, graphs, model, ranges, stages, state, tell, training, tree])
+    active = installed
+    tell.note("torch", version=version, mode=mode, ranges=source)
+    atexit.register(lambda: tell.note("end", stages=installed.counts))
+
+
+def into_generation(module: ModuleType) -> None:
+    """Annotate `generate()` of transformers."""
+    if active is not None:
+        from . import generation
+
+        generation.annotate(module.GenerationMixin, active)
+
+
+def _depth() -> int:
+    given = os.environ.get("LLM_PERF_ANNOTATE_DEPTH", "")
+    if given and not given.isdigit():
+        tell.trouble(f"LLM_PERF_ANNOTATE_DEPTH={given} is not a number; {_DEFAULT_DEPTH} is used.")
+    return int(given) if given.isdigit() else _DEFAULT_DEPTH
+
+
+def _hide_from_dynamo(torch: Any, modules: list[ModuleType]) -> None:
+    """Tell torch.compile never to compile a frame of ours: what it calls is compiled as if we were not there."""
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "skip_code"):  # until torch 2.6
+        skip = frames.skip_code
+    else:
+        action = frames._FrameAction
+        strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
+
+        def skip(code: CodeType) -> None:
+            frames.set_code_exec_strategy(code, strategy)
+
+    for module in modules:
+        for value in vars(module).values():
+            if getattr(value, "__module__", None) == module.__name__:
+                members = vars(value).values() if isinstance(value, type) else [value]
+                for member in members:
+                    function = getattr(member, "__func__", member)
+                    if isinstance(function, FunctionType):
+                        for code in _codes(function.__code__):
+                            skip(code)
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    found = [code]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found += _codes(constant)
+    return found

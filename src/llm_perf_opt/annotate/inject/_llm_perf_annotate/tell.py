@@ -1,0 +1,45 @@
+"""What the annotation has to say to people: once each, on standard error, and in the log where one is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+_said: set[str] = set()
+
+
+def trouble(message: str) -> None:
+    """Say that something cannot be annotated. Never fails, never says the same thing twice."""
+    if message in _said:
+        return
+    _said.add(message)
+    note("trouble", message=message)
+    with contextlib.suppress(Exception):  # standard error may be closed or missing
+        sys.stderr.write(f"llm-perf annotate: {message}\n")
+        sys.stderr.flush()
+
+
+def failed(doing: str, error: BaseException) -> None:
+    """Say that a part of ours broke; the program goes on without it."""
+    trouble(f"{doing} failed and is left out: {type(error).__name__}: {error}.")
+
+
+def note(event: str, **facts: Any) -> None:
+    """Write a line into the log that `llm-perf profile` reads afterwards."""
+    path = os.environ.get("LLM_PERF_ANNOTATE_LOG")
+    if not path:
+        return
+    with contextlib.suppress(Exception):  # the log is for us, the program must not suffer from it
+        append(path, json.dumps({"pid": os.getpid(), "event": event, **facts}))
+
+
+def append(path: str, line: str) -> None:
+    """Add one line to a file that several processes write to."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        os.write(file, line.encode("utf-8", "replace") + b"\n")
+    finally:
+        os.close(file)

@@ -1,0 +1,47 @@
+"""What the annotated processes noted, and what to tell a user whose program was not annotated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from attrs import Factory, define
+
+
+@define
+class Annotated:
+    """What became of the annotation of a program."""
+
+    processes: int = 0  # that imported torch with the annotation in place
+    stages: dict[str, int] = Factory(dict)  # how often each stage was seen, in processes that ended by themselves
+    troubles: list[str] = Factory(list)
+
+    @property
+    def message(self) -> str:
+        """Why nothing was annotated; empty where something was."""
+        if self.processes == 0 and not self.troubles:
+            return (
+                "No Python process of this program imported PyTorch with the annotation in place: it uses no PyTorch, "
+                "or starts Python without PYTHONPATH (python -I, -E or -S, sudo, a container, an environment of its own)."
+            )
+        return ""
+
+
+def read_log(path: Path) -> Annotated:
+    """Read the log of a run; a missing file is one that no process wrote to."""
+    found = Annotated()
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
+        try:
+            note = json.loads(line)
+        except ValueError:  # a process was killed while it wrote
+            continue
+        event = note.get("event")
+        if event == "torch":
+            found.processes += 1
+        elif event == "trouble" and note["message"] not in found.troubles:
+            found.troubles.append(note["message"])
+        elif event == "end":
+            for name, count in note["stages"].items():
+                found.stages[name] = found.stages.get(name, 0) + count
+    return found

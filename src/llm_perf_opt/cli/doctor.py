@@ -1,0 +1,83 @@
+"""`llm-perf doctor`: would profiling work here, and if not, what to type."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.errors import ExitCode
+
+if TYPE_CHECKING:
+    from llm_perf_opt.profiling.checks.examine import Examination
+
+HELP = "find out whether profiling would work here, and what to type if not"
+DESCRIPTION = """\
+Looks at everything profiling depends on: GPU and driver, nsys and ncu, the permission to read counters,
+other profilers in the way, packages, disk. Where there is a GPU, a small kernel is run under both
+profilers. Exit code 0: a timeline and counters would work; 3: something is missing, and each line that is
+not ok says what to do.
+"""
+EXAMPLES = """\
+examples:
+  llm-perf doctor
+  llm-perf doctor --no-try               look only; start no profiler
+  llm-perf doctor --json > machine.json  everything that was found, for a bug report
+"""
+_MARKS = {"ok": "green", "warning": "yellow", "missing": "red", "error": "red"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-try", action="store_true", help="do not run a kernel under the profilers")
+    parser.add_argument("--out", metavar="DIR", help="the folder runs will be written to (default: this one)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import attrs
+
+    from llm_perf_opt.profiling.checks.examine import examine
+    from llm_perf_opt.profiling.checks.gather import gather
+
+    live = sys.stderr.isatty() and not arguments.json
+
+    def say(text: str) -> None:
+        if live:
+            print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+
+    facts = gather(try_it=not arguments.no_try, out=Path(arguments.out) if arguments.out else None, say=say)
+    say("\r")
+    found = examine(facts)
+    ready = found.ready.timeline and found.ready.counters
+    code = ExitCode.DONE if ready else ExitCode.MISSING_TOOL
+    if arguments.json:
+        content = {
+            "ready": {"timeline": found.ready.timeline, "counters": found.ready.counters},
+            "summary": found.ready.summary,
+            "checks": [attrs.asdict(check) for check in found.checks],
+            "facts": attrs.asdict(facts),
+            "exit_code": int(code),
+        }
+        print(json.dumps(content, indent=1, ensure_ascii=False))
+    else:
+        _show(found)
+    return int(code)
+
+
+def _show(found: Examination) -> None:
+    from rich.markup import escape
+
+    from llm_perf_opt.pipeline.console import console
+    from llm_perf_opt.regions.names import visible
+
+    out = console()
+    for check in found.checks:
+        mark = f"[{_MARKS[check.state]}]{check.state:<8}[/]"
+        out.print(f"{mark} {escape(check.name)}: {escape(visible(check.found, 600))}", soft_wrap=True)
+        if check.state != "ok":
+            if check.why_it_matters:
+                out.print(f"         {escape(check.why_it_matters)}", soft_wrap=True)
+            out.print(f"         → {escape(visible(check.fix_command, 600))}", soft_wrap=True)
+    out.print()
+    out.print(escape(found.ready.summary), soft_wrap=True)

@@ -1,0 +1,264 @@
+"""A profiling run from start to report: timeline, plan, counters, report.
+
+A failed step keeps what the others captured, and the report is built from that. Nothing is launched before
+the whole request has been checked against the installed tools.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import attrs
+from attrs import define, field
+
+from llm_perf_opt import annotate
+from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.pipeline.choose import PlannedCapture, for_mode, instances_to_take, plan_counters
+from llm_perf_opt.pipeline.reporting import INSIDE_RUN, Showing, check_patterns, make_report, publish
+from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.pipeline.speak import Speaker
+from llm_perf_opt.profiling.capture import Captured, record_counters, record_timeline, run_plainly, worst
+from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, split_metrics
+from llm_perf_opt.profiling.outcome import Outcome
+from llm_perf_opt.profiling.run_directory import RunDirectory
+from llm_perf_opt.profiling.vendor.help_text import validate
+from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
+from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
+from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options
+from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
+
+
+@define
+class Tools:
+    """The profilers of a run; None where it needs none."""
+
+    nsys: Tool | None
+    ncu: Tool | None
+
+
+def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
+    """Check a request and find its tools, before anything is created or launched.
+
+    The request comes back with defaults of ours left out that the installed ncu does not know.
+    """
+    check_program(request.command)
+    check_patterns(request.report, ncu_expressions=request.counters.enable)
+    instances_to_take(request.counters.sample, 1)
+    tools = Tools(
+        find_nsys() if request.timeline.enable else None,
+        find_ncu() if request.counters.enable else None,
+    )
+    if tools.nsys is not None:
+        _refuse_unknown(nsys_arguments("run", options=request.timeline.options), tools.nsys)
+    if tools.ncu is not None:
+        options = without_unknown_defaults(request.counters.options, known_options(tools.ncu))
+        _refuse_unknown(ncu_arguments("run", options=options), tools.ncu)
+        request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
+    return request, tools
+
+
+def check_program(command: list[str]) -> None:
+    """Refuse a command that cannot be started."""
+    if not command:
+        raise UserError(
+            "There is no program to profile.", "Give it after --, as in: llm-perf profile -- python my_model.py"
+        )
+    if shutil.which(command[0]) is None:
+        raise UserError(
+            f"There is no program {command[0]!r} on this machine.", "Check the spelling, or give its full path."
+        )
+
+
+def _refuse_unknown(arguments: list[str], tool: Tool) -> None:
+    for diagnosis in validate(arguments, known_options(tool), str(tool)):
+        if diagnosis.severity == "error":
+            raise UserError(diagnosis.message, diagnosis.fix)
+
+
+def run_profile(request: ProfileRequest, tools: Tools, directory: RunDirectory, *, as_json: bool = False) -> int:
+    """Take the recordings of a request and report them; the exit code of the run."""
+    log = directory.path / "annotate.jsonl"
+    environment = annotate.environment(request.annotate.mode, request.annotate.depth, log=log)
+    run = _Run(request, tools, directory, Speaker(quiet=as_json), environment)
+    directory.manifest.tools = {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
+    directory.save()
+    run.say(f"run directory: {directory.path}")
+    for problem in annotate.problems(request.command) if request.annotate.mode != "off" else ():
+        run.note(Diagnosis("NOT_ANNOTATED", "warning", problem))
+    failed = run.take_timings()
+    if failed is not None:
+        directory.finish("interrupted" if run.stopped else "failed")
+        return int(failed)
+    timeline = run.take_timeline()
+    if tools.ncu is not None and not run.stopped and (timeline is not None or not request.timeline.enable):
+        run.take_counters(timeline)
+    code = worst(run.outcomes)
+    directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
+    return _report(run, code, as_json)
+
+
+@define
+class _Run:
+    """A run in progress."""
+
+    request: ProfileRequest
+    tools: Tools
+    directory: RunDirectory
+    say: Speaker
+    environment: dict[str, str]  # for the program, beside what it inherits
+    outcomes: list[Outcome] = field(factory=list)
+    notes: list[Diagnosis] = field(factory=list)  # what the report must say beside the diagnoses of the steps
+    stopped: bool = False
+
+    def take_timings(self) -> ExitCode | None:
+        """The workload without a profiler; the exit code of the run where it fails."""
+        if not self.request.timings:
+            return None
+        self.say("stage timings: the program runs without a profiler …")
+        limit = self.request.timeline.timeout_s
+        ran = run_plainly(self.directory, self.request.timings, self.environment, limit)
+        self.stopped = ran.ended.interrupted
+        self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
+        for line in ran.last_words if ran.code is not None else ():
+            self.say(f"  {line}")
+        return ran.code
+
+    def take_timeline(self) -> Path | None:
+        nsys = self.tools.nsys
+        if nsys is None:
+            return None
+        asked = self.request.timeline
+        self.say(f"timeline: {nsys} runs the program …")
+        captured = record_timeline(
+            self.directory,
+            self.request.command,
+            nsys,
+            asked.options,
+            environment=self.environment,
+            timeout_s=asked.timeout_s,
+            max_bytes=asked.max_bytes,
+        )
+        self._note(captured)
+        self._look_at_annotation()
+        return captured.file
+
+    def _look_at_annotation(self) -> None:
+        """Say so where the program could not be annotated: its regions would be missing without a word."""
+        if self.request.annotate.mode == "off":
+            return
+        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
+        for trouble in [*annotated.troubles, annotated.message]:
+            if trouble:
+                fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
+                self.note(Diagnosis("NOT_ANNOTATED", "warning", trouble, fix))
+
+    def take_counters(self, timeline: Path | None) -> None:
+        seen = None if timeline is None else make_report([str(timeline)], known_patterns(self.request), quiet=True)
+        plan = plan_counters(seen, self.request)
+        if plan.skipped:
+            self.say(f"counters: skipped, because {plan.skipped}.")
+            code = "NO_MATCHING_KERNELS" if plan.nothing_matched else "COUNTERS_SKIPPED"
+            self.note(Diagnosis(code, "warning", f"No counters were taken, because {plan.skipped}."))
+        for capture in plan.captures:
+            if not self.stopped:
+                self._capture(capture, seen)
+
+    def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
+        """One capture; where its replay mode gives nothing, the next mode."""
+        while True:
+            mode = capture.options.replay_mode or "kernel"
+            capture, refused = _without_refused(capture, mode)
+            if refused is not None:
+                self.note(refused)
+            captured = self._replay(capture, mode)
+            following = next_mode(mode, captured.outcome, enabled=self.request.counters.fallback)
+            if following is None:
+                self.outcomes.append(captured.outcome)
+                return
+            self.note(fell_back(mode, following, captured.outcome))
+            capture = for_mode(capture, following, seen, self.request)
+
+    def _replay(self, capture: PlannedCapture, mode: str) -> Captured:
+        assert self.tools.ncu is not None
+        where = f"{len(capture.expressions)} regions" if capture.expressions else "the whole program"
+        what = f"at least {capture.expected:,} launches" if capture.expected else "the chosen launches"
+        self.say(f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where} …")
+        captured = record_counters(
+            self.directory,
+            self.request.command,
+            self.tools.ncu,
+            capture.name,
+            capture.options,
+            capture.expressions,
+            environment=self.environment,
+            timeout_s=self.request.counters.timeout_s,
+            progress=self.say.progress,
+        )
+        self.say.step(captured)
+        self.stopped = captured.ended.interrupted
+        return captured
+
+    def _note(self, captured: Captured) -> None:
+        self.say.step(captured)
+        self.outcomes.append(captured.outcome)
+        self.stopped = captured.ended.interrupted or captured.ended.timed_out
+
+    def note(self, diagnosis: Diagnosis) -> None:
+        self.notes.append(diagnosis)
+        self.directory.manifest.diagnostics.append(diagnosis)
+        self.directory.save()
+        self.say.diagnosis(diagnosis)
+
+
+def known_patterns(request: ProfileRequest) -> ReportOptions:
+    """The options of the report without expressions that only ncu can evaluate."""
+    options = request.report
+    return attrs.evolve(
+        options,
+        include=[p for p in options.include if not p.startswith("ncu:")],
+        exclude=[p for p in options.exclude if not p.startswith("ncu:")],
+    )
+
+
+def _without_refused(capture: PlannedCapture, mode: str) -> tuple[PlannedCapture, Diagnosis | None]:
+    """Leave out metrics the mode cannot take; a list that would be empty stays, and ncu says why."""
+    split = split_metrics(mode, capture.options.metrics)
+    if not split.left_out or not (split.taken or capture.options.sections or capture.options.set):
+        return capture, None
+    kept = attrs.evolve(capture.options, metrics=tuple(split.taken))
+    return attrs.evolve(capture, options=kept), left_out(mode, split.left_out)
+
+
+def _report(run: _Run, code: ExitCode, as_json: bool) -> int:
+    """The report of what was captured; without anything, the reasons."""
+    directory = run.directory
+    diagnoses = [d for step in directory.manifest.steps for d in step.diagnostics] + run.notes
+    try:
+        report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
+    except UserError:
+        if as_json:
+            told = [attrs.asdict(d) for d in diagnoses]
+            print(
+                json.dumps({"out": str(directory.path), "matched": False, "diagnostics": told, "exit_code": int(code)})
+            )
+        return int(code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED)
+    stopped = any(d.code in ("TIMED_OUT", "INTERRUPTED", "RECORDING_TOO_LARGE") for d in diagnoses)
+    for diagnosis in report.diagnostics:
+        if stopped and diagnosis.code == "NO_KERNELS":
+            diagnosis.message = (
+                "The timeline holds no GPU kernels: nsys had not saved them when the program was stopped, "
+                "and a program that is killed takes them along."
+            )
+            diagnosis.fix = "Let the program end by itself: fewer steps, a shorter input, or a longer --timeout."
+    report.diagnostics = [*diagnoses, *report.diagnostics]
+    matched = publish(
+        report,
+        directory.path,
+        regions=INSIDE_RUN,
+        top=run.request.report.top,
+        showing=Showing(as_json, run.request.strict),
+    )
+    return int(code) or matched

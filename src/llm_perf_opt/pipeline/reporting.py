@@ -1,0 +1,109 @@
+"""From recordings to the written report and the answer on the screen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from attrs import define
+
+from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.pipeline import inputs
+
+if TYPE_CHECKING:
+    from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.regions.model import NCUProfileRegionReport
+
+FORMATS = ("json", "md", "csv", "html")
+# Where region folders go: beside a report, or inside a run directory.
+BESIDE, INSIDE_RUN = "regions", "ncu/regions"
+
+
+@define(frozen=True)
+class Showing:
+    """How the answer is told."""
+
+    as_json: bool = False
+    strict: bool = False  # exit with 6 where no region matches
+
+
+def check_patterns(options: ReportOptions, *, ncu_expressions: bool = False) -> None:
+    """Refuse malformed patterns before anything is read or run: a typo should not cost a long wait."""
+    from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+
+    patterns = RegionFilter.of(options.include, options.exclude)
+    for pattern in (*patterns.include, *patterns.exclude):
+        if pattern.ncu is not None and not ncu_expressions:
+            raise UserError(
+                f"{pattern.text!r} is an expression for ncu, which only ncu can evaluate.",
+                "Use a region pattern here: globs, A/B, DOMAIN@NAME or regex:…",
+            )
+    NameFilter.of(options.kernel_include, options.kernel_exclude)
+
+
+def make_report(
+    paths: Sequence[str], options: ReportOptions, *, quiet: bool = False, calibration: str | None = None
+) -> NCUProfileRegionReport:
+    """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine."""
+    check_patterns(options)
+    calibrations, formula, notes = inputs.beside(paths, calibration)
+    loaded = inputs.load(paths, quiet=quiet)
+    from llm_perf_opt.analysis.build import build_report
+
+    options = attrs.evolve(options, calibrations=calibrations, formula=formula)
+    report = build_report(loaded.recordings, options, loaded.inputs)
+    report.diagnostics += notes
+    if len(paths) == 1 and (run := inputs.run_facts(Path(paths[0]))):
+        report.environment["run"] = run
+    return report
+
+
+def publish(
+    report: NCUProfileRegionReport,
+    out: Path,
+    formats: Sequence[str] = FORMATS,
+    *,
+    regions: str = BESIDE,
+    top: int = 30,
+    showing: Showing | None = None,
+) -> int:
+    """Write the files, show the answer, and choose the exit code."""
+    from llm_perf_opt.analysis.build import matched_anything
+    from llm_perf_opt.report.write import write_report
+
+    showing = showing or Showing()
+    files = write_report(report, out, formats, top, regions)
+    matched = matched_anything(report)
+    if showing.as_json:
+        print(json.dumps(_summary(report, out, files, matched)))
+    else:
+        from llm_perf_opt.pipeline.console import console, show_report
+
+        show_report(report)
+        names = [f.name for f in files if f.parent == out]
+        names += [f"{regions}/"] if len(names) < len(files) else []
+        console().print(f"Written to {out}: {', '.join(names)}", markup=False, soft_wrap=True)
+    return int(ExitCode.NOTHING_MATCHED if showing.strict and not matched else ExitCode.DONE)
+
+
+def _summary(report: NCUProfileRegionReport, out: Path, files: list[Path], matched: bool) -> dict[str, Any]:
+    """What a program wants to know without opening the report."""
+    return {
+        "out": str(out),
+        "files": [str(f.relative_to(out)) for f in files],
+        "matched": matched,
+        "scopes": [
+            {
+                "scope": s.scope,
+                "kernel_count": s.totals.kernel_count,
+                "gpu_time_ns": s.totals.gpu_time_ns,
+                "regions": len(s.regions),
+            }
+            for s in report.scopes
+        ],
+        "available_ranges": report.available_ranges,
+        "diagnostics": [attrs.asdict(d) for d in report.diagnostics],
+    }

@@ -1,0 +1,42 @@
+"""What a run tells while it goes on, on standard error; nothing where a program is listening."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llm_perf_opt.profiling.capture import Captured
+    from llm_perf_opt.profiling.progress import Progress
+    from llm_perf_opt.regions.model import Diagnosis
+
+
+class Speaker:
+    """Lines for people; one of them is rewritten where it is a terminal."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._live = sys.stderr.isatty() and not quiet
+        self._unfinished_line = False
+
+    def __call__(self, text: str) -> None:
+        if not self._quiet:
+            print(f"\n{text}" if self._unfinished_line else text, file=sys.stderr, flush=True)
+            self._unfinished_line = False
+
+    def step(self, captured: Captured) -> None:
+        self(f"  {captured.outcome.status} in {captured.ended.seconds:.1f} s")
+        for diagnosis in captured.outcome.diagnoses:
+            self.diagnosis(diagnosis)
+
+    def diagnosis(self, diagnosis: Diagnosis) -> None:
+        from llm_perf_opt.regions.names import visible
+
+        self(f"  {diagnosis.severity}: {visible(diagnosis.message, 400)}")
+        if diagnosis.fix:
+            self(f"    → {visible(diagnosis.fix, 400)}")
+
+    def progress(self, state: Progress) -> None:
+        if self._live:
+            print(f"\r  {state.kernels_done:,} launches profiled ", end="", file=sys.stderr, flush=True)
+            self._unfinished_line = True

@@ -1,0 +1,53 @@
+"""Other people's libraries, programs and variables: `known.toml`, read once."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from importlib.resources import files
+
+from attrs import define
+
+
+@define(frozen=True)
+class Program:
+    """A program that may be in the way."""
+
+    name: re.Pattern[str]
+    what: str
+    stop: str
+
+
+@define(frozen=True)
+class Variable:
+    """An environment variable that changes what is measured."""
+
+    name: str
+    why: str
+    fix: str
+    harmless: tuple[str, ...]
+
+
+@define(frozen=True)
+class Known:
+    packages: dict[str, dict[str, str]]  # library → family of the system → package
+    programs: tuple[Program, ...]
+    variables: tuple[Variable, ...]
+
+
+@functools.cache
+def known() -> Known:
+    content = tomllib.loads((files(__package__) / "known.toml").read_text(encoding="utf-8"))
+    return Known(
+        packages=content["libraries"],
+        programs=tuple(Program(re.compile(p["name"]), p["what"], p["stop"]) for p in content["programs"]),
+        variables=tuple(
+            Variable(v["name"], v["why"], v["fix"], tuple(v.get("harmless", ("",)))) for v in content["variables"]
+        ),
+    )
+
+
+def program_called(name: str) -> Program | None:
+    """The known program with this name."""
+    return next((program for program in known().programs if program.name.fullmatch(name)), None)

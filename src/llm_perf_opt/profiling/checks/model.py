@@ -1,0 +1,64 @@
+"""What the doctor says about one thing, and what follows from all of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from attrs import define
+
+State = Literal["ok", "warning", "missing", "error"]
+Purpose = Literal["timeline", "counters"]
+
+TIMELINE: tuple[Purpose, ...] = ("timeline",)
+COUNTERS: tuple[Purpose, ...] = ("counters",)
+BOTH: tuple[Purpose, ...] = ("timeline", "counters")
+
+
+@define(frozen=True)
+class Check:
+    """One line of the doctor."""
+
+    name: str
+    state: State
+    found: str
+    why_it_matters: str = ""
+    fix_command: str = ""  # what to type; a sentence where no command can help
+    blocks: tuple[Purpose, ...] = ()  # what cannot work while this is so
+
+
+@define(frozen=True)
+class Readiness:
+    """Whether a timeline and counters could be taken, and if not, why."""
+
+    timeline: bool
+    counters: bool
+    summary: str
+
+
+def readiness(checks: Sequence[Check], *, tried: bool) -> Readiness:
+    """What would work. `tried`: both profilers were really run on a kernel."""
+    blockers = {purpose: [c for c in checks if purpose in c.blocks] for purpose in BOTH}
+    timeline, counters = (not blockers[purpose] for purpose in BOTH)
+    if timeline and counters:
+        how = "" if tried else " (judged by what was found; nothing was tried)"
+        return Readiness(True, True, f"Profiling would work: timeline and counters{how}.")
+    if not timeline and not counters:
+        both = [c for c in blockers["timeline"] if c in blockers["counters"]]
+        rest = [c for purpose in BOTH for c in blockers[purpose] if c not in both]
+        return Readiness(False, False, f"Profiling would not work: {_reasons([*both, *rest])}.")
+    works, fails = (
+        ("the timeline", "Counters") if timeline else ("counters alone (`ncu` by hand)", "A timeline"),
+        blockers["counters" if timeline else "timeline"],
+    )
+    return Readiness(timeline, counters, f"{works[1]} would not work: {_reasons(fails)}; {works[0]} would.")
+
+
+def _reasons(checks: Sequence[Check]) -> str:
+    return "; ".join(f"{check.name}: {_in_short(check.found)}" for check in dict.fromkeys(checks))
+
+
+def _in_short(text: str) -> str:
+    """What stands before the details."""
+    return re.split(r"[:;.,] |\.$", text, maxsplit=1)[0]

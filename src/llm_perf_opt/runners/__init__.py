@@ -1,0 +1,1 @@
+"""The Hydra applications: they turn a configuration into a request and hand it on."""

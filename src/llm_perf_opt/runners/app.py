@@ -1,0 +1,158 @@
+"""One way to start both runners: overrides checked, Hydra composed, exit codes handed out.
+
+Hydra turns every error of a job into a traceback and exit code 1, and gives no result of a sweep's jobs
+back. So a job notes its exit code in a file, which also crosses the process borders of joblib.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from llm_perf_opt.conf.keys import KEYS, defaults, flattened
+from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.runners.overrides import normalised
+
+Job = Callable[[dict[str, Any], Path], int]
+_CODES = "LLM_PERF_EXIT_CODES"
+
+
+def start(job: Job, words: Sequence[str] | None = None) -> int:
+    """Run a job for a command line of overrides, or several for a sweep; the exit code."""
+    words = sys.argv[1:] if words is None else words
+    try:
+        arguments = normalised(words)
+    except UserError as error:
+        say(error)
+        return int(error.code)
+    register()
+    with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
+        codes = Path(folder) / "codes"
+        os.environ[_CODES] = str(codes)
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us instead of being printed as tracebacks
+        old = sys.argv
+        sys.argv = [old[0], *arguments]
+        try:
+            hydra.main(version_base="1.3", config_path="pkg://llm_perf_opt.conf", config_name="config")(_Task(job))()
+        except SystemExit as ended:  # Hydra has printed its help, or what was wrong with its options
+            return int(ExitCode.BAD_INPUT) if ended.code else int(ExitCode.DONE)
+        except (HydraException, OmegaConfBaseException) as error:
+            say(UserError(f"Hydra cannot make a configuration of this: {_first_lines(error)}"))
+            return int(ExitCode.BAD_INPUT)
+        except OSError as error:  # a job answers for its own; this one is Hydra making the run directory
+            where = f"The run directory {error.filename} cannot be made: {error.strerror}."
+            say(UserError(where, "Choose another with hydra.run.dir=FOLDER (hydra.sweep.dir=FOLDER for a sweep)."))
+            return int(ExitCode.BAD_INPUT)
+        except KeyboardInterrupt:
+            print("Interrupted.", file=sys.stderr)
+            return int(ExitCode.INTERRUPTED)
+        finally:
+            sys.argv = old
+            os.environ.pop(_CODES, None)
+        return _worst(codes)
+
+
+class _Task:
+    """A job as Hydra calls it; a class, because joblib has to send it to another process."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        # Hydra asks functions for these.
+        self.__name__ = getattr(job, "__name__", "job")
+        self.__module__ = job.__module__
+
+    def __call__(self, config: DictConfig) -> int:
+        code = self._run(config)
+        with Path(os.environ[_CODES]).open("a", encoding="ascii") as file:
+            file.write(f"{code}\n")
+        return code
+
+    def _run(self, config: DictConfig) -> int:
+        run = Path(HydraConfig.get().runtime.output_dir)
+        try:
+            return self._job(checked(config), run)
+        except UserError as error:
+            say(error)
+            with contextlib.suppress(OSError):
+                run.rmdir()  # Hydra made it; a run that never began leaves no empty folder
+            return int(error.code)
+        except KeyboardInterrupt:
+            print("Interrupted.", file=sys.stderr)
+            return int(ExitCode.INTERRUPTED)
+
+
+def start_folder() -> Path:
+    """Where the command was typed: with hydra.job.chdir the working directory is the run's."""
+    return Path(HydraConfig.get().runtime.cwd)
+
+
+def register() -> None:
+    """Tell Hydra the table of keys and where runs go."""
+    ConfigStore.instance().store(name="keys", node=OmegaConf.create(defaults()))
+    OmegaConf.register_new_resolver("llm_perf_fresh_run", fresh_run, replace=True, use_cache=True)
+
+
+def fresh_run() -> str:
+    """A folder of its own for this run; made at once, so that two runs of the same second have two."""
+    from llm_perf_opt.profiling.run_directory import fresh_folder
+
+    return str(fresh_folder())
+
+
+def checked(config: DictConfig) -> dict[str, Any]:
+    """The resolved configuration as plain values, each of the kind its key asks for."""
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"The configuration cannot be resolved: {str(error).splitlines()[0]}.") from error
+    assert isinstance(plain, dict)
+    for name, value in flattened({str(k): v for k, v in plain.items()}):
+        key = KEYS.get(name)
+        if key is not None and not _fits(key.kind, value) and not (value is None and key.nullable):
+            raise UserError(f"{name}={value!r} does not fit.", f"Allowed: {key.allowed}.")
+        if key is not None and key.values and value not in key.values:
+            raise UserError(f"{name}={value!r} is not known.", f"Allowed: {key.allowed}.")
+    return {str(k): v for k, v in plain.items()}
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind == "switch":
+        return isinstance(value, bool)
+    if kind == "number":
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if kind == "seconds":
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    if kind == "mapping":
+        return isinstance(value, dict)
+    if kind == "list":
+        return isinstance(value, (list, str))
+    return isinstance(value, (str, int, float, bool))
+
+
+def _worst(codes: Path) -> int:
+    """The first code that is not 0; no code at all: Hydra only printed something, as with --cfg."""
+    lines = codes.read_text(encoding="ascii").split() if codes.exists() else []
+    return next((int(line) for line in lines if int(line)), int(ExitCode.DONE))
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
+
+
+def say(error: UserError) -> None:
+    """Cause and fix, for the person at the terminal."""
+    print(f"llm-perf: {error.message}", file=sys.stderr)
+    if error.fix:
+        print(f"  → {error.fix}", file=sys.stderr)

@@ -1,0 +1,27 @@
+"""Stage 2: the workload under nsys and ncu, from a Hydra configuration.
+
+python -m llm_perf_opt.runners.deep_profile_runner KEY=VALUE …
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.runners.app import start
+
+
+def job(config: dict[str, Any], run: Path) -> int:
+    """One run: stage timings of the built-in workload, timeline, counters, report."""
+    from llm_perf_opt.pipeline.profile import ready, run_profile
+    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.runners.requests import profile_request
+
+    request, tools = ready(profile_request(config, run))
+    directory = RunDirectory.create(run, request.command, config)
+    return run_profile(request, tools, directory)
+
+
+if __name__ == "__main__":
+    sys.exit(start(job))

@@ -1,0 +1,60 @@
+"""Stage 1: run the model, time its stages, PyTorch's profiler, static analysis. Works on a CPU alone.
+
+    python -m llm_perf_opt.runners.llm_profile_runner KEY=VALUE …
+
+Under nsys and ncu the deep runner starts it with `--resolved CONFIG --out DIR --profiled`: the very
+configuration of the run, and nothing of it passes through a command line twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.runners.app import checked, say, start, start_folder
+
+
+def job(config: dict[str, Any], run: Path) -> int:
+    """One run of stage 1 into its own folder."""
+    from llm_perf_opt.profiling.run_directory import RunDirectory
+
+    directory = RunDirectory.create(run, sys.argv, config, recordings=False)
+    code = 1
+    try:
+        code = _run(config, run, start_folder())
+    finally:
+        directory.finish("done" if code == 0 else "failed")
+    return code
+
+
+def _run(config: dict[str, Any], out: Path, folder: Path, *, profiled: bool = False) -> int:
+    from llm_perf_opt.runners.stage1_settings import stage1_settings
+    from llm_perf_opt.stage1.run import run_stage1
+
+    return run_stage1(stage1_settings(config, folder=folder, profiled=profiled), out)
+
+
+def resolved(words: list[str]) -> int:
+    """Stage 1 as a part of another run."""
+    from omegaconf import DictConfig, OmegaConf
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--resolved", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--profiled", action="store_true")
+    arguments = parser.parse_args(words)
+    config = OmegaConf.load(arguments.resolved)
+    assert isinstance(config, DictConfig)
+    try:
+        return _run(checked(config), Path(arguments.out), Path.cwd(), profiled=arguments.profiled)
+    except UserError as error:
+        say(error)
+        return int(error.code)
+
+
+if __name__ == "__main__":
+    own = sys.argv[1:]
+    sys.exit(resolved(own) if "--resolved" in own else start(job))

@@ -1,0 +1,115 @@
+"""What people type, brought into the form Hydra takes; what no key answers to is refused with the nearest.
+
+Hydra's own words for a typo are about structs and plus signs. Here every key is known, so the answer can
+name the key that was meant. With and without a leading `+`, the same key is the same key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.resources import files
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from llm_perf_opt.conf.keys import KEYS
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.regions.patterns import nearest
+
+# Groups of the configuration and where each is placed.
+GROUPS = {
+    "model": "model",
+    "profiling/ncu": "pipeline.ncu",
+    "profiling/torch": "pipeline.torch_profiler",
+}
+# Short forms of earlier days, still understood.
+_SHORT = {"profiling.": "pipeline.torch_profiler.", "nvtx.": "pipeline.ncu.ncu_cli.nvtx."}
+_HYDRA_OPTIONS_WITH_VALUE = {
+    *("--cfg", "-c", "--package", "-p", "--info", "-i"),
+    *("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--experimental-rerun"),
+}
+_PRESET = re.compile(r"@?(profiling/(?:ncu|torch))/(?P<name>[^/]+)")
+_OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=\s]+?)(?:=(?P<value>.*))?", re.DOTALL)
+
+
+def normalised(words: Iterable[str]) -> list[str]:
+    """Overrides for Hydra; its own options with their values come first, for it takes no others behind an override."""
+    options: list[str] = []
+    overrides: list[str] = []
+    value_follows = False
+    for word in words:
+        if word.startswith("-") or value_follows:
+            options.append(word)
+            value_follows = word in _HYDRA_OPTIONS_WITH_VALUE
+        else:
+            overrides.append(_normalised(word))
+    return [*options, *overrides]
+
+
+def _normalised(word: str) -> str:
+    found = _OVERRIDE.fullmatch(word)
+    if found is None or (found["value"] is None and found["sign"] != "~"):
+        raise UserError(f"{word!r} is not an override.", "Write KEY=VALUE, as in device=cpu.")
+    key, value, sign = found["key"], found["value"] or "", found["sign"] or ""
+    if key == "profiling" and (preset := _PRESET.fullmatch(value)):
+        key, value = preset[1], preset["name"]
+    if key.split("@")[0] in GROUPS and not (key == "model" and value.startswith("{")):
+        return _group(key.split("@")[0], value)
+    if key.startswith(("hydra.", "hydra/")) or key == "hydra":
+        return word
+    for short, full in _SHORT.items():
+        if key.startswith(short) and f"{full}{key.removeprefix(short)}" in KEYS:
+            key = full + key.removeprefix(short)
+    free = next((k for k in KEYS.values() if k.kind == "mapping" and key.startswith(f"{k.name}.")), None)
+    if free is None and key not in KEYS and not _is_branch(key):
+        raise _unknown(key)
+    if sign == "~":
+        return word
+    # A free mapping may get new names; every other key exists already.
+    return f"{'++' if free else ''}{key}={_value(key, value)}"
+
+
+def _is_branch(key: str) -> bool:
+    return any(name.startswith(f"{key}.") for name in KEYS)
+
+
+def _group(group: str, value: str) -> str:
+    known = options_of(group)
+    if value not in known:
+        close = nearest(value, known, 1)
+        raise UserError(
+            f"{group}={value}: there is no such choice. Did you mean {close[0]}?",
+            f"Choose from {', '.join(known)}."
+            + (" Any local model: model=hf_causal_lm model.path=FOLDER" if group == "model" else ""),
+        )
+    place = GROUPS[group]
+    return f"{group}={value}" if place == group else f"{group}@{place}={value}"
+
+
+def options_of(group: str) -> list[str]:
+    """The choices of a group, as they lie in the package."""
+    folder = files("llm_perf_opt.conf").joinpath(*group.split("/"))
+    return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml"))
+
+
+def _unknown(key: str) -> UserError:
+    close = nearest(key, KEYS, 3)
+    return UserError(
+        f"There is no key {key!r} in the configuration.",
+        f"Did you mean {close[0]} ({KEYS[close[0]].allowed})? Also near: {', '.join(close[1:])}.",
+    )
+
+
+def _value(key: str, value: str) -> str:
+    """A value Hydra's grammar cannot read (a kernel name with brackets, say) is quoted for it."""
+    try:
+        OverridesParser.create().parse_override(f"x={value}")
+    except HydraException:
+        if key not in KEYS or KEYS[key].kind not in ("text", "list"):
+            raise UserError(
+                f"{key}={value} cannot be read.", f"Allowed: {KEYS[key].allowed if key in KEYS else 'a value'}."
+            ) from None
+        escaped = value.replace("'", "\\'")
+        return f"'{escaped}'"
+    return value

@@ -1,0 +1,79 @@
+"""From a checked configuration to what the library is asked for. Nothing of it is lost on the way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.pipeline.request import AnnotateRequest, CounterRequest, ProfileRequest, TimelineRequest, bytes_of
+from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.profiling.vendor.nsys import NsysOptions
+from llm_perf_opt.profiling.vendor.options import expressions, listed
+
+STAGE1 = "llm_perf_opt.runners.llm_profile_runner"
+
+
+def profile_request(config: Mapping[str, Any], run: Path) -> ProfileRequest:
+    """The request of a deep run; `run` is its directory, where the workload finds its configuration."""
+    pipeline = config["pipeline"]
+    ncu, nsys = pipeline["ncu"], pipeline["nsys"]
+    cli = dict(ncu["ncu_cli"])
+    nvtx = cli.pop("nvtx")
+    as_given = ncu["strategy"] == "as_given"
+    deep = config["run"]["mode"] == "deep"
+    return ProfileRequest(
+        command=workload_command(config, run),
+        report=ReportOptions(
+            include=list(expressions(nvtx["include"])),
+            exclude=list(expressions(nvtx["exclude"])),
+            kernel_include=list(expressions(ncu["kernels"]["include"])),
+            kernel_exclude=list(expressions(ncu["kernels"]["exclude"])),
+            aggregate=ncu["aggregate"],
+            top=max(config["run"]["top_n_kernels"], 1),
+        ),
+        timeline=TimelineRequest(
+            enable=not as_given if nsys["enable"] is None else nsys["enable"],
+            options=NsysOptions(**{k: v for k, v in nsys.items() if k not in ("enable", "max_size", "timeout_s")}),
+            timeout_s=nsys["timeout_s"],
+            max_bytes=bytes_of(nsys["max_size"]),
+        ),
+        counters=CounterRequest(
+            enable=deep if ncu["enable"] is None else ncu["enable"],
+            options=NcuOptions(**cli, nvtx_push_pop_scope=nvtx["push_pop_scope"]),
+            strategy=ncu["strategy"],
+            gating_nvtx=ncu["gating_nvtx"],
+            sample=ncu["sample"],
+            launches=ncu["launches"],
+            top_n_kernels=config["run"]["top_n_kernels"] or None,
+            fallback=ncu["fallback"],
+            timeout_s=ncu["timeout_s"],
+        ),
+        strict=ncu["strict"],
+        timings=stage1_command(run, run) if is_stage1(config) else [],
+        annotate=AnnotateRequest(**pipeline["annotate"]),
+    )
+
+
+def is_stage1(config: Mapping[str, Any]) -> bool:
+    """Is the built-in workload what is profiled?"""
+    workload = config["pipeline"]["workload"]
+    return not listed(workload["command"]) and workload["module"] == STAGE1
+
+
+def workload_command(config: Mapping[str, Any], run: Path) -> list[str]:
+    """What runs under the profilers: any command, any module, or stage 1 with this very configuration."""
+    workload = config["pipeline"]["workload"]
+    if command := listed(workload["command"]):
+        return list(command)
+    if not is_stage1(config):
+        return [sys.executable, "-m", workload["module"]]
+    return [*stage1_command(run, run / "workload"), "--profiled"]
+
+
+def stage1_command(run: Path, out: Path) -> list[str]:
+    """Stage 1 with the configuration of a run, and where it leaves its files."""
+    config = str((run / "config.yaml").resolve())
+    return [sys.executable, "-m", STAGE1, "--resolved", config, "--out", str(out.resolve())]

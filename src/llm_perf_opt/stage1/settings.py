@@ -1,0 +1,81 @@
+"""What stage 1 is told. Plain values again: the Hydra runner turns its configuration into these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import Attribute, Factory, define, field
+
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, nearest, refuse
+from llm_perf_opt.workloads.session import Session
+
+ACTIVITIES = ("cpu", "cuda")
+# Counts operations of a session's static stages, writes its files into the folder, and answers with a summary.
+StaticAnalysis = Callable[[Session[Any], Path], Mapping[str, Any]]
+
+
+def _count(least: int, key: str) -> Any:
+    def check(instance: object, attribute: Attribute[Any], value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise refuse(key, value, f"it has to be a whole number of at least {least}")
+
+    return check
+
+
+def _to_activities(value: object) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, Iterable):
+        raise refuse("pipeline.torch_profiler.activities", value, "it has to be a list of cpu and cuda")
+    chosen = tuple(dict.fromkeys(str(word).strip().lower() for word in words))
+    for word in chosen:
+        if word not in ACTIVITIES:
+            raise UserError(
+                f"pipeline.torch_profiler.activities does not know {word!r}.{nearest(word, ACTIVITIES)}",
+                "Known are cpu and cuda.",
+            )
+    if "cpu" not in chosen:
+        raise UserError(
+            "pipeline.torch_profiler.activities without cpu would have no ranges to put kernels into.",
+            "Write activities=[cpu,cuda].",
+        )
+    return chosen
+
+
+@define(frozen=True, kw_only=True)
+class TorchProfilerOptions:
+    """PyTorch's own profiler, run apart from the timed passes because it slows them down."""
+
+    enable: bool = True
+    activities: tuple[str, ...] = field(default=ACTIVITIES, converter=_to_activities)
+    record_shapes: bool = False
+    profile_memory: bool = True
+    with_stack: bool = False  # Python call stacks; large traces
+    warmup_rounds: int = field(default=1, validator=_count(0, "pipeline.torch_profiler.warmup_rounds"))
+
+
+@define(frozen=True, kw_only=True)
+class DirectInferenceOptions:
+    """The dataset through the model with nothing watching; one prediction a line."""
+
+    enable: bool = False
+    output: Path | None = None  # default: `predictions.jsonl` in the run directory
+
+
+@define(frozen=True, kw_only=True)
+class Stage1Settings:
+    """All of stage 1."""
+
+    model: ModelOptions = Factory(ModelOptions)
+    infer: InferOptions = Factory(InferOptions)
+    dataset: DatasetOptions = Factory(DatasetOptions)
+    manifest: Path | None = None  # inputs.manifest; takes the place of the dataset
+    folder: Path | None = None  # where relative paths start; default: the working directory
+    repeats: int = field(default=3, validator=_count(1, "repeats"))  # timed passes over the inputs
+    warmup: int = field(default=1, validator=_count(0, "warmup"))  # passes before them, neither timed nor marked
+    torch_profiler: TorchProfilerOptions = Factory(TorchProfilerOptions)
+    direct_inference: DirectInferenceOptions = Factory(DirectInferenceOptions)
+    static_analysis: bool = True
+    analyse: StaticAnalysis | None = None

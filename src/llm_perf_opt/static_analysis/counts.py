@@ -1,0 +1,107 @@
+"""What counting a stage gives: plain classes whose fields go into `static_compute.json`. Needs no torch.
+
+All values are of one run of the stage. FLOPs are multiplications and additions, two for one multiply-add;
+bytes are sizes of tensors times the size of their elements.
+"""
+
+from __future__ import annotations
+
+from attrs import Factory, define
+
+# How an operator was treated.
+MATRIX = "matrix"  # FLOPs by an exact formula: what tensor cores do
+ESTIMATED = "estimated"  # element by element, reductions, norms, softmax: FLOPs by a rule of thumb
+MOVES_DATA = "moves data only"  # copies, gathers, casts, work on integers and masks: no FLOPs to count
+NOT_COUNTED = "computes, not counted"  # does arithmetic or comparisons that nothing here has a formula for
+
+
+@define
+class OperatorCount:
+    """All calls of one operator with inputs of one type."""
+
+    operator: str  # as torch calls it: `aten.mm`
+    dtype: str  # of the first floating-point input: `bfloat16`
+    treatment: str  # MATRIX | ESTIMATED | MOVES_DATA | NOT_COUNTED
+    calls: int = 0
+    matrix_flops: int = 0
+    estimated_flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    formula: str = ""  # whose formula gave the matrix FLOPs: "torch" | "llm-perf"
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+@define(frozen=True)
+class MatrixShape:
+    """A product of matrices: `batch` times (m, k) by (k, n). Convolutions are given as the product they amount to."""
+
+    operator: str
+    dtype: str
+    batch: int
+    m: int
+    k: int
+    n: int
+
+
+@define(frozen=True)
+class AttentionShape:
+    """One attention operator, counted as one kernel that keeps the scores to itself."""
+
+    operator: str
+    dtype: str
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    key_dim: int
+    value_dim: int
+    mask: str  # "causal": the kernel knows and may skip; "tensor": a mask is given, so it may not; "none"
+
+
+@define
+class StageCount:
+    """Everything seen while a stage ran once."""
+
+    stage: str
+    repeats: int
+    operators: list[OperatorCount] = Factory(list)  # most FLOPs, then most bytes, first
+    matrices: list[tuple[MatrixShape, int]] = Factory(list)  # shape, calls
+    attention: list[tuple[AttentionShape, int]] = Factory(list)
+    distinct_bytes_read: int = 0  # weights, cache and inputs that were there before, each byte once
+    free_calls: int = 0  # views and bookkeeping: no bytes, no FLOPs
+    failure: str = ""  # why the run stopped before its end; what was counted until then is kept
+    notes: list[str] = Factory(list)
+
+    @property
+    def complete(self) -> bool:
+        return not self.failure
+
+    @property
+    def matrix_flops(self) -> int:
+        return sum(row.matrix_flops for row in self.operators)
+
+    @property
+    def estimated_flops(self) -> int:
+        return sum(row.estimated_flops for row in self.operators)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(row.bytes_read for row in self.operators)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(row.bytes_written for row in self.operators)
+
+    def matrix_flops_by_dtype(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for row in self.operators:
+            if row.matrix_flops:
+                found[row.dtype] = found.get(row.dtype, 0) + row.matrix_flops
+        return found
+
+    def treated(self, treatment: str) -> list[OperatorCount]:
+        return [row for row in self.operators if row.treatment == treatment]

@@ -1,0 +1,1 @@
+"""What is profiled: models behind one small interface, the inputs they get, and the ranges around their stages."""

@@ -1,0 +1,123 @@
+"""The device a model runs on: whether it is there, how to wait for it, and how much memory was used.
+
+torch is imported when a model is about to run and not before: reading recordings must work without it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llm_perf_opt.errors import ExitCode, MissingTool, UserError
+
+_NO_GPU = (
+    "Set device=cpu, or install a CUDA build of torch and a driver; `llm-perf doctor` says what this machine lacks."
+)
+
+
+def import_torch() -> Any:
+    """torch, or how to get it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingTool(
+            f"Running a model needs PyTorch, and it cannot be imported ({error}).",
+            "Install it: pip install 'llm-perf-opt[torch]'.",
+        ) from error
+    return torch
+
+
+def import_transformers() -> Any:
+    """transformers, or how to get it."""
+    import_torch()
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingTool(
+            f"This model needs transformers, and it cannot be imported ({error}).",
+            "Install it: pip install 'llm-perf-opt[torch]'.",
+        ) from error
+    return transformers
+
+
+def find_device(name: str) -> Any:
+    """The torch device of that name, if the machine has it."""
+    torch = import_torch()
+    device = torch.device(name)
+    if device.type != "cuda":
+        return device
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise MissingTool(
+            f"device={name} was asked for, and the installed torch {torch.__version__} is built without CUDA.", _NO_GPU
+        )
+    if not torch.cuda.is_available():
+        raise MissingTool(f"device={name} was asked for, and torch finds no CUDA GPU here.", _NO_GPU)
+    if device.index >= torch.cuda.device_count():
+        raise MissingTool(
+            f"device={name} was asked for, and this machine has {torch.cuda.device_count()} GPU(s).",
+            f"Set device=cuda:0 to cuda:{torch.cuda.device_count() - 1}.",
+        )
+    torch.cuda.set_device(device)
+    return device
+
+
+def waiter(device: Any) -> Callable[[], None]:
+    """A function that returns when the device has nothing left to do."""
+    if device.type != "cuda":
+        return lambda: None
+    torch = import_torch()
+    return lambda: torch.cuda.synchronize(device)
+
+
+def forget_peak(device: Any) -> None:
+    """Begin to watch for the most memory anew, where the device can do that."""
+    if device.type == "cuda":
+        import_torch().cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory(device: Any) -> dict[str, int | str]:
+    """The most memory in use so far, in bytes, and what exactly that number is."""
+    if device.type == "cuda":
+        cuda = import_torch().cuda
+        return {
+            "peak_allocated_bytes": cuda.max_memory_allocated(device),
+            "peak_reserved_bytes": cuda.max_memory_reserved(device),
+            "of": "GPU memory of PyTorch's allocator during the timed passes",
+        }
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {"peak_resident_bytes": peak, "of": "resident memory of this process since its start"}
+
+
+@contextmanager
+def explained_failures(name: str) -> Iterator[None]:
+    """What goes wrong in a model's own code becomes a sentence with a way out."""
+    torch = import_torch()
+    try:
+        yield
+    except UserError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"The model {name} does not fit into the memory of the GPU ({_first_line(error)}).",
+            "Lower infer.batch_size, infer.prompt_tokens or the size in model.config, or use model.dtype=bfloat16.",
+            ExitCode.WORKLOAD_FAILED,
+        ) from error
+    except Exception as error:
+        if os.environ.get("LLM_PERF_TRACEBACK"):
+            raise
+        raise UserError(
+            f"The model {name} failed: {type(error).__name__}: {_first_line(error)}",
+            "Set LLM_PERF_TRACEBACK=1 to see where.",
+            ExitCode.WORKLOAD_FAILED,
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else "no message"

@@ -1,0 +1,515 @@
+"""Programs that know nothing of us are annotated, and otherwise run as ever."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.annotate import Annotated, environment, problems, read_log
+from llm_perf_opt.annotate.environment import INJECTED
+from llm_perf_opt.errors import UserError
+
+PROGRAMS = Path(__file__).parent / "programs"
+TORCH = pytest.mark.skipif(
+    subprocess.run([sys.executable, "-c", "import torch, transformers"], capture_output=True).returncode != 0,
+    reason="needs torch and transformers: pip install -e '.[torch]'",
+)
+
+
+def start(
+    command: list[str], mode: str, sink: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as `llm-perf profile --annotate` would, without a profiler."""
+    base = {**os.environ, **variables}
+    added = environment(mode, base_env=base)
+    if sink is not None:
+        added |= {"LLM_PERF_ANNOTATE_SINK": str(sink), "PARTS_FILE": str(sink)}
+    return subprocess.run(command, env={**base, **added}, capture_output=True, text=True, timeout=600)
+
+
+def python(code: str, *options: str, mode: str = "stages", **variables: str) -> subprocess.CompletedProcess[str]:
+    return start([sys.executable, *options, "-c", code], mode, **variables)
+
+
+def trees(sink: Path) -> dict[str, str]:
+    """The ranges of every part of a program, as in `generate(prefill decode(decode_step*3))`.
+
+    Fails where a range is closed that is not the innermost open one, or stays open.
+    """
+    found: dict[str, str] = {}
+    part = ""
+    threads: dict[tuple[int, int], list[tuple[str, list[str]]]] = {}
+    for line in sink.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "part":
+            part = event["name"]
+            assert all(len(stack) == 1 for stack in threads.values()), f"open before {part}"
+            threads.clear()
+            continue
+        stack = threads.setdefault((event["pid"], event["thread"]), [("", [])])
+        if event["event"] == "push":
+            stack.append((event["name"], []))
+        else:
+            name, children = stack.pop()
+            assert event["name"] == name
+            stack[-1][1].append(f"{name}({_runs(children)})" if children else name)
+        if all(len(s) == 1 for s in threads.values()):
+            found[part] = " | ".join(_runs(s[0][1]) for s in threads.values())
+    assert all(len(stack) == 1 for stack in threads.values()), "open at the end"
+    return found
+
+
+def _runs(names: list[str]) -> str:
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and runs[-1][0] == name:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return " ".join(run[0] if len(run) == 1 else f"{run[0]}*{len(run)}" for run in runs)
+
+
+@lru_cache
+def annotated(program: str, mode: str, folder: Path, **variables: str) -> dict[str, str]:
+    sink = folder / f"{program}-{mode}.jsonl"
+    ended = start([sys.executable, str(PROGRAMS / program)], mode, sink, **variables)
+    assert ended.returncode == 0, ended.stderr
+    assert "llm-perf annotate" not in ended.stderr
+    return trees(sink)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("annotate")
+
+
+# --- generate() ---
+
+
+@TORCH
+def test_a_plain_script_gets_prefill_and_decode_and_the_same_tokens(folder: Path) -> None:
+    plain = [sys.executable, str(PROGRAMS / "generate_plain.py")]
+    sink, log = folder / "plain.jsonl", folder / "plain.log"
+    marked = start(plain, "stages", sink, LLM_PERF_ANNOTATE_LOG=str(log))
+    assert marked.stdout == start(plain, "off").stdout
+    assert trees(sink) == {"": "generate(prefill decode(decode_step*4))"}
+    counts = {"generate": 1, "prefill": 1, "decode": 1, "decode_step": 4}
+    assert read_log(log) == Annotated(processes=1, stages=counts)
+
+
+@TORCH
+def test_modules_of_the_plain_script(folder: Path) -> None:
+    layer = "model.layers.{n}({a}input_layernorm {a}self_attn {a}post_attention_layernorm {a}mlp)"
+    layers = " ".join(layer.format(n=n, a=f"model.layers.{n}.") for n in range(2))
+    modules = f"model(model.embed_tokens model.rotary_emb {layers} model.norm) lm_head"
+    expected = f"generate(prefill({modules}) decode(decode_step({modules})*4))"
+    assert annotated("generate_plain.py", "modules", folder) == {"": expected}
+
+
+GENERATE = "generate(prefill decode(decode_step*3))"
+
+
+@TORCH
+@pytest.mark.parametrize(
+    ("part", "ranges"),
+    [
+        ("batch", GENERATE),
+        ("one token of prompt", GENERATE),
+        ("one new token", "generate(prefill)"),
+        ("beams", GENERATE),
+        ("pieces of prompt", GENERATE),
+        ("static cache", GENERATE),
+        ("no cache", GENERATE),
+        ("embeddings", GENERATE),
+        ("failure", "generate(prefill decode(decode_step*2))"),
+        ("after the failure", GENERATE),
+        ("encoder and decoder", "generate(forward prefill decode(decode_step*2))"),
+        ("streamed from a thread", GENERATE),
+    ],
+)
+def test_ways_of_generating(part: str, ranges: str, folder: Path) -> None:
+    assert annotated("generate_kinds.py", "stages", folder)[part] == ranges
+
+
+@TORCH
+def test_speculative_decoding(folder: Path) -> None:
+    found = annotated("generate_kinds.py", "stages", folder)
+    assert found["prompt lookup"].startswith("generate(prefill decode(decode_step")
+    # The assistant is asked for guesses before the first call of the model and after every other.
+    assert found["assistant"].startswith("generate(draft prefill(draft) decode(decode_step(draft)")
+
+
+# --- programs that call the model themselves ---
+
+
+@TORCH
+@pytest.mark.parametrize(
+    ("part", "ranges"),
+    [
+        ("loop", "prefill decode_step*3"),
+        ("two requests", "prefill decode_step prefill decode_step"),
+        ("pieces of prompt", "prefill*2 decode_step"),
+        ("guessed tokens", "decode_step"),
+        ("next turn", "prefill"),
+        ("one token of prompt", "prefill"),
+        ("static cache used twice", "prefill decode_step prefill decode_step"),
+        ("decoder without its head", "prefill"),
+        ("evaluation", "forward"),
+        ("threads", "prefill decode_step*3 | prefill decode_step*3"),
+        ("a model of one's own", "prefill*2 decode_step"),
+        ("failure", "prefill"),
+        ("after the failure", "prefill"),
+        ("no tokens", "forward"),
+        ("compiled", "prefill decode_step"),
+    ],
+)
+def test_hand_written_loops(part: str, ranges: str, folder: Path) -> None:
+    assert annotated("hand_loops.py", "stages", folder)[part] == ranges
+
+
+@TORCH
+@pytest.mark.parametrize(
+    ("part", "ranges"),
+    [
+        ("steps", "forward backward optimizer_step forward backward optimizer_step"),
+        ("failures", "backward optimizer_step"),
+        ("after them", "forward backward optimizer_step"),
+    ],
+)
+def test_training(part: str, ranges: str, folder: Path) -> None:
+    assert annotated("training.py", "stages", folder)[part] == ranges
+
+
+# --- modules ---
+
+BLOCK = "{p}blocks.{n}({p}blocks.{n}.mix({p}blocks.{n}.mix.0 {p}blocks.{n}.mix.1) {p}blocks.{n}.norm)"
+
+
+def tower(prefix: str, blocks: int = 2) -> str:
+    return " ".join([*(BLOCK.format(p=prefix, n=n) for n in range(blocks)), f"{prefix}named.last"])
+
+
+WHOLE = f"forward(vision({tower('vision.')}) head)"
+
+
+@TORCH
+@pytest.mark.parametrize(
+    ("part", "ranges"),
+    [
+        ("whole", WHOLE),
+        ("a part called alone", f"forward(vision({tower('vision.')}))"),
+        ("a block called alone", BLOCK.format(p="vision.", n=1)),
+        ("a second model", f"forward({tower('')})"),
+        # What torch.compile makes of a model has no modules left.
+        ("wrapped", f"forward {WHOLE}"),
+        # A module that is new is met at the first call and named from the second.
+        ("grown", f"{WHOLE} forward(vision({tower('vision.', 3)}) head)"),
+    ],
+)
+def test_names_of_modules(part: str, ranges: str, folder: Path) -> None:
+    assert annotated("named_modules.py", "modules", folder)[part] == ranges
+
+
+@TORCH
+def test_depth_and_folded_names(folder: Path) -> None:
+    sink = folder / "folded.jsonl"
+    added = environment("modules", 2, fold=True)
+    files = {"LLM_PERF_ANNOTATE_SINK": str(sink), "PARTS_FILE": str(sink)}
+    command = [sys.executable, str(PROGRAMS / "named_modules.py")]
+    subprocess.run(command, env={**os.environ, **added, **files}, check=True, capture_output=True, timeout=600)
+    assert trees(sink)["whole"] == "forward(vision(vision.blocks.N*2 vision.named.last) head)"
+
+
+def printed(program: str, mode: str, sink: Path | None = None) -> list[str]:
+    ended = start([sys.executable, str(PROGRAMS / program)], mode, sink)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+@TORCH
+def test_models_are_what_they_were(folder: Path) -> None:
+    """Signatures, copies, pickles, hooks, fx, TorchScript, export, functorch, and when memory is freed."""
+    expected = printed("models_unharmed.py", "off")
+    assert len(expected) > 15
+    assert "False" not in "\n".join(
+        line.removesuffix(" False") for line in expected if not line.startswith("signature")
+    )
+    sink = folder / "unharmed.jsonl"
+    assert printed("models_unharmed.py", "modules", sink) == expected
+    assert trees(sink)
+
+
+@TORCH
+def test_torch_compile_makes_the_same_graphs(folder: Path) -> None:
+    """As many graphs, frames and recompilations, and no more graph breaks."""
+    expected = printed("compiled.py", "off")
+    assert len(expected) == 13
+    sink = folder / "compiled.jsonl"
+    assert printed("compiled.py", "modules", sink) == expected
+    assert "forward" in sink.read_text()
+
+
+# --- several processes ---
+
+
+@TORCH
+def test_torchrun(folder: Path) -> None:
+    sink = folder / "ranks.jsonl"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ended = start([*launch, str(PROGRAMS / "ranks.py")], "modules", sink)
+    assert ended.returncode == 0, ended.stderr
+    # The names are those of the model, not of the wrapper.
+    step = "forward(0 1) backward optimizer_step"
+    assert trees(sink) == {"": " | ".join([f"{step} {step} forward(0 1)"] * 2)}
+
+
+@TORCH
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_multiprocessing(method: str, folder: Path) -> None:
+    sink = folder / f"{method}.jsonl"
+    ended = start([sys.executable, str(PROGRAMS / "spawned.py"), method], "stages", sink)
+    assert ended.stdout.strip() == "[1, 2]", ended.stderr
+    assert trees(sink) == {"": "forward*2"}
+    assert str(ended.returncode) == "0"
+
+
+# --- the seam for those who act on stages ---
+
+LISTENS = """
+import torch
+from _llm_perf_annotate import install
+heard = []
+def gate(name, number, begins):
+    heard.append((name, number, begins))
+    if number == 3: raise ValueError("broken")
+install.active.listeners.append(gate)
+model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+for _ in range(4): model(torch.randn(1, 2))
+print(heard)
+"""
+
+
+@TORCH
+def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: Path) -> None:
+    ended = python(LISTENS, LLM_PERF_ANNOTATE_SINK=str(tmp_path / "sink"))
+    heard = [("forward", 1, True), ("forward", 1, False), ("forward", 2, True), ("forward", 2, False)]
+    assert ended.stdout.strip() == str([*heard, ("forward", 3, True)])
+    assert ended.stderr.count("llm-perf annotate") == 1
+    assert trees(tmp_path / "sink") == {"": "forward*4"}
+
+
+@TORCH
+def test_a_captured_graph_replays_under_its_stage(tmp_path: Path) -> None:
+    """The class of CUDA graphs cannot be had without a GPU: one with the same methods stands in for it here."""
+    code = """
+import torch
+from _llm_perf_annotate import graphs, install
+class Graph:
+    def capture_begin(self): pass
+    def capture_end(self): pass
+    def replay(self): pass
+graphs.annotate(Graph, install.active)
+model, graph, empty = torch.nn.Sequential(torch.nn.Embedding(8, 2)), Graph(), Graph()
+torch.set_grad_enabled(False)
+graph.capture_begin(); model(torch.zeros(2, 1, dtype=torch.long)); graph.capture_end()
+empty.capture_begin(); empty.capture_end()
+model(torch.zeros(2, 5, dtype=torch.long)); graph.replay(); graph.replay(); empty.replay()
+"""
+    ended = python(code, LLM_PERF_ANNOTATE_SINK=str(tmp_path / "sink"))
+    assert ended.returncode == 0, ended.stderr
+    assert trees(tmp_path / "sink") == {"": "decode_step prefill decode_step*2"}
+
+
+# --- programs without torch, and what can go wrong ---
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text)
+    return folder
+
+
+def test_the_programs_own_sitecustomize_runs_as_ever(tmp_path: Path) -> None:
+    write(tmp_path, "sitecustomize.py", "import sys\nsys.flag = __name__, __file__\n")
+    write(tmp_path, "usercustomize.py", "raise RuntimeError('user code')\n")
+    code = "import sys, sitecustomize; print(sys.flag, sitecustomize.__file__, sys.path)"
+    marked, plain = (python(code, mode=mode, PYTHONPATH=str(tmp_path)) for mode in ("stages", "off"))
+    assert "sitecustomize.py" in marked.stdout
+    assert (marked.stdout, marked.stderr) == (plain.stdout, plain.stderr)
+
+
+@pytest.mark.parametrize("text", ["raise ValueError('broken')", "import does_not_exist", "x ="])
+def test_errors_in_the_programs_own_sitecustomize_stay_what_they_are(text: str, tmp_path: Path) -> None:
+    write(tmp_path, "sitecustomize.py", text)
+    marked, plain = (python("print(1)", mode=mode, PYTHONPATH=str(tmp_path)) for mode in ("stages", "off"))
+    assert marked.stdout == plain.stdout == "1\n"
+    assert marked.stderr == plain.stderr
+    assert "sitecustomize" in plain.stderr
+
+
+def test_another_tool_that_starts_in_the_same_way_is_chained_to(tmp_path: Path) -> None:
+    write(tmp_path, "sitecustomize.py", "print('theirs')\n")
+    first = start([sys.executable, "-c", ""], "stages", PYTHONPATH=str(tmp_path))
+    assert first.stdout == "theirs\n"
+    again = environment("stages", base_env=environment("stages", base_env={"PYTHONPATH": str(tmp_path)}))
+    assert again["PYTHONPATH"].split(os.pathsep) == [str(INJECTED), str(tmp_path)]
+
+
+# A stand-in for torch, to see the import hook alone.
+FAKE = "import sys\nassert type(__spec__.loader).__name__ == 'SourceFileLoader'\n__version__ = '1.0'\n"
+
+
+def test_the_import_hook_leaves_no_trace(tmp_path: Path) -> None:
+    write(tmp_path, "torch.py", FAKE + "class nn:\n    class Module: pass\n")
+    code = (
+        "import importlib.util, inspect, sys\n"
+        "assert importlib.util.find_spec('torch') and importlib.util.find_spec('torch')\n"
+        "import torch\n"
+        "print(type(torch.__loader__).__name__, 'exec_module' in vars(torch.__loader__), inspect.getsource(torch) != '')\n"
+    )
+    ended = python(code, PYTHONPATH=str(tmp_path))
+    assert ended.stdout == "SourceFileLoader False True\n"
+    assert ended.stderr == "llm-perf annotate: PyTorch 1.0 is too old to be annotated. Use 2.4 or later.\n"
+
+
+def test_a_torch_that_cannot_be_prepared_is_told_of_once_and_works(tmp_path: Path) -> None:
+    write(tmp_path, "torch.py", FAKE)
+    ended = python("import torch; print(torch.__version__)", PYTHONPATH=str(tmp_path))
+    assert ended.stdout == "1.0\n"
+    assert ended.stderr.startswith("llm-perf annotate: torch could not be prepared: AttributeError")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_torch_that_does_not_import_fails_as_ever(tmp_path: Path) -> None:
+    write(tmp_path, "torch.py", "raise OSError('libcudart')\n")
+    code = "for _ in range(2):\n    try: import torch\n    except OSError as e: print(e)\n"
+    assert python(code, PYTHONPATH=str(tmp_path)).stdout == "libcudart\n" * 2
+
+
+@TORCH
+def test_a_file_that_cannot_be_written_does_not_stop_the_program() -> None:
+    code = "import torch\nm = torch.nn.Sequential(torch.nn.Linear(2, 2))\nm(torch.randn(1, 2)); m(torch.randn(1, 2)); print(1)"
+    ended = python(code, LLM_PERF_ANNOTATE_SINK="/does/not/exist", LLM_PERF_ANNOTATE_LOG="/does/not/exist")
+    assert ended.stdout == "1\n"
+    assert ended.stderr == "llm-perf annotate: /does/not/exist cannot be written: No such file or directory.\n"
+
+
+def test_a_program_without_torch_pays_next_to_nothing(tmp_path: Path) -> None:
+    base = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
+    base["PYTHONPYCACHEPREFIX"] = str(tmp_path)
+
+    def seconds(mode: str) -> float:
+        """Of processor time: other programs run on the machine too."""
+        child = subprocess.Popen([sys.executable, "-c", ""], env={**base, **environment(mode, base_env=base)})
+        used = os.wait4(child.pid, 0)[2]
+        child.returncode = 0
+        return used.ru_utime + used.ru_stime
+
+    seconds("stages")  # writes byte code
+    pairs = [(seconds("stages"), seconds("off")) for _ in range(20)]
+    assert min(a for a, _ in pairs) - min(b for _, b in pairs) < 0.002
+
+
+def test_nothing_is_imported_into_a_program_without_torch() -> None:
+    code = "import sys; print(sorted(m for m in sys.modules))"
+    marked, plain = (set(ast.literal_eval(python(code, mode=mode).stdout)) for mode in ("stages", "off"))
+    assert marked - plain == {"sitecustomize", "_llm_perf_annotate", "_llm_perf_annotate.imports"}
+
+
+@pytest.mark.parametrize("file", sorted(INJECTED.rglob("*.py")), ids=lambda p: p.name)
+def test_injected_code_needs_only_the_standard_library_of_python_3_9(file: Path) -> None:
+    tree = ast.parse(file.read_text(), feature_version=(3, 9))
+    for node in ast.walk(tree):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        for name in names:
+            top = name.partition(".")[0]
+            assert top in sys.stdlib_module_names or top in ("torch", "nvtx", "_llm_perf_annotate"), name
+
+
+# --- the outside ---
+
+
+def test_environment() -> None:
+    assert environment("off", base_env={}) == {}
+    assert environment("off", base_env={"LLM_PERF_ANNOTATE": "stages"}) == {"LLM_PERF_ANNOTATE": "off"}
+    added = environment("modules", 2, {"PYTHONPATH": "a:b"})
+    assert added["PYTHONPATH"] == f"{INJECTED}:a:b"
+    assert added["LLM_PERF_ANNOTATE_DEPTH"] == "2"
+    with pytest.raises(UserError, match="modules, stages, off"):
+        environment("all", base_env={})
+    with pytest.raises(UserError, match="annotates nothing"):
+        environment("modules", 0, {})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "x.py", "-I"],
+        ["python3.12", "-u", "-m", "package", "-E"],
+        ["python", "-X", "importtime", "-W", "ignore", "-sP", "x.py"],
+        [sys.executable, "-c", "pass", "-S"],
+        ["bash", "run.sh"],
+        ["env", "A=1", "python", "x.py"],
+        ["srun", "-N", "1", "python", "x.py"],
+    ],
+)
+def test_commands_with_nothing_against_them(command: list[str]) -> None:
+    assert problems(command) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["python", "-I", "x.py"], "-I isolates"),
+        (["python3", "-uE", "-m", "x"], "-E makes it ignore PYTHONPATH"),
+        (["python", "-BS", "x.py"], "-S keeps"),
+        (["python", "-Wignore", "-X", "dev", "-I", "x.py"], "-I isolates"),
+        (["env", "A=1", "python", "-E", "x.py"], "-E makes"),
+        (["env", "PYTHONPATH=src", "python", "x.py"], "PYTHONPATH=src llm-perf profile"),
+        (["sudo", "python", "x.py"], "Run llm-perf itself with sudo"),
+        (["/bin/ls"], "not a Python program"),
+    ],
+)
+def test_commands_that_cannot_be_annotated(command: list[str], said: str) -> None:
+    (found,) = problems(command)
+    assert said in found
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-S", "-s", "-P", "-B"])
+def test_what_is_said_of_an_option_is_what_python_does(option: str, tmp_path: Path) -> None:
+    write(tmp_path, "torch.py", "__version__ = '1.0'\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import torch"
+    active = "llm-perf annotate" in python(code, option).stderr
+    assert active == (problems([sys.executable, option, "-c", code]) == [])
+
+
+def test_scripts_are_known_by_their_first_line(tmp_path: Path) -> None:
+    for name, line in {
+        "good": f"#!{sys.executable}",
+        "isolated": "#!/usr/bin/python3 -I",
+        "shell": "#!/bin/sh",
+    }.items():
+        (tmp_path / name).write_text(f"{line}\n")
+        (tmp_path / name).chmod(0o755)
+    long_path = f"#!/bin/sh\n'''exec' {sys.executable} -E \"$0\" \"$@\"\n' '''\n"
+    (tmp_path / "long").write_text(long_path)
+    (tmp_path / "long").chmod(0o755)
+    assert problems([str(tmp_path / "good"), "-I"]) == []
+    assert "-I isolates" in problems([str(tmp_path / "isolated")])[0]
+    assert "-E makes" in problems([str(tmp_path / "long")])[0]
+    assert problems([str(tmp_path / "shell")]) == []
+
+
+def test_what_a_log_tells(tmp_path: Path) -> None:
+    assert "No Python process" in read_log(tmp_path / "none").message
+    log = write(tmp_path, "log", '{"pid": 1, "event": "trouble", "message": "m"}\n' * 2 + '{"pid": 1, "ev') / "log"
+    assert read_log(log) == Annotated(troubles=["m"])
+    assert read_log(log).message == ""

@@ -1,0 +1,214 @@
+"""The Hydra applications: what is typed reaches the library, and what is mistyped gets a useful answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+import llm_perf_opt
+from fake_tools import tools as tools
+from llm_perf_opt.conf.keys import KEYS, defaults
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.profiling.vendor.nsys import NsysOptions
+from llm_perf_opt.runners.overrides import normalised, options_of
+from llm_perf_opt.runners.requests import profile_request
+
+PYTHON = sys.executable
+
+
+def deep(*words: str) -> subprocess.CompletedProcess[str]:
+    """deep_profile_runner on a program that does nothing; the fakes leave real recordings."""
+    program = f"pipeline.workload.command=[{PYTHON},-c,pass]"
+    return subprocess.run(
+        [PYTHON, "-m", "llm_perf_opt.runners.deep_profile_runner", program, *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def runs() -> list[Path]:
+    return sorted(p.parent for p in Path("tmp/profile-output").rglob("manifest.json"))
+
+
+def commands(run: Path) -> str:
+    return (run / "ncu" / "cmd.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            [
+                "pipeline.ncu.ncu_cli.replay_mode=range",
+                "pipeline.ncu.ncu_cli.nvtx.include=LLM@*",
+                "pipeline.ncu.ncu_cli.sections=[SpeedOfLight,MemoryWorkloadAnalysis,Occupancy,SchedulerStats]",
+            ],
+            [
+                "--replay-mode range",
+                "--section SpeedOfLight --section MemoryWorkloadAnalysis",
+                "--nvtx-include LLM@prefill/ --nvtx-include LLM@decode/",
+            ],
+        ),
+        (
+            ["pipeline.ncu.ncu_cli.replay_mode=app-range", "pipeline.ncu.ncu_cli.nvtx.include=prefill*"],
+            ["--replay-mode app-range", "--nvtx-include LLM@prefill/"],
+        ),
+        (
+            ["pipeline.ncu.ncu_cli.replay_mode=kernel", "pipeline.ncu.ncu_cli.nvtx.include=decode*"],
+            ["--replay-mode kernel", "--nvtx-include LLM@decode/", "--filter-mode per-launch-config"],
+        ),
+        (
+            [
+                "nvtx.include=decode*",
+                "pipeline.ncu.ncu_cli.kernel_name=regex:.*nvjet.*",
+                "pipeline.ncu.ncu_cli.kernel_name_base=demangled",
+                "pipeline.ncu.ncu_cli.sections=[SpeedOfLight,MemoryWorkloadAnalysis,Occupancy]",
+            ],
+            ["--kernel-name 'regex:.*nvjet.*' --kernel-name-base demangled", "--section Occupancy"],
+        ),
+    ],
+)
+def test_the_commands_of_the_contract_reach_ncu(tools: Path, words: list[str], expected: list[str]) -> None:
+    done = deep("pipeline.ncu.enable=true", *words)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs()
+    for part in expected:
+        assert part in commands(run)
+    assert llm_perf_opt.load(run).scope("aggregate").regions
+
+
+@pytest.mark.parametrize("launcher", ["basic", "joblib"])
+def test_a_sweep_has_a_directory_and_reports_for_every_job(tools: Path, launcher: str) -> None:
+    done = deep("-m", "run.mode=deep,light", f"hydra/launcher={launcher}")
+    assert done.returncode == 0, done.stderr
+    first, second = runs()
+    assert first.parent == second.parent
+    assert [r.name for r in (first, second)] == ["0", "1"]
+    for run in (first, second):
+        assert (run / "nsys" / "run.nsys-rep").exists()
+        assert (run / "report.html").exists()
+    assert (first / "ncu" / "run.ncu-rep").exists()
+    assert not (second / "ncu" / "run.ncu-rep").exists()
+    assert yaml.safe_load((second / "config.yaml").read_text())["run"]["mode"] == "light"
+
+
+def test_a_failed_job_of_a_sweep_does_not_stop_the_others(tools: Path) -> None:
+    done = deep("-m", "pipeline.ncu.sample=every,first")
+    assert done.returncode == 2
+    assert "every:N" in done.stderr
+    assert len(runs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("pipeline.nuc.enable=true", "Did you mean pipeline.ncu.enable"),
+        ("pipeline.ncu.ncu_cli.section=[Occupancy]", "Did you mean pipeline.ncu.ncu_cli.sections"),
+        ("model=tiny_lm", "Did you mean tiny_llm"),
+        ("device", "KEY=VALUE"),
+        ("pipeline.ncu.enable=maybe", "true or false"),
+        ("run.mode=deeep", "Allowed: light, deep"),
+        ("pipeline.ncu.ncu_cli.replay_mode=ranges", "app-range"),
+        ("pipeline.ncu.ncu_cli.sections=[SpeedOfLite]", "SpeedOfLight"),
+        ("pipeline.nsys.max_size=big", "as in 2GB"),
+        ("pipeline.ncu.ncu_cli.nvtx.include='regex:('", "not a valid regular expression"),
+        ("hydra.run.dir=/proc/nowhere", "Choose another with hydra.run.dir"),
+    ],
+)
+def test_a_mistake_is_answered_before_anything_is_launched(tools: Path, word: str, answer: str) -> None:
+    done = deep(word)
+    assert done.returncode == 2, done.stderr
+    assert answer in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not runs()
+    assert not Path("tmp").exists() or not list(Path("tmp/profile-output").iterdir())
+
+
+def test_every_option_of_the_tools_has_a_key_with_the_same_default() -> None:
+    options = attrs.asdict(NcuOptions())
+    for name in ("nvtx_include", "nvtx_exclude", "nvtx_push_pop_scope"):
+        options[name.replace("_", ".", 1)] = options.pop(name)
+    for name, default in options.items():
+        assert KEYS[f"pipeline.ncu.ncu_cli.{name}"].default == (
+            list(default) if isinstance(default, tuple) else default
+        )
+    for name, default in attrs.asdict(NsysOptions(cuda_graph_trace="node")).items():
+        if name not in ("force_overwrite", "session_new"):
+            assert KEYS[f"pipeline.nsys.{name}"].default == (list(default) if isinstance(default, tuple) else default)
+
+
+def test_nothing_of_the_configuration_is_lost_on_the_way_to_the_workload(tmp_path: Path) -> None:
+    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.runners.app import checked
+    from llm_perf_opt.runners.stage1_settings import stage1_settings
+
+    config = defaults()
+    config["model"]["config"] = {"num_hidden_layers": 7}
+    config["infer"]["max_new_tokens"] = 5
+    config["device"] = "cpu"
+    command = profile_request(config, tmp_path / "run").command
+    assert command[1:3] == ["-m", "llm_perf_opt.runners.llm_profile_runner"]
+    file = Path(command[command.index("--resolved") + 1])
+    RunDirectory.create(file.parent, command, config)
+    # exactly what the workload does with it
+    settings = stage1_settings(checked(OmegaConf.load(file)), folder=tmp_path, profiled="--profiled" in command)
+    assert dict(settings.model.config) == {"num_hidden_layers": 7}
+    assert settings.infer.max_new_tokens == 5
+    assert settings.model.device == "cpu"
+    assert not settings.torch_profiler.enable
+
+
+def test_short_and_long_spellings_are_one_key() -> None:
+    assert normalised(["+run.mode=deep"]) == ["run.mode=deep"]
+    assert normalised(["profiling.activities=[cpu,cuda]"]) == ["pipeline.torch_profiler.activities=[cpu,cuda]"]
+    preset = "profiling/torch@pipeline.torch_profiler=torch-profiler.min"
+    assert normalised(["profiling=@profiling/torch/torch-profiler.min"]) == [preset]
+    assert normalised(["model.config.num_hidden_layers=4"]) == ["++model.config.num_hidden_layers=4"]
+    assert normalised(["--cfg", "job"]) == ["--cfg", "job"]
+    kernel = "pipeline.ncu.ncu_cli.kernel_name"
+    assert normalised([f"{kernel}=void f<int, 4>(float*)"]) == [f"{kernel}='void f<int, 4>(float*)'"]
+
+
+@pytest.mark.parametrize("group", ["model", "profiling/ncu", "profiling/torch"])
+def test_presets_are_those_of_the_contract(group: str) -> None:
+    expected = {
+        "model": {"deepseek_ocr", "hf_causal_lm", "tiny_llm", "dummy_shallow_resnet"},
+        "profiling/ncu": {"default", "high", "quick", "standard", "comprehensive", "ncu.default", "ncu.high"},
+        "profiling/torch": {"torch-profiler.min", "torch-profiler.default", "torch-profiler.max"},
+    }
+    assert set(options_of(group)) == expected[group]
+
+
+def test_a_preset_under_its_other_name_is_the_same(tools: Path) -> None:
+    done = deep("profiling/ncu@pipeline.ncu=ncu.high")
+    assert done.returncode == 0, done.stderr
+    assert "--section WarpStateStats" in commands(runs()[0])
+
+
+def test_an_unknown_group_choice_says_which_there_are() -> None:
+    with pytest.raises(UserError, match="there is no such choice"):
+        normalised(["profiling/ncu@pipeline.ncu=hi"])
+
+
+def test_the_manifest_has_the_whole_configuration(tools: Path) -> None:
+    assert deep("pipeline.ncu.enable=false", "infer.max_new_tokens=7").returncode == 0
+    (run,) = runs()
+    assert json.loads((run / "manifest.json").read_text())["settings"]["infer"]["max_new_tokens"] == 7
+
+
+def test_the_page_about_configuration_is_up_to_date() -> None:
+    tool = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "document_keys.py"))
+    text = tool["PAGE"].read_text(encoding="utf-8")
+    assert tool["page"](text) == text, "run python tools/document_keys.py"

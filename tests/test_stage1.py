@@ -1,0 +1,406 @@
+"""Stage 1 on a CPU: real numbers in every file, nothing counted twice, and no profiler beside another one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from attrs import define, evolve
+
+from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.stage1.measure import spread
+from llm_perf_opt.stage1.other_profilers import attached_profiler
+from llm_perf_opt.stage1.settings import DirectInferenceOptions, Stage1Settings, TorchProfilerOptions
+from llm_perf_opt.workloads import marks
+from llm_perf_opt.workloads.datasets import Item
+from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, SamplingOptions
+
+torch = pytest.importorskip("torch", reason="stage 1 runs a model")
+pytest.importorskip("transformers", reason="stage 1 runs a model")
+
+from llm_perf_opt.stage1.direct_inference import predict  # noqa: E402
+from llm_perf_opt.stage1.run import run_stage1  # noqa: E402
+from llm_perf_opt.stage1.torch_profile import tabulate  # noqa: E402
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).parents[1]
+SETTINGS = Stage1Settings(
+    model=ModelOptions(device="cpu"),
+    infer=InferOptions(max_new_tokens=6, batch_size=2),
+    dataset=DatasetOptions(prompts=["One prompt.", "Another one, longer.", "A third."]),
+    repeats=2,
+    direct_inference=DirectInferenceOptions(enable=True),
+)
+
+
+def metrics(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "torch_profiler" / "metrics.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stage1") / "run"
+
+    def analyse(session: Any, folder: Path) -> dict[str, Any]:
+        return {"stages": [[stage.name, stage.shape["context"]] for stage in session.static_stages()]}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MY_API_TOKEN", "abc-very-private")
+        assert run_stage1(evolve(SETTINGS, analyse=analyse), path) == 0
+    return path
+
+
+def test_every_file_of_the_contract_is_there_and_filled(run: Path) -> None:
+    for name in ("env.json", "inputs.yaml", "predictions.jsonl"):
+        assert (run / name).stat().st_size > 0
+    for name in ("metrics.json", "report.md", "operators.md", "trace.json.gz"):
+        assert (run / "torch_profiler" / name).stat().st_size > 0
+    assert not list(run.rglob("*.tmp"))
+
+
+def test_secrets_of_the_environment_are_nowhere(run: Path) -> None:
+    assert "MY_API_TOKEN" in json.loads((run / "env.json").read_text())
+    for path in run.rglob("*"):
+        if path.is_file():
+            content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            assert b"abc-very-private" not in content
+
+
+def test_stages_nest_and_their_times_fit_into_each_other(run: Path) -> None:
+    timing = metrics(run)["timing"]
+    stages = {stage["path"]: stage["milliseconds"] for stage in timing["stages"]}
+    step = "generate/decode/decode_step"
+    assert list(stages) == ["generate", "generate/prefill", "generate/decode", step]
+    assert timing["clock"] == "host clock"
+    # Two passes over two batches, five decode steps each.
+    assert [stages[path]["count"] for path in stages] == [4, 4, 4, 20]
+    assert timing["new_tokens"] == 2 * 3 * 6
+    whole, prefill, decode = (stages[path]["mean"] for path in list(stages)[:3])
+    assert 0 < prefill + decode <= whole
+    assert 0 < 5 * stages[step]["mean"] <= decode
+    for found in stages.values():
+        assert found["min"] <= found["median"] <= found["max"]
+        assert found["std"] > 0
+
+
+def test_the_numbers_people_ask_for_follow_from_the_stages(run: Path) -> None:
+    timing = metrics(run)["timing"]
+    stages = {stage["path"]: stage["milliseconds"] for stage in timing["stages"]}
+    assert timing["time_to_first_token_ms"]["mean"] >= stages["generate/prefill"]["mean"]
+    assert timing["time_to_first_token_ms"]["mean"] == pytest.approx(stages["generate/prefill"]["mean"], rel=0.5)
+    assert timing["time_per_output_token_ms"]["mean"] == pytest.approx(stages["generate/decode"]["mean"] / 5)
+    # Batches of two and of one sequence: 12 and 6 new tokens.
+    fastest = 12 / (stages["generate"]["min"] / 1000)
+    assert 0 < timing["tokens_per_second"]["max"] <= fastest * 1.0001
+    assert timing["decode_tokens_per_second"]["count"] == timing["prefill_tokens_per_second"]["count"] == 4
+    assert timing["memory"]["peak_resident_bytes"] > 50_000_000
+
+
+def test_own_times_of_operators_add_up_to_the_time_that_passed(run: Path) -> None:
+    profile = metrics(run)["torch_profiler"]
+    assert profile["status"] == "done"
+    operators = sum(row["self_cpu_ms"] for row in profile["operators"])
+    python = sum(row["self_cpu_ms"] for row in profile["ranges"])
+    assert operators + python == pytest.approx(profile["accounted_ms"] + profile["other_threads_ms"], rel=1e-6)
+    assert profile["accounted_ms"] == pytest.approx(profile["span_ms"], rel=0.02)
+    # What the profiler calls total would count everything many times over.
+    assert {"aten::mm", "aten::linear"} <= {row["name"] for row in profile["operators"]}
+    assert "aten::mm" in (run / "torch_profiler" / "operators.md").read_text()
+
+
+def test_the_trace_has_the_ranges_of_the_stages_for_the_report(run: Path) -> None:
+    trace = json.loads(gzip.decompress((run / "torch_profiler" / "trace.json.gz").read_bytes()))
+    assert trace["llm_perf_ranges"] == "domain@name"
+    names = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "user_annotation"]
+    steps = ["LLM@decode_step"] * 5
+    assert sorted(names) == sorted(["LLM@generate", "LLM@prefill", "LLM@decode", *steps])
+
+
+def test_inputs_are_written_so_that_they_can_be_run_again(run: Path) -> None:
+    written = yaml.safe_load((run / "inputs.yaml").read_text(encoding="utf-8"))
+    assert [entry["prompt"] for entry in written] == list(SETTINGS.dataset.prompts)
+
+
+def test_predictions_are_a_line_an_input(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["input"]["prompt"] for line in lines] == list(SETTINGS.dataset.prompts)
+    assert [line["tokens"] for line in lines] == [6, 6, 6]
+    assert [line["batch_size"] for line in lines] == [2, 2, 1]
+    assert all(line["seconds"] > 0 for line in lines)
+    assert metrics(run)["direct_inference"]["items"] == 3
+
+
+def test_the_static_analysis_gets_the_session_with_the_shapes_that_ran(run: Path) -> None:
+    # "Another one, longer." is the longest prompt of the first batch: 20 bytes and the token that begins a text.
+    assert metrics(run)["static_analysis"] == {"status": "done", "stages": [["prefill", 21], ["decode", 21 + 2 + 1]]}
+
+
+def test_the_report_shows_the_stages(run: Path) -> None:
+    report = (run / "torch_profiler" / "report.md").read_text(encoding="utf-8")
+    for text in ("`tiny_llm`", "`decode_step`", "time to first token", "Weights are random", "host clock"):
+        assert text in report
+
+
+# --- what is left out, and why ---------------------------------------------------------------------------------
+
+
+def quick(tmp_path: Path, **changes: Any) -> Path:
+    few = evolve(SETTINGS, repeats=1, warmup=0, direct_inference=DirectInferenceOptions())
+    assert run_stage1(evolve(few, **changes), tmp_path / "run", quiet=True) == 0
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "tool"),
+    [
+        ("NSYS_PROFILING_SESSION_ID", "42", "nsys"),
+        ("NV_COMPUTE_PROFILER_PERFWORKS_DIR", "/x", "ncu"),
+        ("LD_PRELOAD", "/opt/nsys/libToolsInjectionProxy64.so", "nsys"),
+        ("CUDA_INJECTION64_PATH", "/opt/other/libtool.so", "the tool in /opt/other/libtool.so"),
+    ],
+)
+def test_a_profiler_that_is_watching_is_found_by_its_environment(variable: str, value: str, tool: str) -> None:
+    assert attached_profiler({"PATH": "/usr/bin", variable: value}) == tool
+    assert attached_profiler({"PATH": "/usr/bin", "LD_PRELOAD": "/usr/lib/libjemalloc.so"}) is None
+
+
+def test_pytorchs_profiler_stays_off_under_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "42")
+    run = quick(tmp_path)
+    assert "recorded by nsys" in metrics(run)["torch_profiler"]["reason"]
+    assert metrics(run)["timing"]["runs"] == 2
+    assert "recorded by nsys" in (run / "torch_profiler" / "report.md").read_text(encoding="utf-8")
+    assert not (run / "torch_profiler" / "trace.json.gz").exists()
+
+
+def test_what_was_switched_off_says_so(tmp_path: Path) -> None:
+    run = quick(tmp_path, torch_profiler=TorchProfilerOptions(enable=False), static_analysis=False)
+    found = metrics(run)
+    assert found["torch_profiler"]["reason"] == "pipeline.torch_profiler.enable=false."
+    assert found["static_analysis"]["reason"] == "pipeline.static_analysis.enable=false."
+    assert {path.name for path in (run / "torch_profiler").iterdir()} == {"metrics.json", "report.md"}
+
+
+def test_a_static_analysis_that_cannot_be_done_costs_nothing_else(tmp_path: Path) -> None:
+    def analyse(session: Any, folder: Path) -> dict[str, Any]:
+        raise UserError("It cannot be counted.", "Use another model.")
+
+    run = quick(tmp_path, torch_profiler=TorchProfilerOptions(enable=False), analyse=analyse)
+    assert metrics(run)["static_analysis"] == {
+        "status": "failed",
+        "reason": "It cannot be counted. Use another model.",
+    }
+
+
+def test_warm_up_and_predictions_are_not_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler outside sees the timed passes and nothing else."""
+    opened: list[str] = []
+    real = marks._Range
+
+    class Recorded(real):  # type: ignore[misc, valid-type]
+        def __init__(self, name: str) -> None:
+            opened.append(name)
+            super().__init__(name)
+
+    monkeypatch.setattr(marks, "_Range", Recorded)
+    quick(
+        tmp_path,
+        warmup=2,
+        torch_profiler=TorchProfilerOptions(enable=False),
+        direct_inference=DirectInferenceOptions(enable=True),
+    )
+    assert opened.count("generate") == opened.count("prefill") == 2
+    assert opened.count("decode_step") == 10
+
+
+def test_the_sample_pages_run_through_the_default_model(tmp_path: Path) -> None:
+    """The overrides of the documented command lines."""
+    run = quick(
+        tmp_path,
+        dataset=DatasetOptions(
+            subset_filelist="datasets/omnidocbench/subsets/dev-3.txt",
+            sampling=SamplingOptions(num_epochs=1, num_samples_per_epoch=1, randomize=False),
+        ),
+        folder=ROOT,
+        torch_profiler=TorchProfilerOptions(enable=False),
+        static_analysis=False,
+    )
+    found = metrics(run)
+    assert found["inputs"] == 1
+    assert found["timing"]["prompt_tokens"] > 500
+
+
+def test_a_manifest_takes_the_place_of_the_dataset(tmp_path: Path) -> None:
+    source = tmp_path / "inputs.yaml"
+    source.write_text("- prompt: From the manifest.\n", encoding="utf-8")
+    run = quick(tmp_path, manifest=source, torch_profiler=TorchProfilerOptions(enable=False))
+    assert yaml.safe_load((run / "inputs.yaml").read_text())[0]["prompt"] == "From the manifest."
+
+
+def test_pictures_are_timed_without_tokens(tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="pages need Pillow")
+    run = quick(tmp_path, model=ModelOptions(name="dummy_shallow_resnet", device="cpu", dtype="float32"))
+    found = metrics(run)
+    assert [stage["path"] for stage in found["timing"]["stages"]] == ["classify", "classify/forward"]
+    assert found["timing"]["tokens_per_second"] is None
+    names = {row["name"] for row in found["torch_profiler"]["ranges"]}
+    assert names == {f"LLM@{name}" for name in ("classify", "forward", "stem", "head")} | {
+        f"LLM@stage{number}" for number in range(1, 5)
+    }
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_written_and_the_way_out_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        run_stage1(Stage1Settings(), tmp_path / "run")
+    assert caught.value.code == ExitCode.MISSING_TOOL
+    assert not (tmp_path / "run").exists()
+
+
+def test_predictions_made_before_a_failure_stay(tmp_path: Path) -> None:
+    from llm_perf_opt.workloads.registry import open_session
+
+    session = open_session(SETTINGS.model, SETTINGS.infer)
+    session.load()
+    good: Sequence[Item] = [Item("good", prompt="Fine.")]
+    session.tokenizer.encode = lambda text: [5] if text else []  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="is empty"):
+        predict(session, [good, [Item("bad", prompt="")]], tmp_path / "deep" / "out.jsonl")
+    (line,) = (tmp_path / "deep" / "out.jsonl").read_text().splitlines()
+    assert json.loads(line)["input"]["id"] == "good"
+
+
+# --- tables ------------------------------------------------------------------------------------------------------
+
+
+@define
+class Event:
+    """What the tables read of an event of PyTorch's profiler."""
+
+    name: str
+    device_type: Any
+    microseconds: float = 0.0
+    own: float = 0.0
+    start: float = 0.0
+    is_user_annotation: bool = False
+    is_async: bool = False
+    is_python_function: bool = False
+    thread: int = 1
+    device_index: int = 0
+    self_device_time_total: float = 0.0
+    self_cpu_memory_usage: int = 0
+    self_device_memory_usage: int = 0
+
+    @property
+    def time_range(self) -> Event:
+        return self
+
+    @property
+    def end(self) -> float:
+        return self.start + self.microseconds
+
+    def elapsed_us(self) -> float:
+        return self.microseconds
+
+    @property
+    def cpu_time_total(self) -> float:
+        return self.microseconds
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        return self.own
+
+
+def test_kernels_and_the_operators_that_launch_them_are_counted_once() -> None:
+    cpu, cuda = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
+    profile = tabulate(
+        [
+            Event("LLM@generate", cpu, 100, 20, is_user_annotation=True),
+            Event("LLM@generate", cuda, 90, is_user_annotation=True),  # the range again, on the GPU's side
+            Event("aten::linear", cpu, 80, 30),
+            Event("aten::mm", cpu, 50, 40, self_device_time_total=60),
+            Event("cudaLaunchKernel", cpu, 10, 10),
+            Event("gemm", cuda, 60),
+            Event("Memcpy DtoH", cuda, 5),
+            Event("aten::mm", cpu, 7, 7, thread=2),
+            Event("wait", cpu, 999, 999, is_async=True),
+            Event("aten::copy_", cpu, 50, 50, start=100),  # after the range
+            Event("model.py(12): forward", cpu, 90, 0, is_python_function=True),
+        ],
+        "LLM@generate",
+    )
+    assert [(row.name, row.calls, row.total_ms) for row in profile.kernels] == [("gemm", 1, 0.06)]
+    assert [(row.name, row.total_ms) for row in profile.copies] == [("Memcpy DtoH", 0.005)]
+    assert sum(row.self_device_ms for row in profile.operators) == pytest.approx(profile.kernels_ms)
+    assert profile.span_ms == pytest.approx(0.1)
+    assert profile.accounted_ms == pytest.approx(0.1)
+    assert profile.other_threads_ms == pytest.approx(0.007)
+    assert profile.python_ms == pytest.approx(0.02)
+    assert {row.name for row in profile.operators} == {"aten::mm", "aten::linear", "cudaLaunchKernel"}
+    assert (profile.operators[0].name, profile.operators[0].calls) == ("aten::mm", 2)
+    assert profile.notes == []
+
+
+def test_python_frames_are_no_operators(tmp_path: Path) -> None:
+    run = quick(tmp_path, torch_profiler=TorchProfilerOptions(with_stack=True, record_shapes=True, warmup_rounds=0))
+    profile = metrics(run)["torch_profiler"]
+    assert not [row["name"] for row in profile["operators"] if "(" in row["name"]]
+    assert {"aten::mm", "aten::linear"} <= {row["name"] for row in profile["operators"]}
+    assert profile["python_ms"] > 0
+
+
+def test_times_that_do_not_add_up_are_said() -> None:
+    cpu = torch.autograd.DeviceType.CPU
+    profile = tabulate([Event("LLM@generate", cpu, 100, 20, is_user_annotation=True)], "LLM@generate")
+    assert "lost events" in profile.notes[0]
+
+
+def test_spread_of_nothing_is_nothing_and_of_one_has_no_deviation() -> None:
+    assert spread([]) is None
+    one = spread([2.0])
+    assert one is not None
+    assert (one.count, one.mean, one.std) == (1, 2.0, None)
+    three = spread([1.0, 2.0, 6.0])
+    assert three is not None
+    assert (three.mean, three.median, round(three.std or 0, 3)) == (3.0, 2.0, 2.646)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (lambda: Stage1Settings(repeats=0), "repeats=0 is not possible"),
+        (lambda: Stage1Settings(warmup=-1), "warmup=-1 is not possible"),
+        (lambda: TorchProfilerOptions(activities=["cpu", "gpu"]), "does not know 'gpu'"),
+        (lambda: TorchProfilerOptions(activities="cuda"), "without cpu"),
+        (lambda: TorchProfilerOptions(warmup_rounds=-1), "warmup_rounds=-1"),
+        (lambda: InferOptions(max_new_tokens=0), "infer.max_new_tokens=0"),
+        (lambda: InferOptions(batch_size="4"), "infer.batch_size='4'"),  # type: ignore[arg-type]
+        (lambda: InferOptions(prompt_tokens=0), "infer.prompt_tokens=0"),
+        (lambda: ModelOptions(dtype="float23"), "Did you mean float32"),
+        (lambda: ModelOptions(device="gpu"), "device='gpu' is not known"),
+        (lambda: ModelOptions(device="cuda:x"), "device='cuda:x' is not known"),
+        (lambda: ModelOptions(compile="fast"), "model.compile='fast' is not known"),
+        (lambda: ModelOptions(compile=True, cuda_graphs=True), "both want to rule"),
+        (lambda: ModelOptions(cuda_graphs=True, device="cpu"), "needs a GPU"),
+        (lambda: ModelOptions(config=[1]), "model.config=[1] is not possible"),  # type: ignore[arg-type]
+    ],
+)
+def test_settings_that_cannot_be_name_the_key(bad: Any, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        bad()
+    assert message in caught.value.message
+    assert caught.value.fix
+
+
+def test_settings_are_taken_in_the_ways_people_write_them() -> None:
+    assert ModelOptions(device="cuda").device == "cuda:0"
+    assert ModelOptions(dtype="torch.float16").dtype == "float16"
+    assert ModelOptions(compile=False).compile == ModelOptions(compile=None).compile == ""
+    assert ModelOptions(compile=True).compile == "default"
+    assert TorchProfilerOptions(activities="cpu, cuda").activities == ("cpu", "cuda")
