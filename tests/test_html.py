@@ -17,6 +17,7 @@ from conftest import recording, report
 from llm_perf_opt import load
 from llm_perf_opt.analysis.timeline_detail import MOST_IN_WINDOW, MOST_LAUNCHES, timeline_detail
 from llm_perf_opt.cli.main import main
+from llm_perf_opt.profiling.scrub.private import Private
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.detail import COPY, KERNEL, NO_LAUNCH, TREND_LEVELS, TimelineDetail
@@ -303,3 +304,27 @@ def test_a_hundred_thousand_kernels_with_long_names_fit(tmp_path: Path) -> None:
     page, data = page_of(found)
     assert len(page) < 8_000_000
     assert sum(data["regions"]["omitted"]) > 0  # and the page says so
+
+
+# -- sharing -----------------------------------------------------------------------------------------
+
+
+def test_a_scrubbed_page_still_runs() -> None:
+    """A host may be called like a word of the script; the policy names the script by its hash."""
+    private = Private()
+    private.learn_host("node")
+    private.learn_environment({"MY_TOKEN": "se<cr>et & 'quoted' 12345"})
+    found = report(*DECODER)
+    found.environment["run"] = {
+        "command": ["run.py", "--on", "node"],
+        "settings": {"label": "se<cr>et & 'quoted' 12345"},
+    }
+    before = render_html(found)
+    after = private.page(before)
+    assert re.findall(r"<script>(.*?)</script>", after, re.DOTALL) == re.findall(
+        r"<script>(.*?)</script>", before, re.DOTALL
+    )
+    assert "--on node" in before
+    assert "--on node" not in after
+    assert private.found_in(before.encode())
+    assert not private.found_in(after.encode())

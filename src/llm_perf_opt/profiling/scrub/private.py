@@ -98,6 +98,11 @@ class Private:
             text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", HOST, text)
         return text
 
+    def page(self, text: str) -> str:
+        """A page of ours. Its script and style are the same in every page, and run only as long as they are."""
+        parts = re.split(r"(<(?:script|style)>.*?</(?:script|style)>)", text, flags=re.DOTALL)
+        return "".join(part if i % 2 else self.text(part, looks_secret=False) for i, part in enumerate(parts))
+
     def variable(self, name: str, value: str) -> str:
         """The value of a variable, as far as it may be told."""
         if name in OWNER_VARIABLES or is_secret(name, value):
@@ -145,8 +150,12 @@ def environment_of(words: Iterable[str]) -> dict[str, str]:
 
 
 def _forms(secret: str) -> list[str]:
-    """A value as it is, in JSON, and in HTML."""
-    forms = [secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], html.escape(secret)]
+    """A value as it is, in JSON, in HTML and XML, and in the data of a page."""
+    plain_json = json.dumps(secret)[1:-1]
+    in_page = plain_json.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    in_template = html.escape(secret, quote=False).replace("'", "&#39;").replace('"', "&#34;")
+    escaped = [html.escape(secret), html.escape(secret, quote=False), in_template]
+    forms = [secret, plain_json, json.dumps(secret, ensure_ascii=False)[1:-1], in_page, *escaped]
     return list(dict.fromkeys(forms))
 
 

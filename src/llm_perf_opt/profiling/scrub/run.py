@@ -62,10 +62,11 @@ _FILES: tuple[tuple[str, Kind], ...] = (
     ("kernels.*", "report"),
     ("regions.csv", "report"),
     ("stakeholder_summary.md", "report"),
+    ("pictures/*.svg", "report"),
     ("ncu/regions/*", "report"),
     ("regions/*", "report"),
 )
-_TEXT_ENDINGS = (".json", ".yaml", ".yml", ".csv", ".md", ".html", ".txt", ".log")
+_TEXT_ENDINGS = (".json", ".yaml", ".yml", ".csv", ".md", ".html", ".svg", ".txt", ".log")
 _NOTHING_WRITTEN = "Nothing was written. Please report this: the recording has a place that is not known yet."
 _NAMES_TOLD = 10
 _PART = 16 << 20
@@ -317,6 +318,8 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
             text = b"".join(lines).decode("utf-8", "surrogateescape")
             if item.kind == "environment":
                 cleaned = _environment(text, private)
+            elif item.target == "report.html":
+                cleaned = private.page(text)
             else:
                 cleaned = private.text(text, looks_secret=item.kind == "text")
             changed = changed or cleaned != text
