@@ -1,0 +1,43 @@
+"""The plan of the counters: from a timeline, a level of metrics and a budget to ncu's filters and what they cost."""
+
+from llm_perf_opt.profiling.planning.budget import parse_seconds, spoken_seconds
+from llm_perf_opt.profiling.planning.costs import (
+    Costs,
+    Observation,
+    costs_file,
+    default_costs,
+    known_costs,
+    machine_key,
+    machine_of,
+    observe,
+    remember,
+)
+from llm_perf_opt.profiling.planning.describe import as_json, describe
+from llm_perf_opt.profiling.planning.filters import LaunchFilter
+from llm_perf_opt.profiling.planning.launches import LaunchTable, describe_launches
+from llm_perf_opt.profiling.planning.model import Capture, Plan, PlannedSignature
+from llm_perf_opt.profiling.planning.planner import Request, make_plan
+
+__all__ = [
+    "Capture",
+    "Costs",
+    "LaunchFilter",
+    "LaunchTable",
+    "Observation",
+    "Plan",
+    "PlannedSignature",
+    "Request",
+    "as_json",
+    "costs_file",
+    "default_costs",
+    "describe",
+    "describe_launches",
+    "known_costs",
+    "machine_key",
+    "machine_of",
+    "make_plan",
+    "observe",
+    "parse_seconds",
+    "remember",
+    "spoken_seconds",
+]
