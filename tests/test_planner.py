@@ -43,7 +43,7 @@ from llm_perf_opt.profiling.planning.accuracy import Strata, allocate, expected
 from llm_perf_opt.profiling.planning.costs import learned, load_observations
 from llm_perf_opt.profiling.planning.filters import LONGEST_EXPRESSION, exact_names, select_names
 from llm_perf_opt.profiling.planning.launches import RegionChoice, Signature, Turns
-from llm_perf_opt.profiling.planning.planner import chosen_instances
+from llm_perf_opt.profiling.planning.request import chosen_instances
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.regions.attribution import Mode, attribute
 from llm_perf_opt.regions.columns import Timeline
@@ -203,6 +203,36 @@ def test_one_list_of_invocations_does_it_in_one_capture_once_ncu_has_been_tried(
     assert capture.options().launch_count is None
     assert "--kernel-id" in plan.assumptions[0]
     assert "not tried yet" in describe(plan, COMMAND)
+
+
+def test_the_middle_and_the_last_step_are_sampled_too_where_kernels_change_over_time() -> None:
+    """A cache that grows: each step takes longer than the one before, and the first tells nothing of the last."""
+    steps = 16
+    number = np.repeat(np.arange(1, steps + 1), 10)
+    zero = np.zeros(steps * 10, dtype=np.int64)
+    choice = RegionChoice("decode", "decode/")
+    launches = LaunchTable(
+        signatures=[Signature("attention", "attention", (1, 1, 1), (32, 1, 1), 0)],
+        signature=zero,
+        process=zero,
+        region=zero,
+        place=zero,
+        duration=1000 * number,
+        regions=[choice],
+        places=["step"],
+        turns=[Turns(RegionChoice("decode/step", "step/"), number, steps)],
+    )
+    careful = make_plan(launches, HOPPER, Request(program_s=1, budget_s=100), COSTS)
+    assert len(careful.captures) == 1
+    assert careful.error is not None
+    assert careful.error > 0.5
+    plan = make_plan(launches, HOPPER, Request(program_s=1, budget_s=100, use_untried=True), COSTS)
+    assert plan.error is not None
+    assert plan.error < careful.error / 3
+    sampled = {int(number[i]) for c in plan.captures for i in np.flatnonzero(c.filter.taken(launches))}
+    assert {1, 16} <= sampled
+    assert any(5 <= n <= 12 for n in sampled)
+    assert plan.assumptions
 
 
 @pytest.mark.parametrize(
@@ -367,7 +397,7 @@ requests = st.builds(
     sample=st.sampled_from(["all", "all", "first", "middle", "every:2"]),
     use_untried=st.booleans(),
 )
-slow = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slow = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @slow

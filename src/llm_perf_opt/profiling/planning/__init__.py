@@ -16,7 +16,8 @@ from llm_perf_opt.profiling.planning.describe import as_json, describe
 from llm_perf_opt.profiling.planning.filters import LaunchFilter
 from llm_perf_opt.profiling.planning.launches import LaunchTable, describe_launches
 from llm_perf_opt.profiling.planning.model import Capture, Plan, PlannedSignature
-from llm_perf_opt.profiling.planning.planner import Request, make_plan
+from llm_perf_opt.profiling.planning.planner import make_plan
+from llm_perf_opt.profiling.planning.request import Request
 
 __all__ = [
     "Capture",

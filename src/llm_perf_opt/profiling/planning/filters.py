@@ -10,7 +10,7 @@ has been seen (tests/test_planner.py holds the recordings against this file):
 - `--nvtx-include` repeated means "or".
 - `--range-filter ::3|9` takes the third and ninth instance of the matching range.
 
-What is not seen yet is an `Untried`, and said so in the plan that uses it.
+What is not seen yet is an `Assumption`, and told in the plan that makes it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,22 @@ LONGEST_EXPRESSION = 64 << 10
 _SHORTEST_PREFIX = 4
 
 
-class Untried(StrEnum):
-    """What a filter assumes of ncu beyond what has been seen."""
+class Assumption(StrEnum):
+    """What a filter takes for granted of ncu beyond what has been seen."""
 
     KERNEL_ID_PER_CONFIG = (
         "--kernel-id with --filter-mode per-launch-config is taken to number the launches of each signature from 1, "
         "inside the included ranges only"
     )
+    COUNT_IN_INSTANCES = "-c with --range-filter is taken to count the launches of the chosen instances only"
     INSTANCES_OF_SEVERAL = (
         "--range-filter with several --nvtx-include is taken to number the instances of each expression on its own"
     )
     SEVERAL_PROCESSES = "-c is taken to count in each process on its own"
+
+
+# Assumptions that a run on a GPU has shown to hold: they need not be told any more. None so far.
+SEEN_TO_HOLD: frozenset[Assumption] = frozenset()
 
 
 @define(frozen=True)
@@ -108,16 +113,23 @@ class LaunchFilter:
                 inside |= turns.number > 0
         return inside
 
-    def untried(self, launches: LaunchTable) -> list[Untried]:
-        """What this filter takes for granted."""
-        found = []
-        if self.invocations:
-            found.append(Untried.KERNEL_ID_PER_CONFIG)
-        if self.instances and len(self.regions) > 1:
-            found.append(Untried.INSTANCES_OF_SEVERAL)
-        if len(np.unique(launches.process)) > 1:
-            found.append(Untried.SEVERAL_PROCESSES)
-        return found
+    @property
+    def purpose(self) -> str:
+        """Where it looks, for people."""
+        where = ", ".join(region.key for region in self.regions[:4])
+        more = f" and {len(self.regions) - 4} more regions" if len(self.regions) > 4 else ""
+        some = f", instances {', '.join(map(str, self.instances))}" if self.instances else ""
+        return f"{where}{more}{some}"
+
+    def assumptions(self, launches: LaunchTable) -> list[Assumption]:
+        """What this filter takes for granted and nobody has seen yet."""
+        made = {
+            Assumption.KERNEL_ID_PER_CONFIG: bool(self.invocations),
+            Assumption.COUNT_IN_INSTANCES: bool(self.instances and self.launch_count),
+            Assumption.INSTANCES_OF_SEVERAL: bool(self.instances) and len(self.regions) > 1,
+            Assumption.SEVERAL_PROCESSES: len(np.unique(launches.process)) > 1,
+        }
+        return [a for a, needed in made.items() if needed and a not in SEEN_TO_HOLD]
 
 
 def numbered(launches: LaunchTable, candidates: Bools) -> Int64s:
