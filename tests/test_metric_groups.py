@@ -103,6 +103,8 @@ def test_levels_build_upon_each_other(groups: MetricGroups) -> None:
     assert sizes == sorted(set(sizes))
     assert [m.name for m in groups.of_level("time")] == ["gpu__time_duration.sum"]
     assert groups.of_level("full", groups.data_types) == groups.metrics
+    assert {m.role for m in groups.of_level("full")} >= {"cuda_core_ops"}
+    assert "cuda_core_ops" not in {m.role for m in groups.of_level("stalls")}
 
 
 @each_group

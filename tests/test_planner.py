@@ -37,6 +37,7 @@ from llm_perf_opt.profiling.planning import (
     observe,
     parse_seconds,
     remember,
+    selectable_regions,
     spoken_seconds,
 )
 from llm_perf_opt.profiling.planning.accuracy import Strata, allocate, expected
@@ -63,8 +64,7 @@ def launches_of(name: str, chosen: tuple[str, ...] = STAGES, mode: Mode = "auto"
     assert isinstance(found, Timeline)
     scope = report(file, attribution=mode).main_scope
     assert scope is not None
-    expressions = {region.key: region.nvtx_include for region in scope.regions}
-    return describe_launches(found, attribute(found, mode), expressions, chosen)
+    return describe_launches(found, attribute(found, mode), selectable_regions(scope)[0], chosen)
 
 
 def planned(name: str = "decoder-8layers-warm", **request: Any) -> Plan:
@@ -76,6 +76,25 @@ def told(diagnostics: list[Diagnosis]) -> set[str]:
 
 
 # -- against what ncu really did -------------------------------------------------------------------
+
+
+def test_the_outermost_regions_with_kernels_are_what_is_profiled() -> None:
+    for name, outer in {"decoder-8layers-warm": list(STAGES), "train": ["step", "backward_se (start/end)"]}.items():
+        scope = report(f"nsys-*-{name}.sqlite").main_scope
+        assert scope is not None
+        expressions, chosen = selectable_regions(scope)
+        assert sorted(chosen) == sorted(outer)
+        assert set(chosen) <= set(expressions)
+
+
+def test_repeated_ranges_are_numbered_as_they_begin() -> None:
+    launches = launches_of("decoder-8layers-warm")
+    steps = launches.turns[0]
+    assert (steps.region.key, steps.region.expression, steps.count) == ("LLM@decode/decode_step", "LLM@decode_step/", 8)
+    assert (np.diff(steps.number[steps.number > 0]) >= 0).all()
+    assert (steps.number[launches.region == 0] == 0).all()
+    # Every step launches as many kernels, all of them in decode.
+    assert len(set(np.bincount(steps.number)[1:].tolist())) <= 2
 
 
 def test_the_plan_foresees_every_result_of_the_recorded_capture() -> None:

@@ -78,11 +78,17 @@ class MetricGroups:
     def of_level(self, level: str, data_types: Collection[str] = ()) -> tuple[Metric, ...]:
         """Metrics of a level and of the levels below it, operation counters only of the types in use."""
         highest = LEVELS.index(checked_level(level))
+        types = self._types_at(level, data_types)
         return tuple(
             m
             for m in self.metrics
-            if LEVELS.index(m.level) <= highest and (m.data_type is None or m.data_type in data_types)
+            if LEVELS.index(m.level) <= highest and (m.data_type is None or m.data_type in types)
         )
+
+    def _types_at(self, level: str, data_types: Collection[str]) -> list[str]:
+        """Types that are counted at a level: those in use, and with `full` all work of CUDA cores."""
+        always = {m.data_type for m in self.metrics if m.role == "cuda_core_ops"} if level == "full" else set()
+        return [t for t in self.data_types if (t in data_types or t in always) and level != "time"]
 
     def passes(self, level: str, data_types: Collection[str] = ()) -> PassCount:
         """Passes of one kernel replay at this level.
@@ -91,7 +97,7 @@ class MetricGroups:
         above one: ncu 2025.3.1 took one more in every such capture there is (2 → 3, 4 → 5, 10 → 11).
         """
         at = LEVELS.index(checked_level(level))
-        types = [t for t in self.data_types if t in data_types and level != "time"]
+        types = self._types_at(level, data_types)
         measured = self._measured.get(" ".join([level, *types]))
         if measured is not None:
             return PassCount(measured, "measured")
@@ -100,7 +106,9 @@ class MetricGroups:
 
     def _scheduled(self, level: str, data_types: Sequence[str]) -> int:
         table = self._passes[level]
-        types = [t for t in data_types if t in table]
+        # All instruction counters are collected in one pass over the patched kernel.
+        of_instructions = [t for t in data_types if t.endswith("_cuda")]
+        types = [t for t in data_types if t in table and t not in of_instructions[1:]]
         if not types:
             return table["none"][0]
         added = sum(table[t][1] for t in types)

@@ -16,6 +16,7 @@ What is not seen yet is an `Assumption`, and told in the plan that makes it.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
@@ -157,20 +158,32 @@ def select_names(kept: Collection[str], others: Collection[str]) -> str:
     """
     foreign = sorted(set(others) - set(kept))
     parts = {_beginning(name, foreign) for name in kept}
-    prefixes = sorted(p for p, whole in parts if not whole)
-    shortest = [p for p in prefixes if not any(p != q and p.startswith(q) for q in prefixes)]
-    whole = sorted(p for p, is_whole in parts if is_whole and not any(p.startswith(q) for q in shortest))
-    alternatives = [_literal(p) for p in shortest] + [f"{_literal(p)}$" for p in whole]
+    prefixes: list[str] = []
+    for prefix in sorted(p for p, whole in parts if not whole):
+        # Sorted, a beginning stands right before what begins with it.
+        if not (prefixes and prefix.startswith(prefixes[-1])):
+            prefixes.append(prefix)
+    whole = [name for name in sorted(p for p, is_whole in parts if is_whole) if not _begins_with(name, prefixes)]
+    alternatives = [_literal(p) for p in prefixes] + [f"{_literal(name)}$" for name in whole]
     return f"^({'|'.join(alternatives)})"
+
+
+def _begins_with(name: str, prefixes: Sequence[str]) -> bool:
+    """Does a name begin with one of the prefixes? They are sorted, and none begins with another."""
+    at = bisect_right(prefixes, name)
+    return at > 0 and name.startswith(prefixes[at - 1])
 
 
 def _beginning(name: str, foreign: Sequence[str]) -> tuple[str, bool]:
     """The shortest beginning of a name that none of the foreign names has; the whole name where one goes on after it."""
-    shared = max((_common(name, other) for other in foreign), default=0)
+    # Of sorted names, the most alike are the neighbours.
+    at = bisect_right(foreign, name)
+    neighbours = foreign[max(at - 1, 0) : at + 1]
+    shared = max((_common(name, other) for other in neighbours), default=0)
     length = max(shared + 1, _SHORTEST_PREFIX)
     if length <= len(name):
         return name[:length], False
-    return name, any(other.startswith(name) for other in foreign)
+    return name, any(other.startswith(name) for other in neighbours)
 
 
 def _common(one: str, other: str) -> int:

@@ -13,8 +13,12 @@ from attrs import define, field
 
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
+from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.names import short_kernel_name
-from llm_perf_opt.regions.table import ROOT, RegionTable
+from llm_perf_opt.regions.table import ROOT, RegionTable, add_up
+
+_TURNS_OF_A_REGION = 4
+_TURNS_IN_ALL = 24
 
 
 @define(frozen=True)
@@ -145,6 +149,18 @@ def describe_launches(
     )
 
 
+def selectable_regions(scope: Scope) -> tuple[dict[str, str], list[str]]:
+    """From a report of the timeline: ncu's expression of every region, and the outermost regions with kernels."""
+    expressions = {region.key: region.nvtx_include for region in scope.regions if region.nvtx_include}
+    keys = {region.key for region in scope.regions}
+    outer = [
+        region.key
+        for region in scope.regions
+        if region.parent not in keys and region.inclusive.kernel_count and region.nvtx_include
+    ]
+    return expressions, outer
+
+
 def _below(table: RegionTable, root: int) -> list[bool]:
     """Of every region (and, last, of none): is it `root` or below it? Parents have lower numbers."""
     under = [False] * (len(table) + 1)
@@ -228,31 +244,44 @@ def _turns(
     roots: Sequence[int],
     inside: Int64s,
 ) -> list[Turns]:
-    """Repeated push/pop ranges among the chosen regions and below them."""
-    table, kernels, ranges = attribution.table, timeline.kernels, timeline.ranges
-    wanted = {n for root in roots for n, under in enumerate(_below(table, root)[:-1]) if under}
-    found: list[tuple[int, Turns]] = []
-    instances_of: dict[int, Int64s] = {}
-    order = np.argsort(attribution.range_region, kind="stable")
-    ordered = attribution.range_region[order]
-    for number in sorted(wanted):
-        low, high = np.searchsorted(ordered, [number, number + 1])
-        if high - low > 1 and not table.start_end[number]:
-            instances_of[number] = order[low:high]
+    """Repeated push/pop ranges among the chosen regions and below them: of each chosen region those with most time.
+
+    Not all there are: every one is a column as long as the launches.
+    """
+    table, kernels = attribution.table, timeline.kernels
     duration = (kernels.end - kernels.start)[inside]
-    for number, instances in instances_of.items():
-        expression = expressions.get(table.key(number), "")
-        members = _inside(attribution, number, len(kernels))[inside]
-        if not expression or not members.any():
-            continue
-        turn = _instance_numbers(timeline, instances, inside)
-        turn[~members] = 0
-        region = RegionChoice(table.key(number), expression)
+    time = _inclusive_times(attribution, inside, duration)
+    instances = np.bincount(attribution.range_region[attribution.range_region != ROOT], minlength=len(table))
+    kept: dict[int, None] = {}
+    for root in roots:
+        under = _below(table, root)
+        repeated = [
+            n
+            for n in range(root, len(table))
+            if under[n] and instances[n] > 1 and time[n] and not table.start_end[n] and expressions.get(table.key(n))
+        ]
+        kept.update(dict.fromkeys(sorted(repeated, key=lambda n: (-time[n], table.depth[n]))[:_TURNS_OF_A_REGION]))
+    found = []
+    for number in sorted(kept, key=lambda n: (-time[n], table.depth[n]))[:_TURNS_IN_ALL]:
+        mine = np.flatnonzero(attribution.range_region == number)
+        turn = _instance_numbers(timeline, mine, inside)
+        turn[~_inside(attribution, number, len(kernels))[inside]] = 0
         # ncu counts the instances of a process; the processes of a job have as many each.
-        count = max(np.bincount(ranges.process[instances]).tolist())
-        found.append((int(duration[turn > 0].sum()), Turns(region, turn, count)))
-    found.sort(key=lambda pair: -pair[0])
-    return [turns for _, turns in found]
+        count = int(np.bincount(timeline.ranges.process[mine]).max())
+        key = table.key(number)
+        found.append(Turns(RegionChoice(key, expressions[key]), turn, count))
+    return found
+
+
+def _inclusive_times(attribution: Attribution, inside: Int64s, duration: Int64s) -> Int64s:
+    """GPU time of the launches in every region and below it."""
+    table = attribution.table
+    time = np.zeros(len(table), dtype=np.int64)
+    for regions in attribution.kernels.by_domain:
+        mine = regions[inside]
+        known = mine != ROOT
+        time += np.bincount(mine[known], weights=duration[known], minlength=len(table)).astype(np.int64)
+    return add_up(time, *table.arrays())
 
 
 def _instance_numbers(timeline: Timeline, instances: Int64s, inside: Int64s) -> Int64s:
