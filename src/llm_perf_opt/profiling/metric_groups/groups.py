@@ -93,8 +93,8 @@ class MetricGroups:
     def passes(self, level: str, data_types: Collection[str] = ()) -> PassCount:
         """Passes of one kernel replay at this level.
 
-        Calculated ones are what NVIDIA's own scheduler needs for the counters, and one more where that is
-        above one: ncu 2025.3.1 took one more in every such capture there is (2 → 3, 4 → 5, 10 → 11).
+        Calculated ones are what NVIDIA's own scheduler needs for the counters, and one more where that is above
+        one: so did ncu 2025.3.1 in both captures that could be compared (2 → 3, 10 → 11), in range replay not.
         """
         at = LEVELS.index(checked_level(level))
         types = self._types_at(level, data_types)
