@@ -59,6 +59,7 @@ class TimelineCounters:
     _described: list[tuple[list[str], Config]] = field(init=False)
     _kinds: KindList = Factory(KindList)
     _good: set[str] = Factory(set)  # counters whose meaning and unit are known
+    _last: tuple[ScopePart, KernelRows, Int64s] | None = None
 
     def __attrs_post_init__(self) -> None:
         self._good = usable(self.samples.info)[0]
@@ -77,8 +78,8 @@ class TimelineCounters:
     def metrics(self, part: ScopePart, rolled: RolledUp) -> dict[int, RegionMetrics]:
         """Counters of every kept region in a scope."""
         table = self.attribution.table
-        rows = exclusive_rows(self.timeline.kernels, self.attribution, part.selection.kernels, self._signature_of)
-        grouped = evolve(rows, label=self._groups_of(rows))
+        rows, groups = self._rows(part)
+        grouped = evolve(rows, label=groups)
         inclusive = rows_per_region(lift(grouped, self.attribution))
         exclusive = rows_per_region([grouped])
         found = {}
@@ -111,8 +112,8 @@ class TimelineCounters:
 
     def launches(self, part: ScopePart) -> dict[int, Launches]:
         """Launches of every kept region in a scope, each with what one launch of its kind does."""
-        rows = exclusive_rows(self.timeline.kernels, self.attribution, part.selection.kernels, self._signature_of)
-        pairs = zip(rows.label.tolist(), self._groups_of(rows).tolist(), strict=True)
+        rows, groups = self._rows(part)
+        pairs = zip(rows.label.tolist(), groups.tolist(), strict=True)
         kinds = np.array([self._kind(signature, group) for signature, group in pairs], dtype=np.int64)
         found = {}
         for number, (table, which) in rows_per_region(lift(evolve(rows, label=kinds), self.attribution)).items():
@@ -135,6 +136,13 @@ class TimelineCounters:
             kind.amounts = amounts_of({n: v for n, v in known.items() if n in self._good})
             kind.sampled_ns = known.get(TIME)
         return self._kinds.number((signature, group), kind)
+
+    def _rows(self, part: ScopePart) -> tuple[KernelRows, Int64s]:
+        """A scope's launches by region and signature, and the group of samples of each; the last scope's are kept."""
+        if self._last is None or self._last[0] is not part:
+            rows = exclusive_rows(self.timeline.kernels, self.attribution, part.selection.kernels, self._signature_of)
+            self._last = (part, rows, self._groups_of(rows))
+        return self._last[1:]
 
     def _groups_of(self, rows: KernelRows) -> Int64s:
         """The group of samples for each row of launches."""

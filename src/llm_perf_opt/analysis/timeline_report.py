@@ -82,10 +82,12 @@ class TimelineReport:
                 done.append(twin)
             scopes.append(self._scope(part, *twin[1:]))
             if counters is not None:
-                first = self.launches.get(twin[0].name)
-                self.launches[part.name] = first or {
-                    table.key(n): launches for n, launches in counters.launches(part).items()
-                }
+                # Twins hold the same launches; the one met first was counted under its own name.
+                known = twin[0].name
+                if known not in self.launches:
+                    found = counters.launches(twin[0])
+                    self.launches[known] = {table.key(n): launches for n, launches in found.items()}
+                self.launches[part.name] = self.launches[known]
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnose(self.coverage)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.readers.open import Observer
     from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 
+_OPPORTUNITIES = 3
 _TABLE_ROWS = 40
 _WIDTH_WITHOUT_TERMINAL = 150
 
@@ -85,7 +86,16 @@ def show_report(report: NCUProfileRegionReport) -> None:
         out.print(region_table(shown, gpu_time(scope.totals), out.width))
         if len(scope.regions) > len(shown):
             out.print(f"{len(scope.regions) - len(shown):,} more regions are in the report.")
+        show_opportunities(report, out)
         show_diagnostics(report, out)
+
+
+def show_opportunities(report: NCUProfileRegionReport, out: Console) -> None:
+    """What to fix first."""
+    from rich.markup import escape
+
+    for number, found in enumerate(report.opportunities[:_OPPORTUNITIES], 1):
+        out.print(f"[bold]fix {number}[/] {escape(found.text)}", soft_wrap=True)
 
 
 def show_diagnostics(report: NCUProfileRegionReport, out: Console) -> None:

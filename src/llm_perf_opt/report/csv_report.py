@@ -6,9 +6,15 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from llm_perf_opt.regions.model import KernelRecord, MetricValue, NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.model import (
+    KernelRecord,
+    MetricValue,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    RegionPerformance,
+)
 
-_KERNEL_COLUMNS = ("kernel_name", "short_name", "device", "calls", "total_ms", "mean_ms", "min_ms", "max_ms")
+_KERNEL_COLUMNS = ("kernel_name", "short_name", "device", "calls", "total_ms", "mean_ms", "min_ms", "max_ms", "family")
 
 
 def render_regions(report: NCUProfileRegionReport) -> str:
@@ -37,6 +43,12 @@ def render_regions(report: NCUProfileRegionReport) -> str:
         "graph_kernels",
         "time_source",
         "nvtx_include",
+        "verdict",
+        "kernel_verdict",
+        "mfu_wall",
+        "mfu_busy",
+        "mbu_wall",
+        "mbu_busy",
     ]
 
     def row(scope: str, r: NCUProfileRegion) -> Sequence[object]:
@@ -45,10 +57,19 @@ def render_regions(report: NCUProfileRegionReport) -> str:
             r.inclusive.kernel_count, r.inclusive.gpu_time_ns, r.exclusive.kernel_count, r.exclusive.gpu_time_ns,
             r.inclusive.memory.count, r.inclusive.memory.time_ns, r.inclusive.memory.bytes,
             r.inclusive.graph_launches, r.inclusive.graph_time_ns,
-            r.adopted_kernels, r.graph_kernels, r.time_source, r.nvtx_include,
+            r.adopted_kernels, r.graph_kernels, r.time_source, r.nvtx_include, *_judgement(r.performance),
         )  # fmt: skip
 
     return _table(header, (row(s.scope, r) for s in report.scopes for r in s.regions))
+
+
+def _judgement(judged: RegionPerformance | None) -> Sequence[object]:
+    """Verdicts and utilisation against the printed peaks; empty where the region was not judged."""
+    if judged is None:
+        return [None] * 6
+    used = {(u.metric, u.time_basis): u.value for u in judged.utilisation if u.peak_basis != "calibrated"}
+    shares = [used.get((metric, basis)) for metric in ("mfu", "mbu") for basis in ("wall", "busy")]
+    return [judged.verdict.bound, judged.gpu_verdict.bound, *shares]
 
 
 def render_kernels(report: NCUProfileRegionReport) -> str:

@@ -174,7 +174,8 @@ class Judge:
         commands = verdict_rules().commands
         name = f"{region.domain}@{'/'.join(region.path)}" if region.domain else "/".join(region.path)
         simple = re.fullmatch(r"[\w@/.+ -]+", name) and not any("@" in part or "/" in part for part in region.path)
-        include = f" --include {shlex.quote(name)}" if simple else ""
+        # Annotations of the PyTorch profiler are no ranges that ncu could be pointed at.
+        include = f" --include {shlex.quote(name)}" if simple and region.nvtx_include else ""
         if not all_types:
             return str(commands["profile"]).format(include=include)
         capability = self.gpu.compute_capability if self.gpu else ""
