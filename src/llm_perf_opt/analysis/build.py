@@ -7,7 +7,7 @@ from the samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -19,12 +19,14 @@ from llm_perf_opt.analysis.counter_report import CounterRows, counter_scopes
 from llm_perf_opt.analysis.hardware import parse_overrides
 from llm_perf_opt.analysis.launches import profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport
 from llm_perf_opt.analysis.verdicts import Inputs, attach
 from llm_perf_opt.analysis.verdicts.attach import LaunchesOf
 from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
+from llm_perf_opt.regions.detail import TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
 from llm_perf_opt.regions.model import SCHEMA_VERSION, Diagnosis, NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
@@ -47,6 +49,7 @@ def build_report(
     kernel_filter = NameFilter.of(options.kernel_include, options.kernel_exclude)
     diagnostics = [d for r in recordings for d in r.diagnostics]
     coverage = None
+    detail: Callable[[Collection[str]], TimelineDetail] | None = None
     overrides = parse_overrides(options.hardware)
     launches_of: LaunchesOf | None = None
     if timelines:
@@ -66,6 +69,7 @@ def build_report(
         kernel_names = {builder.timeline.strings[n] for n in np.unique(builder.timeline.kernels.name).tolist()}
         coverage = builder.coverage
         diagnostics += builder.diagnostics
+        detail = partial(timeline_detail, builder.timeline, builder.attribution)
         if builder.launches:
             launches_of = partial(_of_timeline, builder.launches)
     else:
@@ -93,6 +97,7 @@ def build_report(
         selection=region_filter.as_json()
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
         coverage=coverage,
+        detail=detail,
     )
     main = report.main_scope
     report.launches = profiled_launches(counter_sets, main.kernels if main and timelines else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,8 +36,8 @@ class Loaded:
     inputs: list[dict[str, Any]]
 
 
-def load(paths: Sequence[str], *, quiet: bool = False) -> Loaded:
-    """Read every input; the first that cannot be read ends it."""
+def load(paths: Sequence[str], *, quiet: bool = False, streams: bool = False) -> Loaded:
+    """Read every input; the first that cannot be read ends it. `streams`: with the stream of all GPU work."""
     from llm_perf_opt.analysis.build import with_ranks
     from llm_perf_opt.pipeline.console import reading
     from llm_perf_opt.readers.open import read_recording
@@ -50,7 +51,9 @@ def load(paths: Sequence[str], *, quiet: bool = False) -> Loaded:
     with reading(quiet) as observer:
         for file in files:
             # One file alone is never joined: its launch configurations need not be read.
-            recording = read_recording(file, source=file.name, launch_config=len(files) > 1, observer=observer)
+            recording = read_recording(
+                file, source=file.name, launch_config=len(files) > 1, streams=streams, observer=observer
+            )
             rank = rank_of(file.name) if len(files) > 1 else None
             if isinstance(recording, Timeline) and rank is not None:
                 recording = with_ranks(recording, rank)
@@ -166,3 +169,50 @@ def rank_of(name: str) -> int | None:
     """The rank a file name tells: `rank3.sqlite`, `trace_rank-0.json`, `report.rank_12.nsys-rep`."""
     found = re.search(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", name, re.IGNORECASE)
     return int(found[1]) if found else None
+
+
+_LARGEST_TEXT = 200_000  # of a manifest or a configuration: more is no text for people
+_RUN_FACTS = ("command", "started_at", "finished_at", "state", "tools", "gpus_before", "gpus_after", "settings")
+
+
+def run_facts(path: Path) -> dict[str, Any]:
+    """What a run directory says about how it came about; empty where it is none."""
+    manifest = _small_json(path / "manifest.json") if path.is_dir() else None
+    if not isinstance(manifest, dict):
+        return {}
+    facts = {name: manifest[name] for name in _RUN_FACTS if name in manifest}
+    steps = manifest.get("steps")
+    kept = ("name", "argv", "status", "exit_code", "seconds")
+    facts["steps"] = [
+        {name: step[name] for name in kept if name in step}
+        for step in (steps if isinstance(steps, list) else [])
+        if isinstance(step, dict)
+    ]
+    if lines := _small_text(path / "config.yaml").splitlines():
+        facts["configuration"] = "\n".join(map(_without_secret, lines))
+    return facts
+
+
+def _without_secret(line: str) -> str:
+    """A line of YAML; what looks like a secret is not repeated, whoever wrote it there."""
+    from llm_perf_opt.profiling.secrets import REMOVED, is_secret
+
+    name, colon, value = line.partition(":")
+    return f"{name}: {REMOVED}" if colon and value.strip() and is_secret(name.strip(" -'\""), value) else line
+
+
+def _small_text(path: Path) -> str:
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_TEXT:
+            return ""
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _small_json(path: Path) -> object:
+    try:
+        found: object = json.loads(_small_text(path) or "null")
+    except ValueError:
+        return None
+    return found

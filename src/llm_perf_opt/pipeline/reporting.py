@@ -56,6 +56,8 @@ def make_report(
     options = attrs.evolve(options, calibrations=calibrations, formula=formula)
     report = build_report(loaded.recordings, options, loaded.inputs)
     report.diagnostics += notes
+    if len(paths) == 1 and (run := inputs.run_facts(Path(paths[0]))):
+        report.environment["run"] = run
     return report
 
 

@@ -215,6 +215,7 @@ class _WorkColumns:
     name: array[int] = Factory(_longs)
     correlation: array[int] = Factory(_longs)
     in_graph: array[int] = Factory(_longs)
+    stream: array[int] = Factory(_longs)
     bytes: array[int] = Factory(_longs)
     shared: array[int] = Factory(_longs)
     sizes: array[int] = Factory(_longs)  # six a kernel: grid and block
@@ -342,6 +343,8 @@ class _Trace:
         work.device.append(device)
         work.name.append(name)
         work.correlation.append(_optional_integer(args.get("correlation")))
+        stream = _optional_integer(args.get("stream"))
+        work.stream.append(stream if 0 <= stream <= _LARGEST_SIZE else UNKNOWN)
         work.in_graph.append(_optional_integer(args.get("graph node id")) > 0)
 
     def _add_metadata(self, event: dict[str, Any]) -> None:
@@ -477,6 +480,7 @@ def _work(columns: _WorkColumns, trace: _Trace) -> Work:
         host_time=_taken(_int64(launches.start), chosen),
         thread=thread,
         graph_node=np.where(in_graph, 0, UNKNOWN).astype(np.int32),
+        stream=_int32(columns.stream),
     )
     if columns is trace.copies:
         work.bytes = _int64(columns.bytes)
@@ -499,6 +503,8 @@ def _in_order(work: Work) -> Work:
         setattr(work, column, getattr(work, column)[order])
     if work.bytes is not None:
         work.bytes = work.bytes[order]
+    if work.stream is not None:
+        work.stream = work.stream[order]
     if work.config is not None:
         for column in ("mangled", "short", "grid", "block", "shared_memory"):
             setattr(work.config, column, getattr(work.config, column)[order])

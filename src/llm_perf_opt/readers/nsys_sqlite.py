@@ -77,13 +77,14 @@ def looks_like_sqlite(head: bytes) -> bool:
 
 
 def read_nsys_sqlite(
-    path: Path, source: str, *, launch_config: bool = False, progress: Progress | None = None
+    path: Path, source: str, *, launch_config: bool = False, streams: bool = False, progress: Progress | None = None
 ) -> Timeline:
-    """Read an export. `launch_config`: also what is needed to join counters (more columns, more time).
+    """Read an export. `launch_config`: also what is needed to join counters; `streams`: also the stream of all work.
 
     `progress` is called with the number of rows as they are read; `count_rows` says how many there are.
     """
     with _Export.open(path, source) as export:
+        export.streams = streams
         return export.timeline(launch_config, progress)
 
 
@@ -114,6 +115,7 @@ class _Export:
     _string_of_id: dict[int, int] = field(factory=dict)
     _string_of_text: dict[str, int] = field(factory=dict)
     diagnostics: list[Diagnosis] = field(factory=list)
+    streams: bool = False
 
     @staticmethod
     def open(path: Path, source: str) -> _Export:
@@ -297,6 +299,7 @@ class _Export:
             "correlation": Column("correlationId", UNKNOWN),
             "pid": Column("globalPid"),
             "node": Column("graphNodeId", UNKNOWN),
+            **({"stream": Column("streamId", UNKNOWN, np.int32)} if self.streams else {}),
             **extra,
         }
         if not self.has(table, "start", "end"):
@@ -407,6 +410,7 @@ class _Export:
             graph_node=_graph_nodes(columns, nodes),
             bytes=columns.get("bytes"),
             config=config,
+            stream=columns.get("stream"),
         )
 
     def _graph_name(self) -> int:
@@ -764,7 +768,8 @@ def _unknown_node(nodes: dict[str, NDArray[Any]]) -> int:
 
 def _sorted_together(first: Work, second: Work) -> Work:
     """Two columns of copies and fills as one, in order of start."""
-    fields = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node", "bytes")
+    fields = ["start", "end", "process", "device", "name", "host_time", "thread", "graph_node", "bytes"]
+    fields += ["stream"] if first.stream is not None and second.stream is not None else []
     merged = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in fields}
     order = np.argsort(merged["start"], kind="stable")
     ordered: dict[str, Any] = {name: values[order] for name, values in merged.items()}

@@ -44,16 +44,24 @@ class Silent:
 
 
 def read_recording(
-    path: Path, *, source: str | None = None, launch_config: bool = False, observer: Observer | None = None
+    path: Path,
+    *,
+    source: str | None = None,
+    launch_config: bool = False,
+    streams: bool = False,
+    observer: Observer | None = None,
 ) -> Recording:
-    """Read one file, whatever it is. `launch_config`: read a timeline so that counters can be joined."""
+    """Read one file, whatever it is. `launch_config`: read a timeline so that counters can be joined.
+
+    `streams`: read the stream of every piece of GPU work too.
+    """
     source = source or path.name
     watch: Observer = observer or Silent()
     _refuse_what_is_no_file(path, source)
     with contextlib.ExitStack() as stack:
         try:
             plain = stack.enter_context(unpacked(path, source))
-            return _read_plain(plain, source, launch_config, watch, stack)
+            return _read_plain(plain, source, (launch_config, streams), watch, stack)
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise UnreadableInput(
                 f"{source} is a compressed file that is cut off or damaged ({error}).", "Copy it again."
@@ -107,12 +115,12 @@ def unpacked(path: Path, source: str) -> Iterator[Path]:
 
 
 def _read_plain(
-    path: Path, source: str, launch_config: bool, watch: Observer, stack: contextlib.ExitStack
+    path: Path, source: str, columns: tuple[bool, bool], watch: Observer, stack: contextlib.ExitStack
 ) -> Recording:
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if looks_like_sqlite(head):
-        return _read_sqlite(path, source, launch_config, watch)
+        return _read_sqlite(path, source, columns, watch)
     if head.startswith(NCU_MAGIC):
         from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 
@@ -122,7 +130,7 @@ def _read_plain(
 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-")))
         watch.begin(source, None)
-        return _read_sqlite(export_nsys_rep(path, source, folder), source, launch_config, watch)
+        return _read_sqlite(export_nsys_rep(path, source, folder), source, columns, watch)
     text = _as_text(head)
     if source.endswith((".py", ".sh", ".ipynb")):
         raise UnreadableInput(
@@ -150,11 +158,12 @@ def _read_plain(
     raise UnreadableInput(f"{source} is {kind} that llm-perf does not know.", f"It reads {_READS}.")
 
 
-def _read_sqlite(path: Path, source: str, launch_config: bool, watch: Observer) -> Recording:
+def _read_sqlite(path: Path, source: str, columns: tuple[bool, bool], watch: Observer) -> Recording:
     from llm_perf_opt.readers.nsys_sqlite import count_rows, read_nsys_sqlite
 
+    launch_config, streams = columns
     progress = watch.begin(source, count_rows(path, source))
-    return read_nsys_sqlite(path, source, launch_config=launch_config, progress=progress)
+    return read_nsys_sqlite(path, source, launch_config=launch_config, streams=streams, progress=progress)
 
 
 def _is_nsys_rep(head: bytes, source: str) -> bool:

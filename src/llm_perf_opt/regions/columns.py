@@ -55,6 +55,7 @@ class Work:
     graph_node: Int32s  # index into Timeline.graph_nodes; UNKNOWN for work outside CUDA graphs
     bytes: Int64s | None = None  # copies and fills only
     config: LaunchConfig | None = None  # kernels only
+    stream: Int32s | None = None  # as recorded; read only where it is asked for
 
     def __len__(self) -> int:
         return len(self.start)

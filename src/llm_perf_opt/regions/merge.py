@@ -64,7 +64,9 @@ def _joined_work(works: list[Work]) -> Work:
         config = LaunchConfig(
             *(_joined([getattr(c, f) for c in configs]) for f in ("mangled", "short", "grid", "block", "shared_memory"))
         )
-    return Work(**columns, bytes=sizes, config=config)
+    streams = [w.stream for w in works if w.stream is not None]
+    stream = _joined(streams) if len(streams) == len(works) else None
+    return Work(**columns, bytes=sizes, config=config, stream=stream)
 
 
 def _moved(timeline: Timeline, strings: list[str], domains: list[str], before: list[Timeline]) -> Timeline:

@@ -6,13 +6,15 @@ unless the field's name says `_ms`; a value that was not measured is `None`, nev
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
-from attrs import Factory, define
+from attrs import Factory, define, field
 
 from llm_perf_opt.regions.quantity import Quantity
 
 SCHEMA_VERSION = "1.1"
+NOT_IN_JSON = {"in_json": False}  # for fields that exist only while the recording is at hand
 
 
 @define
@@ -425,6 +427,8 @@ class NCUProfileRegionReport:
     stages: list[str] = Factory(list)  # keys of the regions of the main scope that make up the run, none inside another
     opportunities: list[Opportunity] = Factory(list)  # of the stages, most recoverable time first
     unclassified_share: float | None = None  # of all kernel time, kernels of no known family
+    # A `TimelineDetail` (launches and trends, for pictures) of the regions with these keys; None without a timeline.
+    detail: Callable[[Collection[str]], Any] | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 
     def scope(self, name: str) -> Scope:
         """The scope called `name`; `KeyError` names the ones that exist."""

@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from llm_perf_opt.errors import UserError
 
@@ -60,6 +61,23 @@ def make_folder(path: Path) -> Path:
             f"The folder {path} cannot be made: {error.strerror or error}.", "Choose another one with --out."
         ) from error
     return path
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into that takes the place of `path` when it is whole, and is gone when that fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}.", "Free some space or choose another place."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import attrs
 import cattrs
 import orjson
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.regions import model
 
+_Report = TypeVar("_Report", bound=model.NCUProfileRegionReport)
 _PRETTY_UP_TO = 5_000  # regions in all scopes; larger reports are for programs and are written compactly
+
+
+def _left_out(kind: type) -> dict[str, Any]:
+    """Fields that live only while the recording is at hand."""
+    return {f.name: override(omit=True) for f in attrs.fields(kind) if not f.metadata.get("in_json", True)}
+
 
 _converter = cattrs.Converter(forbid_extra_keys=False)
 for _name in [
@@ -44,8 +52,15 @@ for _name in [
     "NCUProfileRegionReport",
 ]:
     _class = getattr(model, _name)
-    _converter.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _converter))
-    _converter.register_structure_hook(_class, make_dict_structure_fn(_class, _converter))
+    _converter.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _converter, **_left_out(_class)))
+    _converter.register_structure_hook(_class, make_dict_structure_fn(_class, _converter, **_left_out(_class)))
+
+
+def _structure(data: object, kind: type[_Report]) -> _Report:
+    if kind is not model.NCUProfileRegionReport:
+        # A kind with more abilities has the same fields, and leaves out the same.
+        _converter.register_structure_hook(kind, make_dict_structure_fn(kind, _converter, **_left_out(kind)))
+    return _converter.structure(data, kind)
 
 
 def as_json(report: model.NCUProfileRegionReport) -> dict[str, Any]:
@@ -65,8 +80,11 @@ def render_json(report: model.NCUProfileRegionReport) -> str:
         return json.dumps(data, allow_nan=False, indent=2 if pretty else None)
 
 
-def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
-    """A report written earlier: the file, or the directory it is in."""
+def read_report(
+    path: str | PathLike[str],
+    kind: type[_Report] = model.NCUProfileRegionReport,  # type: ignore[assignment]
+) -> _Report:
+    """A report written earlier: the file, or the directory it is in; as a report of this kind."""
     file = Path(path)
     if file.is_dir():
         file = file / "report.json"
@@ -74,7 +92,7 @@ def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
         raise UnreadableInput(f"There is no report at {file}.", "Make one with: llm-perf report INPUT --out DIR")
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        return _converter.structure(data, model.NCUProfileRegionReport)
+        return _structure(data, kind)
     except (ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
         raise UnreadableInput(
             f"{file} is not a report of llm-perf: {type(error).__name__}.",

@@ -47,10 +47,13 @@ _TABLE_REGIONS = 300  # rows of the region table
 _DETAILED_REGIONS = 12  # regions with a kernel table of their own
 
 
-def render_markdown(report: NCUProfileRegionReport, top: int = 10) -> str:
+def render_markdown(report: NCUProfileRegionReport, top: int = 10, pictures: Iterable[tuple[str, str]] = ()) -> str:
+    """`pictures`: title and path of each, as seen from the file."""
     scope = report.main_scope
     lines = ["# Region report", "", _about(report), "", "## In short", ""]
     lines += [f"- {plain(sentence)}" for sentence in answer(report)]
+    for title, path in pictures:
+        lines += ["", f"![{title}]({path})"]
     lines += verdict_table(report)
     lines += opportunity_lines(report)
     if report.available_ranges:

@@ -60,8 +60,8 @@ def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    fields = [field.name for field in attrs.fields(kind) if field.metadata.get("in_json", True)]
     hints = typing.get_type_hints(kind)
-    fields = [field.name for field in attrs.fields(kind)]
     return {
         "type": "object",
         "description": (kind.__doc__ or "").strip().splitlines()[0],

@@ -32,9 +32,14 @@ def write_report(
         _name_folders(report)
     if "md" in formats:
         from llm_perf_opt.report import markdown
+        from llm_perf_opt.report.pictures import pictures
         from llm_perf_opt.report.stakeholder import render_stakeholder
 
-        written.append(write_text(out / "report.md", markdown.render_markdown(report, top)))
+        drawn = pictures(report)
+        for picture in drawn:
+            written.append(write_text(make_folder(out / _PICTURES) / picture.name, picture.svg))
+        shown = [(picture.title, f"{_PICTURES}/{picture.name}") for picture in drawn]
+        written.append(write_text(out / "report.md", markdown.render_markdown(report, top, shown)))
         written.append(write_text(out / "kernels.md", markdown.render_kernels(report)))
         written.append(write_text(out / "stakeholder_summary.md", render_stakeholder(report)))
     if "csv" in formats:
@@ -55,6 +60,9 @@ def write_report(
         for name in ("report.json", "report.md"):
             if out / name in written:
                 text = (out / name).read_text(encoding="utf-8")
+                if name.endswith(".md"):
+                    # Pictures are once in the run, seen from another folder.
+                    text = text.replace(f"]({_PICTURES}/", f"]({'../' * len(Path(regions).parts)}{_PICTURES}/")
                 written.append(write_text(make_folder(out / regions) / name, text))
     _forget(out, earlier - {str(path.relative_to(out)) for path in written})
     write_text(out / _LIST, "".join(f"{path.relative_to(out)}\n" for path in written))
@@ -71,6 +79,7 @@ def _write_sections(report: NCUProfileRegionReport, folder: Path, formats: Seque
     return [write_text(make_folder(folder) / "sections_report.txt", text)]
 
 
+_PICTURES = "pictures"
 _BESIDE = "regions"  # region folders beside the report
 _LIST = ".llm-perf-files"  # what the last report in a folder consists of
 

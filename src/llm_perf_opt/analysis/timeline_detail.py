@@ -1,0 +1,308 @@
+"""Chooses what of a timeline is worth keeping launch by launch, and follows each kernel over the instances.
+
+A stage may have ten launches or ten million. Kept are its middle, first and last instance, whole; where an
+instance is too long, those of the regions inside it; and where there is nothing inside, its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+from attrs import define, field
+
+from llm_perf_opt.regions.attribution import Attribution, Membership
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline
+from llm_perf_opt.regions.detail import (
+    COPY,
+    GRAPH,
+    KERNEL,
+    NO_LAUNCH,
+    TREND_LEVELS,
+    Instances,
+    Launches,
+    TimelineDetail,
+    Window,
+)
+from llm_perf_opt.regions.table import ROOT, climb
+
+MOST_LAUNCHES = 20_000  # in all windows
+MOST_IN_WINDOW = 5_000  # a longer instance is shown by the regions inside it
+MOST_WINDOWS = 120
+MOST_RANGES = 20_000
+TREND_GROUPS = 24
+_TREND_BYTES = np.frombuffer(TREND_LEVELS.encode("ascii"), dtype=np.uint8)
+_LOOK_BACK = 256  # pieces before a window that may still be running when it begins
+
+
+def timeline_detail(timeline: Timeline, attribution: Attribution, keys: Collection[str]) -> TimelineDetail:
+    """Windows and trends of the regions called `keys`, of all processes together."""
+    table = attribution.table
+    wanted = np.array([table.key(number) in keys for number in range(len(table))], dtype=np.bool_)
+    instances = _instances_by_region(attribution, timeline)
+    chooser = _Chooser(timeline, attribution, wanted, instances)
+    windows = chooser.choose()
+    return TimelineDetail(
+        windows=windows,
+        launches=chooser.launches(windows),
+        instances=_instances_in(windows, timeline, attribution, wanted, instances),
+        strings=timeline.strings,
+        table=table,
+        trends=_trends(timeline, attribution, wanted, instances),
+    )
+
+
+def _instances_by_region(attribution: Attribution, timeline: Timeline) -> dict[int, Int64s]:
+    """The range instances of each region, in order of start."""
+    order = np.lexsort((timeline.ranges.start, attribution.range_region))
+    region = attribution.range_region[order]
+    cuts = np.flatnonzero(np.diff(region)) + 1
+    parts = np.split(order, cuts) if len(order) else []
+    return {int(attribution.range_region[part[0]]): part for part in parts}
+
+
+@define(eq=False)
+class _Pieces:
+    """All GPU work of one process, of every kind, in order of start."""
+
+    kind: Int32s
+    name: Int32s
+    device: Int32s
+    start: Int64s
+    end: Int64s
+    host_time: Int64s
+    region: Int64s
+
+    @staticmethod
+    def of(timeline: Timeline, attribution: Attribution, process: int) -> _Pieces:
+        works = (timeline.kernels, timeline.copies, timeline.graphs)
+        members = (attribution.kernels, attribution.copies, attribution.graphs)
+        mine = [np.flatnonzero(work.process == process) for work in works]
+        start = np.concatenate([work.start[i] for work, i in zip(works, mine, strict=True)])
+        order = np.argsort(start, kind="stable")
+
+        def column(field: str) -> Int64s:
+            joined: Int64s = np.concatenate([getattr(work, field)[i] for work, i in zip(works, mine, strict=True)])
+            return joined[order]
+
+        kinds = [np.full(len(i), kind) for kind, i in zip((KERNEL, COPY, GRAPH), mine, strict=True)]
+        regions = [_innermost(m)[i] for m, i in zip(members, mine, strict=True)]
+        return _Pieces(
+            kind=np.concatenate(kinds)[order].astype(np.int32),
+            name=column("name").astype(np.int32),
+            device=column("device").astype(np.int32),
+            start=start[order],
+            end=column("end"),
+            host_time=column("host_time"),
+            region=np.concatenate(regions)[order],
+        )
+
+    def within(self, start: int, end: int) -> tuple[Int64s, int]:
+        """What runs in a window, or was launched in it and runs later; and when the last of that ends."""
+        first = int(np.searchsorted(self.start, start))
+        after = int(np.searchsorted(self.start, end))
+        back = np.arange(max(first - _LOOK_BACK, 0), first)
+        ahead = slice(after, after + MOST_IN_WINDOW)
+        late = np.flatnonzero((self.host_time[ahead] != UNKNOWN) & (self.host_time[ahead] < end))
+        # Work of other ranges between the late pieces is kept too: the GPU was not idle then.
+        until = after + int(late[-1]) + 1 if len(late) else after
+        chosen = np.concatenate([back[self.end[back] > start], np.arange(first, until)])
+        last = max(end, int(self.end[after:until].max())) if until > after else end
+        return chosen, last
+
+
+def _innermost(membership: Membership) -> Int64s:
+    """One region for each piece: in the domain that holds most of them, else in any other that has one."""
+    found = np.full(len(membership.adopted), ROOT, dtype=np.int64)
+    for regions in sorted(membership.by_domain, key=lambda regions: -int((regions != ROOT).sum())):
+        found = np.where(found == ROOT, regions, found)
+    return found
+
+
+@define(eq=False)
+class _Chooser:
+    """Chooses windows until the allowance of launches is used up."""
+
+    timeline: Timeline
+    attribution: Attribution
+    wanted: Bools
+    instances: dict[int, Int64s]
+    _pieces: dict[int, _Pieces] = field(factory=dict, init=False)  # by process
+    _left: int = field(default=MOST_LAUNCHES, init=False)
+    _windows: list[Window] = field(factory=list, init=False)
+    _contents: list[Int64s] = field(factory=list, init=False)  # which pieces, window by window
+    _done: set[int] = field(factory=set, init=False)  # instances looked at already
+
+    def choose(self) -> list[Window]:
+        table = self.attribution.table
+        outermost = [n for n in self.instances if self.wanted[n] and not self._has_wanted_parent(n)]
+        for which in ("middle", "first", "last"):
+            level = outermost
+            while level and self._left > 0 and len(self._windows) < MOST_WINDOWS:
+                too_long = [n for n in self._by_wall(level) if not self._take(n, which)]
+                inside = [n for n in self.instances if self.wanted[n] and table.parent[n] in too_long]
+                for number in too_long:
+                    if not any(table.parent[n] == number for n in inside):
+                        self._take(number, which, cut=True)
+                level = inside
+        order = sorted(range(len(self._windows)), key=lambda i: (self._windows[i].process, self._windows[i].start))
+        self._windows = [self._windows[i] for i in order]
+        self._contents = [self._contents[i] for i in order]
+        return self._windows
+
+    def _has_wanted_parent(self, number: int) -> bool:
+        parent = self.attribution.table.parent[number]
+        return parent != ROOT and bool(self.wanted[parent])
+
+    def _by_wall(self, numbers: list[int]) -> list[int]:
+        ranges = self.timeline.ranges
+
+        def wall(number: int) -> int:
+            mine = self.instances[number]
+            return int((ranges.end[mine] - ranges.start[mine]).sum())
+
+        return sorted(numbers, key=wall, reverse=True)
+
+    def _take(self, number: int, which: str, cut: bool = False) -> bool:
+        """Keep one instance of a region. False: it is too long to be kept whole."""
+        mine = self.instances[number]
+        at = int(mine[{"first": 0, "middle": len(mine) // 2, "last": len(mine) - 1}[which]])
+        ranges = self.timeline.ranges
+        process, start, end = int(ranges.process[at]), int(ranges.start[at]), int(ranges.end[at])
+        if at in self._done or len(self._windows) >= MOST_WINDOWS:
+            return True
+        if any(w.process == process and w.start <= start and end <= w.end for w in self._windows):
+            return True
+        if process not in self._pieces:
+            self._pieces[process] = _Pieces.of(self.timeline, self.attribution, process)
+        pieces = self._pieces[process]
+        chosen, last = pieces.within(start, end)
+        allowed = min(MOST_IN_WINDOW, self._left)
+        if len(chosen) > allowed:
+            if not cut:
+                return False
+            chosen = chosen[:allowed]
+            last = int(pieces.end[chosen].max()) if len(chosen) else start
+        else:
+            cut = False
+        self._done.add(at)
+        if not len(chosen):
+            return True  # nothing ran: there is nothing to show
+        self._windows.append(Window(process, start, last, cut=cut))
+        self._contents.append(chosen)
+        self._left -= len(chosen)
+        return True
+
+    def launches(self, windows: list[Window]) -> Launches:
+        def column(field: str) -> Int64s:
+            parts = [getattr(self._pieces[w.process], field)[i] for w, i in zip(windows, self._contents, strict=True)]
+            return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+        sizes = [len(part) for part in self._contents]
+        return Launches(
+            window=np.repeat(np.arange(len(windows)), sizes).astype(np.int32),
+            kind=column("kind").astype(np.int32),
+            name=column("name").astype(np.int32),
+            device=column("device").astype(np.int32),
+            start=column("start"),
+            end=column("end"),
+            host_time=column("host_time"),
+            region=column("region"),
+        )
+
+
+def _instances_in(
+    windows: list[Window],
+    timeline: Timeline,
+    attribution: Attribution,
+    wanted: Bools,
+    instances: dict[int, Int64s],
+) -> Instances:
+    """Range instances with a part in the windows; the longest where there are too many."""
+    ranges = timeline.ranges
+    number = np.zeros(len(ranges), dtype=np.int32)
+    for part in instances.values():
+        number[part] = np.arange(len(part))
+    found: list[Int64s] = []
+    for window in windows:
+        # Also those that reach out of the window: they are what is around it.
+        inside = (ranges.process == window.process) & (ranges.end > window.start) & (ranges.start < window.end)
+        mine = np.flatnonzero(inside & wanted[attribution.range_region]) if len(wanted) else np.zeros(0, dtype=np.int64)
+        allowed = MOST_RANGES // len(windows)
+        if len(mine) > allowed:
+            length = ranges.end[mine] - ranges.start[mine]
+            mine = mine[np.sort(np.argsort(-length, kind="stable")[:allowed])]
+        found.append(mine[np.lexsort((-ranges.end[mine], ranges.start[mine]))])
+    chosen = np.concatenate([np.zeros(0, dtype=np.int64), *found])
+    return Instances(
+        window=np.repeat(np.arange(len(windows)), [len(part) for part in found]).astype(np.int32),
+        region=attribution.range_region[chosen],
+        number=number[chosen],
+        start=ranges.start[chosen],
+        end=ranges.end[chosen],
+    )
+
+
+# -- trends ----------------------------------------------------------------------------------------
+
+
+def _trends(
+    timeline: Timeline, attribution: Attribution, wanted: Bools, instances: dict[int, Int64s]
+) -> dict[int, dict[str, str]]:
+    """Mean duration of each kernel in each instance of each region, instances in groups where they are many."""
+    kernels = timeline.kernels
+    moment = np.where(kernels.host_time == UNKNOWN, kernels.start, kernels.host_time)
+    everything = np.argsort(moment, kind="stable")
+    found = {ROOT: _trend_rows(timeline, everything, _in_equal_parts(len(everything)))}
+    for number, members in _members(attribution, wanted):
+        members = members[np.argsort(moment[members], kind="stable")]
+        ranges = instances.get(number)
+        if ranges is None or len(ranges) < 2:
+            groups = _in_equal_parts(len(members))
+        else:
+            starts = timeline.ranges.start[ranges]
+            place = np.clip(np.searchsorted(starts, moment[members], side="right") - 1, 0, None)
+            groups = place if len(ranges) <= TREND_GROUPS else place * TREND_GROUPS // len(ranges)
+        found[number] = _trend_rows(timeline, members, groups)
+    return found
+
+
+def _in_equal_parts(count: int) -> Int64s:
+    parts = min(count, TREND_GROUPS)
+    return np.arange(count, dtype=np.int64) * parts // max(count, 1)
+
+
+def _members(attribution: Attribution, wanted: Bools) -> Iterator[tuple[int, Int64s]]:
+    """Each wanted region with the kernels in it, nested regions included."""
+    parent, depth = attribution.table.arrays()
+    for regions in attribution.kernels.by_domain:
+        which = np.flatnonzero(regions != ROOT)
+        current = regions[which]
+        for level in range(int(depth[current].max()) if len(current) else -1, -1, -1):
+            current = climb(current, parent, depth, level)
+            here = (depth[current] == level) & wanted[current]
+            order = np.argsort(current[here], kind="stable")
+            region, members = current[here][order], which[here][order]
+            for part in np.split(np.arange(len(region)), np.flatnonzero(np.diff(region)) + 1):
+                if len(part):
+                    yield int(region[part[0]]), members[part]
+    for number, members in attribution.kernels.start_end.items():
+        if wanted[number] and len(members):
+            yield number, members
+
+
+def _trend_rows(timeline: Timeline, members: Int64s, groups: Int64s) -> dict[str, str]:
+    if not len(members):
+        return {}
+    kernels = timeline.kernels
+    names, row = np.unique(kernels.name[members], return_inverse=True)
+    count = int(groups.max()) + 1
+    key = row.reshape(-1) * count + groups
+    size = len(names) * count
+    calls = np.bincount(key, minlength=size).reshape(len(names), count)
+    total = np.bincount(key, weights=kernels.end[members] - kernels.start[members], minlength=size)
+    mean = total.reshape(len(names), count) / np.maximum(calls, 1)
+    top = np.maximum(mean.max(axis=1, keepdims=True), 1.0)
+    level = np.rint(mean / top * (len(TREND_LEVELS) - 1)).astype(np.int64)
+    characters = np.where(calls > 0, _TREND_BYTES[level], ord(NO_LAUNCH)).astype(np.uint8)
+    return {timeline.strings[n]: characters[row].tobytes().decode("ascii") for row, n in enumerate(names.tolist())}

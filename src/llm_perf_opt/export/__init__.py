@@ -1,0 +1,1 @@
+"""Results for other programs: a trace for Perfetto, tables for notebooks."""

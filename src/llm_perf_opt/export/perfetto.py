@@ -1,0 +1,320 @@
+"""A trace for ui.perfetto.dev: ranges per thread, launches, GPU work per stream, idle gaps, and how busy the GPU was.
+
+Written in Chrome's trace event format, as the PyTorch profiler writes it, one event at a time: memory stays
+flat, and `llm-perf report` reads it like any PyTorch trace.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import orjson
+from attrs import Factory, define
+
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Timeline, Work
+from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.report.files import replaced
+
+_GPU_PIDS = 1_000_000_000  # above any process id: the GPU's tracks of each process
+_IDLE_TRACK = 1_000_000
+_LANE = 10_000_000  # between a track and the one for what overlaps on it
+_DOMAIN = 100_000  # between a thread's track and that of a further domain on it
+_BUSY_STEPS = 2_000
+
+Event = dict[str, Any]
+
+
+@define
+class Written:
+    """What a trace holds, by kind."""
+
+    ranges: int = 0
+    kernels: int = 0
+    copies: int = 0
+    graphs: int = 0
+    gaps: int = 0
+
+
+def write_perfetto(timeline: Timeline, attribution: Attribution, path: Path) -> Written:
+    """Write the trace; compressed where the name ends in `.gz`. A failure leaves no half of a file."""
+    trace = _Trace(timeline, attribution)
+    with replaced(path) as raw:
+        if path.name.endswith(".gz"):
+            # Without a time in the header the same recording gives the same file.
+            with gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=6, filename="") as packed:
+                _write(trace, packed)
+        else:
+            _write(trace, raw)
+    return trace.written
+
+
+def _write(trace: _Trace, out: IO[bytes] | gzip.GzipFile) -> None:
+    buffer = io.BytesIO()
+    buffer.write(b'{"displayTimeUnit":"ns","otherData":{"written_by":"llm-perf"},"traceEvents":[\n')
+    first = True
+    for event in trace.events():
+        buffer.write(b"" if first else b",\n")
+        first = False
+        buffer.write(orjson.dumps(event))
+        if buffer.tell() > 1 << 20:
+            out.write(buffer.getvalue())
+            buffer = io.BytesIO()
+    buffer.write(b"\n]}\n")
+    out.write(buffer.getvalue())
+
+
+def _text(name: str) -> str:
+    """UTF-8 has no form for half of a surrogate pair: it is shown as an escape."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _microseconds(nanoseconds: int) -> float:
+    return nanoseconds / 1000
+
+
+@define(eq=False)
+class _Trace:
+    """Turns columns into events."""
+
+    timeline: Timeline
+    attribution: Attribution
+    written: Written = Factory(Written)
+    _origin: int = 0
+    _end: int = 0
+    _tids: list[int] = Factory(list)  # of each thread: they are numbered within their process, from 1
+
+    def __attrs_post_init__(self) -> None:
+        self._origin, self._end = _extent(self.timeline)
+        seen: dict[int, int] = {}
+        for owner in self.timeline.threads:
+            seen[owner] = seen.get(owner, 0) + 1
+            self._tids.append(seen[owner])
+
+    def events(self) -> Iterator[Event]:
+        timeline = self.timeline
+        for process, about in enumerate(timeline.processes):
+            name = _text(about.name) or "process"
+            rank = f"rank {about.rank} · " if about.rank is not None else ""
+            yield from _about_process(self._pid(process), f"{rank}{name}", process)
+        yield from self._ranges()
+        yield from self._work("kernel", timeline.kernels)
+        yield from self._work("gpu_memcpy", timeline.copies)
+        yield from self._work("cuda_graph", timeline.graphs)
+        for process in range(len(timeline.processes)):
+            yield from self._idle(process)
+
+    def _pid(self, process: int) -> int:
+        """The recorded process id; of two hosts' equal ids the second gets another."""
+        pids = [p.pid for p in self.timeline.processes]
+        return pids[process] if pids.index(pids[process]) == process else 900_000_000 + process
+
+    def _gpu_pid(self, process: int, device: int) -> int:
+        return _GPU_PIDS + 1000 * process + device
+
+    def _span(self, start: int, end: int) -> dict[str, float]:
+        return {"ts": _microseconds(start - self._origin), "dur": _microseconds(end - start)}
+
+    # -- ranges and launches --------------------------------------------------------------------
+
+    def _ranges(self) -> Iterator[Event]:
+        ranges = self.timeline.ranges
+        self.written.ranges = len(ranges)
+        for thread in np.unique(ranges.thread).tolist():
+            on_thread = np.flatnonzero(ranges.thread == thread)
+            process = int(ranges.process[on_thread[0]])
+            pid, tid = self._pid(process), self._tids[thread]
+            yield _about_thread(pid, tid, f"thread {tid}")
+            marked = on_thread[ranges.start_end[on_thread]]
+            yield from self._start_end_ranges(marked, pid, tid)
+            pushed = on_thread[~ranges.start_end[on_thread]]
+            by_use = sorted(
+                np.unique(ranges.domain[pushed]).tolist(), key=lambda d: -int((ranges.domain[pushed] == d).sum())
+            )
+            for place, domain in enumerate(by_use):
+                mine = pushed[ranges.domain[pushed] == domain]
+                track = tid + place * _DOMAIN
+                if place:
+                    yield _about_thread(pid, track, f"thread {tid} · {_text(self.timeline.domains[domain])}")
+                yield from self._nested_ranges(mine, pid, track)
+
+    def _nested_ranges(self, mine: Int64s, pid: int, track: int) -> Iterator[Event]:
+        ranges = self.timeline.ranges
+        mine = mine[np.lexsort((-ranges.end[mine], ranges.start[mine]))]
+        lanes = nested_lanes(ranges.start[mine], ranges.end[mine])
+        for lane in sorted(set(lanes) - {0}):
+            yield _about_thread(pid, track + lane * _LANE, f"thread {track} · overlapping")
+        for at, lane in zip(mine.tolist(), lanes, strict=True):
+            yield {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": _text(self._range_name(at)),
+                "pid": pid,
+                "tid": track + lane * _LANE,
+                **self._span(int(ranges.start[at]), int(ranges.end[at])),
+                "args": self._range_args(at),
+            }
+
+    def _start_end_ranges(self, mine: Int64s, pid: int, tid: int) -> Iterator[Event]:
+        """They may overlap in any way: each is an asynchronous slice of its own."""
+        ranges = self.timeline.ranges
+        for at in mine.tolist():
+            common = {
+                "cat": "start_end",
+                "name": _text(self._range_name(at)),
+                "id": at,
+                "pid": pid,
+                "tid": tid,
+            }
+            start, end = int(ranges.start[at]) - self._origin, int(ranges.end[at]) - self._origin
+            yield {"ph": "b", **common, "ts": _microseconds(start), "args": self._range_args(at)}
+            yield {"ph": "e", **common, "ts": _microseconds(end)}
+
+    def _range_name(self, at: int) -> str:
+        return self.timeline.strings[int(self.timeline.ranges.name[at])]
+
+    def _range_args(self, at: int) -> dict[str, str]:
+        region = int(self.attribution.range_region[at])
+        domain = self.timeline.domains[int(self.timeline.ranges.domain[at])]
+        args = {"region": _text(self.attribution.table.key(region))} if region != UNKNOWN else {}
+        return args | ({"domain": _text(domain)} if domain else {})
+
+    # -- GPU work -------------------------------------------------------------------------------
+
+    def _work(self, category: str, work: Work) -> Iterator[Event]:
+        setattr(
+            self.written, {"kernel": "kernels", "gpu_memcpy": "copies", "cuda_graph": "graphs"}[category], len(work)
+        )
+        stream = work.stream if work.stream is not None else np.zeros(len(work), dtype=np.int32)
+        short = {number: _text(short_kernel_name(self.timeline.strings[number])) for number in _used(work.name)}
+        first = {"kernel": 0, "gpu_memcpy": 1, "cuda_graph": 2}[category] * 2**40
+        for process, device, number, mine in _by_track(work, stream):
+            gpu = self._gpu_pid(process, device)
+            lanes = nested_lanes(work.start[mine], work.end[mine])
+            for lane in sorted(set(lanes)):
+                name = f"stream {number}" if work.stream is not None and number != UNKNOWN else "GPU work"
+                yield _about_thread(gpu, number + 1 + lane * _LANE, name + (" · beside" if lane else ""))
+            for at, lane in zip(mine.tolist(), lanes, strict=True):
+                args: dict[str, Any] = {"device": device, "correlation": first + at}
+                if number != UNKNOWN and work.stream is not None:
+                    args["stream"] = number
+                if int(work.graph_node[at]) != UNKNOWN:
+                    args["graph node id"] = int(work.graph_node[at]) + 1
+                if work.bytes is not None:
+                    args["bytes"] = int(work.bytes[at])
+                full = self.timeline.strings[int(work.name[at])]
+                yield {
+                    "ph": "X",
+                    "cat": category,
+                    # Kernels by their full name, so that a report of this trace is the same report.
+                    "name": _text(full),
+                    "pid": gpu,
+                    "tid": number + 1 + lane * _LANE,
+                    **self._span(int(work.start[at]), int(work.end[at])),
+                    "args": args | ({"short": short[int(work.name[at])]} if category == "kernel" else {}),
+                }
+                if int(work.host_time[at]) != UNKNOWN and int(work.thread[at]) != UNKNOWN:
+                    yield {
+                        "ph": "X",
+                        "cat": "cuda_runtime",
+                        "name": "launch",
+                        "pid": self._pid(process),
+                        "tid": self._tids[int(work.thread[at])],
+                        **self._span(int(work.host_time[at]), int(work.host_time[at])),
+                        "args": {"correlation": first + at},
+                    }
+
+    def _idle(self, process: int) -> Iterator[Event]:
+        """Gaps in which a device ran nothing of this process, and how busy it was over time."""
+        works = (self.timeline.kernels, self.timeline.copies, self.timeline.graphs)
+        devices = sorted({d for w in works for d in np.unique(w.device[w.process == process]).tolist()})
+        for device in devices:
+            mine = [np.flatnonzero((w.process == process) & (w.device == device)) for w in works]
+            busy = BusyTime.of(
+                np.concatenate([w.start[i] for w, i in zip(works, mine, strict=True)]),
+                np.concatenate([w.end[i] for w, i in zip(works, mine, strict=True)]),
+            )
+            gpu = self._gpu_pid(process, device)
+            product = _text(self.timeline.devices.get(device, "GPU"))
+            yield from _about_process(gpu, f"GPU {device} · {product} · of process {self._pid(process)}", 1000 + gpu)
+            yield _about_thread(gpu, _IDLE_TRACK, "idle")
+            for start, end in zip(busy.ends[:-1].tolist(), busy.starts[1:].tolist(), strict=True):
+                self.written.gaps += 1
+                yield {
+                    "ph": "X",
+                    "cat": "idle",
+                    "name": "idle",
+                    "pid": gpu,
+                    "tid": _IDLE_TRACK,
+                    **self._span(start, end),
+                }
+            edges = np.linspace(self._origin, self._end, _BUSY_STEPS + 1).astype(np.int64)
+            inside = busy.within(edges[:-1], edges[1:])
+            for at, part, length in zip(edges[:-1].tolist(), inside.tolist(), np.diff(edges).tolist(), strict=True):
+                yield {
+                    "ph": "C",
+                    "name": "GPU busy",
+                    "pid": gpu,
+                    "ts": _microseconds(at - self._origin),
+                    "args": {"percent": round(100 * part / max(length, 1), 1)},
+                }
+
+
+def nested_lanes(start: Int64s, end: Int64s) -> list[int]:
+    """A lane for each interval, given in order of start, so that on every lane intervals nest or stand apart."""
+    lanes: list[list[int]] = [[]]  # of each lane the ends of the open intervals, innermost last
+    result = []
+    for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
+        lane = next((n for n, open_ends in enumerate(lanes) if _fits(open_ends, begin, finish)), len(lanes))
+        if lane == len(lanes):
+            lanes.append([])
+        lanes[lane].append(finish)
+        result.append(lane)
+    return result
+
+
+def _fits(open_ends: list[int], begin: int, finish: int) -> bool:
+    while open_ends and open_ends[-1] <= begin:
+        open_ends.pop()
+    return not open_ends or finish <= open_ends[-1]
+
+
+def _by_track(work: Work, stream: Int32s) -> Iterator[tuple[int, int, int, Int64s]]:
+    """Process, device and stream, and the work on each in order of start."""
+    if len(work) == 0:
+        return
+    order = np.lexsort((work.start, stream, work.device, work.process))
+    keys = np.stack([work.process[order], work.device[order], stream[order]], axis=1)
+    cuts = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
+    for part in np.split(order, cuts):
+        at = int(part[0])
+        yield int(work.process[at]), int(work.device[at]), int(stream[at]), part
+
+
+def _used(numbers: Int32s) -> list[int]:
+    found: list[int] = np.unique(numbers).tolist()
+    return found
+
+
+def _extent(timeline: Timeline) -> tuple[int, int]:
+    columns = (timeline.ranges, timeline.kernels, timeline.copies, timeline.graphs)
+    starts = [int(c.start.min()) for c in columns if len(c)]
+    known = [w.host_time[w.host_time != UNKNOWN] for w in (timeline.kernels, timeline.copies, timeline.graphs)]
+    starts += [int(times.min()) for times in known if len(times)]
+    ends = [int(c.end.max()) for c in columns if len(c)]
+    return min(starts, default=0), max(ends, default=0)
+
+
+def _about_process(pid: int, name: str, order: int) -> Iterator[Event]:
+    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": order}}
+
+
+def _about_thread(pid: int, tid: int, name: str) -> Event:
+    return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}

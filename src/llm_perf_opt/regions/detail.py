@@ -1,0 +1,65 @@
+"""What a picture of a timeline needs and a report does not: single launches of a few chosen stretches, and trends.
+
+It is bounded whatever the size of the recording, and it is no part of `report.json`: it can be had only
+while the recording is at hand.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from llm_perf_opt.regions.columns import Int32s, Int64s
+from llm_perf_opt.regions.table import RegionTable
+
+KERNEL, COPY, GRAPH = 0, 1, 2
+
+# Levels of a trend, least first; `NO_LAUNCH` where a kernel did not run.
+TREND_LEVELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+NO_LAUNCH = "."
+
+
+@define
+class Window:
+    """A stretch of one process's time that is kept launch by launch."""
+
+    process: int
+    start: int
+    end: int
+    cut: bool = False  # the instance it was made for goes on after its end
+
+
+@define(eq=False)
+class Launches:
+    """GPU work in the windows: window by window, each in order of start."""
+
+    window: Int32s
+    kind: Int32s  # KERNEL | COPY | GRAPH
+    name: Int32s  # index into the timeline's strings
+    device: Int32s
+    start: Int64s
+    end: Int64s
+    host_time: Int64s  # when the launching call began; UNKNOWN where it was not recorded
+    region: Int64s  # innermost region, or ROOT
+
+
+@define(eq=False)
+class Instances:
+    """Range instances with a part in the windows: window by window, outer before inner."""
+
+    window: Int32s
+    region: Int64s
+    number: Int32s  # which instance of its region, from 0
+    start: Int64s
+    end: Int64s
+
+
+@define(eq=False)
+class TimelineDetail:
+    """Chosen windows of a timeline, and how the time of each kernel changes over the instances of each region."""
+
+    windows: list[Window]
+    launches: Launches
+    instances: Instances
+    strings: list[str]
+    table: RegionTable
+    trends: dict[int, dict[str, str]]  # region number (ROOT: everything) -> kernel name -> one level per group

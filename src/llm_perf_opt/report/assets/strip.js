@@ -1,0 +1,365 @@
+// One instance of a region, launch by launch: the ranges on the host, what the GPU ran, and when it ran nothing.
+
+const strip = byId("strip");
+const LANE = 18, GPU_LANE = 58, RULER = 22, GUTTER = 74, MOST_LANES = 10;
+const KINDS = ["kernel", "copy or fill", "CUDA graph"];
+
+// Times as they were before they were packed: absolute within the window.
+function unpackStrip(packed) {
+  if (!packed) return null;
+  const start = new Float64Array(packed.step.length);
+  const windows = packed.windows.map((w) => ({ ...w }));
+  let at = 0, row = 0;
+  for (const w of windows) {
+    w.first = row;
+    for (let i = 0; i < w.launches; i += 1, row += 1) start[row] = at += packed.step[row];
+    w.after = row;
+  }
+  return { ...packed, windows, start };
+}
+const recorded = unpackStrip(data.strip);
+const shown = { instance: null, from: 0, to: 1, hover: null };
+
+// An instance is kept if its window holds it to the end, or was made for it and is cut.
+function isKept(i) {
+  const list = recorded.instances;
+  const window = recorded.windows[list.window[i]];
+  return list.start[i] >= 0 && (list.start[i] + list.length[i] <= window.length || (window.cut && list.start[i] === 0));
+}
+function instancesOf(region) {
+  const list = recorded.instances;
+  const kept = list.region.map((_, i) => i).filter(isKept);
+  if (region !== NONE) return kept.filter((i) => list.region[i] === region);
+  // Without a selection: the outermost that are kept in each window.
+  const inside = new Map();
+  for (const i of kept) inside.set(list.window[i], (inside.get(list.window[i]) ?? new Set()).add(list.region[i]));
+  return kept.filter((i) => !inside.get(list.window[i]).has(regions.parent[list.region[i]]));
+}
+
+function fillInstances() {
+  const menu = byId("instance");
+  const found = instancesOf(state.region);
+  menu.replaceChildren(...found.slice(0, 2000).map((i) => {
+    const region = recorded.instances.region[i];
+    const total = regions.instances[region];
+    const name = `${regions.label[region]} · ${count(recorded.instances.number[i] + 1)} of ${count(total)} · ${duration(recorded.instances.length[i])}`;
+    return el("option", { value: i }, name);
+  }));
+  const missing = byId("strip-missing");
+  strip.parentElement.hidden = !found.length;
+  missing.hidden = found.length > 0;
+  if (!found.length) {
+    missing.textContent = `No instance of ${selectionName()} is kept launch by launch in this file: that is done for the middle, first and last instance of each stage. The whole recording, launch by launch: llm-perf export INPUT --perfetto trace.json.gz`;
+    shown.instance = null;
+    return;
+  }
+  // The middle one of those kept is the most typical: the first is often a warm-up.
+  const byStart = [...found].sort((a, b) => recorded.instances.number[a] - recorded.instances.number[b]);
+  const longest = state.region === NONE ? [...found].sort((a, b) => recorded.instances.length[b] - recorded.instances.length[a])[0] : byStart[Math.floor(byStart.length / 2)];
+  menu.value = longest;
+  showInstance(longest);
+}
+
+function showInstance(i) {
+  const list = recorded.instances;
+  const window = recorded.windows[list.window[i]];
+  const start = list.start[i];
+  const closed = Math.min(start + list.length[i], window.length);
+  // Work launched inside may run after the range has ended: it is shown too.
+  let end = closed;
+  for (let row = window.first; row < window.after; row += 1) {
+    const launched = recorded.start[row] - recorded.lead[row];
+    if (recorded.lead[row] >= 0 && launched >= start && launched < closed) end = Math.max(end, recorded.start[row] + recorded.length[row]);
+  }
+  Object.assign(shown, { instance: i, from: start, to: end, start, end, window, hover: null });
+  shown.ranges = rangesIn(i);
+  shown.gaps = gapsIn(start, closed);
+  describeStrip();
+  drawStrip();
+}
+
+function rangesIn(i) {
+  const list = recorded.instances;
+  const found = [];
+  const ends = [];
+  for (let j = 0; j < list.region.length; j += 1) {
+    if (list.window[j] !== list.window[i] || list.start[j] >= shown.end || list.start[j] + list.length[j] <= shown.start) continue;
+    while (ends.length && ends[ends.length - 1] <= list.start[j]) ends.pop();
+    found.push({ region: list.region[j], start: list.start[j], end: list.start[j] + list.length[j], lane: Math.min(ends.length, MOST_LANES - 1) });
+    ends.push(list.start[j] + list.length[j]);
+  }
+  return found;
+}
+
+// Stretches in which the GPU ran nothing of this process, and what ran before and after.
+function gapsIn(from, to) {
+  const gaps = [];
+  let reach = from, before = null, busy = 0, launches = 0;
+  for (let row = shown.window.first; row < shown.window.after; row += 1) {
+    const begin = Math.max(recorded.start[row], from);
+    const finish = Math.min(recorded.start[row] + recorded.length[row], to);
+    if (recorded.start[row] >= to) break;
+    if (finish <= from) { before = row; continue; }
+    launches += 1;
+    if (begin > reach) gaps.push({ start: reach, end: begin, before, after: row });
+    if (finish > reach) { busy += finish - Math.max(begin, reach); reach = finish; before = row; }
+  }
+  if (reach < to) gaps.push({ start: reach, end: to, before, after: null });
+  return { list: gaps, busy, idle: to - from - busy, launches, from, to };
+}
+
+function describeStrip() {
+  const { gaps } = shown;
+  const list = recorded.instances;
+  const region = list.region[shown.instance];
+  const lengths = gaps.list.map((g) => g.end - g.start).sort((a, b) => a - b);
+  const median = lengths.length ? lengths[Math.floor(lengths.length / 2)] : 0;
+  byId("strip-what").textContent = `${regions.full[region]}, instance ${count(list.number[shown.instance] + 1)} of ${count(regions.instances[region])}`;
+  const worst = [...gaps.list].sort((a, b) => b.end - b.start - (a.end - a.start)).slice(0, 5);
+  const cut = shown.window.cut ? " This instance goes on after the end of what is kept." : "";
+  byId("gaps").replaceChildren(
+    el("p", { class: "small" },
+      el("b", {}, `GPU busy ${duration(gaps.busy)} of ${duration(gaps.to - gaps.from)} (${percent(gaps.busy, gaps.to - gaps.from)})`),
+      ` · ${plural(gaps.launches, "launch")} · ${plural(gaps.list.length, "gap")}, half of them longer than ${duration(median)}${cut}`),
+    worst.length ? el("p", { class: "small dim" }, "Longest gaps: ", ...worst.flatMap((gap, i) => {
+      const button = el("button", { type: "button", class: "quiet" }, `${duration(gap.end - gap.start)} at ${duration(gap.start - shown.start)}`);
+      button.addEventListener("click", () => {
+        const room = (gap.end - gap.start) * 0.6;
+        zoomTo(gap.start - room, gap.end + room);
+        readGap(gap);
+      });
+      return i ? [" ", button] : [button];
+    })) : null,
+  );
+  byId("strip-readout").textContent = "A column is filled as far as the GPU was busy, in the colours of the kernel families. Point at anything for its numbers; Ctrl + wheel or + and − zoom, drag or ← → move, n and p step through the launches.";
+  strip.setAttribute("aria-label", `${byId("strip-what").textContent}: ${plural(gaps.launches, "launch")}, GPU busy ${percent(gaps.busy, gaps.to - gaps.from)}, ${plural(gaps.list.length, "gap")}`);
+  strip.dataset.launches = gaps.launches;
+  strip.dataset.gaps = gaps.list.length;
+}
+
+const lanes = () => 1 + Math.max(0, ...shown.ranges.map((r) => r.lane));
+const devicesShown = () => {
+  const found = new Set();
+  for (let row = shown.window.first; row < shown.window.after; row += 1) found.add(recorded.device[row]);
+  return [...found].sort((a, b) => a - b);
+};
+
+function drawStrip() {
+  if (!recorded || shown.instance === null) return;
+  const ratio = window.devicePixelRatio || 1;
+  const full = strip.parentElement.clientWidth - 34;
+  const width = full - GUTTER;
+  const devices = devicesShown();
+  const gpuTop = RULER + lanes() * (LANE + 1) + 8;
+  const height = gpuTop + devices.length * (GPU_LANE + 6);
+  strip.width = Math.round(full * ratio);
+  strip.height = Math.round(height * ratio);
+  strip.style.height = `${height}px`;
+  shown.spots = { width, devices, gpuTop };
+  const pen = strip.getContext("2d");
+  pen.scale(ratio, ratio);
+  pen.font = `11.5px ${getComputedStyle(document.body).fontFamily}`;
+  pen.textBaseline = "middle";
+  drawGutter(pen, devices, gpuTop);
+  pen.translate(GUTTER, 0);
+  pen.beginPath(); pen.rect(0, 0, width, height); pen.clip();
+  const x = (time) => ((time - shown.from) / (shown.to - shown.from)) * width;
+  for (const tick of ticks(shown.from - shown.start, shown.to - shown.start, width / 140)) {
+    const at = Math.round(x(tick + shown.start)) + 0.5;
+    pen.strokeStyle = colour("--line");
+    pen.beginPath(); pen.moveTo(at, RULER - 6); pen.lineTo(at, gpuTop - 4); pen.stroke();
+    pen.fillStyle = colour("--ink-2");
+    const text = tick ? duration(tick) : "0";
+    if (at + 4 + pen.measureText(text).width < width) pen.fillText(text, at + 4, 9);
+  }
+  drawRanges(pen, x, width);
+  devices.forEach((device, lane) => drawDevice(pen, device, gpuTop + lane * (GPU_LANE + 6), width));
+}
+
+function drawGutter(pen, devices, gpuTop) {
+  pen.fillStyle = colour("--ink-2");
+  pen.fillText("ranges", 0, RULER + LANE / 2);
+  devices.forEach((device, lane) => {
+    const top = gpuTop + lane * (GPU_LANE + 6);
+    pen.fillText(devices.length > 1 ? `GPU ${device} busy` : "GPU busy", 0, top + 8);
+    pen.fillStyle = colour("--ink-3");
+    pen.fillText("0 – 100 %", 0, top + 24);
+    pen.fillStyle = colour("--ink-2");
+  });
+}
+
+function drawRanges(pen, x, width) {
+  for (const range of shown.ranges) {
+    const [left, right] = [Math.max(x(range.start), 0), Math.min(x(range.end), width)];
+    if (right < 0 || left > width || right - left < 0.3) continue;
+    const top = RULER + range.lane * (LANE + 1);
+    const chosen = state.region !== NONE && isInside(range.region, state.region);
+    pen.fillStyle = chosen ? colour("--accent-soft") : colour("--sunken");
+    pen.fillRect(left, top, Math.max(right - left - 0.5, 0.5), LANE);
+    pen.fillStyle = colour("--line-strong");
+    pen.fillRect(left, top, 1, LANE);
+    if (right - left > 34) {
+      pen.save(); pen.beginPath(); pen.rect(left, top, right - left - 4, LANE); pen.clip();
+      pen.fillStyle = chosen ? colour("--accent") : colour("--ink-2");
+      pen.fillText(regions.label[range.region], left + 6, top + LANE / 2 + 0.5);
+      pen.restore();
+    }
+  }
+}
+
+// Every pixel column is filled as high as the GPU was busy in its stretch of time, by family: true at any zoom.
+function drawDevice(pen, device, top, width) {
+  const columns = Math.max(Math.floor(width), 1);
+  const perPixel = (shown.to - shown.from) / columns;
+  const filled = new Float64Array(columns);
+  pen.fillStyle = colour("--idle-soft");
+  pen.fillRect(0, top, width, GPU_LANE);
+  const labels = [];
+  for (let row = shown.window.first; row < shown.window.after; row += 1) {
+    const begin = Math.max(recorded.start[row], shown.from);
+    const finish = Math.min(recorded.start[row] + recorded.length[row], shown.to);
+    if (recorded.device[row] !== device || finish <= begin) continue;
+    pen.globalAlpha = launchShown(row) ? 1 : 0.22;
+    pen.fillStyle = row === shown.hover ? colour("--ink") : launchColour(row);
+    const first = Math.floor((begin - shown.from) / perPixel);
+    const last = Math.min(Math.floor((finish - shown.from) / perPixel), columns - 1);
+    for (let at = first; at <= last; at += 1) {
+      const edge = shown.from + at * perPixel;
+      const part = Math.min((Math.min(finish, edge + perPixel) - Math.max(begin, edge)) / perPixel, 1 - filled[at]);
+      if (part <= 0) continue;
+      const tall = Math.max(part * GPU_LANE, row === shown.hover ? GPU_LANE * 0.5 : 1.5);  // the shortest work is seen too
+      pen.fillRect(at, top + GPU_LANE * (1 - filled[at]) - tall, 1, tall);
+      filled[at] += part;
+    }
+    if (last - first > 60) labels.push([row, first, last]);
+  }
+  pen.globalAlpha = 1;
+  for (const [row, first, last] of labels) {
+    pen.save(); pen.beginPath(); pen.rect(first, top, last - first - 4, GPU_LANE); pen.clip();
+    pen.fillStyle = readableOn(row === shown.hover ? colour("--ink") : launchColour(row));
+    pen.fillText(data.names.short[recorded.name[row]], first + 5, top + GPU_LANE / 2);
+    pen.restore();
+  }
+}
+const launchColour = (row) => familyColour(familyOf(recorded.name[row]));
+const launchShown = (row) => (state.region === NONE || isInside(recorded.region[row], state.region)) && familyShown(familyOf(recorded.name[row]));
+
+function readLaunch(row, event) {
+  const name = data.names.short[recorded.name[row]];
+  const facts = [
+    [KINDS[recorded.kind[row]], duration(recorded.length[row])],
+    ["family", families[familyOf(recorded.name[row])].name],
+    ["begins at", duration(recorded.start[row] - shown.start)],
+    ["launched", recorded.lead[row] < 0 ? "not recorded" : `${duration(recorded.lead[row])} before`],
+    ["in", recorded.region[row] === NONE ? "no range" : regions.full[recorded.region[row]]],
+  ];
+  if (event) showTip(event.clientX, event.clientY, name, facts);
+  byId("strip-readout").replaceChildren(el("b", {}, name), ` · ${facts.map((f) => f.join(" ")).join(" · ")}`);
+}
+function readGap(gap, event) {
+  const facts = [
+    ["idle for", duration(gap.end - gap.start)],
+    ["after", gap.before === null ? "the beginning" : data.names.short[recorded.name[gap.before]]],
+    ["before", gap.after === null ? "the end of the range" : data.names.short[recorded.name[gap.after]]],
+  ];
+  if (event) showTip(event.clientX, event.clientY, "GPU idle", facts);
+  byId("strip-readout").replaceChildren(el("b", {}, "GPU idle"), ` · ${facts.map((f) => f.join(" ")).join(" · ")}`);
+}
+
+function pointAt(event) {
+  const box = strip.getBoundingClientRect();
+  const px = event.clientX - box.left - GUTTER, py = event.clientY - box.top;
+  const time = shown.from + (px / shown.spots.width) * (shown.to - shown.from);
+  const slack = ((shown.to - shown.from) / shown.spots.width) * 2;
+  const { gpuTop, devices } = shown.spots;
+  if (py < gpuTop - 4) {
+    const lane = Math.floor((py - RULER) / (LANE + 1));
+    const range = shown.ranges.find((r) => r.lane === lane && r.start <= time && time < r.end);
+    shown.hover = null;
+    return range ? showTip(event.clientX, event.clientY, regions.full[range.region], [["this instance", duration(range.end - range.start)], ...regionFacts(range.region)]) : hideTip();
+  }
+  const lane = Math.floor((py - gpuTop) / (GPU_LANE + 6));
+  if (lane < devices.length) {
+    let best = null, distance = slack;
+    for (let row = shown.window.first; row < shown.window.after; row += 1) {
+      if (recorded.start[row] > time + slack) break;
+      if (recorded.device[row] !== devices[lane]) continue;
+      const off = Math.max(recorded.start[row] - time, time - recorded.start[row] - recorded.length[row], 0);
+      if (off < distance || (off === 0 && off <= distance)) { best = row; distance = off; }
+    }
+    if (best !== null) {
+      if (shown.hover !== best) { shown.hover = best; drawStrip(); }
+      return readLaunch(best, event);
+    }
+  }
+  if (shown.hover !== null) { shown.hover = null; drawStrip(); }
+  const gap = shown.gaps.list.find((g) => g.start <= time && time < g.end);
+  return gap ? readGap(gap, event) : hideTip();
+}
+
+function zoomTo(from, to) {
+  const least = 200;  // nanoseconds: nothing is shorter
+  const [low, high] = [shown.start, shown.end];
+  let size = Math.min(Math.max(to - from, least), high - low);
+  let begin = Math.min(Math.max(from, low), high - size);
+  Object.assign(shown, { from: begin, to: begin + size });
+  drawStrip();
+}
+const zoomBy = (factor, at = (shown.from + shown.to) / 2) => zoomTo(at - (at - shown.from) * factor, at + (shown.to - at) * factor);
+
+function stepLaunch(by) {
+  let row = shown.hover === null ? (by > 0 ? shown.window.first - 1 : shown.window.after) : shown.hover;
+  do row += by; while (row >= shown.window.first && row < shown.window.after && (recorded.start[row] + recorded.length[row] < shown.start || recorded.start[row] >= shown.end));
+  if (row < shown.window.first || row >= shown.window.after) return;
+  shown.hover = row;
+  const [begin, size] = [recorded.start[row], shown.to - shown.from];
+  if (begin < shown.from || begin > shown.to) zoomTo(begin - size / 3, begin + (2 * size) / 3);
+  else drawStrip();
+  readLaunch(row);
+}
+
+function startStrip() {
+  if (!strip) return;
+  if (!recorded) {
+    strip.parentElement.hidden = true;
+    byId("instance").parentElement.hidden = true;
+    const missing = byId("strip-missing");
+    missing.hidden = false;
+    missing.textContent = data.stripMissing;
+    return;
+  }
+  byId("instance").addEventListener("change", (event) => showInstance(Number(event.target.value)));
+  byId("zoom-in").addEventListener("click", () => zoomBy(0.5));
+  byId("zoom-out").addEventListener("click", () => zoomBy(2));
+  byId("zoom-fit").addEventListener("click", () => zoomTo(shown.start, shown.end));
+  strip.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const at = shown.from + ((event.clientX - strip.getBoundingClientRect().left - GUTTER) / shown.spots.width) * (shown.to - shown.from);
+    zoomBy(event.deltaY > 0 ? 1.25 : 0.8, at);
+  }, { passive: false });
+  let grabbed = null;
+  strip.addEventListener("pointerdown", (event) => { grabbed = { x: event.clientX, from: shown.from, to: shown.to }; strip.setPointerCapture(event.pointerId); });
+  strip.addEventListener("pointerup", () => { grabbed = null; });
+  strip.addEventListener("pointermove", (event) => {
+    if (shown.instance === null) return;
+    if (!grabbed) { pointAt(event); return; }
+    hideTip();
+    const by = ((grabbed.x - event.clientX) / shown.spots.width) * (grabbed.to - grabbed.from);
+    zoomTo(grabbed.from + by, grabbed.to + by);
+  });
+  strip.addEventListener("pointerleave", () => { hideTip(); if (shown.hover !== null) { shown.hover = null; drawStrip(); } });
+  strip.addEventListener("keydown", (event) => {
+    const size = shown.to - shown.from;
+    const keys = {
+      "+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2), 0: () => zoomTo(shown.start, shown.end),
+      ArrowLeft: () => zoomTo(shown.from - size / 5, shown.to - size / 5), ArrowRight: () => zoomTo(shown.from + size / 5, shown.to + size / 5),
+      n: () => stepLaunch(1), p: () => stepLaunch(-1),
+    };
+    if (shown.instance !== null && keys[event.key] && !event.ctrlKey && !event.metaKey) { keys[event.key](); event.preventDefault(); }
+  });
+  onChange((changed) => {
+    if (changed.has("region")) fillInstances();
+    else if (changed.has("family")) drawStrip();
+  });
+}

@@ -1,0 +1,77 @@
+"""The answer in three lines: which stage is the problem, why, and what to do first."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.report.text import duration, full_label, gpu_time, share, weight
+
+
+@define
+class Line:
+    """One line of the answer: what it is about, and what it says."""
+
+    name: str
+    text: str
+
+
+def stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
+    """The stages the analysis found, else the outermost regions; the longest first."""
+    scope = report.main_scope
+    regions = scope.regions if scope else []
+    keys, stages = {region.key for region in regions}, set(report.stages)
+    chosen = [r for r in regions if (r.key in stages if stages else r.parent not in keys)]
+    return sorted(chosen, key=weight, reverse=True)
+
+
+def headline(report: NCUProfileRegionReport) -> list[Line]:
+    """Three lines; none where no stage could be judged."""
+    stages = stage_regions(report)
+    if not stages or stages[0].performance is None:
+        return []
+    return [Line("Where", _where(stages)), Line("Why", _why(stages[0])), Line("Do first", _first(report, stages[0]))]
+
+
+def _time(region: NCUProfileRegion) -> int:
+    return region.wall_ns if region.wall_ns is not None else gpu_time(region.inclusive) or 0
+
+
+def _where(stages: list[NCUProfileRegion]) -> str:
+    worst, whole = stages[0], sum(map(_time, stages))
+    if len(stages) == 1:
+        return f"{full_label(worst)} takes {duration(_time(worst))}."
+    others = ", ".join(f"{full_label(r)} {duration(_time(r))}" for r in stages[1:3])
+    rest = f", and {len(stages) - 3} more" if len(stages) > 3 else ""
+    return (
+        f"{full_label(worst)} takes {duration(_time(worst))}, {share(_time(worst), whole)} of the time of all stages"
+        f" ({others}{rest})."
+    )
+
+
+def _why(region: NCUProfileRegion) -> str:
+    judged = region.performance
+    assert judged is not None
+    title, text = judged.verdict.title, judged.verdict.text
+    return text if text.lower().startswith(title.lower()) else f"{title[:1].upper()}{title[1:]}. {text}"
+
+
+def _first(report: NCUProfileRegionReport, worst: NCUProfileRegion) -> str:
+    judged = worst.performance
+    assert judged is not None
+    if judged.verdict.bound == "unknown" and judged.verdict.next_step:
+        return f"Find out more: {judged.verdict.next_step}"
+    best = next(iter(report.opportunities), None)
+    if best is None:
+        return judged.verdict.advice or "Nothing that was measured stands out."
+    advice = best.advice[:1].upper() + best.advice[1:]
+    region = next((r for r in stage_regions(report) if r.key == best.region), worst)
+    text = (
+        f"{advice.rstrip('.')}: wins up to {duration(best.recoverable.of('ns'))} of the {duration(best.of.of('ns'))} "
+        f"of {full_label(region)}."
+    )
+    light = judged.speed_of_light
+    if light is not None and light.limit.value > 0:
+        ideal = "With every kernel at its roof and no waiting" if light.analysed_share else "Without waiting"
+        text += f" {ideal} it would take {duration(light.limit.of('ns'))}."
+    return text

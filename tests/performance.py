@@ -1,0 +1,113 @@
+"""Verdicts, roofs and signatures made by hand, with numbers that are easy to check in a picture."""
+
+from __future__ import annotations
+
+from llm_perf_opt.regions.model import (
+    GpuHardware,
+    KernelRecord,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    Opportunity,
+    RegionPerformance,
+    RegionWork,
+    SignatureRecord,
+    SpeedOfLight,
+    TimeSplit,
+    TokenRate,
+    Utilisation,
+    Verdict,
+)
+from llm_perf_opt.regions.quantity import Quantity, nanoseconds
+
+BANDWIDTH = Quantity(4.8e12, "B/s")
+PEAK = Quantity(989.5e12, "FLOP/s")
+
+
+def judge(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
+    """Give every region of the main scope a verdict; every second kernel does no FLOPs."""
+    scope = report.main_scope
+    assert scope is not None
+    report.hardware = [
+        GpuHardware(
+            device=0,
+            name="NVIDIA H200",
+            model="H200",
+            basis="datasheet",
+            source="made for a test",
+            bandwidth=BANDWIDTH,
+            peaks={"tensor_bf16": PEAK, "tensor_fp8": PEAK * 2},
+            calibrated_bandwidth=BANDWIDTH * 0.9,
+            calibrated_peaks={"tensor_bf16": PEAK * 0.8},
+        )
+    ]
+    for kernel in [*scope.kernels, *(k for r in scope.regions for k in r.kernels)]:
+        kernel.family = _family(kernel.kernel_name)
+    for region in scope.regions:
+        region.performance = _performance(region)
+    report.stages = [region.key for region in scope.regions if region.parent is None]
+    report.opportunities = [
+        Opportunity(
+            region=key,
+            kind="waiting",
+            family="",
+            text="the GPU waits for the host",
+            time=nanoseconds(3e6),
+            recoverable=nanoseconds(2e6),
+            of=nanoseconds(9e6),
+            advice="Capture it in a CUDA graph.",
+        )
+        for key in report.stages
+    ]
+    return report
+
+
+def _family(name: str) -> str:
+    return "gemm" if "nvjet" in name or "gemm" in name else "elementwise" if "elementwise" in name else "other"
+
+
+def _performance(region: NCUProfileRegion) -> RegionPerformance:
+    wall = nanoseconds(float(region.wall_ns or 1))
+    verdict = Verdict("launch", "launch-bound", "The GPU waits for launches.", "high", advice="Use a CUDA graph.")
+    return RegionPerformance(
+        work=RegionWork(tensor={"tensor_bf16": Quantity(1e12, "FLOP")}, missing=["CUDA-core FLOPs were not counted."]),
+        time=TimeSplit(wall=wall),
+        verdict=verdict,
+        gpu_verdict=verdict,
+        utilisation=[
+            Utilisation("mfu", "wall", "datasheet", 0.125, Quantity(1e12, "FLOP"), wall, {"tensor_bf16": PEAK}),
+            Utilisation("mbu", "busy", "datasheet", 0.25, Quantity(1e9, "B"), wall, {"dram": BANDWIDTH}),
+        ],
+        intensity=Quantity(12.5, "FLOP/B"),
+        speed_of_light=SpeedOfLight(
+            now=wall,
+            limit=wall * 0.25,
+            above_roof=wall * 0.25,
+            waiting=wall * 0.5,
+            other_work=wall * 0.0,
+            analysed_share=1.0,
+            limit_over_now=0.25,
+        ),
+        tokens=TokenRate(Quantity(8, "token"), Quantity(64, "token/s"), limit=Quantity(256, "token/s")),
+        signatures=[_signature(kernel, number) for number, kernel in enumerate(region.kernels)],
+    )
+
+
+def _signature(kernel: KernelRecord, number: int) -> SignatureRecord:
+    works = number % 2 == 0
+    return SignatureRecord(
+        kernel_name=kernel.kernel_name,
+        short_name=kernel.short_name,
+        family=kernel.family,
+        device=kernel.device,
+        grid=[132, 1, 1],
+        block=[256, 1, 1],
+        calls=kernel.calls,
+        time=nanoseconds((kernel.total_ms or 0.0) * 1e6),
+        share=None,
+        samples=3,
+        intensity=Quantity(5.0 * (number + 1), "FLOP/B") if works else None,
+        flop_rate=Quantity(1e14, "FLOP/s") if works else None,
+        dram_rate=Quantity(1e12 / (number + 1), "B/s"),
+        roof="dram",
+        recoverable=nanoseconds(1e3),
+    )

@@ -1,0 +1,390 @@
+"""`report.html` in a real Chromium: nothing is requested, nothing fails, charts and selection show the right things."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_plus
+
+import pytest
+
+from conftest import recording, report
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.report.html import render_html
+from performance import judge
+from synthetic import make_export
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+DECODER = ("nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")
+SCRIPT = "<script>alert(1)</script>"
+
+
+def chromium() -> str:
+    found = os.environ.get("LLM_PERF_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("there is no Chromium: tools/install_chromium.sh says how to get one")
+    return found
+
+
+class Opened:
+    """A page in a browser, and all it complained about or asked for."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def count(self, selector: str) -> int:
+        return int(self.page.locator(selector).count())
+
+    def text(self, selector: str) -> str:
+        return str(self.page.locator(selector).first.text_content())
+
+    def box(self, name: str) -> Any:
+        """A box of the regions, by its label."""
+        return self.page.locator(f'#icicle .node[aria-label^="{name}:"]').first
+
+    def quiet(self) -> bool:
+        return not self.complaints and all(url.startswith("file:") for url in self.requests)
+
+
+class Browser:
+    def __init__(self, playwright: Any, folder: Path) -> None:
+        self._chromium = playwright.chromium.launch(executable_path=chromium(), headless=True, args=list(FLAGS))
+        self._folder = folder
+        self._number = 0
+
+    def open(self, html: str, *, hash: str = "", **options: Any) -> Opened:
+        self._number += 1
+        path = self._folder / f"page{self._number}.html"
+        path.write_text(html, encoding="utf-8", errors="backslashreplace")
+        settings = {"viewport": {"width": 1440, "height": 900}} | options
+        opened = Opened(self._chromium.new_context(**settings).new_page())
+        opened.page.goto(path.as_uri() + hash)
+        if options.get("java_script_enabled", True):
+            opened.page.wait_for_function("document.documentElement.dataset.ready")
+        return opened
+
+    def close(self) -> None:
+        self._chromium.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    chromium()
+    with sync_api.sync_playwright() as playwright:
+        found = Browser(playwright, tmp_path_factory.mktemp("pages"))
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def decoder() -> NCUProfileRegionReport:
+    return judge(report(*DECODER))
+
+
+@pytest.fixture(scope="module")
+def html(decoder: NCUProfileRegionReport) -> str:
+    return render_html(decoder)
+
+
+def regions_of(found: NCUProfileRegionReport) -> list[NCUProfileRegion]:
+    assert found.main_scope
+    return found.main_scope.regions
+
+
+def region(found: NCUProfileRegionReport, ending: str) -> NCUProfileRegion:
+    return next(r for r in regions_of(found) if r.key.endswith(ending))
+
+
+# -- nothing fails, nothing is fetched -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_page_is_quiet_and_looks_like_a_page(browser: Browser, html: str, theme: str, tmp_path: Path) -> None:
+    opened = browser.open(html, color_scheme=theme)
+    picture = tmp_path / "page.png"
+    opened.page.screenshot(path=picture, full_page=True)
+    assert opened.quiet(), opened.complaints
+    assert len(opened.requests) == 1
+    assert picture.stat().st_size > 100_000  # a blank page is a tenth of that
+    luminance = opened.page.evaluate(
+        "getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).slice(0, 3).map(Number)"
+    )
+    assert (sum(luminance) / 3 > 128) == (theme == "light")
+
+
+@pytest.mark.parametrize("width", [1280, 1440, 1920, 2560])
+def test_nothing_is_wider_than_the_window(browser: Browser, html: str, width: int) -> None:
+    opened = browser.open(html, viewport={"width": width, "height": 1000})
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    # And no text of a card or of a chosen region sticks out.
+    opened.page.locator(".card h3 button").first.click()
+    assert opened.page.evaluate(
+        "[...document.querySelectorAll('.card, #about-region > div')].every((c) => c.scrollWidth <= c.clientWidth + 1)"
+    )
+
+
+def test_the_answer_and_the_stages_are_on_the_first_screen(browser: Browser, html: str) -> None:
+    opened = browser.open(html)
+    for selector in (".headline dd", ".card"):
+        box = opened.page.locator(selector).first.bounding_box()
+        assert box["y"] + min(box["height"], 300) < 900
+
+
+def test_a_hostile_name_stays_text(browser: Browser, tmp_path: Path) -> None:
+    ranges = [(SCRIPT, 0, 9000), ('"><img src=x onerror=alert(1)>', 1000, 8000), ("</script><!--", 2000, 7000)]
+    kernels = [(SCRIPT, 3000 + i, 3100 + 100 * i, 3150 + 100 * i) for i in range(20)]
+    kernels += [("\u2028</style>\u202e{{7*7}}", 6000, 6100, 6200)]
+    opened = browser.open(render_html(judge(report(make_export(tmp_path / "run.sqlite", ranges, kernels)))))
+    opened.box(SCRIPT).click()
+    opened.page.locator('[data-names="full"]').click()
+    opened.page.mouse.move(0, 0)
+    assert opened.text("#chip-name") == SCRIPT
+    assert SCRIPT in opened.text("#kernel-table tbody")
+    assert SCRIPT in opened.text(".card h3")
+    assert opened.count("script") == 2
+    assert opened.count("img") == 0
+    assert opened.quiet(), opened.complaints
+
+
+def test_without_a_script_the_answer_is_there(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
+    opened = browser.open(html, java_script_enabled=False)
+    assert opened.page.locator(".headline dd").first.is_visible()
+    assert opened.count(".card") == len(decoder.stages)
+    assert opened.page.locator("#diagnostics").is_visible()
+    assert opened.page.locator("#kernels .no-js table tr").nth(1).is_visible()
+    assert not opened.page.locator("#timeline").is_visible()  # no empty chart
+
+
+# -- marks ---------------------------------------------------------------------------------------------
+
+
+def test_every_region_is_a_box_or_counted(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
+    opened = browser.open(html)
+    timed = [r for r in regions_of(decoder) if r.wall_ns]
+    narrow = re.search(r"(\d+) box", opened.text("#icicle-note"))
+    assert opened.count("#icicle .node") + int(narrow[1] if narrow else 0) == len(timed)
+    opened.page.locator('[data-measure="gpu"]').click()
+    working = [r for r in regions_of(decoder) if r.inclusive.gpu_time_ns]
+    narrow = re.search(r"(\d+) box", opened.text("#icicle-note"))
+    outside = 1  # one box for what is in no range
+    assert opened.count("#icicle .node") + int(narrow[1] if narrow else 0) == len(working) + outside
+
+
+def test_boxes_are_as_wide_as_their_time(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
+    opened = browser.open(html)
+    outer = [r for r in regions_of(decoder) if r.parent is None]
+    widths = {r.name: float(opened.box(f"LLM@{r.name}").locator("rect").get_attribute("width")) for r in outer}
+    whole = sum(r.wall_ns or 0 for r in outer)
+    for r in outer:
+        assert widths[r.name] / sum(widths.values()) == pytest.approx((r.wall_ns or 0) / whole, rel=0.01)
+
+
+def test_the_strip_holds_the_launches_of_one_instance(
+    browser: Browser, html: str, decoder: NCUProfileRegionReport
+) -> None:
+    opened = browser.open(html, hash="#region=LLM%40decode")
+    decode = region(decoder, "@decode")
+    assert decode.instances == 1
+    values = decode.inclusive
+    assert (
+        int(opened.page.locator("#strip").get_attribute("data-launches")) == values.kernel_count + values.memory.count
+    )
+    busy = (decode.wall_ns or 0) - (decode.gpu_idle_ns or 0)
+    share = 100 * busy / (decode.wall_ns or 1)
+    told = re.search(r"\(([\d.]+) %\)", opened.text("#gaps"))
+    assert told
+    assert float(told[1]) == pytest.approx(share, abs=0.1)
+    drawn = opened.page.evaluate(
+        """() => { const c = document.getElementById('strip');
+        const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+        const seen = new Set(); for (let i = 0; i < d.length; i += 4) seen.add(`${d[i]},${d[i+1]},${d[i+2]}`); return seen.size; }"""
+    )
+    assert drawn > 8  # families, ranges, text: not an empty canvas
+
+
+def test_the_roofline_has_a_dot_for_every_kernel_that_computes(
+    browser: Browser, html: str, decoder: NCUProfileRegionReport
+) -> None:
+    opened = browser.open(html)
+    stages = [region(decoder, key) for key in decoder.stages]
+    points = [p for r in stages if r.performance for p in r.performance.signatures]
+    assert opened.count("#roofline-chart .dot") == sum(1 for p in points if p.intensity)
+    assert opened.count("#memory-chart .dot") == len(points)
+    assert opened.count("#roofline-chart .roof") == 2  # bf16 alone is worked against: by data sheet, and measured
+    opened.page.locator("#roofline-stages button").first.click()
+    assert opened.count("#memory-chart .dot") < len(points)
+    opened.page.locator("#roofline-chart .dot").last.hover()  # the smallest is on top
+    for text in ("family", "FLOP/s", "DRAM rate", "intensity", "grid 132×1×1"):
+        assert text in opened.text("#tip")
+
+
+def test_the_kernel_table_and_the_families_are_complete(
+    browser: Browser, html: str, decoder: NCUProfileRegionReport
+) -> None:
+    opened = browser.open(html)
+    assert decoder.main_scope
+    kernels = decoder.main_scope.kernels
+    assert opened.count("#kernel-table tbody tr") == len(kernels)
+    assert opened.count("#family-bar rect") == len({k.family for k in kernels})
+    assert opened.count("#kernel-table .spark") == len(kernels)
+
+
+# -- selection -----------------------------------------------------------------------------------------
+
+
+def test_choosing_a_region_filters_everything(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
+    opened = browser.open(html)
+    opened.box("decode_step").click()
+    step = region(decoder, "decode_step")
+    assert opened.text("#chip-name").endswith("decode_step")
+    assert opened.count("#kernel-table tbody tr") == len(step.kernels)
+    assert step.performance
+    assert opened.count("#memory-chart .dot") == len(step.performance.signatures)
+    assert opened.count("#instance option") == step.instances
+    assert "decode_step" in opened.text("#strip-what")
+    assert "decode_step" in opened.text("#kernels-what")
+    assert unquote_plus(opened.page.url).endswith(f"#region={step.key}")
+    opened.page.locator("#clear").click()
+    assert "#" not in opened.page.url
+    assert opened.page.locator("#chip").is_hidden()
+
+
+def test_a_card_selects_its_stage_and_an_address_opens_it(browser: Browser, html: str) -> None:
+    opened = browser.open(html)
+    opened.page.locator(".card h3 button").first.click()
+    assert opened.count(".card.selected") == 1
+    again = browser.open(html, hash="#" + opened.page.url.split("#", 1)[1])
+    assert again.count(".card.selected") == 1
+    assert again.text("#chip-name") == opened.text("#chip-name")
+
+
+def test_a_family_alone(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
+    opened = browser.open(html)
+    assert decoder.main_scope
+    opened.page.locator("#families button", has_text="gemm").click()
+    wanted = [k for k in decoder.main_scope.kernels if k.family == "gemm"]
+    assert opened.count("#kernel-table tbody tr") == len(wanted)
+    opened.page.keyboard.press("Escape")
+    assert opened.count("#kernel-table tbody tr") == len(decoder.main_scope.kernels)
+
+
+def test_sorting_and_searching(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
+    opened = browser.open(html)
+    assert decoder.main_scope
+    kernels = decoder.main_scope.kernels
+    opened.page.locator("#kernel-table th button", has_text="calls").click()
+    assert opened.page.locator('th[aria-sort="descending"]').text_content() == "calls"
+    shown = opened.page.locator("#kernel-table tbody tr td:nth-child(3)").all_text_contents()
+    assert [int(text.replace(",", "")) for text in shown] == sorted((k.calls for k in kernels), reverse=True)
+    opened.page.locator("#search").fill("NVJET")
+    wanted = [k for k in kernels if "nvjet" in k.kernel_name]
+    assert 0 < len(wanted) < len(kernels)
+    assert opened.count("#kernel-table tbody tr") == len(wanted)
+    opened.page.locator("#search").fill("no such kernel")
+    assert "No kernel" in opened.text("#kernel-table tbody")
+
+
+# -- keyboard and themes -------------------------------------------------------------------------------
+
+
+def test_keyboard(browser: Browser, html: str) -> None:
+    opened = browser.open(html)
+    page = opened.page
+    focused = "document.activeElement.getAttribute('aria-label')?.split(':')[0] ?? document.activeElement.id"
+    page.keyboard.press("/")
+    assert page.evaluate(focused).lower().startswith("search")
+    page.keyboard.type("gemm")
+    page.keyboard.press("Escape")
+    assert page.locator("#search").input_value() == ""
+    page.locator('#icicle [tabindex="0"]').focus()
+    first = page.evaluate(focused)
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focused) != first
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(focused) == "layer0"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    assert opened.text("#chip-name").endswith("decode_step")
+    assert page.evaluate("document.activeElement.closest('#icicle') !== null")  # focus is not lost by redrawing
+    page.keyboard.press("Escape")
+    assert page.locator("#chip").is_hidden()
+    page.locator("#strip").focus()
+    page.keyboard.press("n")
+    assert "kernel" in opened.text("#strip-readout")
+    assert opened.quiet(), opened.complaints
+
+
+def test_everything_interactive_has_a_name_and_a_visible_focus(browser: Browser, html: str) -> None:
+    opened = browser.open(html)
+    nameless = opened.page.evaluate(
+        """() => [...document.querySelectorAll('button, select, input, canvas, [tabindex="0"]')].filter((e) =>
+        !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).map((e) => e.outerHTML.slice(0, 120))"""
+    )
+    assert nameless == []
+    opened.page.keyboard.press("Tab")
+    opened.page.keyboard.press("Tab")
+    outline = opened.page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
+    assert outline != "0px"
+
+
+def test_the_theme_can_be_chosen(browser: Browser, html: str) -> None:
+    opened = browser.open(html, color_scheme="light")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    before = opened.page.evaluate(colour)
+    opened.page.locator("#theme").click()
+    assert opened.page.evaluate(colour) != before
+    opened.page.locator("#theme").click()
+    assert opened.page.evaluate(colour) == before
+
+
+def test_it_prints(browser: Browser, html: str) -> None:
+    opened = browser.open(html, color_scheme="dark")
+    printed = opened.page.pdf(format="A4", landscape=True)
+    assert printed.startswith(b"%PDF")
+    assert opened.quiet(), opened.complaints
+
+
+def test_many_kernels_are_in_the_page_only_as_they_are_seen(browser: Browser, tmp_path: Path) -> None:
+    kernels = [(f"kernel_number_{i:05}", 10 * i + 1, 10 * i + 2, 10 * i + 9) for i in range(3000)]
+    opened = browser.open(render_html(report(make_export(tmp_path / "run.sqlite", [("all", 0, 40_000)], kernels))))
+    assert 20 < opened.count("#kernel-table tbody tr[data-row]") < 120
+    assert opened.page.locator("#kernel-table").get_attribute("aria-rowcount") == "3001"
+    opened.page.locator("#kernel-scroll").evaluate("(box) => { box.scrollTop = box.scrollHeight; }")
+    opened.page.wait_for_function(
+        "[...document.querySelectorAll('#kernel-table tr[data-row]')].at(-1)?.getAttribute('aria-rowindex') === '3001'"
+    )
+    assert opened.quiet(), opened.complaints
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nsys-*-ranks.sqlite", "nsys-*-graph_whole.sqlite", "nsys-*-train.sqlite", "ncu-*-names.ncu-rep", "kineto-"],
+)
+def test_recordings_of_every_kind(browser: Browser, name: str) -> None:
+    opened = browser.open(render_html(report(recording(name))))
+    for number in range(min(opened.count("#icicle .node"), 4)):
+        opened.page.locator("#icicle .node").nth(number).dispatch_event("click")
+        opened.page.keyboard.press("Escape")
+    assert opened.quiet(), opened.complaints
