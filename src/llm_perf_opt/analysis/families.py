@@ -45,7 +45,7 @@ def family_of(kernel_name: str) -> str:
 
 
 def label_of(family: str) -> str:
-    own = {OTHER: "kernels of no known kind", MEMCPY: "copies and fills", GRAPH: "CUDA graphs recorded as one block"}
+    own = {OTHER: "kernels of no known kind", MEMCPY: "memcpy and memset", GRAPH: "CUDA graphs recorded as one block"}
     return own.get(family) or families()[family].label
 
 

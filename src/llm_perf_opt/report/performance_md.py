@@ -203,7 +203,7 @@ def signatures(records: Sequence[SignatureRecord]) -> list[str]:
                 record.bound or NOT_MEASURED,
                 f"{record.calls:,}",
                 shown(record.time),
-                NOT_MEASURED if record.intensity is None else f"{record.intensity.value:.3g}",
+                shown(record.intensity).removesuffix(" FLOP/B"),
                 shown(record.flop_rate),
                 shown(record.dram_rate),
                 *(percent(record.shares.get(roof)) for roof in ("tensor", "dram", "l2")),

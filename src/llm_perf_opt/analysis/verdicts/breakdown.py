@@ -103,7 +103,7 @@ def _amount(amounts: Amounts | None, what: str) -> float | None:
     if amounts is None:
         return None
     if what == "flops":
-        return sum(amounts.flops.values()) if amounts.flops else None
+        return amounts.all_flops()
     return amounts.bytes.get(what)
 
 

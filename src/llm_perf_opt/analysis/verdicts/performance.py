@@ -162,9 +162,9 @@ class Judge:
                 f"FLOPs of matrix products and attention that take {100 * (uncounted / kernel_time):.0f} % of the kernel time: they "
                 f"ran in a data type, or on CUDA cores, that was not counted. Run: {self.command(region, all_types=True)}"
             )
-        if work.flops is not None and not work.cuda_core:
+        if work.tensor and not work.cuda_core:
             work.missing.append("FLOPs of the CUDA cores: their counters (SASS instructions) were not collected.")
-        if work.flops is None:
+        if not work.tensor and not work.cuda_core:
             work.missing.append(f"FLOPs: no counter of operations was collected. Run: {self.command(region)}")
         if work.dram is None:
             work.missing.append(f"DRAM traffic: it was not counted. Run: {self.command(region)}")

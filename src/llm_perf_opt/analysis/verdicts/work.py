@@ -18,8 +18,8 @@ def region_work(
     work = RegionWork(formula=formula)
     work.tensor = {k: Quantity(v, "FLOP") for k, v in amounts.flops.items() if k.startswith("tensor_")}
     work.cuda_core = {k: Quantity(v, "FLOP") for k, v in amounts.flops.items() if k.startswith("cuda_")}
-    if amounts.flops:
-        work.flops = Quantity(sum(amounts.flops.values()), "FLOP")
+    flops = amounts.all_flops()
+    work.flops = None if flops is None else Quantity(flops, "FLOP")
     work.dram_read, work.dram_written, work.dram, work.l2 = (
         Quantity(amounts.bytes[k], "B") if k in amounts.bytes else None
         for k in ("dram_read", "dram_written", "dram", "l2")
