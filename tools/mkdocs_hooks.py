@@ -1,0 +1,42 @@
+"""What the site shows that does not lie in `docs/`: the README, how to contribute, and the measured results.
+
+They are taken as they are when the site is built, so that nothing is told twice and nothing goes stale; only
+their links are turned to where the pages are on the site.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+# Links as written in the repository, and as they are on the site.
+_LINKS = (
+    (re.compile(r"\]\((?:\.\./)?benchmarks/results/([\w.-]+\.md)"), r"](results/\1"),
+    (re.compile(r"\]\((?:\.\./)?CONTRIBUTING\.md"), r"](contributing.md"),
+    (re.compile(r"\]\((?:\.\./)?README\.md"), r"](index.md"),
+    (re.compile(r"\]\(docs/"), r"]("),
+    # A file of the repository that is no page: named, not linked.
+    (re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)[^)]*\)"), r"\1 (`\2`)"),
+)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that lie elsewhere in the repository."""
+    pages = {"index.md": ROOT / "README.md", "contributing.md": ROOT / "CONTRIBUTING.md"}
+    pages |= {f"results/{path.name}": path for path in sorted(RESULTS.glob("*.md"))}
+    for name, path in pages.items():
+        files.append(File.generated(config, name, content=path.read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    for pattern, target in _LINKS:
+        markdown = pattern.sub(target, markdown)
+    return markdown
