@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from conftest import RECORDINGS, counters, plain_bytes, recording
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling.capture import DEFAULT_METRICS
 from llm_perf_opt.profiling.metric_groups import (
     LEVELS,
     MetricGroups,
@@ -27,6 +26,7 @@ from llm_perf_opt.profiling.metric_groups import (
 )
 from llm_perf_opt.profiling.metric_groups.data_types import canonical, least_share
 from llm_perf_opt.profiling.metric_groups.names import allowed_suffixes, exists
+from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS
 
 GROUPS = all_groups()
 BY_NCU = ["ga100", "ga102", "ad102", "gh100", "gb100", "gb202"]

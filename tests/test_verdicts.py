@@ -590,7 +590,7 @@ def test_every_counter_of_the_table_exists_on_a_chip(tmp_path: Any) -> None:
     """Names as `ncu --query-metrics` lists them; SASS counters are listed like the others."""
     import tarfile
 
-    with tarfile.open(recording("metrics-by-chip")) as archive:
+    with tarfile.open(recording("ncu-2025.3.1-metrics-by-chip")) as archive:
         known = {
             line.strip()
             for member in archive.getmembers()

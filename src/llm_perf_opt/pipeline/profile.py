@@ -102,6 +102,10 @@ def run_profile(
     timeline = run.take_timeline()
     if tools.ncu is not None and not run.stopped and (timeline is not None or not request.timeline.enable):
         run.take_counters(timeline)
+    if timeline is not None:
+        run.say(
+            f"note: recordings of nsys carry the environment of the program; before you share one: llm-perf scrub {directory.path}"
+        )
     code = worst(run.outcomes)
     directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
     return _report(run, code, as_json, silent)
