@@ -6,8 +6,8 @@ STAMP := $(VENV)/.stamp
 TORCH_STAMP := $(VENV)/.stamp-torch
 # What models run on. One exact version: a range would let pip fetch another build, gigabytes of it.
 TORCH ?= torch==2.13.0
-# Where `make profile` writes its report.
-PROFILE_OUT ?= tmp/profile-output/demo
+# Where `make profile` writes its report; by default a new folder below tmp/profile-output.
+PROFILE_OUT ?=
 # Workers of the test run.
 JOBS ?= 2
 CHECKED := src tests benchmarks tools
@@ -18,7 +18,7 @@ CHECKED := src tests benchmarks tools
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
-	@echo 'make profile   the main job: a full report in $(PROFILE_OUT) (PROFILE_OUT=... to change)'
+	@echo 'make profile   the main job: profiles a small LLM on the GPU; without one, a full report from a recording (PROFILE_OUT=...)'
 	@echo 'make test      set up, lint, run all tests (JOBS=... workers)'
 	@echo 'make lint      ruff, mypy and the import contracts'
 	@echo 'make bench     measure the speed of `llm-perf report` and of its page (BENCH_ARGS="--large" for ten million kernels)'
@@ -60,12 +60,17 @@ $(TORCH_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch]'
 	@touch $@
 
-# There is no built-in model to profile yet: with and without a GPU, `demo` builds the report from the recording
+# With a GPU: the built-in small LLM under both profilers. Without one, `demo` builds the report from the recording
 # that ships with the package, and says so.
 profile: setup
-	@$(BIN)/llm-perf demo --out '$(PROFILE_OUT)'
+	@if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then \
+		$(MAKE) --no-print-directory $(TORCH_STAMP) \
+		&& $(BIN)/python -m llm_perf_opt.runners.deep_profile_runner $(if $(PROFILE_OUT),'hydra.run.dir=$(PROFILE_OUT)'); \
+	else \
+		echo 'There is no NVIDIA GPU on this machine to profile on.'; \
+		$(BIN)/llm-perf demo --out '$(or $(PROFILE_OUT),tmp/profile-output/demo)'; \
+	fi
 
-# The page is tested in a real browser; where none can be had those tests are skipped, and say so.
 test: lint $(TORCH_STAMP)
 	@sh tools/install_chromium.sh || true
 	$(BIN)/python -m pytest -n $(JOBS)

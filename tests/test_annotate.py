@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from llm_perf_opt.errors import UserError
 
 PROGRAMS = Path(__file__).parent / "programs"
 TORCH = pytest.mark.skipif(
-    subprocess.run([sys.executable, "-c", "import torch, transformers"], capture_output=True).returncode != 0,
+    find_spec("torch") is None or find_spec("transformers") is None,
     reason="needs torch and transformers: pip install -e '.[torch]'",
 )
 
@@ -76,115 +76,94 @@ def _runs(names: list[str]) -> str:
     return " ".join(run[0] if len(run) == 1 else f"{run[0]}*{len(run)}" for run in runs)
 
 
-@lru_cache
 def annotated(program: str, mode: str, folder: Path, **variables: str) -> dict[str, str]:
-    sink = folder / f"{program}-{mode}.jsonl"
+    sink = folder / "ranges.jsonl"
     ended = start([sys.executable, str(PROGRAMS / program)], mode, sink, **variables)
     assert ended.returncode == 0, ended.stderr
     assert "llm-perf annotate" not in ended.stderr
     return trees(sink)
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("annotate")
-
-
 # --- generate() ---
 
 
 @TORCH
-def test_a_plain_script_gets_prefill_and_decode_and_the_same_tokens(folder: Path) -> None:
+def test_a_plain_script_gets_prefill_and_decode_and_the_same_tokens(tmp_path: Path) -> None:
     plain = [sys.executable, str(PROGRAMS / "generate_plain.py")]
-    sink, log = folder / "plain.jsonl", folder / "plain.log"
+    sink, log = tmp_path / "plain.jsonl", tmp_path / "plain.log"
     marked = start(plain, "stages", sink, LLM_PERF_ANNOTATE_LOG=str(log))
     assert marked.stdout == start(plain, "off").stdout
     assert trees(sink) == {"": "generate(prefill decode(decode_step*4))"}
     counts = {"generate": 1, "prefill": 1, "decode": 1, "decode_step": 4}
-    assert read_log(log) == Annotated(processes=1, stages=counts)
+    assert read_log(log) == Annotated(processes=1, stages=counts, ended=1)
 
 
 @TORCH
-def test_modules_of_the_plain_script(folder: Path) -> None:
+def test_modules_of_the_plain_script(tmp_path: Path) -> None:
     layer = "model.layers.{n}({a}input_layernorm {a}self_attn {a}post_attention_layernorm {a}mlp)"
     layers = " ".join(layer.format(n=n, a=f"model.layers.{n}.") for n in range(2))
     modules = f"model(model.embed_tokens model.rotary_emb {layers} model.norm) lm_head"
     expected = f"generate(prefill({modules}) decode(decode_step({modules})*4))"
-    assert annotated("generate_plain.py", "modules", folder) == {"": expected}
+    assert annotated("generate_plain.py", "modules", tmp_path) == {"": expected}
 
 
 GENERATE = "generate(prefill decode(decode_step*3))"
 
 
 @TORCH
-@pytest.mark.parametrize(
-    ("part", "ranges"),
-    [
-        ("batch", GENERATE),
-        ("one token of prompt", GENERATE),
-        ("one new token", "generate(prefill)"),
-        ("beams", GENERATE),
-        ("pieces of prompt", GENERATE),
-        ("static cache", GENERATE),
-        ("no cache", GENERATE),
-        ("embeddings", GENERATE),
-        ("failure", "generate(prefill decode(decode_step*2))"),
-        ("after the failure", GENERATE),
-        ("encoder and decoder", "generate(forward prefill decode(decode_step*2))"),
-        ("streamed from a thread", GENERATE),
-    ],
-)
-def test_ways_of_generating(part: str, ranges: str, folder: Path) -> None:
-    assert annotated("generate_kinds.py", "stages", folder)[part] == ranges
-
-
-@TORCH
-def test_speculative_decoding(folder: Path) -> None:
-    found = annotated("generate_kinds.py", "stages", folder)
-    assert found["prompt lookup"].startswith("generate(prefill decode(decode_step")
-    # The assistant is asked for guesses before the first call of the model and after every other.
-    assert found["assistant"].startswith("generate(draft prefill(draft) decode(decode_step(draft)")
+def test_ways_of_generating(tmp_path: Path) -> None:
+    found = annotated("generate_kinds.py", "stages", tmp_path)
+    # The assistant is asked for guesses before the first call of the model and after others; how often, and how many
+    # steps are saved, is a matter of luck.
+    assert found.pop("assistant").startswith("generate(draft prefill(draft) decode(decode_step(draft)")
+    assert found.pop("prompt lookup").startswith("generate(prefill decode(decode_step")
+    assert found == {
+        "batch": GENERATE,
+        "one token of prompt": GENERATE,
+        "one new token": "generate(prefill)",
+        "beams": GENERATE,
+        "pieces of prompt": GENERATE,
+        "static cache": GENERATE,
+        "no cache": GENERATE,
+        "embeddings": GENERATE,
+        "failure": "generate(prefill decode(decode_step*2))",
+        "after the failure": GENERATE,
+        "encoder and decoder": "generate(forward prefill decode(decode_step*2))",
+        "streamed from a thread": GENERATE,
+    }
 
 
 # --- programs that call the model themselves ---
 
 
 @TORCH
-@pytest.mark.parametrize(
-    ("part", "ranges"),
-    [
-        ("loop", "prefill decode_step*3"),
-        ("two requests", "prefill decode_step prefill decode_step"),
-        ("pieces of prompt", "prefill*2 decode_step"),
-        ("guessed tokens", "decode_step"),
-        ("next turn", "prefill"),
-        ("one token of prompt", "prefill"),
-        ("static cache used twice", "prefill decode_step prefill decode_step"),
-        ("decoder without its head", "prefill"),
-        ("evaluation", "forward"),
-        ("threads", "prefill decode_step*3 | prefill decode_step*3"),
-        ("a model of one's own", "prefill*2 decode_step"),
-        ("failure", "prefill"),
-        ("after the failure", "prefill"),
-        ("no tokens", "forward"),
-        ("compiled", "prefill decode_step"),
-    ],
-)
-def test_hand_written_loops(part: str, ranges: str, folder: Path) -> None:
-    assert annotated("hand_loops.py", "stages", folder)[part] == ranges
+def test_hand_written_loops(tmp_path: Path) -> None:
+    assert annotated("hand_loops.py", "stages", tmp_path) == {
+        "loop": "prefill decode_step*3",
+        "two requests": "prefill decode_step prefill decode_step",
+        "pieces of prompt": "prefill*2 decode_step",
+        "guessed tokens": "decode_step",
+        "next turn": "prefill",
+        "one token of prompt": "prefill",
+        "static cache used twice": "prefill decode_step prefill decode_step",
+        "decoder without its head": "prefill",
+        "evaluation": "forward",
+        "threads": "prefill decode_step*3 | prefill decode_step*3",
+        "a model of one's own": "prefill*2 decode_step",
+        "failure": "prefill",
+        "after the failure": "prefill",
+        "no tokens": "forward",
+        "compiled": "prefill decode_step",
+    }
 
 
 @TORCH
-@pytest.mark.parametrize(
-    ("part", "ranges"),
-    [
-        ("steps", "forward backward optimizer_step forward backward optimizer_step"),
-        ("failures", "backward optimizer_step"),
-        ("after them", "forward backward optimizer_step"),
-    ],
-)
-def test_training(part: str, ranges: str, folder: Path) -> None:
-    assert annotated("training.py", "stages", folder)[part] == ranges
+def test_training(tmp_path: Path) -> None:
+    assert annotated("training.py", "stages", tmp_path) == {
+        "steps": "forward backward optimizer_step forward backward optimizer_step",
+        "failures": "backward optimizer_step",
+        "after them": "forward backward optimizer_step",
+    }
 
 
 # --- modules ---
@@ -200,26 +179,22 @@ WHOLE = f"forward(vision({tower('vision.')}) head)"
 
 
 @TORCH
-@pytest.mark.parametrize(
-    ("part", "ranges"),
-    [
-        ("whole", WHOLE),
-        ("a part called alone", f"forward(vision({tower('vision.')}))"),
-        ("a block called alone", BLOCK.format(p="vision.", n=1)),
-        ("a second model", f"forward({tower('')})"),
+def test_names_of_modules(tmp_path: Path) -> None:
+    assert annotated("named_modules.py", "modules", tmp_path) == {
+        "whole": WHOLE,
+        "a part called alone": f"forward(vision({tower('vision.')}))",
+        "a block called alone": BLOCK.format(p="vision.", n=1),
+        "a second model": f"forward({tower('')})",
         # What torch.compile makes of a model has no modules left.
-        ("wrapped", f"forward {WHOLE}"),
+        "wrapped": f"forward {WHOLE}",
         # A module that is new is met at the first call and named from the second.
-        ("grown", f"{WHOLE} forward(vision({tower('vision.', 3)}) head)"),
-    ],
-)
-def test_names_of_modules(part: str, ranges: str, folder: Path) -> None:
-    assert annotated("named_modules.py", "modules", folder)[part] == ranges
+        "grown": f"{WHOLE} forward(vision({tower('vision.', 3)}) head)",
+    }
 
 
 @TORCH
-def test_depth_and_folded_names(folder: Path) -> None:
-    sink = folder / "folded.jsonl"
+def test_depth_and_folded_names(tmp_path: Path) -> None:
+    sink = tmp_path / "folded.jsonl"
     added = environment("modules", 2, fold=True)
     files = {"LLM_PERF_ANNOTATE_SINK": str(sink), "PARTS_FILE": str(sink)}
     command = [sys.executable, str(PROGRAMS / "named_modules.py")]
@@ -230,28 +205,29 @@ def test_depth_and_folded_names(folder: Path) -> None:
 def printed(program: str, mode: str, sink: Path | None = None) -> list[str]:
     ended = start([sys.executable, str(PROGRAMS / program)], mode, sink)
     assert ended.returncode == 0, ended.stderr
+    assert "llm-perf annotate" not in ended.stderr
     return ended.stdout.splitlines()
 
 
 @TORCH
-def test_models_are_what_they_were(folder: Path) -> None:
+def test_models_are_what_they_were(tmp_path: Path) -> None:
     """Signatures, copies, pickles, hooks, fx, TorchScript, export, functorch, and when memory is freed."""
     expected = printed("models_unharmed.py", "off")
     assert len(expected) > 15
     assert "False" not in "\n".join(
         line.removesuffix(" False") for line in expected if not line.startswith("signature")
     )
-    sink = folder / "unharmed.jsonl"
+    sink = tmp_path / "unharmed.jsonl"
     assert printed("models_unharmed.py", "modules", sink) == expected
     assert trees(sink)
 
 
 @TORCH
-def test_torch_compile_makes_the_same_graphs(folder: Path) -> None:
+def test_torch_compile_makes_the_same_graphs(tmp_path: Path) -> None:
     """As many graphs, frames and recompilations, and no more graph breaks."""
     expected = printed("compiled.py", "off")
     assert len(expected) == 13
-    sink = folder / "compiled.jsonl"
+    sink = tmp_path / "compiled.jsonl"
     assert printed("compiled.py", "modules", sink) == expected
     assert "forward" in sink.read_text()
 
@@ -260,8 +236,8 @@ def test_torch_compile_makes_the_same_graphs(folder: Path) -> None:
 
 
 @TORCH
-def test_torchrun(folder: Path) -> None:
-    sink = folder / "ranks.jsonl"
+def test_torchrun(tmp_path: Path) -> None:
+    sink = tmp_path / "ranks.jsonl"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     ended = start([*launch, str(PROGRAMS / "ranks.py")], "modules", sink)
     assert ended.returncode == 0, ended.stderr
@@ -272,8 +248,8 @@ def test_torchrun(folder: Path) -> None:
 
 @TORCH
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_multiprocessing(method: str, folder: Path) -> None:
-    sink = folder / f"{method}.jsonl"
+def test_multiprocessing(method: str, tmp_path: Path) -> None:
+    sink = tmp_path / f"{method}.jsonl"
     ended = start([sys.executable, str(PROGRAMS / "spawned.py"), method], "stages", sink)
     assert ended.stdout.strip() == "[1, 2]", ended.stderr
     assert trees(sink) == {"": "forward*2"}
@@ -513,3 +489,7 @@ def test_what_a_log_tells(tmp_path: Path) -> None:
     log = write(tmp_path, "log", '{"pid": 1, "event": "trouble", "message": "m"}\n' * 2 + '{"pid": 1, "ev') / "log"
     assert read_log(log) == Annotated(troubles=["m"])
     assert read_log(log).message == ""
+    log.write_text('{"pid": 1, "event": "torch"}\n')
+    assert read_log(log).message == ""  # killed: nobody knows
+    log.write_text('{"pid": 1, "event": "torch"}\n{"pid": 1, "event": "end", "stages": {}}\n')
+    assert "no model was called" in read_log(log).message

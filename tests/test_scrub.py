@@ -6,7 +6,6 @@ texts: the environment, the command line, strings, output of the program, logs, 
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import importlib.util
 import json
@@ -23,9 +22,10 @@ import attrs
 import pytest
 
 from conftest import plain_bytes, recording
+from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.cli.report import make_report
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.pipeline.reporting import make_report
 from llm_perf_opt.profiling.scrub import ncu_report, sqlite
 from llm_perf_opt.profiling.scrub import run as scrub_run
 from llm_perf_opt.profiling.scrub.private import Private, is_telling
@@ -175,9 +175,7 @@ def assert_clean(folder: Path) -> None:
 
 
 def measured(*paths: Path) -> Any:
-    options: dict[str, Any] = {name: [] for name in ("include", "exclude", "kernel_include", "kernel_exclude")}
-    options |= {"no_aggregate": False, "attribution": "auto", "top": 30, "json": True}
-    report = make_report([str(path) for path in paths], argparse.Namespace(**options))
+    report = make_report([str(path) for path in paths], ReportOptions(), quiet=True)
     return [attrs.asdict(scope) for scope in report.scopes]
 
 

@@ -13,6 +13,7 @@ from conftest import recording, regions_of, report
 from llm_perf_opt.calibration import store
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.regions.quantity import shown
 from llm_perf_opt.report.markdown import render_markdown, render_region
 from llm_perf_opt.report.stakeholder import render_stakeholder
 
@@ -27,6 +28,11 @@ def demo() -> NCUProfileRegionReport:
 
 def test_the_summary_is_one_page_of_this_run_s_numbers(demo: NCUProfileRegionReport) -> None:
     text = render_stakeholder(demo)
+    decode = regions_of(demo.main_scope)["LLM@decode"].performance
+    assert decode is not None
+    assert decode.tokens is not None
+    limit = shown(decode.tokens.limit).removesuffix(" token/s")
+    assert 2_000 < float(limit.replace(",", "")) < 3_000
     assert len(text.splitlines()) <= 60
     for wanted in (
         "NVIDIA H200",
@@ -35,7 +41,7 @@ def test_the_summary_is_one_page_of_this_run_s_numbers(demo: NCUProfileRegionRep
         "launch-bound",
         "114 ms of 125 ms",
         "990 TFLOP/s",
-        "2,454",
+        limit,
     ):
         assert wanted in text, wanted
     assert text.index("## Stages") < text.index("## Recommendations") < text.index("## Where the GPU's time goes")

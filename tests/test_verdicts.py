@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import counters, recording, regions_of, report, timeline
@@ -131,9 +132,57 @@ def test_one_copy() -> None:
     assert used(of, "mbu", "busy") == pytest.approx(2 * size / 0.5e-3 / BANDWIDTH)
     assert used(of, "mbu", "busy") == pytest.approx(0.8948, abs=1e-4)
     assert not [u for u in of.utilisation if u.metric == "mfu"]
+    assert of.work.flops is None  # of the CUDA cores nothing was counted
+    assert of.signatures[0].flops is None
     assert (of.gpu_verdict.bound, of.verdict.bound) == ("dram", "dram")
     assert "4.29 TB/s" in of.gpu_verdict.text
     assert of.families[0].family == "copy"
+
+
+def copies(ranges: list[tuple[str, int, int]], rows: list[tuple[str, int, int, int]]) -> Timeline:
+    """Copies (name, launch, duration, bytes) and no kernels."""
+    recording = made(ranges, [(name, launch, time) for name, launch, time, _ in rows])
+    recording.copies, recording.kernels = recording.kernels, recording.copies
+    recording.copies.bytes = np.array([size for *_, size in rows], dtype=np.int64)
+    return recording
+
+
+def test_a_plain_copy_is_a_memcpy_and_needs_no_counters() -> None:
+    """PyTorch copies with cudaMemcpyAsync: the timeline knows its bytes, each read and written."""
+    size = 2**30
+    rows = [("[memcpy Device-to-Device]", 100, 500_000, size), ("[memset]", 500_200, 1_000, 1024)]
+    of = performance(judged(copies([("copy", 0, 510_000)], rows)), "copy")
+    moved = 2 * size + 1024
+    assert of.work.copied == of.work.dram == Quantity(moved, "B")
+    assert used(of, "mbu", "busy") == pytest.approx(moved / 0.501e-3 / BANDWIDTH)
+    assert (of.verdict.bound, of.gpu_verdict.bound) == ("dram", "dram")
+    assert [(f.family, f.calls) for f in of.families] == [("memcpy", 2)]
+    light = of.speed_of_light
+    assert light is not None
+    assert light.limit.of("s") == pytest.approx(moved / BANDWIDTH, rel=1e-3)
+
+
+def test_copies_to_the_host_are_communication() -> None:
+    rows = [("[memcpy Host-to-Device]", 100, 900_000, 2**24)]
+    of = performance(judged(copies([("load", 0, 1_000_000)], rows)), "load")
+    assert of.verdict.bound == "communication"
+    assert "copies between host and GPU 900 µs" in of.verdict.text
+    assert of.gpu_verdict.bound == "unknown"
+    assert [o.kind for o in of.opportunities] == ["host copies", "waiting"]
+
+
+def test_work_side_by_side_is_told() -> None:
+    """Two products of 1 ms that overlap by half: 2 ms of kernels in 1.5 ms."""
+    recording = made([("r", 0, 1_600_000)], [(GEMM, 0, 1_000_000), (GEMM, 500_000, 1_000_000)])
+    action = sample(GEMM, ["r"], flops=0.5 * PEAK * 1e-3, read=1, written=1, time=1_000_000)
+    of = performance(judged(recording, action), "r")
+    assert of.time.overlap == Quantity(500_000, "ns")
+    assert of.time.busy == Quantity(1_500_000, "ns")
+    light = of.speed_of_light
+    assert light is not None
+    # Half of each kernel is above its roof; side by side a saved millisecond saves three quarters of one.
+    assert light.above_roof.value == pytest.approx(750_000)
+    assert light.limit.value == pytest.approx(750_000)
 
 
 def loop() -> Timeline:
@@ -475,7 +524,9 @@ def test_speed_of_light_of_the_recording_adds_up(demo: NCUProfileRegionReport) -
         parts = light.limit + light.above_roof + light.waiting + light.other_work
         assert parts.value == pytest.approx(light.now.value, rel=1e-9), region.key
         assert light.limit.value > 0
-        assert sum(t.value for t in of.bound_time.values()) == pytest.approx(region.inclusive.gpu_time_ns)
+        memory = region.inclusive.memory
+        on_the_gpu = (region.inclusive.gpu_time_ns or 0) + memory.time_ns - memory.host_time_ns
+        assert sum(t.value for t in of.bound_time.values()) == pytest.approx(on_the_gpu)
         known = [f.recoverable.value for f in of.families if f.recoverable is not None]
         assert sum(known) == pytest.approx(light.above_roof.value, rel=0.02), region.key
         assert sum(o.recoverable.value for o in of.opportunities) <= light.now.value * 1.001
@@ -539,7 +590,7 @@ def test_every_counter_of_the_table_exists_on_a_chip(tmp_path: Any) -> None:
     """Names as `ncu --query-metrics` lists them; SASS counters are listed like the others."""
     import tarfile
 
-    with tarfile.open(recording("metrics-by-chip")) as archive:
+    with tarfile.open(recording("ncu-2025.3.1-metrics-by-chip")) as archive:
         known = {
             line.strip()
             for member in archive.getmembers()

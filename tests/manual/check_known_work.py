@@ -85,13 +85,15 @@ def _copy(
     judged: RegionPerformance,
     part: dict[str, Any],
 ) -> None:
-    bandwidth = report.hardware[0].bandwidth
-    checks.near("copy: DRAM bytes", judged.work.dram.value if judged.work.dram else None, part["bytes"], 0.03)
+    """A plain copy (a memcpy, its bytes from the timeline), or the same with a kernel (its bytes from counters)."""
+    name, bandwidth = region.name, report.hardware[0].bandwidth
+    checks.near(f"{name}: DRAM bytes", judged.work.dram.value if judged.work.dram else None, part["bytes"], 0.03)
     if bandwidth is not None:
         expected = part["bytes"] / part["event_s"] / bandwidth.of("B/s")
-        checks.near("copy: bandwidth on busy time", _used(judged, "mbu", "busy"), expected, 0.03)
-    checks.holds(f"copy: memory-bound ({judged.gpu_verdict.text})", judged.gpu_verdict.bound == "dram")
-    checks.holds(f"copy: family {judged.families[0].family}", judged.families[0].family in ("copy", "memcpy"))
+        checks.near(f"{name}: bandwidth on busy time", _used(judged, "mbu", "busy"), expected, 0.03)
+    checks.holds(f"{name}: memory-bound ({judged.gpu_verdict.text})", judged.gpu_verdict.bound == "dram")
+    wanted = ("memcpy",) if name == "copy" else ("elementwise", "copy")
+    checks.holds(f"{name}: family {judged.families[0].family}", judged.families[0].family in wanted)
 
 
 def _launch_loop(
@@ -107,7 +109,7 @@ def _launch_loop(
     checks.holds(f"launch_loop: the GPU waits most of the time ({100 * idle:.1f} %)", idle > 0.5)
 
 
-_PARTS = {"gemm": _gemm, "copy": _copy, "launch_loop": _launch_loop}
+_PARTS = {"gemm": _gemm, "copy": _copy, "kernel_copy": _copy, "launch_loop": _launch_loop}
 
 
 def _used(judged: RegionPerformance, metric: str, basis: str) -> float | None:

@@ -15,7 +15,7 @@ config = LlamaConfig(
     vocab_size=128,
     hidden_size=32,
     intermediate_size=64,
-    num_hidden_layers=2,
+    num_hidden_layers=1,
     num_attention_heads=4,
     num_key_value_heads=2,
 )
@@ -48,7 +48,7 @@ with torch.no_grad():
     count("a layer in place", layered, prompt, use_cache=False)
     count("and all around it", whole(layered), prompt, use_cache=False)
     layered = copy.deepcopy(model)
-    layered.model.layers[1] = torch.compile(layered.model.layers[1], backend="eager")
+    layered.model.layers[0] = torch.compile(layered.model.layers[0], backend="eager")
     count("a layer replaced", layered, prompt, use_cache=False)
     hooked = copy.deepcopy(model)
     hooked.model.layers[0].mlp.register_forward_hook(lambda module, inputs, output: output * 1.0)

@@ -10,7 +10,8 @@ from importlib.resources import files
 from attrs import define
 
 OTHER = "other"  # no rule fits
-MEMCPY = "memcpy"  # copies and fills that are no kernels
+MEMCPY = "memcpy"  # copies within the GPU and fills that are no kernels
+HOST_COPY = "host copy"  # copies between host and GPU
 GRAPH = "graph"  # CUDA graphs recorded as one block
 
 
@@ -45,7 +46,12 @@ def family_of(kernel_name: str) -> str:
 
 
 def label_of(family: str) -> str:
-    own = {OTHER: "kernels of no known kind", MEMCPY: "copies and fills", GRAPH: "CUDA graphs recorded as one block"}
+    own = {
+        OTHER: "kernels of no known kind",
+        MEMCPY: "memcpy and memset",
+        HOST_COPY: "copies between host and GPU",
+        GRAPH: "CUDA graphs recorded as one block",
+    }
     return own.get(family) or families()[family].label
 
 

@@ -25,7 +25,7 @@ from llm_perf_opt.regions.model import (
 )
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
-from llm_perf_opt.regions.rollup import KernelRows, RolledUp, Sums, roll_up, rows_per_region
+from llm_perf_opt.regions.rollup import CopyKinds, KernelRows, RolledUp, Sums, roll_up, rows_per_region
 from llm_perf_opt.regions.table import ROOT
 
 
@@ -148,14 +148,14 @@ class TimelineReport:
                 number,
                 rolled.inclusive,
                 rolled.inclusive_copies,
-                rolled.inclusive_host_copies,
+                rolled.inclusive_copy_kinds,
                 rolled.inclusive_graphs,
             ),
             exclusive=_stats(
                 number,
                 rolled.exclusive,
                 rolled.exclusive_copies,
-                rolled.exclusive_host_copies,
+                rolled.exclusive_copy_kinds,
                 rolled.exclusive_graphs,
             ),
             key=table.key(number),
@@ -233,7 +233,7 @@ class TimelineReport:
         ]
 
 
-def _stats(number: int, kernels: Sums, copies: Sums, host_copies: Sums, graphs: Sums) -> RegionStats:
+def _stats(number: int, kernels: Sums, copies: Sums, kinds: CopyKinds, graphs: Sums) -> RegionStats:
     return RegionStats(
         gpu_time_ns=int(kernels.time[number]),
         kernel_count=int(kernels.count[number]),
@@ -241,8 +241,12 @@ def _stats(number: int, kernels: Sums, copies: Sums, host_copies: Sums, graphs: 
             count=int(copies.count[number]),
             time_ns=int(copies.time[number]),
             bytes=int(copies.bytes[number]),
-            host_time_ns=int(host_copies.time[number]),
-            host_bytes=int(host_copies.bytes[number]),
+            host_count=int(kinds.host.count[number]),
+            host_time_ns=int(kinds.host.time[number]),
+            host_bytes=int(kinds.host.bytes[number]),
+            device_count=int(kinds.device.count[number]),
+            device_time_ns=int(kinds.device.time[number]),
+            device_bytes=int(kinds.device.bytes[number]),
         ),
         graph_launches=int(graphs.count[number]),
         graph_time_ns=int(graphs.time[number]),

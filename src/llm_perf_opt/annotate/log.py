@@ -15,14 +15,20 @@ class Annotated:
     processes: int = 0  # that imported torch with the annotation in place
     stages: dict[str, int] = Factory(dict)  # how often each stage was seen, in processes that ended by themselves
     troubles: list[str] = Factory(list)
+    ended: int = 0  # processes that ended by themselves
 
     @property
     def message(self) -> str:
-        """Why nothing was annotated; empty where something was."""
+        """Why nothing was annotated, where that is not among the troubles; empty where something was."""
         if self.processes == 0 and not self.troubles:
             return (
                 "No Python process of this program imported PyTorch with the annotation in place: it uses no PyTorch, "
                 "or starts Python without PYTHONPATH (python -I, -E or -S, sudo, a container, an environment of its own)."
+            )
+        if self.processes and self.ended == self.processes and not self.stages:
+            return (
+                "PyTorch was imported, but no model was called: only calls of modules are annotated, as in model(x), "
+                "not model.forward(x) or operations on tensors."
             )
         return ""
 
@@ -42,6 +48,7 @@ def read_log(path: Path) -> Annotated:
         elif event == "trouble" and note["message"] not in found.troubles:
             found.troubles.append(note["message"])
         elif event == "end":
+            found.ended += 1
             for name, count in note["stages"].items():
                 found.stages[name] = found.stages.get(name, 0) + count
     return found

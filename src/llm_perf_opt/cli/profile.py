@@ -41,13 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-counters", action="store_true", help="take the timeline only")
     parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="time for all counter captures together, as in 60s or 2m (default: what a good result takes)",
+    )
+    parser.add_argument(
+        "--level",
+        choices=("time", "roofline", "bound", "stalls", "full"),
+        default="roofline",
+        help="how much is measured of each launch (default roofline: time, bytes, tensor work)",
+    )
+    parser.add_argument(
         "--launches", metavar="N", type=positive, default=3, help="launches of each kernel to profile (default 3)"
     )
     parser.add_argument(
         "--metrics",
         metavar="LIST",
         default="",
-        help="ncu metrics, comma separated (default: time, DRAM, L2, bf16 tensor work)",
+        help="ncu metrics, comma separated, instead of a level",
     )
     parser.add_argument(
         "--kernel",
@@ -102,6 +113,7 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
         TimelineRequest,
         bytes_of,
     )
+    from llm_perf_opt.profiling.planning import parse_seconds
     from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 
     options = NcuOptions(metrics=arguments.metrics, replay_mode=arguments.replay_mode)
@@ -125,6 +137,8 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
         counters=CounterRequest(
             enable=not arguments.no_counters,
             options=options,
+            level=arguments.level,
+            budget_s=parse_seconds(arguments.budget) if arguments.budget else None,
             launches=arguments.launches,
             sample=arguments.sample,
             # A launch is chosen by its number among all that match, wherever it happens, unless regions are named.

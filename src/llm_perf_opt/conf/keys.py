@@ -59,6 +59,8 @@ _NCU = _section(
         ("kernels.include", [], "list", "Kernels to count: globs or regex:…; empty: all."),
         ("kernels.exclude", [], "list", "Kernels not to count; wins over include."),
         ("sample", "all", "text", "Instances of a repeated range to profile: all, first, middle, last, every:N."),
+        ("level", "roofline", "text", "How much is measured, where the strategy is auto and no metrics, sections or set are given.", ("time", "roofline", "bound", "stalls", "full")),
+        ("budget", None, "text", "Time for all captures together, as in 60s or 2m; left open: what a good result takes."),
         ("launches", 3, "number", "Launches of each kernel and launch configuration, where the strategy is auto."),
         ("fallback", True, "switch", "Where the program does not allow a replay mode, try the next: range, app-range, kernel."),
         ("strict", False, "switch", "Exit with 6 where no region matches."),

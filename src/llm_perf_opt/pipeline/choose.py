@@ -14,7 +14,7 @@ from attrs import Factory, define
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
 from llm_perf_opt.profiling.fallback import RANGE_MODES
-from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS, NcuOptions
+from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS, NcuOptions, build_ncu_cmd
 from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import RegionFilter, nearest
@@ -31,7 +31,13 @@ class PlannedCapture:
     name: str  # its report file, without the ending
     options: NcuOptions
     expressions: tuple[str, ...] = ()  # for --nvtx-include; none: everything
-    expected: int | None = None  # the least number of launches the timeline lets expect
+    expected: int | None = None  # results the timeline lets expect
+
+    def argv(self, command: Sequence[str], ncu: str = "ncu") -> list[str]:
+        """The command, as it would be run in the run directory."""
+        return build_ncu_cmd(
+            f"ncu/{self.name}", list(command), ncu=ncu, options=self.options, nvtx_expr=list(self.expressions)
+        )
 
 
 @define(frozen=True)

@@ -17,9 +17,11 @@ from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.pipeline.choose import PlannedCapture, for_mode, instances_to_take, plan_counters
+from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
 from llm_perf_opt.pipeline.reporting import INSIDE_RUN, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.speak import Speaker
+from llm_perf_opt.profiling import planning
 from llm_perf_opt.profiling.capture import Captured, record_counters, record_timeline, run_plainly, worst
 from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, split_metrics
 from llm_perf_opt.profiling.outcome import Outcome
@@ -78,8 +80,13 @@ def _refuse_unknown(arguments: list[str], tool: Tool) -> None:
             raise UserError(diagnosis.message, diagnosis.fix)
 
 
-def run_profile(request: ProfileRequest, tools: Tools, directory: RunDirectory, *, as_json: bool = False) -> int:
-    """Take the recordings of a request and report them; the exit code of the run."""
+def run_profile(
+    request: ProfileRequest, tools: Tools, directory: RunDirectory, *, as_json: bool = False, silent: bool = False
+) -> int:
+    """Take the recordings of a request and report them; the exit code of the run.
+
+    `silent`: the report is written, but not shown: somebody else has the word.
+    """
     log = directory.path / "annotate.jsonl"
     environment = annotate.environment(request.annotate.mode, request.annotate.depth, log=log)
     run = _Run(request, tools, directory, Speaker(quiet=as_json), environment)
@@ -95,9 +102,13 @@ def run_profile(request: ProfileRequest, tools: Tools, directory: RunDirectory, 
     timeline = run.take_timeline()
     if tools.ncu is not None and not run.stopped and (timeline is not None or not request.timeline.enable):
         run.take_counters(timeline)
+    if timeline is not None:
+        run.say(
+            f"note: recordings of nsys carry the environment of the program; before you share one: llm-perf scrub {directory.path}"
+        )
     code = worst(run.outcomes)
     directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
-    return _report(run, code, as_json)
+    return _report(run, code, as_json, silent)
 
 
 @define
@@ -111,6 +122,7 @@ class _Run:
     environment: dict[str, str]  # for the program, beside what it inherits
     outcomes: list[Outcome] = field(factory=list)
     notes: list[Diagnosis] = field(factory=list)  # what the report must say beside the diagnoses of the steps
+    reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
     stopped: bool = False
 
     def take_timings(self) -> ExitCode | None:
@@ -158,6 +170,8 @@ class _Run:
     def take_counters(self, timeline: Path | None) -> None:
         seen = None if timeline is None else make_report([str(timeline)], known_patterns(self.request), quiet=True)
         plan = plan_counters(seen, self.request)
+        if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
+            plan = attrs.evolve(plan, captures=self._planned(timeline, seen))
         if plan.skipped:
             self.say(f"counters: skipped, because {plan.skipped}.")
             code = "NO_MATCHING_KERNELS" if plan.nothing_matched else "COUNTERS_SKIPPED"
@@ -165,6 +179,23 @@ class _Run:
         for capture in plan.captures:
             if not self.stopped:
                 self._capture(capture, seen)
+        if plans(self.request) and not self.stopped:
+            learn(attrs.asdict(self.directory.manifest), self.reports)
+
+    def _planned(self, timeline: Path, seen: NCUProfileRegionReport) -> list[PlannedCapture]:
+        """Captures that tell the most for their time; the whole plan is kept in the run directory."""
+        plan = make_plan(timeline, seen, self.request, attrs.asdict(self.directory.manifest))
+        if plan is None:
+            return []
+        for diagnosis in plan.diagnostics:
+            self.note(diagnosis)
+        self.directory.write_json("plan.json", planning.as_json(plan, self.request.command))
+        self.say(
+            f"plan: {plan.results:,} of {plan.launches:,} launches in {len(plan.captures)} "
+            f"capture{'s' if len(plan.captures) != 1 else ''}, about {planning.spoken_seconds(plan.seconds)}; "
+            f"they stand for {plan.coverage:.1%} of the GPU time in the regions"
+        )
+        return captures_of(plan, self.request)
 
     def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """One capture; where its replay mode gives nothing, the next mode."""
@@ -184,7 +215,7 @@ class _Run:
     def _replay(self, capture: PlannedCapture, mode: str) -> Captured:
         assert self.tools.ncu is not None
         where = f"{len(capture.expressions)} regions" if capture.expressions else "the whole program"
-        what = f"at least {capture.expected:,} launches" if capture.expected else "the chosen launches"
+        what = f"{capture.expected:,} launches" if capture.expected else "the chosen launches"
         self.say(f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where} …")
         captured = record_counters(
             self.directory,
@@ -199,6 +230,8 @@ class _Run:
         )
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
+        if captured.file is not None and captured.outcome.status == "captured":
+            self.reports[capture.name] = captured.file
         return captured
 
     def _note(self, captured: Captured) -> None:
@@ -232,7 +265,7 @@ def _without_refused(capture: PlannedCapture, mode: str) -> tuple[PlannedCapture
     return attrs.evolve(capture, options=kept), left_out(mode, split.left_out)
 
 
-def _report(run: _Run, code: ExitCode, as_json: bool) -> int:
+def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
     """The report of what was captured; without anything, the reasons."""
     directory = run.directory
     diagnoses = [d for step in directory.manifest.steps for d in step.diagnostics] + run.notes
@@ -259,6 +292,6 @@ def _report(run: _Run, code: ExitCode, as_json: bool) -> int:
         directory.path,
         regions=INSIDE_RUN,
         top=run.request.report.top,
-        showing=Showing(as_json, run.request.strict),
+        showing=Showing(as_json, run.request.strict, silent),
     )
     return int(code) or matched

@@ -28,6 +28,7 @@ class Showing:
 
     as_json: bool = False
     strict: bool = False  # exit with 6 where no region matches
+    silent: bool = False  # only write
 
 
 def check_patterns(options: ReportOptions, *, ncu_expressions: bool = False) -> None:
@@ -79,7 +80,7 @@ def publish(
     matched = matched_anything(report)
     if showing.as_json:
         print(json.dumps(_summary(report, out, files, matched)))
-    else:
+    elif not showing.silent:
         from llm_perf_opt.pipeline.console import console, show_report
 
         show_report(report)

@@ -9,6 +9,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.profiling.metric_groups import DEFAULT_LEVEL
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 
@@ -40,6 +41,8 @@ class CounterRequest:
     strategy: Strategy = "auto"
     gating_nvtx: bool = True  # profile inside the chosen regions only
     sample: str = "all"  # instances of a repeated range: all | first | middle | last | every:N
+    level: str = DEFAULT_LEVEL  # of the metrics: time | roofline | bound | stalls | full
+    budget_s: float | None = None  # for all captures together; None: what a good result takes
     launches: int = 3  # of each kernel and launch configuration, where the strategy is auto
     top_n_kernels: int | None = None  # the heaviest kernels of the chosen regions; None: all
     fallback: bool = True  # where the program does not allow a replay mode, try the next

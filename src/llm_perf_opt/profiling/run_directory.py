@@ -30,6 +30,7 @@ _GPU_FACTS = (
     "name",
     "uuid",
     "driver_version",
+    "compute_cap",
     "memory.total",
     "clocks.sm",
     "clocks.mem",

@@ -63,8 +63,12 @@ class MemoryWork:
     count: int = 0
     time_ns: int = 0
     bytes: int = 0
-    host_time_ns: int = 0  # of those, copies between host and device
+    host_count: int = 0  # of those, copies between host and device
+    host_time_ns: int = 0
     host_bytes: int = 0
+    device_count: int = 0  # of those, copies within a device: each byte is read and written
+    device_time_ns: int = 0
+    device_bytes: int = 0
 
 
 @define
@@ -126,7 +130,8 @@ class RegionWork:
     formula_note: str = ""  # what the ratio means
     dram_read: Quantity | None = None
     dram_written: Quantity | None = None
-    dram: Quantity | None = None
+    dram: Quantity | None = None  # kernels and copies
+    copied: Quantity | None = None  # of that, memory traffic of copies and fills, from their sizes in the timeline
     l2: Quantity | None = None
     coverage: float | None = None  # share of the GPU time the counters speak for
     spread: float | None = None  # relative standard error of the worst of them

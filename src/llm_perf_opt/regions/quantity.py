@@ -146,7 +146,7 @@ def shown(quantity: Quantity | None) -> str:
         seconds = quantity.of("s")
         step, unit = next((s for s in _TIME_STEPS if abs(seconds) >= s[0] * 0.9995), _TIME_STEPS[-1])
         return f"{_three_digits(seconds / step)} {unit}"
-    if quantity.unit.startswith("token"):
+    if quantity.unit in ("token", "token/s", "FLOP/B"):
         return f"{_three_digits(quantity.value)} {quantity.unit}"
     step, prefix = next((s for s in _STEPS if abs(quantity.value) >= s[0]), (1.0, ""))
     return f"{_three_digits(quantity.value / step)} {prefix}{quantity.unit}"

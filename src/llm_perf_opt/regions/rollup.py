@@ -49,6 +49,14 @@ class KernelRows:
 
 
 @define(eq=False)
+class CopyKinds:
+    """Copies by where they go; fills are the rest."""
+
+    host: Sums  # between host and device
+    device: Sums  # within a device
+
+
+@define(eq=False)
 class RolledUp:
     """All values of a scope, one element per region of the table."""
 
@@ -58,8 +66,8 @@ class RolledUp:
     inclusive_copies: Sums
     exclusive_graphs: Sums
     inclusive_graphs: Sums
-    exclusive_host_copies: Sums  # of the copies, those between host and device
-    inclusive_host_copies: Sums
+    exclusive_copy_kinds: CopyKinds
+    inclusive_copy_kinds: CopyKinds
     instances: Int64s  # of the range; for a region known through graphs only, launches of those graphs
     range_instances: Int64s  # of the range alone
     wall: Int64s
@@ -97,7 +105,8 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     kernels, kernels_in = both(timeline.kernels, attribution.kernels, selection.kernels)
     copies, copies_in = both(timeline.copies, attribution.copies, selection.copies)
     graphs, graphs_in = both(timeline.graphs, attribution.graphs, selection.graphs)
-    to_host, to_host_in = both(timeline.copies, attribution.copies, _between_host_and_device(timeline, selection))
+    host, host_in = both(timeline.copies, attribution.copies, _copies_called(_HOST_COPY, timeline, selection))
+    device, device_in = both(timeline.copies, attribution.copies, _copies_called(_DEVICE_COPY, timeline, selection))
 
     region_of = attribution.range_region[selection.ranges]
     instances = np.bincount(region_of, minlength=count).astype(np.int64)
@@ -120,8 +129,8 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         inclusive_copies=copies_in,
         exclusive_graphs=graphs,
         inclusive_graphs=graphs_in,
-        exclusive_host_copies=to_host,
-        inclusive_host_copies=to_host_in,
+        exclusive_copy_kinds=CopyKinds(host, device),
+        inclusive_copy_kinds=CopyKinds(host_in, device_in),
         instances=instances,
         range_instances=range_instances,
         wall=wall,
@@ -146,15 +155,15 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
 
 # `[memcpy Host-to-Device]` of nsys, `Memcpy HtoD (Pinned -> Device)` of PyTorch; unified memory migrates likewise.
 _HOST_COPY = re.compile(r"host-to-device|device-to-host|htod|dtoh", re.IGNORECASE)
+_DEVICE_COPY = re.compile(r"device-to-device|dtod", re.IGNORECASE)
 
 
-def _between_host_and_device(timeline: Timeline, selection: Selection) -> Int64s:
-    """Which of the selected copies cross the bus."""
+def _copies_called(pattern: re.Pattern[str], timeline: Timeline, selection: Selection) -> Int64s:
+    """Which of the selected copies and fills have such a name."""
     chosen = selection.copies
     names = timeline.copies.name[chosen]
-    used = np.unique(names)
-    crossing = [n for n in used.tolist() if n >= 0 and _HOST_COPY.search(timeline.strings[n])]
-    return chosen[np.isin(names, crossing)]
+    meant = [n for n in np.unique(names).tolist() if n >= 0 and pattern.search(timeline.strings[n])]
+    return chosen[np.isin(names, meant)]
 
 
 def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, parent: Int64s, depth: Int64s) -> Int64s:

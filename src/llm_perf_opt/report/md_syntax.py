@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from llm_perf_opt.regions.names import visible
 
 
-def code(text: str) -> str:
+def code(text: str, longest: int = 160) -> str:
     """A code span: nothing inside it is read as Markdown or HTML, also inside a table."""
-    shown = visible(text, 160).replace("|", "\\|")
+    shown = visible(text, longest).replace("|", "\\|")
     # A span is closed by as many backticks as opened it: one more than stand together inside.
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     # A space next to the fence belongs to the fence; one on its own would be lost.

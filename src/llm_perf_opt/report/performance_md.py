@@ -19,6 +19,7 @@ from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.text import NOT_MEASURED, full_label
 
 _OPPORTUNITIES = 10
+_COMMAND = 1000  # a command that is cut cannot be typed
 _SIGNATURES = 8
 _STAGES = 12
 
@@ -73,7 +74,7 @@ def verdict_table(report: NCUProfileRegionReport) -> list[str]:
                 f"  While kernels run: {plain(judged.gpu_verdict.text)} {plain(judged.gpu_verdict.advice)}".rstrip()
             )
         for verdict in dict.fromkeys(v.next_step for v in (judged.verdict, judged.gpu_verdict) if v.next_step):
-            lines.append(f"  → {code(verdict)}")
+            lines.append(f"  → {code(verdict, _COMMAND)}")
     lines += ["", _denominators(report, found)]
     return lines
 
@@ -203,7 +204,7 @@ def signatures(records: Sequence[SignatureRecord]) -> list[str]:
                 record.bound or NOT_MEASURED,
                 f"{record.calls:,}",
                 shown(record.time),
-                NOT_MEASURED if record.intensity is None else f"{record.intensity.value:.3g}",
+                shown(record.intensity).removesuffix(" FLOP/B"),
                 shown(record.flop_rate),
                 shown(record.dram_rate),
                 *(percent(record.shares.get(roof)) for roof in ("tensor", "dram", "l2")),

@@ -190,7 +190,7 @@ def _not_known(report: NCUProfileRegionReport, found: list[Stage]) -> list[str]:
     for region, judged in found:
         for verdict in (judged.verdict, judged.gpu_verdict):
             if verdict.bound == "unknown":
-                told[f"- {code(full_label(region))}: {plain(verdict.text)} Run: {code(verdict.next_step)}"] = None
+                told[f"- {code(full_label(region))}: {plain(verdict.text)} Run: {code(verdict.next_step, 1000)}"] = None
     for diagnosis in report.diagnostics:
         if diagnosis.severity in ("warning", "error"):
             told[f"- {plain(diagnosis.message)} → {plain(diagnosis.fix)}"] = None

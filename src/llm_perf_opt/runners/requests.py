@@ -9,6 +9,7 @@ from typing import Any
 
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.pipeline.request import AnnotateRequest, CounterRequest, ProfileRequest, TimelineRequest, bytes_of
+from llm_perf_opt.profiling.planning import parse_seconds
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 from llm_perf_opt.profiling.vendor.options import expressions, listed
@@ -46,6 +47,8 @@ def profile_request(config: Mapping[str, Any], run: Path) -> ProfileRequest:
             strategy=ncu["strategy"],
             gating_nvtx=ncu["gating_nvtx"],
             sample=ncu["sample"],
+            level=ncu["level"],
+            budget_s=None if ncu["budget"] is None else parse_seconds(str(ncu["budget"])),
             launches=ncu["launches"],
             top_n_kernels=config["run"]["top_n_kernels"] or None,
             fallback=ncu["fallback"],

@@ -10,7 +10,7 @@ from attrs import Factory, define
 from llm_perf_opt.analysis.families import OTHER
 from llm_perf_opt.analysis.hardware import Overrides, find_hardware
 from llm_perf_opt.analysis.hardware.calibration import apply_calibration
-from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records
+from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Judge
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
@@ -71,7 +71,8 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> None:
 
 def _launches(scope: Scope, region: NCUProfileRegion, inputs: Inputs, plain: KindList) -> Launches:
     found = inputs.launches_of(scope.scope, region) if inputs.launches_of else None
-    return of_records(region.kernels, plain) if found is None else found
+    kernels = of_records(region.kernels, plain) if found is None else found
+    return with_copies(kernels, region.inclusive.memory, region.device)
 
 
 def _judge(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, launches: list[Launches]) -> Judge:

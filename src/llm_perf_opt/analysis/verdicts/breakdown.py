@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llm_perf_opt.analysis.families import GRAPH, MEMCPY
+from llm_perf_opt.analysis.families import GRAPH, HOST_COPY
 from llm_perf_opt.analysis.verdicts.counters import Amounts, counter_table
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
@@ -63,7 +63,7 @@ def time_by_family(region: NCUProfileRegion, roofed: Roofed) -> list[FamilyTime]
     for row, which in enumerate(launches.which.tolist()):
         rows.setdefault(launches.kinds[which].family, []).append(row)
     memory, stats = region.inclusive.memory, region.inclusive
-    whole = float(launches.time_ns.sum()) + memory.time_ns + stats.graph_time_ns
+    whole = float(launches.time_ns.sum()) + memory.host_time_ns + stats.graph_time_ns
     lost = roofed.recoverable_ns
     found = []
     for family, members in rows.items():
@@ -78,8 +78,8 @@ def time_by_family(region: NCUProfileRegion, roofed: Roofed) -> list[FamilyTime]
             one.flops = None if flops is None else Quantity(flops, "FLOP")
             one.dram = None if dram is None else Quantity(dram, "B")
         found.append(one)
-    if memory.count:
-        found.append(_plain(MEMCPY, memory.count, memory.time_ns, whole))
+    if memory.host_count:
+        found.append(_plain(HOST_COPY, memory.host_count, memory.host_time_ns, whole))
     if stats.graph_time_ns:
         found.append(_plain(GRAPH, stats.graph_launches, stats.graph_time_ns, whole))
     return sorted(found, key=lambda f: -f.time.value)
@@ -103,7 +103,7 @@ def _amount(amounts: Amounts | None, what: str) -> float | None:
     if amounts is None:
         return None
     if what == "flops":
-        return sum(amounts.flops.values()) if amounts.flops else None
+        return amounts.all_flops()
     return amounts.bytes.get(what)
 
 

@@ -81,6 +81,11 @@ class Amounts:
     percent: dict[str, float] = Factory(dict)
     stalls: dict[str, float] = Factory(dict)  # warps that wait, per instruction issued, by reason
 
+    def all_flops(self) -> float | None:
+        """FLOPs of all kinds; None where none was found and the CUDA cores were not counted: not zero, but not known."""
+        found = sum(self.flops.values())
+        return found if found or self.total("cuda_") is not None else None
+
     def total(self, prefix: str) -> float | None:
         """FLOPs of the kinds that begin so; None where none was collected."""
         found = [value for kind, value in self.flops.items() if kind.startswith(prefix)]

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.families import family_of
+from llm_perf_opt.analysis.families import MEMCPY, family_of
 from llm_perf_opt.analysis.samples import Samples
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
 from llm_perf_opt.regions.columns import Int64s
-from llm_perf_opt.regions.model import KernelRecord
+from llm_perf_opt.regions.model import KernelRecord, MemoryWork
 
 
 @define(eq=False)
@@ -112,3 +112,33 @@ def of_results(samples: Samples, rows: Sequence[int], good: set[str], kinds: Kin
         np.array([calls for calls, _ in time], dtype=np.int64),
         np.array([total for _, total in time], dtype=np.int64),
     )
+
+
+def with_copies(launches: Launches, memory: MemoryWork, device: int | None) -> Launches:
+    """The same with copies within the GPU and fills as launches of their own: the timeline knows what they move.
+
+    Copies to and from the host are not limited by the GPU and stay out.
+    """
+    fills = (
+        memory.count - memory.host_count - memory.device_count,
+        memory.time_ns - memory.host_time_ns - memory.device_time_ns,
+        memory.bytes - memory.host_bytes - memory.device_bytes,
+    )
+    copies = (memory.device_count, memory.device_time_ns, 2 * memory.device_bytes)
+    for name, (calls, time, traffic) in (("memcpy device to device", copies), ("memset", fills)):
+        if calls > 0 and time > 0:
+            amounts = Amounts(bytes={"dram": traffic / calls})
+            launches.kinds.append(Kind(name, MEMCPY, samples=calls, amounts=amounts))
+            launches = Launches(
+                launches.kinds,
+                np.append(launches.which, len(launches.kinds) - 1),
+                np.append(launches.device, -1 if device is None else device),
+                np.append(launches.calls, calls),
+                np.append(launches.time_ns, time),
+            )
+    return launches
+
+
+def copy_traffic(memory: MemoryWork) -> float:
+    """Bytes that copies and fills move in the GPU's memory."""
+    return memory.bytes + memory.device_bytes  # those within the device are read and written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.families import MEMCPY, is_fusable, label_of
+from llm_perf_opt.analysis.families import HOST_COPY, is_fusable, label_of
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.speed_of_light import overlap_scale
@@ -30,7 +30,7 @@ def opportunities(
     found = [*_waiting(key, label, split, light, verdict), *_host_copies(key, label, split, light)]
     scale = overlap_scale(split)
     fusable = [f for f in families if is_fusable(f.family)]
-    others = [f for f in families if not is_fusable(f.family) and f.family != MEMCPY]
+    others = [f for f in families if not is_fusable(f.family) and f.family != HOST_COPY]
     for group in ([fusable] if fusable else []) + [[f] for f in others]:
         found += _kernels(key, label, light, group, roofed, scale)
     least = light.now * verdict_rules().thresholds["least_opportunity"]
@@ -64,7 +64,7 @@ def _host_copies(key: str, label: str, split: TimeSplit, light: SpeedOfLight) ->
         Opportunity(
             region=key,
             kind="host copies",
-            family=MEMCPY,
+            family=HOST_COPY,
             text=f"{label}: copies between host and GPU, {shown(split.host_copies)} of {shown(light.now)}: {advice}",
             time=split.host_copies,
             recoverable=split.host_copies * overlap_scale(split),

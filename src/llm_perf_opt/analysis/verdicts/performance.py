@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from attrs import define, evolve
 
-from llm_perf_opt.analysis.families import OTHER
+from llm_perf_opt.analysis.families import MEMCPY, OTHER
 from llm_perf_opt.analysis.verdicts.breakdown import (
     rule_summaries,
     signature_records,
@@ -67,7 +67,7 @@ class Judge:
         """`below`: the regions inside this one. `signatures`: how many to list."""
         near = verdict_rules().thresholds["near_roof"]
         split = time_split(region)
-        work, amounts = region_work(region.inclusive.metrics, self.good, self._formula(region))
+        work, amounts = region_work(region, self.good, self._formula(region))
         roofed = against_roofs(launches, self.tables)
         by_bound = time_by_bound(launches, bounds(roofed, near))
         families = time_by_family(region, roofed)
@@ -80,7 +80,8 @@ class Judge:
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
         facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
-        sampled = any(launches.kinds[which].amounts is not None for which in launches.which.tolist())
+        kinds = [launches.kinds[which] for which in launches.which.tolist()]
+        sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind in kinds)
         facts.words["counters_command"] = self.command(region, all_types=sampled)
         gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
         verdict = _region_verdict(region, split, facts, gpu_verdict)
@@ -162,9 +163,9 @@ class Judge:
                 f"FLOPs of matrix products and attention that take {100 * (uncounted / kernel_time):.0f} % of the kernel time: they "
                 f"ran in a data type, or on CUDA cores, that was not counted. Run: {self.command(region, all_types=True)}"
             )
-        if work.flops is not None and not work.cuda_core:
+        if work.tensor and not work.cuda_core:
             work.missing.append("FLOPs of the CUDA cores: their counters (SASS instructions) were not collected.")
-        if work.flops is None:
+        if not work.tensor and not work.cuda_core:
             work.missing.append(f"FLOPs: no counter of operations was collected. Run: {self.command(region)}")
         if work.dram is None:
             work.missing.append(f"DRAM traffic: it was not counted. Run: {self.command(region)}")
@@ -187,7 +188,7 @@ class Judge:
         kernel_time = float(roofed.launches.time_ns.sum())
         if not kernel_time:
             if region.inclusive.memory.count:
-                return cannot_tell("kernels", facts)
+                return cannot_tell("host_copies", facts)
             return cannot_tell("kernel_times" if region.inclusive.metrics else "gpu", facts)
         known = float(roofed.launches.time_ns[roofed.analysed].sum()) / kernel_time
         if known < 0.5:

@@ -201,9 +201,11 @@ def _confidence(margin: float, trust: Trust | None) -> tuple[str, list[str]]:
 
 
 def _said(fact: str, facts: Facts, value: float) -> str:
-    return f"{fact.replace('_', ' ')} {_plain(fact, value, facts)}"
+    return f"{fact.removesuffix('_us').replace('_', ' ')} {_plain(fact, value, facts)}"
 
 
 def _plain(fact: str, value: float, facts: Facts) -> str:
-    """A share in per cent, other numbers as they are: the unit is at the end of the fact's name."""
+    """A share in per cent, microseconds with their unit, other numbers as they are."""
+    if fact.endswith("_us"):
+        return f"{value:.3g} µs"
     return f"{100 * value:.1f} %" if fact.endswith("_share") or fact in facts.words else f"{value:.3g}"

@@ -2,35 +2,61 @@
 
 from __future__ import annotations
 
+import math
+
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
-from llm_perf_opt.regions.model import MetricValue, RegionWork
+from llm_perf_opt.analysis.verdicts.launches import copy_traffic
+from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, RegionWork
 from llm_perf_opt.regions.quantity import Quantity
 
 _CLOSE = (0.95, 1.05)  # counted over formula: within this they agree
 
 
-def region_work(
-    metrics: dict[str, MetricValue], good: set[str], formula: Quantity | None
-) -> tuple[RegionWork, Amounts]:
+def region_work(region: NCUProfileRegion, good: set[str], formula: Quantity | None) -> tuple[RegionWork, Amounts]:
     """The region's work, and the same as bare amounts."""
-    used = {name: value for name, value in metrics.items() if name in good}
+    used = {name: value for name, value in region.inclusive.metrics.items() if name in good}
     amounts = amounts_of({name: value.value for name, value in used.items()})
     work = RegionWork(formula=formula)
+    _add_copies(region, used, work, amounts)
     work.tensor = {k: Quantity(v, "FLOP") for k, v in amounts.flops.items() if k.startswith("tensor_")}
     work.cuda_core = {k: Quantity(v, "FLOP") for k, v in amounts.flops.items() if k.startswith("cuda_")}
-    if amounts.flops:
-        work.flops = Quantity(sum(amounts.flops.values()), "FLOP")
+    flops = amounts.all_flops()
+    work.flops = None if flops is None else Quantity(flops, "FLOP")
     work.dram_read, work.dram_written, work.dram, work.l2 = (
         Quantity(amounts.bytes[k], "B") if k in amounts.bytes else None
         for k in ("dram_read", "dram_written", "dram", "l2")
     )
-    sums = [value for name, value in used.items() if value.rollup == "sum"]
-    coverages = [v.coverage for v in sums if v.coverage is not None]
-    spreads = [v.spread for v in sums if v.spread is not None and v.value]
+    coverages = [v.coverage for v in used.values() if v.rollup == "sum" and v.coverage is not None]
     work.coverage = min(coverages) if coverages else None
-    work.spread = max(spreads) if spreads else None
+    work.spread = _spread(used)
     _compare(work)
     return work, amounts
+
+
+def _add_copies(region: NCUProfileRegion, used: dict[str, MetricValue], work: RegionWork, amounts: Amounts) -> None:
+    """Copies and fills move bytes that counters of kernels do not see; a range measured as a whole has them in."""
+    memory = region.inclusive.memory
+    if not memory.bytes:
+        return
+    work.copied = Quantity(copy_traffic(memory), "B")
+    measured_whole = any(value.source == "range replay" for name, value in used.items() if name.startswith("dram__"))
+    if "dram" in amounts.bytes and not measured_whole:
+        amounts.bytes["dram"] += work.copied.value
+    elif not region.inclusive.kernel_count and not region.inclusive.graph_launches:
+        amounts.bytes["dram"] = work.copied.value
+
+
+def _spread(used: dict[str, MetricValue]) -> float | None:
+    """Relative standard error of FLOPs and of DRAM traffic, the worse: parts that hardly count hardly spread the whole."""
+    found = []
+    for prefix in ("dram__bytes", "sm__ops_path_tensor"):
+        parts = [
+            v for name, v in used.items() if name.startswith(prefix) and v.rollup == "sum" and v.spread is not None
+        ]
+        whole = sum(v.value for v in parts)
+        if whole:
+            found.append(math.sqrt(sum((v.value * (v.spread or 0.0)) ** 2 for v in parts)) / whole)
+    return max(found) if found else None
 
 
 def _compare(work: RegionWork) -> None:

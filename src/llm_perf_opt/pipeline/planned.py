@@ -1,0 +1,118 @@
+"""The plan of the counters for a run: its timeline, the GPU's metric groups and what earlier runs cost.
+
+Where the user chose launches, sections or a replay mode, those hold and nothing is planned (see choose.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from llm_perf_opt.pipeline.choose import PlannedCapture
+from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.profiling import planning
+from llm_perf_opt.profiling.metric_groups import groups_for
+from llm_perf_opt.readers.ncu_rep import read_ncu_rep
+from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.attribution import attribute
+from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.model import NCUProfileRegionReport
+
+# Without a budget of the user's, a further capture is worth it as long as the whole stays within this.
+_LEAST_BUDGET_S = 90.0
+_TIMES_ONE_CAPTURE = 2.5
+
+
+def plans(request: ProfileRequest) -> bool:
+    """Is it ours to decide which launches are profiled?"""
+    asked = request.counters
+    given = asked.options
+    return (
+        asked.strategy == "auto"
+        and asked.gating_nvtx
+        and asked.sample == "all"
+        and not request.picks_launches
+        and not (given.set or given.sections)
+        and given.replay_mode in (None, "kernel")
+        and given.range_filter is None
+    )
+
+
+def make_plan(
+    file: Path, seen: NCUProfileRegionReport, request: ProfileRequest, about: Mapping[str, Any]
+) -> planning.Plan | None:
+    """The plan for a timeline; None where no region has kernels. `about`: the run's manifest as JSON."""
+    timeline = read_recording(file, launch_config=True)
+    scope = seen.main_scope
+    if scope is None or not isinstance(timeline, Timeline):
+        return None
+    expressions, chosen = planning.selectable_regions(scope)
+    launches = planning.describe_launches(
+        timeline, attribute(timeline, request.report.attribution), expressions, chosen
+    )
+    if not len(launches):
+        return None
+    groups, words = groups_for(_compute_capability(seen, about))
+    costs, more_words = planning.known_costs(planning.costs_file(), planning.machine_of(about))
+    asked = planning.Request(
+        level=request.counters.level,
+        metrics=request.counters.options.metrics,
+        budget_s=request.counters.budget_s,
+        program_s=_program_seconds(seen, about),
+        launches=request.counters.launches,
+        top_n=request.counters.top_n_kernels,
+    )
+    plan = planning.make_plan(launches, groups, asked, costs)
+    if asked.budget_s is None and plan.captures:
+        roomy = max(_LEAST_BUDGET_S, _TIMES_ONE_CAPTURE * plan.seconds)
+        plan = attrs.evolve(
+            planning.make_plan(launches, groups, attrs.evolve(asked, budget_s=roomy), costs), budget_s=None
+        )
+    plan.diagnostics = [*words, *more_words, *plan.diagnostics]
+    return plan
+
+
+def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCapture]:
+    """The captures of a plan as ncu is asked for them."""
+    found = []
+    for capture in plan.captures:
+        options = capture.options(request.counters.options)
+        found.append(
+            PlannedCapture(
+                "run" if len(plan.captures) == 1 else capture.name,
+                attrs.evolve(options, nvtx_include=()),
+                options.nvtx_include,
+                capture.launches,
+            )
+        )
+    return found
+
+
+def learn(manifest: Mapping[str, Any], reports: Mapping[str, Path]) -> None:
+    """Remember what the captures of a finished run took. `reports`: the report of each capture, by its name."""
+    machine = planning.machine_of(manifest)
+    steps = [s for s in manifest["steps"] if s["name"] != "ncu" or s["status"] != "captured"]
+    captured = [s for s in manifest["steps"] if s["name"] == "ncu" and s["status"] == "captured"]
+    results = {}
+    for step, (name, file) in zip(captured, reports.items(), strict=False):
+        steps.append({**step, "name": name})
+        results[name] = read_ncu_rep(file, file.name).actions
+    if machine is not None and all(action.kind == "kernel" for actions in results.values() for action in actions):
+        planning.remember(planning.costs_file(), machine, planning.observe({**manifest, "steps": steps}, results))
+
+
+def _compute_capability(seen: NCUProfileRegionReport, about: Mapping[str, Any]) -> str | None:
+    recorded = next((gpu.compute_capability for gpu in seen.hardware if gpu.compute_capability), None)
+    here = next((gpu.get("compute_cap") for gpu in about.get("gpus_before", []) if gpu.get("compute_cap")), None)
+    return recorded or here
+
+
+def _program_seconds(seen: NCUProfileRegionReport, about: Mapping[str, Any]) -> float:
+    """How long the program runs: under nsys is near enough; of a foreign timeline, what it spans."""
+    steps = about.get("steps", [])
+    measured = next((s["seconds"] for s in steps if s["name"] == "nsys" and s.get("seconds")), None)
+    span = seen.main_scope.totals.span_ns if seen.main_scope else None
+    return float(measured if measured is not None else (span or 0) / 1e9)

@@ -1,0 +1,56 @@
+"""The plan of the counters: from a timeline, a level of metrics and a budget to ncu's filters and what they cost.
+
+In short (`timeline` read with its launch configurations, `report` built from it):
+
+    expressions, chosen = selectable_regions(report.main_scope)
+    launches = describe_launches(timeline, attribute(timeline), expressions, chosen)
+    groups, words = groups_for("9.0")
+    costs, more_words = known_costs(costs_file(), machine_of(manifest))
+    plan = make_plan(launches, groups, Request(budget_s=60, program_s=20), costs)
+    for capture in plan.captures: run(capture.argv(command, ncu=…, out=…))
+    remember(costs_file(), machine, observe(manifest, {"ncu": results}))
+"""
+
+from llm_perf_opt.profiling.planning.budget import parse_seconds, spoken_seconds
+from llm_perf_opt.profiling.planning.costs import (
+    Costs,
+    Observation,
+    costs_file,
+    default_costs,
+    known_costs,
+    machine_key,
+    machine_of,
+    observe,
+    remember,
+)
+from llm_perf_opt.profiling.planning.describe import as_json, describe
+from llm_perf_opt.profiling.planning.filters import LaunchFilter
+from llm_perf_opt.profiling.planning.launches import LaunchTable, describe_launches, selectable_regions
+from llm_perf_opt.profiling.planning.model import Capture, Plan, PlannedSignature
+from llm_perf_opt.profiling.planning.planner import make_plan
+from llm_perf_opt.profiling.planning.request import Request
+
+__all__ = [
+    "Capture",
+    "Costs",
+    "LaunchFilter",
+    "LaunchTable",
+    "Observation",
+    "Plan",
+    "PlannedSignature",
+    "Request",
+    "as_json",
+    "costs_file",
+    "default_costs",
+    "describe",
+    "describe_launches",
+    "known_costs",
+    "machine_key",
+    "machine_of",
+    "make_plan",
+    "observe",
+    "parse_seconds",
+    "remember",
+    "selectable_regions",
+    "spoken_seconds",
+]

@@ -1,0 +1,295 @@
+"""The launches of a timeline as the planner sees them: which kernel, where, which turn, how long.
+
+Only launches inside the chosen regions are kept, in the order in which the host made them, for that is the
+order in which ncu meets and counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from attrs import define, field
+
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
+from llm_perf_opt.regions.model import Scope
+from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.table import ROOT, RegionTable, add_up
+
+_TURNS_OF_A_REGION = 4
+_TURNS_IN_ALL = 24
+
+
+@define(frozen=True)
+class Signature:
+    """What ncu's `per-launch-config` tells apart: the mangled name and the launch parameters."""
+
+    name: str  # mangled where the recording has it
+    shown: str  # demangled
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    shared_memory: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.grid is None else f" grid {_size(self.grid)} block {_size(self.block)}"
+        return f"{short_kernel_name(self.shown)}{where}"
+
+
+def _size(axes: tuple[int, int, int] | None) -> str:
+    return "×".join(map(str, axes)) if axes else "?"
+
+
+@define(frozen=True)
+class RegionChoice:
+    """A region that ncu can be told to profile."""
+
+    key: str
+    expression: str  # for --nvtx-include
+
+
+@define(eq=False)
+class Turns:
+    """The instances of one repeated range: decode steps, layers of one name, training steps."""
+
+    region: RegionChoice
+    number: Int64s  # of each launch: the instance it lies in, from 1 in the order of their starts; 0 outside
+    count: int
+
+
+@define(eq=False)
+class LaunchTable:
+    """Launches of the chosen regions, one element each, in the order of the host's calls."""
+
+    signatures: list[Signature]
+    signature: Int64s
+    process: Int64s
+    region: Int64s  # index into `regions`: the chosen region a launch lies in
+    place: Int64s  # index into `places`: the name of the innermost range around it
+    duration: Int64s  # ns
+    regions: list[RegionChoice]
+    places: list[str]
+    turns: list[Turns] = field(factory=list)  # repeated ranges, those with most GPU time first
+    process_scope: bool = False  # some launches come from threads without ranges of their own
+    launches_elsewhere: int = 0  # outside the chosen regions: ncu passes them by
+    has_configs: bool = True  # grid, block and mangled names were read
+    _by_signature: tuple[Int64s, Int64s] | None = field(default=None, init=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.signature)
+
+    @property
+    def time_ns(self) -> int:
+        return int(self.duration.sum())
+
+    @property
+    def by_signature(self) -> tuple[Int64s, Int64s]:
+        """Launches sorted by process and signature, calls in order, and of each the place where its group begins."""
+        if self._by_signature is None:
+            key = self.process * max(len(self.signatures), 1) + self.signature
+            order = np.argsort(key, kind="stable")
+            begins = np.flatnonzero(np.concatenate([[True], np.diff(key[order]) != 0])) if len(order) else order
+            sizes = np.diff(np.append(begins, len(order)))
+            self._by_signature = order, np.repeat(begins, sizes)
+        return self._by_signature
+
+    def index_of(self, key: str) -> int | None:
+        """Number of a chosen region; None where the key is of another."""
+        return next((i for i, region in enumerate(self.regions) if region.key == key), None)
+
+    def turns_of(self, key: str) -> Turns | None:
+        return next((turns for turns in self.turns if turns.region.key == key), None)
+
+    def counts(self, taken: Bools | None = None) -> Int64s:
+        """Launches of each signature, all or the taken ones."""
+        labels = self.signature if taken is None else self.signature[taken]
+        return np.bincount(labels, minlength=len(self.signatures)).astype(np.int64)
+
+    def times(self) -> Int64s:
+        """GPU time of each signature, ns."""
+        return np.bincount(self.signature, weights=self.duration, minlength=len(self.signatures)).astype(np.int64)
+
+
+def describe_launches(
+    timeline: Timeline,
+    attribution: Attribution,
+    expressions: Mapping[str, str],
+    chosen: Collection[str],
+) -> LaunchTable:
+    """Launches of the regions `chosen` (keys), outermost ones.
+
+    `expressions`: ncu's expression for every region that has one (`NCUProfileRegion.nvtx_include` by `key`).
+    Chosen regions without one are left out: ncu cannot select them.
+    """
+    table = attribution.table
+    numbers = {table.key(n): n for n in range(len(table))}
+    roots = [numbers[key] for key in chosen if key in numbers and expressions.get(key)]
+    regions = [RegionChoice(table.key(n), expressions[table.key(n)]) for n in roots]
+    kernels = timeline.kernels
+    region = np.full(len(kernels), UNKNOWN, dtype=np.int64)
+    for index, root in enumerate(roots):
+        region[(region == UNKNOWN) & _inside(attribution, root, len(kernels))] = index
+    inside = np.flatnonzero(region != UNKNOWN)
+    inside = inside[np.argsort(kernels.host_time[inside], kind="stable")]
+    label, described = _signatures(timeline, inside)
+    place, places = _places(attribution, [table.domain[n] for n in roots], region, inside, timeline)
+    return LaunchTable(
+        signatures=described,
+        signature=label,
+        process=kernels.process[inside].astype(np.int64),
+        region=region[inside],
+        place=place,
+        duration=(kernels.end - kernels.start)[inside],
+        regions=regions,
+        places=places,
+        turns=_turns(timeline, attribution, expressions, roots, inside),
+        process_scope=bool(attribution.kernels.adopted[inside].any()),
+        launches_elsewhere=len(kernels) - len(inside),
+        has_configs=kernels.config is not None,
+    )
+
+
+def selectable_regions(scope: Scope) -> tuple[dict[str, str], list[str]]:
+    """From a report of the timeline: ncu's expression of every region, and the outermost regions with kernels."""
+    expressions = {region.key: region.nvtx_include for region in scope.regions if region.nvtx_include}
+    keys = {region.key for region in scope.regions}
+    outer = [
+        region.key
+        for region in scope.regions
+        if region.parent not in keys and region.inclusive.kernel_count and region.nvtx_include
+    ]
+    return expressions, outer
+
+
+def _below(table: RegionTable, root: int) -> list[bool]:
+    """Of every region (and, last, of none): is it `root` or below it? Parents have lower numbers."""
+    under = [False] * (len(table) + 1)
+    for number in range(root, len(table)):
+        parent = table.parent[number]
+        under[number] = number == root or (parent != ROOT and under[parent])
+    return under
+
+
+def _inside(attribution: Attribution, root: int, count: int) -> Bools:
+    """Kernels in a region or below it."""
+    found = np.zeros(count, dtype=np.bool_)
+    if attribution.table.start_end[root]:
+        found[attribution.kernels.start_end.get(root, np.zeros(0, dtype=np.int64))] = True
+        return found
+    under = np.array(_below(attribution.table, root), dtype=np.bool_)  # ROOT is -1: the last element
+    for regions in attribution.kernels.by_domain:
+        found |= under[regions]
+    return found
+
+
+def _places(
+    attribution: Attribution, domains: Sequence[str], region: Int64s, inside: Int64s, timeline: Timeline
+) -> tuple[Int64s, list[str]]:
+    """The name of the innermost range around each launch, in the domain of its chosen region."""
+    table = attribution.table
+    innermost = np.full(len(inside), ROOT, dtype=np.int64)
+    for domain in set(domains):
+        mine = np.isin(region[inside], [i for i, d in enumerate(domains) if d == domain])
+        found = attribution.kernels.by_domain[timeline.domains.index(domain)][inside]
+        innermost[mine] = found[mine]
+    names: dict[str, int] = {}
+    # The last stands for ROOT: inside a start/end range alone.
+    number = [names.setdefault(name, len(names)) for name in [*table.name, ""]]
+    return np.array(number, dtype=np.int64)[innermost], list(names)
+
+
+def _signatures(timeline: Timeline, inside: Int64s) -> tuple[Int64s, list[Signature]]:
+    kernels, strings = timeline.kernels, timeline.strings
+    config = kernels.config
+    if config is None:
+        names, label = np.unique(kernels.name[inside], return_inverse=True)
+        return label.astype(np.int64).reshape(-1), [Signature(strings[n], strings[n]) for n in names.tolist()]
+    columns = [
+        config.mangled[inside],
+        kernels.name[inside],
+        *config.grid[inside].T,
+        *config.block[inside].T,
+        config.shared_memory[inside],
+    ]
+    label, first = _distinct([c.astype(np.int64) for c in columns])
+    described = []
+    for mangled, name, gx, gy, gz, bx, by, bz, shared in zip(*(c[first].tolist() for c in columns), strict=True):
+        shown = strings[name] if name >= 0 else ""
+        described.append(
+            Signature(strings[mangled] if mangled >= 0 else shown, shown, (gx, gy, gz), (bx, by, bz), shared)
+        )
+    return label, described
+
+
+def _distinct(columns: list[Int64s]) -> tuple[Int64s, Int64s]:
+    """Number of each row's combination of values, and one row for each number."""
+    label = np.zeros(len(columns[0]), dtype=np.int64)
+    kinds = 1
+    for column in columns:
+        low = int(column.min()) if len(column) else 0
+        width = (int(column.max()) if len(column) else 0) - low + 1
+        if kinds * width >= 2**62:
+            seen, label = np.unique(label, return_inverse=True)
+            label, kinds = label.reshape(-1), len(seen)
+        label = label * width + (column - low)
+        kinds *= width
+    _, first, label = np.unique(label, return_index=True, return_inverse=True)
+    return label.astype(np.int64).reshape(-1), first
+
+
+def _turns(
+    timeline: Timeline,
+    attribution: Attribution,
+    expressions: Mapping[str, str],
+    roots: Sequence[int],
+    inside: Int64s,
+) -> list[Turns]:
+    """Repeated push/pop ranges among the chosen regions and below them: of each chosen region those with most time.
+
+    Not all there are: every one is a column as long as the launches.
+    """
+    table, kernels = attribution.table, timeline.kernels
+    duration = (kernels.end - kernels.start)[inside]
+    time = _inclusive_times(attribution, inside, duration)
+    instances = np.bincount(attribution.range_region[attribution.range_region != ROOT], minlength=len(table))
+    kept: dict[int, None] = {}
+    for root in roots:
+        under = _below(table, root)
+        repeated = [
+            n
+            for n in range(root, len(table))
+            if under[n] and instances[n] > 1 and time[n] and not table.start_end[n] and expressions.get(table.key(n))
+        ]
+        kept.update(dict.fromkeys(sorted(repeated, key=lambda n: (-time[n], table.depth[n]))[:_TURNS_OF_A_REGION]))
+    found = []
+    for number in sorted(kept, key=lambda n: (-time[n], table.depth[n]))[:_TURNS_IN_ALL]:
+        mine = np.flatnonzero(attribution.range_region == number)
+        turn = _instance_numbers(timeline, mine, inside)
+        turn[~_inside(attribution, number, len(kernels))[inside]] = 0
+        # ncu counts the instances of a process; the processes of a job have as many each.
+        count = int(np.bincount(timeline.ranges.process[mine]).max())
+        key = table.key(number)
+        found.append(Turns(RegionChoice(key, expressions[key]), turn, count))
+    return found
+
+
+def _inclusive_times(attribution: Attribution, inside: Int64s, duration: Int64s) -> Int64s:
+    """GPU time of the launches in every region and below it."""
+    table = attribution.table
+    time = np.zeros(len(table), dtype=np.int64)
+    for regions in attribution.kernels.by_domain:
+        mine = regions[inside]
+        known = mine != ROOT
+        time += np.bincount(mine[known], weights=duration[known], minlength=len(table)).astype(np.int64)
+    return add_up(time, *table.arrays())
+
+
+def _instance_numbers(timeline: Timeline, instances: Int64s, inside: Int64s) -> Int64s:
+    """For each launch the number of the last instance that its process had begun by then, from 1."""
+    kernels, ranges = timeline.kernels, timeline.ranges
+    number = np.zeros(len(inside), dtype=np.int64)
+    for process in np.unique(ranges.process[instances]).tolist():
+        starts = np.sort(ranges.start[instances[ranges.process[instances] == process]])
+        mine = np.flatnonzero(kernels.process[inside] == process)
+        number[mine] = np.searchsorted(starts, kernels.host_time[inside[mine]], side="right")
+    return number
