@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from attrs import define
 
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, SpeedOfLight
+from llm_perf_opt.regions.quantity import Quantity
 from llm_perf_opt.report.text import duration, full_label, gpu_time, share, weight
+
+_MOST_OF_THE_WORK = 0.5
 
 
 @define
@@ -23,6 +26,28 @@ def stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
     keys, stages = {region.key for region in regions}, set(report.stages)
     chosen = [r for r in regions if (r.key in stages if stages else r.parent not in keys)]
     return sorted(chosen, key=weight, reverse=True)
+
+
+def roofs_known(light: SpeedOfLight) -> bool:
+    """Whether the limit is one: without counters of most of the work it is the work as measured."""
+    return light.analysed_share >= _MOST_OF_THE_WORK
+
+
+def attainable(light: SpeedOfLight) -> Quantity:
+    """The time without waiting: kernels at their roofs, or, where those are not known, as measured."""
+    return light.limit if roofs_known(light) else light.limit + light.above_roof
+
+
+def light_parts(light: SpeedOfLight) -> list[tuple[str, str, float]]:
+    """What the time of a stage consists of: kind, name, nanoseconds. `now` is their sum; parts of nothing are left out."""
+    limit, above = light.limit.of("ns"), light.above_roof.of("ns")
+    work = [("light", "at the roof", limit), ("above", "kernels above it", above)]
+    parts = [
+        *(work if roofs_known(light) else [("busy", "GPU work", limit + above)]),
+        ("idle", "GPU waiting", light.waiting.of("ns")),
+        ("others", "other regions' work", light.other_work.of("ns")),
+    ]
+    return [part for part in parts if part[2] > 0]
 
 
 def headline(report: NCUProfileRegionReport) -> list[Line]:
@@ -72,6 +97,6 @@ def _first(report: NCUProfileRegionReport, worst: NCUProfileRegion) -> str:
     )
     light = judged.speed_of_light
     if light is not None and light.limit.value > 0:
-        ideal = "With every kernel at its roof and no waiting" if light.analysed_share else "Without waiting"
-        text += f" {ideal} it would take {duration(light.limit.of('ns'))}."
+        ideal = "With every kernel at its roof and no waiting" if roofs_known(light) else "Without waiting"
+        text += f" {ideal} it would take {duration(attainable(light).of('ns'))}."
     return text

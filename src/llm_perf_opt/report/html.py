@@ -29,7 +29,7 @@ from llm_perf_opt.regions.model import (
 )
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.answer import answer
-from llm_perf_opt.report.headline import headline, stage_regions
+from llm_perf_opt.report.headline import headline, light_parts, roofs_known, stage_regions
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions, peaks_used
 from llm_perf_opt.report.text import (
     counted,
@@ -245,18 +245,10 @@ def _light_parts(light: SpeedOfLight) -> list[Part]:
     """now = limit + kernels above their roofs + waiting + work of other regions."""
     now = light.now.of("ns")
     parts: list[Part] = []
-    for kind, name, amount in (
-        # Without counters nothing is known about roofs: it is the work as it was measured.
-        ("light", "at the roof", light.limit) if light.analysed_share else ("busy", "GPU work", light.limit),
-        ("above", "kernels above it", light.above_roof),
-        ("idle", "GPU waiting", light.waiting),
-        ("others", "other regions' work", light.other_work),
-    ):
-        if amount.value <= 0:
-            continue
-        share_of_now = max(amount.of("ns"), 0.0) / now if now else 0.0
+    for kind, name, amount in light_parts(light):
+        share_of_now = amount / now if now else 0.0
         begin = parts[-1].begin + parts[-1].share if parts else 0.0
-        parts.append(Part(kind, name, min(share_of_now, 1 - begin), begin, duration(amount.of("ns"))))
+        parts.append(Part(kind, name, min(share_of_now, 1 - begin), begin, duration(amount)))
     return parts
 
 
@@ -311,7 +303,7 @@ def _rate_facts(performance: RegionPerformance) -> list[Fact]:
             text = f"{percent(measured.value)} {'while busy' if measured.time_basis == 'busy' else 'of wall time'}"
             facts.append(Fact(f"{name}, measured peak", text, "against the peak measured on this GPU"))
     light, tokens = performance.speed_of_light, performance.tokens
-    if light is not None and light.analysed_share:
+    if light is not None and roofs_known(light):
         limit, now = light.limit.of("ns"), light.now.of("ns")
         times = f" · {_times(now / limit)} faster" if limit else ""
         hint = f"every kernel at its roof; counters speak for {percent(light.analysed_share)} of the kernel time"

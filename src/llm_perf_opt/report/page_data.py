@@ -27,6 +27,7 @@ from llm_perf_opt.regions.model import (
 from llm_perf_opt.regions.names import short_kernel_name, visible
 from llm_perf_opt.regions.quantity import Quantity, Unit
 from llm_perf_opt.regions.table import ROOT
+from llm_perf_opt.report.headline import attainable, roofs_known
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust
 
@@ -221,8 +222,11 @@ def _judged(performance: RegionPerformance | None) -> dict[str, Any] | None:
         "dram": _in(performance.work.dram, "B"),
         "intensity": _in(performance.intensity, "FLOP/B"),
         "light": light
-        and [_in(part, "ns") for part in (light.now, light.limit, light.above_roof, light.waiting, light.other_work)]
-        + [light.analysed_share],
+        and [
+            _in(part, "ns")
+            for part in (light.now, attainable(light), light.above_roof, light.waiting, light.other_work)
+        ]
+        + [roofs_known(light)],
         "tokens": tokens and [_in(rate, "token/s") for rate in (tokens.now, tokens.gpu_only, tokens.limit)],
         "pointsOmitted": performance.signatures_omitted,
     }

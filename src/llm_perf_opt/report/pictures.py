@@ -21,7 +21,7 @@ from llm_perf_opt.regions.model import (
     SignatureRecord,
 )
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.headline import stage_regions
+from llm_perf_opt.report.headline import light_parts, stage_regions
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.text import duration, full_label, gpu_time, quantity, share
 
@@ -123,16 +123,7 @@ def _parts(region: NCUProfileRegion) -> list[tuple[str, str, float]]:
     """What the time of a stage consists of: class, name, nanoseconds."""
     light = region.performance.speed_of_light if region.performance else None
     if light is not None:
-        parts = [
-            # Without counters nothing is known about roofs: it is the work as it was measured.
-            ("light", "at the roof", light.limit.of("ns"))
-            if light.analysed_share
-            else ("busy", "GPU work", light.limit.of("ns")),
-            ("above", "kernels above their roofs", light.above_roof.of("ns")),
-            ("idle", "GPU waiting", light.waiting.of("ns")),
-            ("others", "other regions' work", light.other_work.of("ns")),
-        ]
-        return [part for part in parts if part[2] > 0]
+        return light_parts(light)
     if region.wall_ns is not None and region.gpu_idle_ns is not None:
         return [
             ("busy", "GPU busy", float(region.wall_ns - region.gpu_idle_ns)),

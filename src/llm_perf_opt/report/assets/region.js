@@ -81,7 +81,7 @@ function limits(number) {
   list.push(["intensity", judged.intensity === null ? MISSING : `${significant(judged.intensity)} FLOP/B`]);
   if (judged.light) {
     const [now, limit, above, waiting, others] = judged.light;
-    const known = judged.light[5] > 0;
+    const known = judged.light[5];
     list.push([known ? "speed of light" : "without waiting", `${duration(limit)}${limit ? ` · ${now / limit >= 100 ? count(Math.round(now / limit)) : significant(now / limit)}× faster` : ""}`], ["kernels above roofs", known ? duration(above) : MISSING], ["GPU waiting", duration(waiting)], ["work of other regions", others > 0 ? duration(others) : MISSING]);
   }
   if (judged.tokens) list.push(["tokens", quantity(judged.tokens[0], "tok/s")], ["tokens at the limit", quantity(judged.tokens[2], "tok/s")]);
