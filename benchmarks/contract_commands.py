@@ -158,7 +158,9 @@ def run_one(command: Command, base: Path, environment: dict[str, str], limit: fl
     counted = any(region["counters"] for run in runs for region in run.get("regions", {}).values())
     good = code == command.exit_code and (counted or not command.counters)
     if command.name in ("nsys", "ncu"):
-        good = good and any(folder.glob({"nsys": "X.nsys-rep", "ncu": "Y.ncu-rep"}[command.name]))
+        # ncu exits 0 and writes nothing where no kernel of that name runs: then it has to say so.
+        nothing = "No kernels were profiled" in (folder / "output").read_text(errors="replace")
+        good = good and (nothing or any(folder.glob("?.n*-rep")))
     words = [] if good else (folder / "output").read_text(errors="replace").splitlines()[-15:]
     text = shlex.join([Path(word).name if word.startswith("/") else word for word in command.argv])
     return Result(command.name, text, code, seconds, good, runs, words)

@@ -190,6 +190,34 @@ def test_an_interrupted_run_opens_and_leaves_no_process(tools: Path, number: sig
     assert not _alive(mark)
 
 
+def test_a_report_built_again_knows_what_the_first_one_knew(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_NCU", "range=ncu-range-transformer,app-range=ok")
+    assert profile("--replay-mode", "range", "--include", "decode") == 0
+    first = llm_perf_opt.load("run")
+    assert main(["report", "run", "--json"]) == 0
+    again = llm_perf_opt.load("run")
+    assert [r.key for r in again.scope("aggregate").regions] == [r.key for r in first.scope("aggregate").regions]
+    assert [d.code for d in again.diagnostics] == [d.code for d in first.diagnostics]
+    assert main(["report", "run", "--json", "--include", "prefill"]) == 0
+    assert llm_perf_opt.load("run").scope("aggregate").regions[0].key == "LLM@prefill"
+
+
+def test_a_killed_run_says_what_is_missing(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile("--no-counters") == 0
+    content = manifest()
+    content["state"] = "running"
+    content["steps"][-1]["status"] = "running"  # type: ignore[index]
+    Path("run/manifest.json").write_text(json.dumps(content))
+    assert main(["report", "run"]) == 0
+    assert "killed while stats was running" in capsys.readouterr().out
+    for file in Path("run/nsys").iterdir():
+        file.unlink()
+    assert main(["report", "run"]) == 5
+    assert "holds no recording" in capsys.readouterr().err
+
+
 def _alive(mark: str) -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():

@@ -18,8 +18,9 @@ from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.pipeline.choose import PlannedCapture, for_mode, instances_to_take, plan_counters
 from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
-from llm_perf_opt.pipeline.reporting import INSIDE_RUN, Showing, check_patterns, make_report, publish
+from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.pipeline.run_state import state_of
 from llm_perf_opt.pipeline.speak import Speaker
 from llm_perf_opt.profiling import planning
 from llm_perf_opt.profiling.capture import Captured, record_counters, record_timeline, run_plainly, worst
@@ -91,6 +92,8 @@ def run_profile(
     environment = annotate.environment(request.annotate.mode, request.annotate.depth, log=log)
     run = _Run(request, tools, directory, Speaker(quiet=as_json), environment)
     directory.manifest.tools = {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
+    patterns = known_patterns(request)
+    directory.manifest.selection = {name: getattr(patterns, name) for name in SELECTION}
     directory.save()
     run.say(f"run directory: {directory.path}")
     for problem in annotate.problems(request.command) if request.annotate.mode != "off" else ():
@@ -121,7 +124,6 @@ class _Run:
     say: Speaker
     environment: dict[str, str]  # for the program, beside what it inherits
     outcomes: list[Outcome] = field(factory=list)
-    notes: list[Diagnosis] = field(factory=list)  # what the report must say beside the diagnoses of the steps
     reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
     stopped: bool = False
 
@@ -240,7 +242,6 @@ class _Run:
         self.stopped = captured.ended.interrupted or captured.ended.timed_out
 
     def note(self, diagnosis: Diagnosis) -> None:
-        self.notes.append(diagnosis)
         self.directory.manifest.diagnostics.append(diagnosis)
         self.directory.save()
         self.say.diagnosis(diagnosis)
@@ -268,25 +269,16 @@ def _without_refused(capture: PlannedCapture, mode: str) -> tuple[PlannedCapture
 def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
     """The report of what was captured; without anything, the reasons."""
     directory = run.directory
-    diagnoses = [d for step in directory.manifest.steps for d in step.diagnostics] + run.notes
     try:
         report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
     except UserError:
         if as_json:
-            told = [attrs.asdict(d) for d in diagnoses]
+            state = state_of(directory.path)
+            told = [attrs.asdict(d) for d in state.diagnostics] if state else []
             print(
                 json.dumps({"out": str(directory.path), "matched": False, "diagnostics": told, "exit_code": int(code)})
             )
         return int(code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED)
-    stopped = any(d.code in ("TIMED_OUT", "INTERRUPTED", "RECORDING_TOO_LARGE") for d in diagnoses)
-    for diagnosis in report.diagnostics:
-        if stopped and diagnosis.code == "NO_KERNELS":
-            diagnosis.message = (
-                "The timeline holds no GPU kernels: nsys had not saved them when the program was stopped, "
-                "and a program that is killed takes them along."
-            )
-            diagnosis.fix = "Let the program end by itself: fewer steps, a shorter input, or a longer --timeout."
-    report.diagnostics = [*diagnoses, *report.diagnostics]
     matched = publish(
         report,
         directory.path,

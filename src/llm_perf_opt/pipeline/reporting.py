@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import define
 
-from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 from llm_perf_opt.pipeline import inputs
+from llm_perf_opt.pipeline.run_state import RunState, state_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 FORMATS = ("json", "md", "csv", "html")
 # Where region folders go: beside a report, or inside a run directory.
 BESIDE, INSIDE_RUN = "regions", "ncu/regions"
+SELECTION = ("include", "exclude", "kernel_include", "kernel_exclude")
 
 
 @define(frozen=True)
@@ -50,16 +52,47 @@ def make_report(
 ) -> NCUProfileRegionReport:
     """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine."""
     check_patterns(options)
+    run = Path(paths[0]) if len(paths) == 1 else None
+    state = state_of(run) if run is not None else None
+    if state is not None and not chooses(options):
+        # The report of a run shows what the run was asked for, unless something else is asked for now.
+        options = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
     calibrations, formula, notes = inputs.beside(paths, calibration)
-    loaded = inputs.load(paths, quiet=quiet)
+    try:
+        loaded = inputs.load(paths, quiet=quiet)
+    except UnreadableInput as error:
+        if state is None or not state.reasons:
+            raise
+        told = f"{paths[0]} holds no recording. {state.reasons}"
+        raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
     from llm_perf_opt.analysis.build import build_report
 
     options = attrs.evolve(options, calibrations=calibrations, formula=formula)
     report = build_report(loaded.recordings, options, loaded.inputs)
     report.diagnostics += notes
-    if len(paths) == 1 and (run := inputs.run_facts(Path(paths[0]))):
-        report.environment["run"] = run
+    if state is not None:
+        _explain_missing_kernels(report, state)
+        report.diagnostics = [*state.diagnostics, *report.diagnostics]
+    if run is not None and (facts := inputs.run_facts(run)):
+        report.environment["run"] = facts
     return report
+
+
+def chooses(options: ReportOptions) -> bool:
+    """Did somebody choose regions or kernels?"""
+    return any(getattr(options, name) for name in SELECTION)
+
+
+def _explain_missing_kernels(report: NCUProfileRegionReport, state: RunState) -> None:
+    """Of a run that was stopped, the missing kernels have another cause than of one that has none."""
+    if not {"TIMED_OUT", "INTERRUPTED", "RECORDING_TOO_LARGE", "RUN_UNFINISHED"} & {d.code for d in state.diagnostics}:
+        return
+    for diagnosis in report.diagnostics:
+        if diagnosis.code == "NO_KERNELS":
+            diagnosis.message = "The timeline holds no GPU kernels: it was stopped before there were any, or before nsys had saved them."
+            diagnosis.fix = (
+                "Let the program run longer, or end by itself: fewer steps, a shorter input, a longer --timeout."
+            )
 
 
 def publish(

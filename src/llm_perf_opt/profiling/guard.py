@@ -32,7 +32,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 # Profilers write their report after an interrupt: that is worth waiting for.
-POLITE_SECONDS = float(os.environ.get("LLM_PERF_GRACE_S", "60"))
+POLITE_SECONDS = float(os.environ.pop("LLM_PERF_GRACE_S", "60"))
+# Taken out of the environment: it is for us, not for the program.
+STOP_COMMAND = json.loads(os.environ.pop("LLM_PERF_STOP", "[]"))
 TERM_SECONDS = 5.0
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -86,10 +88,9 @@ def program_of(pid_file: str) -> list[int]:
 
 def save_first() -> None:
     """Let the profiler write its report; without success the signals below save what they can."""
-    command = json.loads(os.environ.get("LLM_PERF_STOP", "[]"))
-    if command:
+    if STOP_COMMAND:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(command, stdin=subprocess.DEVNULL, timeout=POLITE_SECONDS, check=False)
+            subprocess.run(STOP_COMMAND, stdin=subprocess.DEVNULL, timeout=POLITE_SECONDS, check=False)
 
 
 def end_tree(main: int, whom: str) -> int | None:

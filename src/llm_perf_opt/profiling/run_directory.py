@@ -65,6 +65,7 @@ class Manifest:
     gpus_before: list[dict[str, str]] = Factory(list)
     gpus_after: list[dict[str, str]] = Factory(list)
     settings: dict[str, Any] = Factory(dict)
+    selection: dict[str, list[str]] = Factory(dict)  # regions and kernels the report is of
     steps: list[Step] = Factory(list)
     diagnostics: list[Diagnosis] = Factory(list)  # of the run as a whole; those of a step are with it
 
