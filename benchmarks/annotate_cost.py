@@ -47,11 +47,10 @@ class Annotation:
         chosen = ranges.choose(torch)
         self.source, push, pop = chosen or ("nothing", lambda name: None, lambda: None)
         self._calls = calls.Calls(Stages(push, pop), push, pop, names)
-        self._descriptor = self._calls.descriptor()
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        setattr(nn.Module, calls.ATTRIBUTE, self._descriptor)
+        setattr(nn.Module, calls.ATTRIBUTE, self._calls)
         try:
             yield
         finally:

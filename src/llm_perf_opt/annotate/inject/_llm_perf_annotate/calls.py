@@ -38,7 +38,7 @@ identity: Callable[[Any], int] = object.__hash__
 
 
 class Calls:
-    """What is known about modules, and the calls made instead of theirs."""
+    """The descriptor, and the tables it answers from."""
 
     def __init__(self, stages: Stages, push: Push, pop: Pop, names: Names) -> None:
         self._stages = stages
@@ -52,22 +52,15 @@ class Calls:
         self._named: dict[int, str] = {}
         self._alive: dict[int, weakref.ref[Any]] = {}
 
-    def descriptor(self) -> Any:
-        """What answers when a module looks up its attribute, twice for each of its calls."""
-        inner, outer, unknown = self._inner, self._outer, self._unknown
-        thread, compiles, key_of = state, is_dynamo_compiling, identity  # locals are found faster
-
-        class Descriptor:
-            def __get__(self, module: Any, owner: Any = None) -> Call | None:
-                if compiles():
-                    return None
-                table = outer if thread.model is None else inner
-                try:
-                    return table[key_of(module)]
-                except KeyError:
-                    return unknown(module)
-
-        return Descriptor()
+    def __get__(self, module: Any, owner: Any = None) -> Call | None:
+        # torch.compile reads this far, so it must stay plain: a closure it cannot read.
+        if is_dynamo_compiling():
+            return None
+        table = self._outer if state.model is None else self._inner
+        try:
+            return table[identity(module)]
+        except KeyError:
+            return self._unknown(module)
 
     def _unknown(self, module: Any) -> Call | None:
         if module is None:  # asked of the class
@@ -244,5 +237,5 @@ def annotate(module_class: Any, calls: Calls) -> None:
         if compiled is not None:
             self.__dict__[ATTRIBUTE] = calls.around(self, compiled)
 
-    setattr(module_class, ATTRIBUTE, calls.descriptor())
+    setattr(module_class, ATTRIBUTE, calls)
     module_class.compile = compile_and_see
