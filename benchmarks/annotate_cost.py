@@ -1,8 +1,8 @@
 """What annotation costs while no profiler is attached: a stage, a module range, and both against a decode step.
 
-Everything is measured in one process, annotation off and on in turns, so that a busy machine slows both alike.
-The single costs come from modules that do nothing (the fastest of many rounds); the decode step is that of a
-Hugging Face model with random weights, called in a loop written by hand.
+Everything is measured in one process. The single costs come from modules that do nothing (the fastest of many
+rounds); the decode step is that of a Hugging Face model with random weights, called in a loop written by hand, with
+annotation off and on in turns, so that a busy machine slows both alike.
 
     python benchmarks/annotate_cost.py                                                        on a CPU
     python benchmarks/annotate_cost.py --device cuda --hidden 2048 --layers 36 --dtype bfloat16     3.2B on a GPU
@@ -87,14 +87,13 @@ def seconds(call: Callable[[], object], times: int) -> float:
 
 
 def fastest(call: Callable[[], object], annotation: Annotation, rounds: int, times: int) -> tuple[float, float]:
-    """Seconds a call with annotation off and on."""
-    off, on = [], []
-    for _ in range(rounds):
-        off.append(seconds(call, times))
-        with annotation.on():
-            call()
-            on.append(seconds(call, times))
-        call()
+    """Seconds a call with annotation off and on.
+
+    Not in turns: from Python 3.12 on, a class that has been changed a thousand times is slow for ever.
+    """
+    off = [seconds(call, times) for _ in range(rounds)]
+    with annotation.on():
+        on = [seconds(call, times) for _ in range(rounds)]
     return min(off), min(on)
 
 

@@ -33,6 +33,8 @@ ATTRIBUTE = "_compiled_call_impl"
 _MOST_LOOKS = 8
 
 Call = Callable[..., Any]
+# What id() says, differently put: id() calls the audit hooks of the program, and some packages install slow ones.
+identity: Callable[[Any], int] = object.__hash__
 
 
 class Calls:
@@ -43,7 +45,7 @@ class Calls:
         self._push = push
         self._pop = pop
         self._names = names
-        # What to call instead of the module, by its id: below another module, and as the outermost one.
+        # What to call instead of the module, by its identity: below another module, and as the outermost one.
         self._inner: dict[int, Call | None] = {}
         self._outer: dict[int, Call | None] = {}
         self._models: dict[int, Model] = {}
@@ -51,11 +53,12 @@ class Calls:
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def __get__(self, module: Any, owner: Any = None) -> Call | None:
+        # torch.compile reads this far, so it must stay plain: a closure it cannot read.
         if is_dynamo_compiling():
             return None
         table = self._outer if state.model is None else self._inner
         try:
-            return table[id(module)]
+            return table[identity(module)]
         except KeyError:
             return self._unknown(module)
 
@@ -75,9 +78,9 @@ class Calls:
             self._learn(module)
         except Exception as error:
             tell.failed(f"looking through {type(module).__name__}", error)
-            self._inner[id(module)] = self._outer[id(module)] = None
+            self._inner[identity(module)] = self._outer[identity(module)] = None
             self._keep_while_alive(module)
-        call = self._outer.get(id(module))
+        call = self._outer.get(identity(module))
         return (call or module._call_impl)(*args, **kwargs)
 
     def _learn(self, module: Any) -> None:
@@ -85,7 +88,7 @@ class Calls:
         if not _is_model(module):
             module.__dict__.setdefault(ATTRIBUTE, None)
             return
-        key = id(module)
+        key = identity(module)
         if key not in self._models:
             self._models[key] = Model(module)
             self._keep_while_alive(module)
@@ -94,15 +97,15 @@ class Calls:
         self._look_through(module)
 
     def _look_through(self, module: Any) -> None:
-        model = self._models[id(module)]
+        model = self._models[identity(module)]
         model.stale = False
         model.looked_through += 1
         for place in places(module, self._names):
-            if id(place.module) not in self._alive:
+            if identity(place.module) not in self._alive:
                 self._place(place)
 
     def _place(self, place: Place) -> None:
-        module, key = place.module, id(place.module)
+        module, key = place.module, identity(place.module)
         if place.name is None and not place.may_be_outermost:
             # Where a compiled call is set, there is nothing to hide.
             module.__dict__.setdefault(ATTRIBUTE, None)
@@ -118,7 +121,7 @@ class Calls:
             self._outer[key] = named
 
     def _keep_while_alive(self, module: Any) -> None:
-        key = id(module)
+        key = identity(module)
 
         def forget(_: Any) -> None:
             for table in (self._inner, self._outer, self._models, self._named, self._alive):
@@ -141,7 +144,7 @@ class Calls:
         return call
 
     def _outermost(self, module: Any) -> Call:
-        alive, model, run_outermost = weakref.ref(module), self._models[id(module)], self._run_outermost
+        alive, model, run_outermost = weakref.ref(module), self._models[identity(module)], self._run_outermost
 
         def call(*args: Any, **kwargs: Any) -> Any:
             module: Any = alive()
@@ -159,7 +162,7 @@ class Calls:
         try:
             if model.stale and model.looked_through < _MOST_LOOKS:
                 self._look_through(module)
-            name = self._named.get(id(module))
+            name = self._named.get(identity(module))
             generation = state.generation
             if generation is None:
                 stage = model.stage(module, args, kwargs)
@@ -193,12 +196,12 @@ class Calls:
                 return compiled(*args, **kwargs)
             module = alive()
             if state.model is None:
-                if id(module) not in self._alive:
+                if identity(module) not in self._alive:
                     self._learn_quietly(module)
-                model = self._models.get(id(module))
+                model = self._models.get(identity(module))
                 if model is not None:
                     return self._run_outermost(module, model, compiled, args, kwargs)
-            name = self._named.get(id(module))
+            name = self._named.get(identity(module))
             if name is None:
                 return compiled(*args, **kwargs)
             push(name)
