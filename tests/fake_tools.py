@@ -53,13 +53,13 @@ if "=" in scenario:
 log = open(value("--log-file"), "w") if "--log-file" in argv else None
 if log: sys.stdout = log
 work = argv[argv.index({python!r}):]
-stopped = False
-child = subprocess.Popen(work)
+stopped, child = False, None
 def stop(*_):
     global stopped
     stopped = True
-    child.kill()
+    if child: child.kill()
 signal.signal(signal.SIGINT, stop)
+child = subprocess.Popen(work)
 code = child.wait()
 if scenario != "ok":
     sys.exit(say(scenario))

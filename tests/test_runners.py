@@ -124,6 +124,9 @@ def test_a_failed_job_of_a_sweep_does_not_stop_the_others(tools: Path) -> None:
         ("pipeline.ncu.ncu_cli.sections=[SpeedOfLite]", "SpeedOfLight"),
         ("pipeline.nsys.max_size=big", "as in 2GB"),
         ("pipeline.ncu.ncu_cli.nvtx.include='regex:('", "not a valid regular expression"),
+        ("run=deep", "There is no key 'run'"),
+        ("~pipeline.ncu.strategy", "would remove a key"),
+        ("pipeline.ncu.launches=0", "above 0"),
         ("hydra.run.dir=/proc/nowhere", "Choose another with hydra.run.dir"),
     ],
 )
@@ -150,7 +153,6 @@ def test_every_option_of_the_tools_has_a_key_with_the_same_default() -> None:
 
 
 def test_nothing_of_the_configuration_is_lost_on_the_way_to_the_workload(tmp_path: Path) -> None:
-    from llm_perf_opt.profiling.run_directory import RunDirectory
     from llm_perf_opt.runners.app import checked
     from llm_perf_opt.runners.stage1_settings import stage1_settings
 
@@ -158,10 +160,11 @@ def test_nothing_of_the_configuration_is_lost_on_the_way_to_the_workload(tmp_pat
     config["model"]["config"] = {"num_hidden_layers": 7}
     config["infer"]["max_new_tokens"] = 5
     config["device"] = "cpu"
-    command = profile_request(config, tmp_path / "run").command
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    command = profile_request(config, tmp_path / "run", file, tmp_path).command
     assert command[1:3] == ["-m", "llm_perf_opt.runners.llm_profile_runner"]
-    file = Path(command[command.index("--resolved") + 1])
-    RunDirectory.create(file.parent, command, config)
+    assert command[command.index("--resolved") + 1] == str(file)
     # exactly what the workload does with it
     settings = stage1_settings(checked(OmegaConf.load(file)), folder=tmp_path, profiled="--profiled" in command)
     assert dict(settings.model.config) == {"num_hidden_layers": 7}
@@ -177,6 +180,9 @@ def test_short_and_long_spellings_are_one_key() -> None:
     assert normalised(["profiling=@profiling/torch/torch-profiler.min"]) == [preset]
     assert normalised(["model.config.num_hidden_layers=4"]) == ["++model.config.num_hidden_layers=4"]
     assert normalised(["--cfg", "job"]) == ["--cfg", "job"]
+    sections = "pipeline.ncu.ncu_cli.sections"
+    assert normalised([f"{sections}=SpeedOfLight,Occupancy"]) == [f"{sections}=[SpeedOfLight,Occupancy]"]
+    assert normalised(["-m", "run.mode=deep,light"]) == ["-m", "run.mode=deep,light"]
     kernel = "pipeline.ncu.ncu_cli.kernel_name"
     assert normalised([f"{kernel}=void f<int, 4>(float*)"]) == [f"{kernel}='void f<int, 4>(float*)'"]
 
@@ -212,3 +218,17 @@ def test_the_page_about_configuration_is_up_to_date() -> None:
     tool = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "document_keys.py"))
     text = tool["PAGE"].read_text(encoding="utf-8")
     assert tool["page"](text) == text, "run python tools/document_keys.py"
+
+
+def test_secrets_of_the_configuration_are_in_no_file(tools: Path) -> None:
+    secret = "s3cret-value-of-mine"
+    done = deep(
+        "pipeline.ncu.enable=false",
+        f"pipeline.workload.command=[{PYTHON},-c,pass,--token,{secret}]",
+        "dataset.root=here",
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = runs()
+    for file in run.rglob("*"):
+        if file.is_file() and file.suffix not in (".sqlite", ".nsys-rep"):
+            assert secret.encode() not in file.read_bytes(), file

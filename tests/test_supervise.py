@@ -74,9 +74,11 @@ def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     assert "No such file" in (tmp_path / "log").read_text()
 
 
-def test_a_crash_is_told_as_a_shell_would(tmp_path: Path) -> None:
+def test_a_crash_is_told_apart_from_an_exit_code(tmp_path: Path) -> None:
     ended = run_supervised([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], log=tmp_path / "log")
-    assert ended.exit_code == 128 + signal.SIGSEGV
+    assert ended.exit_code == -signal.SIGSEGV
+    ended = run_supervised([sys.executable, "-c", "raise SystemExit(139)"], log=tmp_path / "log")
+    assert ended.exit_code == 139
 
 
 def test_what_is_left_over_is_ended(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 HELP = "profile a program: a timeline, then counters of a few launches of each kernel, and the report"
 DESCRIPTION = """\
-Runs CMD twice: under Nsight Systems for the timeline, and under Nsight Compute for hardware counters of
-the first launches of every kernel inside the chosen regions. Both are joined into one report in a run
-directory of its own. A failed step keeps what the others captured.
+Runs CMD under Nsight Systems for the timeline, plans from it which launches are worth hardware counters,
+and runs it under Nsight Compute for those. Both are joined into one report in a run directory of its own.
+A failed step keeps what the others captured.
 """
 EXAMPLES = """\
 examples:
@@ -87,10 +87,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end the timeline when its recording reaches this size (default 2GB; 0: no limit)",
     )
     parser.add_argument(
-        "--timeout", metavar="S", type=float, help="seconds after which a step is stopped; what it captured is kept"
+        "--timeout", metavar="S", type=_seconds, help="seconds after which a step is stopped; what it captured is kept"
     )
     add_selection(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 6 where no region matches")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
 
 
 def run(arguments: argparse.Namespace) -> int:

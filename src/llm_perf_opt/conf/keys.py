@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from attrs import define
 
-Kind = Literal["switch", "number", "seconds", "text", "list", "size", "mapping"]
+Kind = Literal["switch", "number", "count", "seconds", "text", "list", "size", "mapping"]
 _WORDS = {
     "switch": "true or false",
     "number": "a whole number",
+    "count": "a whole number above 0",
     "seconds": "a number of seconds",
     "text": "a text",
     "list": "a list, or a text with commas",
@@ -42,7 +43,7 @@ class Key:
     @property
     def nullable(self) -> bool:
         """May it be left open?"""
-        return self.default is None or "null" in self.help
+        return self.default is None or self.name == "dataset.sampling.num_samples_per_epoch"
 
 
 def _section(prefix: str, rows: Iterable[tuple[Any, ...]]) -> list[Key]:
@@ -61,7 +62,7 @@ _NCU = _section(
         ("sample", "all", "text", "Instances of a repeated range to profile: all, first, middle, last, every:N."),
         ("level", "roofline", "text", "How much is measured, where the strategy is auto and no metrics, sections or set are given.", ("time", "roofline", "bound", "stalls", "full")),
         ("budget", None, "text", "Time for all captures together, as in 60s or 2m; left open: what a good result takes."),
-        ("launches", 3, "number", "Launches of each kernel and launch configuration, where the strategy is auto."),
+        ("launches", 3, "count", "Launches of each kernel and launch configuration, where the strategy is auto."),
         ("fallback", True, "switch", "Where the program does not allow a replay mode, try the next: range, app-range, kernel."),
         ("strict", False, "switch", "Exit with 6 where no region matches."),
         ("timeout_s", None, "seconds", "Stop ncu after this time; what it captured is kept."),
@@ -129,7 +130,7 @@ _STAGE1 = _section(
         ("workload.module", "llm_perf_opt.runners.llm_profile_runner", "text", "The Python module that is profiled."),
         ("workload.command", None, "list", "Any command instead, as in [python,my_model.py]."),
         ("annotate.mode", "off", "text", "Mark stages or modules of a Python program that has no ranges of its own.", ("off", "stages", "modules")),
-        ("annotate.depth", 3, "number", "With modules: how many levels below the model."),
+        ("annotate.depth", 3, "count", "With modules: how many levels below the model."),
     ],
 )  # fmt: skip
 
@@ -137,7 +138,7 @@ _WORKLOAD = _section(
     "",
     [
         ("device", "cuda:0", "text", "cpu, cuda or cuda:N"),
-        ("repeats", 3, "number", "Timed passes."),
+        ("repeats", 3, "count", "Timed passes."),
         ("warmup", 1, "number", "Passes before the timed ones."),
         ("model.name", "tiny_llm", "text", "Which model; see the group model."),
         ("model.path", None, "text", "A local folder in the layout of Hugging Face; without one, weights are random."),
@@ -148,15 +149,15 @@ _WORKLOAD = _section(
         ("model.compile", None, "text", "A mode of torch.compile for decode steps, as in default or reduce-overhead."),
         ("model.cuda_graphs", False, "switch", "Decode steps replay one captured CUDA graph."),
         ("model.seed", 0, "number", "Of random weights and made-up prompts."),
-        ("infer.max_new_tokens", 16, "number", "Tokens to generate."),
-        ("infer.batch_size", 1, "number", "Prompts at once."),
-        ("infer.prompt_tokens", None, "number", "Make every prompt exactly this long."),
+        ("infer.max_new_tokens", 16, "count", "Tokens to generate."),
+        ("infer.batch_size", 1, "count", "Prompts at once."),
+        ("infer.prompt_tokens", None, "count", "Make every prompt exactly this long."),
         ("infer.ignore_eos", None, "switch", "Go on behind the end of text; left open: only with random weights."),
         ("dataset.root", None, "text", "Folder of the inputs."),
         ("dataset.subset_filelist", None, "text", "A text file with a path a line, or a glob below dataset.root."),
         ("dataset.prompts", [], "list", "Prompts, or one .txt file with a prompt a line."),
-        ("dataset.sampling.num_epochs", 1, "number", "How often the dataset is run through."),
-        ("dataset.sampling.num_samples_per_epoch", 1, "number", "Inputs of each epoch; null: all."),
+        ("dataset.sampling.num_epochs", 1, "count", "How often the dataset is run through."),
+        ("dataset.sampling.num_samples_per_epoch", 1, "count", "Inputs of each epoch; null: all."),
         ("dataset.sampling.randomize", False, "switch", "Shuffle."),
         ("dataset.sampling.seed", 0, "number", "Of the shuffle."),
         ("run.mode", "deep", "text", "light: stage timings and the timeline only. deep: counters, torch's profiler and static analysis too.", ("light", "deep")),

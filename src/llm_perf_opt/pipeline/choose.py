@@ -61,6 +61,10 @@ def plan_counters(seen: NCUProfileRegionReport | None, request: ProfileRequest) 
         return CounterPlan(
             skipped=f"the processes talk to each other with NCCL: {seen_by}. Profile one rank alone for counters"
         )
+    if raw := raw_expressions(request.report.include):
+        # ncu's own expressions go to ncu as they are; what they select only ncu knows.
+        outer_too = [r for r in outermost(seen) if r.nvtx_include] if len(raw) < len(request.report.include) else []
+        return CounterPlan([PlannedCapture("run", _options(request), (*_expressions(outer_too), *raw))])
     if not asked.gating_nvtx:
         everything = seen.main_scope.kernels if seen.main_scope else []
         if (wrong := _no_such_kernel(everything, asked.options)) is not None:
@@ -200,6 +204,17 @@ def _untried(request: ProfileRequest) -> tuple[str, ...]:
     return tuple(expression for pattern in patterns for expression in pattern.ncu_expressions())
 
 
+def raw_expressions(patterns: Sequence[str]) -> tuple[str, ...]:
+    """The `ncu:` patterns among some, without the prefix."""
+    return tuple(p.removeprefix("ncu:") for p in patterns if p.startswith("ncu:"))
+
+
+def excluded(request: ProfileRequest) -> tuple[str, ...]:
+    """Regions left out, as ncu's expressions; a `regex:` over paths it cannot have, the report leaves out alone."""
+    patterns = [p for p in RegionFilter.of(include=request.report.exclude).include if not p.text.startswith("regex:")]
+    return tuple(expression for pattern in patterns for expression in pattern.ncu_expressions())
+
+
 def _expressions(regions: Sequence[NCUProfileRegion]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(region.nvtx_include for region in regions))
 
@@ -207,7 +222,7 @@ def _expressions(regions: Sequence[NCUProfileRegion]) -> tuple[str, ...]:
 def _options(request: ProfileRequest, *, launches: bool = True, process_scope: bool = False) -> NcuOptions:
     """The user's options, completed where they leave something open and the strategy is ours to choose."""
     asked = request.counters
-    options = asked.options
+    options = attrs.evolve(asked.options, nvtx_exclude=(*asked.options.nvtx_exclude, *excluded(request)))
     if asked.strategy == "as_given":
         return options
     if not (options.set or options.sections or options.metrics):

@@ -45,15 +45,24 @@ def load(paths: Sequence[str], *, quiet: bool = False, streams: bool = False) ->
     from llm_perf_opt.regions.model import Diagnosis
 
     files = [file for path in paths for file in expand(Path(path))]
+    inside_runs = {file for path in paths if Path(path).is_dir() for file in expand(Path(path))}
     twins = _twins(files)
+    unreadable: list[UnreadableInput] = []
     recordings: list[Recording] = []
     inputs: list[dict[str, Any]] = []
     with reading(quiet) as observer:
         for file in files:
             # One file alone is never joined: its launch configurations need not be read.
-            recording = read_recording(
-                file, source=file.name, launch_config=len(files) > 1, streams=streams, observer=observer
-            )
+            try:
+                recording = read_recording(
+                    file, source=file.name, launch_config=len(files) > 1, streams=streams, observer=observer
+                )
+            except UnreadableInput as error:
+                # A run keeps what it has: one damaged recording must not cost the others.
+                if file not in inside_runs:
+                    raise
+                unreadable.append(error)
+                continue
             rank = rank_of(file.name) if len(files) > 1 else None
             if isinstance(recording, Timeline) and rank is not None:
                 recording = with_ranks(recording, rank)
@@ -68,6 +77,10 @@ def load(paths: Sequence[str], *, quiet: bool = False, streams: bool = False) ->
                 )
             recordings.append(recording)
             inputs.append({"path": file.name, "kind": recording.kind, "bytes": file.stat().st_size})
+    if unreadable and not recordings:
+        raise unreadable[0]
+    for damage in unreadable:
+        recordings[0].diagnostics.append(Diagnosis("RECORDING_UNREADABLE", "error", damage.message, damage.fix))
     return Loaded(recordings, inputs)
 
 

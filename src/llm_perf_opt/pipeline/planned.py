@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from llm_perf_opt.pipeline.choose import PlannedCapture
+from llm_perf_opt.pipeline.choose import PlannedCapture, excluded, raw_expressions
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.profiling import planning
 from llm_perf_opt.profiling.metric_groups import groups_for
@@ -38,6 +38,7 @@ def plans(request: ProfileRequest) -> bool:
         and not (given.set or given.sections)
         and given.replay_mode in (None, "kernel")
         and given.range_filter is None
+        and not raw_expressions(request.report.include)
     )
 
 
@@ -80,6 +81,7 @@ def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCap
     found = []
     for capture in plan.captures:
         options = capture.options(request.counters.options)
+        options = attrs.evolve(options, nvtx_exclude=(*options.nvtx_exclude, *excluded(request)))
         found.append(
             PlannedCapture(
                 "run" if len(plan.captures) == 1 else capture.name,

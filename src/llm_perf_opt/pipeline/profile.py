@@ -6,8 +6,12 @@ the whole request has been checked against the installed tools.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -16,16 +20,17 @@ from attrs import define, field
 from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.pipeline.choose import PlannedCapture, for_mode, instances_to_take, plan_counters
+from llm_perf_opt.pipeline.choose import CounterPlan, PlannedCapture, for_mode, instances_to_take, plan_counters
 from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
 from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.run_state import state_of
 from llm_perf_opt.pipeline.speak import Speaker
 from llm_perf_opt.profiling import planning
-from llm_perf_opt.profiling.capture import Captured, record_counters, record_timeline, run_plainly, worst
+from llm_perf_opt.profiling.capture import Captured, first_failure, record_counters, record_timeline, run_plainly
 from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, split_metrics
-from llm_perf_opt.profiling.outcome import Outcome
+from llm_perf_opt.profiling.messages import STATES
+from llm_perf_opt.profiling.outcome import Outcome, diagnose
 from llm_perf_opt.profiling.run_directory import RunDirectory
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
@@ -48,6 +53,13 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
     The request comes back with defaults of ours left out that the installed ncu does not know.
     """
     check_program(request.command)
+    if not (request.timeline.enable or request.counters.enable):
+        raise UserError(
+            "Neither a timeline nor counters were asked for, so there is nothing to do.",
+            "Set pipeline.nsys.enable=true or pipeline.ncu.enable=true.",
+        )
+    if request.counters.launches < 1:
+        raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
     tools = Tools(
@@ -98,20 +110,39 @@ def run_profile(
     run.say(f"run directory: {directory.path}")
     for problem in annotate.problems(request.command) if request.annotate.mode != "off" else ():
         run.note(Diagnosis("NOT_ANNOTATED", "warning", problem))
-    failed = run.take_timings()
-    if failed is not None:
-        directory.finish("interrupted" if run.stopped else "failed")
-        return int(failed)
-    timeline = run.take_timeline()
-    if tools.ncu is not None and not run.stopped and (timeline is not None or not request.timeline.enable):
-        run.take_counters(timeline)
-    if timeline is not None:
-        run.say(
-            f"note: recordings of nsys carry the environment of the program; before you share one: llm-perf scrub {directory.path}"
-        )
-    code = worst(run.outcomes)
+    with _ending_in_order(run):
+        run.take_all()
+    code = run.code
     directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
-    return _report(run, code, as_json, silent)
+    result = _report(run, code, as_json, silent)
+    if plans(request):
+        run.learn()
+    return result
+
+
+@contextlib.contextmanager
+def _ending_in_order(run: _Run) -> Iterator[None]:
+    """Whatever ends the captures, what was captured is reported and the manifest says how the run ended."""
+
+    def terminated(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    old = signal.signal(signal.SIGTERM, terminated) if in_main else None
+    try:
+        yield
+    except KeyboardInterrupt:  # between two supervised commands: they handle signals themselves
+        run.stopped = True
+        run.failures.append(ExitCode.INTERRUPTED)
+        run.note(diagnose(STATES["INTERRUPTED"], signal="between two steps"))
+    except UserError as error:
+        run.failures.append(error.code)
+        run.note(Diagnosis("RUN_FAILED", "error", error.message, error.fix))
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, old)
+        if run.directory.manifest.state == "running":
+            run.directory.finish("failed")
 
 
 @define
@@ -124,21 +155,48 @@ class _Run:
     say: Speaker
     environment: dict[str, str]  # for the program, beside what it inherits
     outcomes: list[Outcome] = field(factory=list)
+    failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
     reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
     stopped: bool = False
 
-    def take_timings(self) -> ExitCode | None:
-        """The workload without a profiler; the exit code of the run where it fails."""
+    @property
+    def code(self) -> ExitCode:
+        """The exit code of the run, as far as it came."""
+        first = first_failure(self.outcomes)
+        return first if first != ExitCode.DONE else next(iter(self.failures), ExitCode.DONE)
+
+    def take_all(self) -> None:
+        """All steps in order, each only where those before allow it."""
+        if not self.take_timings():
+            return
+        timeline = self.take_timeline()
+        wants_timeline = self.request.timeline.enable
+        if self.tools.ncu is not None and not self.stopped and (timeline is not None or not wants_timeline):
+            self.take_counters(timeline)
+        if timeline is not None:
+            self.say(
+                "note: recordings of nsys carry the environment of the program; "
+                f"before you share one: llm-perf scrub {self.directory.path}"
+            )
+
+    def take_timings(self) -> bool:
+        """The workload without a profiler; False where it failed, and so would everything else."""
         if not self.request.timings:
-            return None
+            return True
         self.say("stage timings: the program runs without a profiler …")
-        limit = self.request.timeline.timeout_s
-        ran = run_plainly(self.directory, self.request.timings, self.environment, limit)
+        ran = run_plainly(self.directory, self.request.timings)
         self.stopped = ran.ended.interrupted
         self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
-        for line in ran.last_words if ran.code is not None else ():
+        if ran.code is None:
+            return True
+        self.failures.append(ran.code)
+        for line in ran.last_words:
             self.say(f"  {line}")
-        return ran.code
+        if not self.stopped:
+            said = f' Its last words: "{ran.last_words[-1]}".' if ran.last_words else ""
+            message = f"The program failed without any profiler (exit code {ran.ended.exit_code}).{said}"
+            self.note(Diagnosis("WORKLOAD_FAILED", "error", message, "Make it run first; its output is in stage1.log."))
+        return False
 
     def take_timeline(self) -> Path | None:
         nsys = self.tools.nsys
@@ -173,22 +231,26 @@ class _Run:
         seen = None if timeline is None else make_report([str(timeline)], known_patterns(self.request), quiet=True)
         plan = plan_counters(seen, self.request)
         if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
-            plan = attrs.evolve(plan, captures=self._planned(timeline, seen))
+            plan = self._planned(timeline, seen)
         if plan.skipped:
-            self.say(f"counters: skipped, because {plan.skipped}.")
             code = "NO_MATCHING_KERNELS" if plan.nothing_matched else "COUNTERS_SKIPPED"
             self.note(Diagnosis(code, "warning", f"No counters were taken, because {plan.skipped}."))
         for capture in plan.captures:
             if not self.stopped:
                 self._capture(capture, seen)
-        if plans(self.request) and not self.stopped:
-            learn(attrs.asdict(self.directory.manifest), self.reports)
 
-    def _planned(self, timeline: Path, seen: NCUProfileRegionReport) -> list[PlannedCapture]:
+    def learn(self) -> None:
+        """Remember what the captures cost; a forecast is not worth a word where that fails."""
+        if not self.stopped:
+            with contextlib.suppress(UserError):
+                learn(attrs.asdict(self.directory.manifest), self.reports)
+
+    def _planned(self, timeline: Path, seen: NCUProfileRegionReport) -> CounterPlan:
         """Captures that tell the most for their time; the whole plan is kept in the run directory."""
         plan = make_plan(timeline, seen, self.request, attrs.asdict(self.directory.manifest))
-        if plan is None:
-            return []
+        if plan is None or not plan.captures:
+            why = plan.diagnostics[0].message if plan and plan.diagnostics else "no launch lies in a chosen region"
+            return CounterPlan(skipped=f"the plan has no captures: {why}")
         for diagnosis in plan.diagnostics:
             self.note(diagnosis)
         self.directory.write_json("plan.json", planning.as_json(plan, self.request.command))
@@ -197,10 +259,11 @@ class _Run:
             f"capture{'s' if len(plan.captures) != 1 else ''}, about {planning.spoken_seconds(plan.seconds)}; "
             f"they stand for {plan.coverage:.1%} of the GPU time in the regions"
         )
-        return captures_of(plan, self.request)
+        return CounterPlan(captures_of(plan, self.request))
 
     def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """One capture; where its replay mode gives nothing, the next mode."""
+        asked, failed = capture.options.replay_mode or "kernel", None
         while True:
             mode = capture.options.replay_mode or "kernel"
             capture, refused = _without_refused(capture, mode)
@@ -210,8 +273,11 @@ class _Run:
             following = next_mode(mode, captured.outcome, enabled=self.request.counters.fallback)
             if following is None:
                 self.outcomes.append(captured.outcome)
+                if failed is not None and captured.file is not None:
+                    self.note(fell_back(asked, mode, failed))
                 return
-            self.note(fell_back(mode, following, captured.outcome))
+            failed = failed or captured.outcome
+            self.say(f"  {mode} replay is not possible here; trying {following} …")
             capture = for_mode(capture, following, seen, self.request)
 
     def _replay(self, capture: PlannedCapture, mode: str) -> Captured:
@@ -228,6 +294,7 @@ class _Run:
             capture.expressions,
             environment=self.environment,
             timeout_s=self.request.counters.timeout_s,
+            expected=capture.expected if mode == "kernel" else None,
             progress=self.say.progress,
         )
         self.say.step(captured)
@@ -239,7 +306,7 @@ class _Run:
     def _note(self, captured: Captured) -> None:
         self.say.step(captured)
         self.outcomes.append(captured.outcome)
-        self.stopped = captured.ended.interrupted or captured.ended.timed_out
+        self.stopped = captured.ended.interrupted
 
     def note(self, diagnosis: Diagnosis) -> None:
         self.directory.manifest.diagnostics.append(diagnosis)
@@ -271,14 +338,17 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
     directory = run.directory
     try:
         report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
-    except UserError:
+    except UserError as error:
+        code = code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED
+        if code == ExitCode.NOTHING_CAPTURED:
+            run.note(Diagnosis("NO_REPORT", "error", error.message, error.fix))
         if as_json:
             state = state_of(directory.path)
             told = [attrs.asdict(d) for d in state.diagnostics] if state else []
             print(
                 json.dumps({"out": str(directory.path), "matched": False, "diagnostics": told, "exit_code": int(code)})
             )
-        return int(code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED)
+        return int(code)
     matched = publish(
         report,
         directory.path,

@@ -38,5 +38,9 @@ class Speaker:
 
     def progress(self, state: Progress) -> None:
         if self._live:
-            print(f"\r  {state.kernels_done:,} launches profiled ", end="", file=sys.stderr, flush=True)
+            of = f" of {state.total:,}" if state.total else ""
+            passes = f", {state.passes} passes each" if state.passes and state.passes > 1 else ""
+            left = f", about {state.seconds_left:.0f} s left" if state.seconds_left is not None else ""
+            told = f"\r  {state.kernels_done:,}{of} launches profiled{passes}{left}"
+            print(f"{told:<78}", end="", file=sys.stderr, flush=True)
             self._unfinished_line = True

@@ -7,6 +7,7 @@ exit code. A step that fails does not undo the one before: what was captured sta
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from llm_perf_opt.profiling.vendor.nsys import (
 from llm_perf_opt.profiling.vendor.nsys import environment as nsys_environment
 from llm_perf_opt.profiling.vendor.tools import Tool, library_path_for
 from llm_perf_opt.profiling.written import recording_bytes
+from llm_perf_opt.regions.model import Diagnosis
 
 REDIRECT = Path(__file__).with_name("redirect.py")
 _EXPORT_TIMEOUT_S = 1800
@@ -58,18 +60,14 @@ class Plain:
     last_words: list[str]  # what it said at the end
 
 
-def run_plainly(
-    run: RunDirectory, command: list[str], environment: Mapping[str, str], timeout_s: float | None
-) -> Plain:
+def run_plainly(run: RunDirectory, command: list[str]) -> Plain:
     """The workload alone. Its output goes to `stage1.log`."""
     step = run.begin("stage1", command, ".")
     log = run.path / "stage1.log"
-    ended = run_supervised(command, log=log, environment=environment, timeout_s=timeout_s)
+    ended = run_supervised(command, log=log)
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     code: ExitCode | None = None
-    if ended.timed_out:
-        code = ExitCode.TIMED_OUT
-    elif ended.interrupted:
+    if ended.interrupted:
         code = ExitCode.INTERRUPTED
     elif ended.exit_code in (ExitCode.BAD_INPUT, ExitCode.MISSING_TOOL):
         code = ExitCode(ended.exit_code)  # stage 1 speaks the same codes
@@ -116,11 +114,25 @@ def record_timeline(
     if outcome.status == "nothing":
         return Captured(outcome, ended)
     sqlite = folder / "run.sqlite"
-    export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", sqlite)
+    # Under another name until it is whole: a stump would be taken for the timeline.
+    unfinished = folder / ".run.sqlite.tmp"
+    export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", unfinished)
     step = run.begin("export", export, "nsys")
     with log.open("ab") as output:
         step.exit_code = _run(export, _library_path(nsys), output)
-    step.files = _files(folder)
+    if step.exit_code == 0 and unfinished.exists():
+        unfinished.replace(sqlite)
+        step.files = {sqlite.name: sqlite.stat().st_size}
+    else:
+        unfinished.unlink(missing_ok=True)
+        step.diagnostics = [
+            Diagnosis(
+                "EXPORT_FAILED",
+                "error",
+                f"nsys could not turn its recording into SQLite (exit code {step.exit_code}); the recording itself is kept.",
+                f"Try it by hand, it will say why: {shlex.join(export)}",
+            )
+        ]
     step.status = "done" if sqlite.exists() else "nothing"
     run.save()
     if sqlite.exists():
@@ -139,6 +151,7 @@ def record_counters(
     *,
     environment: Mapping[str, str],
     timeout_s: float | None = None,
+    expected: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Captured:
     """Counters of the chosen launches: `ncu/<name>.ncu-rep`."""
@@ -147,7 +160,7 @@ def record_counters(
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
     argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
     step = run.begin("ncu", argv, "ncu")
-    reader = ProgressReader()  # the plan knows only the least number of launches, which is no total
+    reader = ProgressReader(expected)
 
     def follow(line: str) -> None:
         if (state := reader.feed(line)) is not None:
@@ -167,7 +180,7 @@ def raw_name(capture: str) -> str:
     return "raw.csv" if capture == "run" else f"raw-{capture}.csv"
 
 
-def worst(outcomes: list[Outcome]) -> ExitCode:
+def first_failure(outcomes: list[Outcome]) -> ExitCode:
     """The exit code of a run from those of its steps: the first that is not 0."""
     return next((o.exit_code for o in outcomes if o.exit_code != ExitCode.DONE), ExitCode.DONE)
 
@@ -183,12 +196,12 @@ def _judge(
     replay_mode: str = "kernel",
 ) -> Outcome:
     folder = log.parent
-    files = {name: size for name, size in _files(folder).items() if _is_of(name, log.stem if tool == "ncu" else "")}
+    files = {name: size for name, size in _files(folder).items() if tool == "nsys" or _is_of(name, log.stem)}
     code = ended.exit_code
     finished = Finished(
         tool="ncu" if tool == "ncu" else "nsys",
         argv=argv,
-        exit_code=-(code - 128) if code > 128 else code,
+        exit_code=code,
         output=_tail(log),
         workload_output=_tail(workload_log),
         files=files,
@@ -206,7 +219,7 @@ def _judge(
 
 def _is_of(name: str, capture: str) -> bool:
     """Does a file belong to this capture? One folder may hold several of ncu's."""
-    return not capture or name.removesuffix(".ncu-rep") == capture or not name.endswith(".ncu-rep")
+    return name in (f"{capture}.ncu-rep", f"{capture}.log", f"{capture}-workload.log")
 
 
 def _files(folder: Path) -> dict[str, int]:
@@ -240,9 +253,11 @@ def _run(argv: list[str], environment: Mapping[str, str], output: BinaryIO, erro
     try:
         return done.wait(_EXPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        done.kill()
-        done.wait()
         return None
+    finally:
+        if done.poll() is None:  # too slow, or we were interrupted
+            done.kill()
+            done.wait()
 
 
 def _write_table(run: RunDirectory, name: str, argv: list[str], target: Path, environment: Mapping[str, str]) -> None:
@@ -250,7 +265,9 @@ def _write_table(run: RunDirectory, name: str, argv: list[str], target: Path, en
     step = run.begin(name, argv, target.parent.name)
     with target.open("wb") as output:
         step.exit_code = _run(argv, environment, output, subprocess.DEVNULL)
-    step.status = "done" if target.stat().st_size else "nothing"
+    step.status = "done" if step.exit_code == 0 and target.stat().st_size else "nothing"
     if step.status == "nothing":
         target.unlink()
+    else:
+        step.files = {target.name: target.stat().st_size}
     run.save()

@@ -48,7 +48,7 @@ class MetricSplit:
 def next_mode(mode: str, outcome: Outcome, *, enabled: bool = True) -> str | None:
     """The mode to try after `mode` gave this outcome, or None where no other mode would help."""
     stopped = outcome.exit_code in (ExitCode.TIMED_OUT, ExitCode.INTERRUPTED)
-    if not enabled or stopped or outcome.status == "captured":
+    if not enabled or stopped or outcome.status != "nothing":
         return None
     # the first diagnosis is the cause; later ones may be remarks
     causes = [d.code for d in outcome.diagnoses if d.severity == "error"]

@@ -158,7 +158,9 @@ def main() -> int:
     if status is None:
         return 137
     if os.WIFSIGNALED(status):
-        return 128 + os.WTERMSIG(status)
+        # By the same signal: an exit code of 128 + N would be that of a profiler whose program was killed.
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
     return os.WEXITSTATUS(status)
 
 

@@ -20,7 +20,7 @@ import yaml
 from attrs import Factory, define
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling.secrets import clean_argv, without_secrets
+from llm_perf_opt.profiling.secrets import clean_argv, clean_settings, without_secrets
 from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.version import __version__
 
@@ -86,6 +86,7 @@ class RunDirectory:
         `recordings`: whether profilers will leave something in it.
         """
         path = fresh_folder() if out is None else _own_folder(out)
+        settings = clean_settings(settings)
         manifest = Manifest(__version__, _now(), clean_argv(command), settings=settings, gpus_before=gpu_facts())
         run = RunDirectory(path, manifest)
         for name in ("nsys", "ncu") if recordings else ():
@@ -169,10 +170,11 @@ def _own_folder(out: Path) -> Path:
             raise UserError(
                 f"The folder {out} is not empty.", "Every run needs a folder of its own: choose another with --out."
             )
-        (out / ".probe").touch()
-        (out / ".probe").unlink()
+        # Whoever makes the manifest has the folder: two runs that start together cannot both.
+        (out / MANIFEST).touch(exist_ok=False)
     except FileExistsError as error:
-        raise UserError(f"{out} is a file, and a folder is needed there.", "Choose another with --out.") from error
+        what = "belongs to another run" if out.is_dir() else "is a file, and a folder is needed there"
+        raise UserError(f"{out} {what}.", "Choose another with --out.") from error
     except OSError as error:
         raise _unwritable(out, error) from error
     return out

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 # Names that hold secrets, and values that are one whatever they are called. A token is one, `max_new_tokens` and a
 # tokenizer are not.
 _NAMES = re.compile(
-    r"(?<!tik)token(?!s|iz)|secret|passw|passwd|api[_-]?key|access[_-]?key|private|credential|auth|cookie"
+    r"(?<!tik)token(?!s|iz|_id|_type)|secret|passw|passwd|api[_-]?key|access[_-]?key|private|credential|auth(?!or)|cookie"
     r"|session[_-]?(?:id|key)|signature|^pgpass|_pat$|^key$|[_-]key$"
     r"|passphrase|[_-]pass$|[_-]pwd$|[_-]dsn$|connection_string|webhook|bearer|jwt",
     re.IGNORECASE,
@@ -65,3 +66,15 @@ def without_secret_text(text: str) -> str:
         return f"{name}{between}{REMOVED}" if _NAMES.search(name.lstrip("-")) else found[0]
 
     return _ASSIGNED.sub(assigned, SECRET_IN_TEXT.sub(REMOVED, text))
+
+
+def clean_settings(value: Any, name: str = "") -> Any:
+    """Settings of any shape without secrets: lists of words are command lines, numbers are never secret."""
+    if isinstance(value, Mapping):
+        return {key: clean_settings(item, str(key)) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        words = list(value)
+        return clean_argv(words) if all(isinstance(word, str) for word in words) else [clean_settings(w) for w in words]
+    if isinstance(value, str) and value and is_secret(name, value):
+        return REMOVED
+    return value

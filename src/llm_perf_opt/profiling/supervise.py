@@ -27,11 +27,11 @@ _FORCE_SECONDS = 15.0
 class Ended:
     """How a supervised command ended."""
 
-    exit_code: int  # of the command; 128 + N where signal N killed it
+    exit_code: int  # of the command; -N where signal N killed it
     seconds: float
     timed_out: bool = False
     interrupted: bool = False
-    too_large: bool = False  # stopped because `watch` said so
+    too_large: bool = False  # stopped because of what it had written
 
 
 class Interruption:
@@ -124,7 +124,9 @@ def run_supervised(
                     guard.wait()
     for reader in readers:
         reader.read(last=True)
-    ended.exit_code = guard.returncode if guard.returncode >= 0 else 128 - guard.returncode
+    ended.exit_code = guard.returncode
+    # A signal may have come after the last look, or while the command was ending for another reason.
+    ended.interrupted = ended.interrupted or interruption.happened.is_set()
     ended.seconds = time.monotonic() - started
     return ended
 

@@ -26,7 +26,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.runners.overrides import normalised
 
 Job = Callable[[dict[str, Any], Path], int]
-_CODES = "LLM_PERF_EXIT_CODES"
+_CODES, _FULL_ERROR = "LLM_PERF_EXIT_CODES", "HYDRA_FULL_ERROR"
 
 
 def start(job: Job, words: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
         codes = Path(folder) / "codes"
         os.environ[_CODES] = str(codes)
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us instead of being printed as tracebacks
+        os.environ[_FULL_ERROR] = "1"  # errors come to us instead of being printed as tracebacks
         old = sys.argv
         sys.argv = [old[0], *arguments]
         try:
@@ -74,9 +74,16 @@ class _Task:
         self.__module__ = job.__module__
 
     def __call__(self, config: DictConfig) -> int:
-        code = self._run(config)
-        with Path(os.environ[_CODES]).open("a", encoding="ascii") as file:
+        # Neither is for the program that is profiled.
+        ours = {name: os.environ.pop(name) for name in (_CODES, _FULL_ERROR) if name in os.environ}
+        try:
+            code = self._run(config)
+        finally:
+            os.environ.update(ours)
+        with Path(ours[_CODES]).open("a", encoding="ascii") as file:
             file.write(f"{code}\n")
+        if code == ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt  # the other jobs of a sweep are not wanted any more
         return code
 
     def _run(self, config: DictConfig) -> int:
@@ -88,6 +95,9 @@ class _Task:
             with contextlib.suppress(OSError):
                 run.rmdir()  # Hydra made it; a run that never began leaves no empty folder
             return int(error.code)
+        except OSError as error:
+            say(UserError(f"The run failed: {error.strerror or error} ({error.filename}).", f"See {run}"))
+            return int(ExitCode.NOTHING_CAPTURED)
         except KeyboardInterrupt:
             print("Interrupted.", file=sys.stderr)
             return int(ExitCode.INTERRUPTED)
@@ -118,6 +128,12 @@ def checked(config: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise UserError(f"The configuration cannot be resolved: {str(error).splitlines()[0]}.") from error
     assert isinstance(plain, dict)
+    values = dict(flattened({str(k): v for k, v in plain.items()}))
+    if missing := [name for name in KEYS if name not in values]:
+        raise UserError(
+            f"The configuration has no {missing[0]} any more.",
+            "Set single keys, as in run.mode=deep; none can be removed.",
+        )
     for name, value in flattened({str(k): v for k, v in plain.items()}):
         key = KEYS.get(name)
         if key is not None and not _fits(key.kind, value) and not (value is None and key.nullable):
@@ -132,6 +148,8 @@ def _fits(kind: str, value: Any) -> bool:
         return isinstance(value, bool)
     if kind == "number":
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if kind == "count":
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if kind == "seconds":
         return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
     if kind == "mapping":

@@ -6,21 +6,28 @@ python -m llm_perf_opt.runners.deep_profile_runner KEY=VALUE …
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.runners.app import start
+from llm_perf_opt.runners.app import start, start_folder
 
 
 def job(config: dict[str, Any], run: Path) -> int:
     """One run: stage timings of the built-in workload, timeline, counters, report."""
+    import yaml
+
     from llm_perf_opt.pipeline.profile import ready, run_profile
     from llm_perf_opt.profiling.run_directory import RunDirectory
     from llm_perf_opt.runners.requests import profile_request
 
-    request, tools = ready(profile_request(config, run))
-    directory = RunDirectory.create(run, request.command, config)
-    return run_profile(request, tools, directory)
+    # The workload gets the configuration as it is; what the run directory keeps has no secrets in it.
+    with tempfile.TemporaryDirectory(prefix="llm-perf-") as private:
+        file = Path(private) / "config.yaml"
+        file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        request, tools = ready(profile_request(config, run, file, start_folder()))
+        directory = RunDirectory.create(run, request.command, config)
+        return run_profile(request, tools, directory)
 
 
 if __name__ == "__main__":

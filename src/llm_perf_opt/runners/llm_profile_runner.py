@@ -22,11 +22,15 @@ def job(config: dict[str, Any], run: Path) -> int:
     from llm_perf_opt.profiling.run_directory import RunDirectory
 
     directory = RunDirectory.create(run, sys.argv, config, recordings=False)
-    code = 1
+    state = "failed"
     try:
         code = _run(config, run, start_folder())
+        state = "failed" if code else "done"
+    except KeyboardInterrupt:
+        state = "interrupted"
+        raise
     finally:
-        directory.finish("done" if code == 0 else "failed")
+        directory.finish(state)
     return code
 
 
@@ -43,13 +47,15 @@ def resolved(words: list[str]) -> int:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--resolved", required=True)
+    parser.add_argument("--folder", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--profiled", action="store_true")
     arguments = parser.parse_args(words)
     config = OmegaConf.load(arguments.resolved)
     assert isinstance(config, DictConfig)
     try:
-        return _run(checked(config), Path(arguments.out), Path.cwd(), profiled=arguments.profiled)
+        folder, out = Path(arguments.folder), Path(arguments.out)
+        return _run(checked(config), out, folder, profiled=arguments.profiled)
     except UserError as error:
         say(error)
         return int(error.code)

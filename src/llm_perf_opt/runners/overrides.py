@@ -35,6 +35,8 @@ _OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=\s]+?)(?:=(?P<value>.*))
 
 def normalised(words: Iterable[str]) -> list[str]:
     """Overrides for Hydra; its own options with their values come first, for it takes no others behind an override."""
+    words = list(words)
+    sweep = any(word in ("-m", "--multirun") for word in words)
     options: list[str] = []
     overrides: list[str] = []
     value_follows = False
@@ -43,11 +45,11 @@ def normalised(words: Iterable[str]) -> list[str]:
             options.append(word)
             value_follows = word in _HYDRA_OPTIONS_WITH_VALUE
         else:
-            overrides.append(_normalised(word))
+            overrides.append(_normalised(word, sweep))
     return [*options, *overrides]
 
 
-def _normalised(word: str) -> str:
+def _normalised(word: str, sweep: bool) -> str:
     found = _OVERRIDE.fullmatch(word)
     if found is None or (found["value"] is None and found["sign"] != "~"):
         raise UserError(f"{word!r} is not an override.", "Write KEY=VALUE, as in device=cpu.")
@@ -65,9 +67,11 @@ def _normalised(word: str) -> str:
     if free is None and key not in KEYS and not _is_branch(key):
         raise _unknown(key)
     if sign == "~":
-        return word
+        raise UserError(f"{word!r} would remove a key, and all are needed.", f"Set it instead: {key}=VALUE")
+    if free is None and key not in KEYS and not value.startswith("{"):
+        raise _unknown(key)
     # A free mapping may get new names; every other key exists already.
-    return f"{'++' if free else ''}{key}={_value(key, value)}"
+    return f"{'++' if free else ''}{key}={_value(key, value, sweep)}"
 
 
 def _is_branch(key: str) -> bool:
@@ -101,10 +105,15 @@ def _unknown(key: str) -> UserError:
     )
 
 
-def _value(key: str, value: str) -> str:
-    """A value Hydra's grammar cannot read (a kernel name with brackets, say) is quoted for it."""
+def _value(key: str, value: str, sweep: bool) -> str:
+    """A value Hydra's grammar cannot read (a kernel name with brackets, say) is quoted for it.
+
+    Outside a sweep `a,b` is a list where the key is one.
+    """
     try:
-        OverridesParser.create().parse_override(f"x={value}")
+        parsed = OverridesParser.create().parse_override(f"x={value}")
+        if parsed.is_sweep_override() and not sweep and key in KEYS and KEYS[key].kind == "list":
+            return f"[{value}]"
     except HydraException:
         if key not in KEYS or KEYS[key].kind not in ("text", "list"):
             raise UserError(

@@ -17,8 +17,12 @@ from llm_perf_opt.profiling.vendor.options import expressions, listed
 STAGE1 = "llm_perf_opt.runners.llm_profile_runner"
 
 
-def profile_request(config: Mapping[str, Any], run: Path) -> ProfileRequest:
-    """The request of a deep run; `run` is its directory, where the workload finds its configuration."""
+def profile_request(config: Mapping[str, Any], run: Path, file: Path, folder: Path) -> ProfileRequest:
+    """The request of a deep run.
+
+    `run`: its directory. `file`: where the built-in workload finds its configuration, secrets and all.
+    `folder`: where relative paths start.
+    """
     pipeline = config["pipeline"]
     ncu, nsys = pipeline["ncu"], pipeline["nsys"]
     cli = dict(ncu["ncu_cli"])
@@ -26,7 +30,7 @@ def profile_request(config: Mapping[str, Any], run: Path) -> ProfileRequest:
     as_given = ncu["strategy"] == "as_given"
     deep = config["run"]["mode"] == "deep"
     return ProfileRequest(
-        command=workload_command(config, run),
+        command=workload_command(config, run, file, folder),
         report=ReportOptions(
             include=list(expressions(nvtx["include"])),
             exclude=list(expressions(nvtx["exclude"])),
@@ -55,7 +59,7 @@ def profile_request(config: Mapping[str, Any], run: Path) -> ProfileRequest:
             timeout_s=ncu["timeout_s"],
         ),
         strict=ncu["strict"],
-        timings=stage1_command(run, run) if is_stage1(config) else [],
+        timings=stage1_command(file, folder, run) if is_stage1(config) else [],
         annotate=AnnotateRequest(**pipeline["annotate"]),
     )
 
@@ -66,17 +70,22 @@ def is_stage1(config: Mapping[str, Any]) -> bool:
     return not listed(workload["command"]) and workload["module"] == STAGE1
 
 
-def workload_command(config: Mapping[str, Any], run: Path) -> list[str]:
+def workload_command(config: Mapping[str, Any], run: Path, file: Path, folder: Path) -> list[str]:
     """What runs under the profilers: any command, any module, or stage 1 with this very configuration."""
     workload = config["pipeline"]["workload"]
     if command := listed(workload["command"]):
         return list(command)
     if not is_stage1(config):
         return [sys.executable, "-m", workload["module"]]
-    return [*stage1_command(run, run / "workload"), "--profiled"]
+    return [*stage1_command(file, folder, run / "workload"), "--profiled"]
 
 
-def stage1_command(run: Path, out: Path) -> list[str]:
-    """Stage 1 with the configuration of a run, and where it leaves its files."""
-    config = str((run / "config.yaml").resolve())
-    return [sys.executable, "-m", STAGE1, "--resolved", config, "--out", str(out.resolve())]
+def stage1_command(config: Path, folder: Path, out: Path) -> list[str]:
+    """Stage 1 with a configuration, the folder where its relative paths start, and where it leaves its files."""
+    paths = (str(path.resolve()) for path in (config, folder, out))
+    return [
+        sys.executable,
+        "-m",
+        STAGE1,
+        *(w for pair in zip(("--resolved", "--folder", "--out"), paths, strict=True) for w in pair),
+    ]

@@ -66,7 +66,7 @@ def run_stage1(settings: Stage1Settings, run_dir: Path, *, quiet: bool = False) 
     save(profile)
     if settings.direct_inference.enable:
         output = settings.direct_inference.output
-        target = run_dir / PREDICTIONS if output is None else (settings.folder or Path.cwd()) / output
+        target = run_dir / (output or PREDICTIONS)
         done = predict(session, grouped, target)
         metrics["direct_inference"] = {**attrs.asdict(done), "path": str(done.path)}
         save(profile)
