@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import cattrs
 from attrs import define
 
 from llm_perf_opt.profiling.run_directory import MANIFEST
@@ -37,12 +36,14 @@ def state_of(run: Path) -> RunState | None:
         manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
         steps: Sequence[dict[str, Any]] = manifest["steps"]
         said = [d for step in steps for d in step["diagnostics"]] + manifest["diagnostics"]
-        diagnostics = cattrs.structure(said, list[Diagnosis])
+        diagnostics = [
+            Diagnosis(**{name: str(d[name]) for name in ("code", "severity", "message", "fix")}) for d in said
+        ]
         if manifest["state"] == "running":
             diagnostics.insert(0, _unfinished(steps))
         selection = manifest.get("selection")
         return RunState(diagnostics, selection if isinstance(selection, dict) else {})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, cattrs.BaseValidationError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
