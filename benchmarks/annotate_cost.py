@@ -37,7 +37,7 @@ from _llm_perf_annotate.tree import Names
 HERE = Path(__file__).resolve().parent
 CHILDREN = 50
 DEPTH = 3
-SINGLE_ROUNDS = 1000  # of a millisecond each: short enough for some to be undisturbed
+ROUNDS = 1000  # of a millisecond each: short enough for some to be undisturbed
 
 
 class Annotation:
@@ -69,9 +69,9 @@ class Nothing(nn.Module):
 class Chain(nn.Module):
     """Calls modules that do nothing, as a language model calls its layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, children: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Nothing() for _ in range(CHILDREN))
+        self.layers = nn.ModuleList(Nothing() for _ in range(children))
 
     def forward(self, input_ids: torch.Tensor, past_key_values: Any = None) -> torch.Tensor:
         for layer in self.layers:
@@ -86,37 +86,39 @@ def seconds(call: Callable[[], object], times: int) -> float:
     return (time.thread_time() - began) / times
 
 
-def fastest(call: Callable[[], object], annotation: Annotation, rounds: int, times: int) -> tuple[float, float]:
+def fastest(call: Callable[[], object], annotation: Annotation, times: int) -> tuple[float, float]:
     """Seconds a call with annotation off and on.
 
     Not in turns: from Python 3.12 on, a class that has been changed a thousand times is slow for ever.
     """
-    off = [seconds(call, times) for _ in range(rounds)]
+    off = [seconds(call, times) for _ in range(ROUNDS)]
     with annotation.on():
-        on = [seconds(call, times) for _ in range(rounds)]
+        on = [seconds(call, times) for _ in range(ROUNDS)]
     return min(off), min(on)
 
 
-def single_costs(rounds: int) -> dict[str, float]:
-    """Microseconds of one stage, of one module range, and of what NVTX itself takes of either."""
+def single_costs() -> dict[str, float]:
+    """Microseconds of one stage, one module range, one module without a range, and of what NVTX takes of a range."""
     token = torch.zeros(1, 1, dtype=torch.long)
     cache = ((torch.zeros(1, 1, 4, 1), torch.zeros(1, 1, 4, 1)),)
-    found = {}
-    for name, names in {"stages": Names(), "modules": Names(DEPTH)}.items():
-        annotation, model = Annotation(names), Chain().eval()
-        off, on = fastest(lambda model=model: model(token, past_key_values=cache), annotation, rounds, 20)
-        found[name] = (on - off) * 1e6
-    annotation = Annotation(Names())
+
+    def added(names: Names, children: int) -> float:
+        model = Chain(children).eval()
+        off, on = fastest(lambda: model(token, past_key_values=cache), Annotation(names), 1000 // (children + 5))
+        return (on - off) * 1e6
+
     _, push, pop = ranges.choose(torch) or ("", lambda name: None, lambda: None)
 
     def nvtx() -> None:
         push("decode_step")
         pop()
 
+    stage, with_children, with_ranges = added(Names(), 1), added(Names(), CHILDREN), added(Names(DEPTH), CHILDREN)
     return {
-        "stage_us": found["stages"],
-        "module_range_us": (found["modules"] - found["stages"]) / CHILDREN,
-        "of_which_nvtx_us": min(seconds(nvtx, 500) for _ in range(rounds)) * 1e6,
+        "stage_us": stage,
+        "module_range_us": (with_ranges - with_children) / CHILDREN,
+        "module_without_range_us": (with_children - stage) / CHILDREN,
+        "of_which_nvtx_us": min(seconds(nvtx, 500) for _ in range(ROUNDS)) * 1e6,
     }
 
 
@@ -188,7 +190,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
 
-    single = single_costs(SINGLE_ROUNDS)
+    single = single_costs()
     stages, modules = decode_step(options, Names()), decode_step(options, Names(DEPTH))
     share = single["stage_us"] / (stages["off_ms"] * 1e3)
     modules_share = (single["stage_us"] + modules["named_modules"] * single["module_range_us"]) / (
@@ -219,7 +221,8 @@ def main() -> None:
         "|---|---|",
         f"| stage (outermost call recognised, range opened and closed) | {single['stage_us']:.2f} |",
         f"| module range | {single['module_range_us']:.2f} |",
-        f"| of either, NVTX itself | {single['of_which_nvtx_us']:.2f} |",
+        f"| call of a module that has no range | {single['module_without_range_us']:.2f} |",
+        f"| of a range, NVTX itself | {single['of_which_nvtx_us']:.2f} |",
         "",
         "| decode step | off, ms | on, ms | on / off, measured (middle half) | share by the costs above |",
         "|---|---|---|---|---|",

@@ -57,7 +57,17 @@ model.lm_head(model.model(prompt).last_hidden_state)
 part("evaluation")
 model(input_ids=prompt, labels=prompt)
 part("threads")
-threads = [threading.Thread(target=loop) for _ in range(2)]
+both = threading.Barrier(2)
+
+
+def loop_in_thread() -> None:
+    both.wait()
+    with torch.no_grad():
+        loop()
+    both.wait()
+
+
+threads = [threading.Thread(target=loop_in_thread) for _ in range(2)]
 for thread in threads:
     thread.start()
 for thread in threads:
