@@ -14,6 +14,7 @@ from attrs import Factory, define
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
 from llm_perf_opt.profiling.fallback import RANGE_MODES
+from llm_perf_opt.profiling.metric_groups import groups_for, types_in_use
 from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS, NcuOptions, build_ncu_cmd
 from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
@@ -54,12 +55,12 @@ def plan_counters(seen: NCUProfileRegionReport | None, request: ProfileRequest) 
     asked = request.counters
     if seen is None:
         return CounterPlan([PlannedCapture("run", _options(request, launches=False), _untried(request))])
+    request = _with_metrics(request, seen)
+    asked = request.counters
     if talks_between_processes(seen):
-        seen_by = (
-            "ncu runs kernels one at a time over all processes, and collectives would wait for each other for ever"
-        )
+        reason = "ncu runs kernels one at a time over all processes, and collectives would wait for each other for ever"
         return CounterPlan(
-            skipped=f"the processes talk to each other with NCCL: {seen_by}. Profile one rank alone for counters"
+            skipped=f"the processes talk to each other with NCCL: {reason}. Profile one rank alone for counters"
         )
     if raw := raw_expressions(request.report.include):
         # ncu's own expressions go to ncu as they are; what they select only ncu knows.
@@ -85,6 +86,19 @@ def plan_counters(seen: NCUProfileRegionReport | None, request: ProfileRequest) 
     regions = cut(outer, seen, repeated=False) if asked.options.replay_mode in RANGE_MODES else outer
     options = _options(request, process_scope=any(r.adopted_kernels for r in regions))
     return CounterPlan([PlannedCapture("run", options, _expressions(regions), _least(regions, options))])
+
+
+def _with_metrics(request: ProfileRequest, seen: NCUProfileRegionReport) -> ProfileRequest:
+    """Where nothing was said about what to measure: the metrics of the level, for the types this program computes in."""
+    given = request.counters.options
+    if request.counters.strategy == "as_given" or given.set or given.sections or given.metrics:
+        return request
+    capability = next((gpu.compute_capability for gpu in seen.hardware if gpu.compute_capability), None)
+    kernels = seen.main_scope.kernels if seen.main_scope else []
+    types = types_in_use((k.kernel_name, round(1e6 * (k.total_ms or 0.0))) for k in kernels).types
+    metrics = tuple(m.name for m in groups_for(capability)[0].of_level(request.counters.level, types))
+    options = attrs.evolve(given, metrics=metrics)
+    return attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
 
 
 def for_mode(

@@ -30,12 +30,13 @@ from llm_perf_opt.profiling import planning
 from llm_perf_opt.profiling.capture import Captured, first_failure, record_counters, record_timeline, run_plainly
 from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, split_metrics
 from llm_perf_opt.profiling.messages import STATES
-from llm_perf_opt.profiling.outcome import Outcome, diagnose
+from llm_perf_opt.profiling.outcome import Outcome, absent_metrics, diagnose
 from llm_perf_opt.profiling.run_directory import RunDirectory
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
 from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options
+from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 
 
@@ -107,6 +108,8 @@ def run_profile(
     patterns = known_patterns(request)
     directory.manifest.selection = {name: getattr(patterns, name) for name in SELECTION}
     directory.save()
+    if not request.timings:  # the built-in workload writes its own
+        directory.write_yaml("inputs.yaml", {"command": directory.manifest.command})
     run.say(f"run directory: {directory.path}")
     for problem in annotate.problems(request.command) if request.annotate.mode != "off" else ():
         run.note(Diagnosis("NOT_ANNOTATED", "warning", problem))
@@ -235,6 +238,13 @@ class _Run:
         if plan.skipped:
             code = "NO_MATCHING_KERNELS" if plan.nothing_matched else "COUNTERS_SKIPPED"
             self.note(Diagnosis(code, "warning", f"No counters were taken, because {plan.skipped}."))
+        if self.request.counters.budget_s is not None and plan.captures and not plans(self.request):
+            message = "The budget was not used: launches, instances, sections or a replay mode were chosen by hand."
+            self.note(
+                Diagnosis(
+                    "BUDGET_NOT_USED", "info", message, "--timeout limits a capture; what it has by then is kept."
+                )
+            )
         for capture in plan.captures:
             if not self.stopped:
                 self._capture(capture, seen)
@@ -301,7 +311,18 @@ class _Run:
         self.stopped = captured.ended.interrupted
         if captured.file is not None and captured.outcome.status == "captured":
             self.reports[capture.name] = captured.file
+            self._name_dropped(capture, captured.file)
         return captured
+
+    def _name_dropped(self, capture: PlannedCapture, file: Path) -> None:
+        """ncu takes any metric name and collects those it knows: what it dropped is told by what is missing."""
+        if not capture.options.metrics:
+            return
+        with contextlib.suppress(UserError):
+            results = read_ncu_rep(file, file.name).actions
+            found = {name for action in results for name in action.metrics}
+            if results and (dropped := absent_metrics(capture.options.metrics, found)) is not None:
+                self.note(dropped)
 
     def _note(self, captured: Captured) -> None:
         self.say.step(captured)

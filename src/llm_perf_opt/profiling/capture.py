@@ -171,13 +171,10 @@ def record_counters(
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
         return Captured(outcome, ended)
-    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), folder / raw_name(name), {})
+    # `raw.csv` is that of the first capture, which most runs have alone.
+    table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{name}.csv")
+    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {})
     return Captured(outcome, ended, report)
-
-
-def raw_name(capture: str) -> str:
-    """The table of a capture: `raw.csv` for the one most runs have."""
-    return "raw.csv" if capture == "run" else f"raw-{capture}.csv"
 
 
 def first_failure(outcomes: list[Outcome]) -> ExitCode:
