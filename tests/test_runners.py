@@ -125,6 +125,7 @@ def test_a_failed_job_of_a_sweep_does_not_stop_the_others(tools: Path) -> None:
         ("pipeline.nsys.max_size=big", "as in 2GB"),
         ("pipeline.ncu.ncu_cli.nvtx.include='regex:('", "not a valid regular expression"),
         ("run=deep", "There is no key 'run'"),
+        ("pipeline.ncu.ncu_cli.nvtx.include=[LLM@prefill,LLM@decode", "cannot be read"),
         ("~pipeline.ncu.strategy", "would remove a key"),
         ("pipeline.ncu.launches=0", "above 0"),
         ("hydra.run.dir=/proc/nowhere", "Choose another with hydra.run.dir"),
@@ -179,6 +180,7 @@ def test_short_and_long_spellings_are_one_key() -> None:
     preset = "profiling/torch@pipeline.torch_profiler=torch-profiler.min"
     assert normalised(["profiling=@profiling/torch/torch-profiler.min"]) == [preset]
     assert normalised(["model.config.num_hidden_layers=4"]) == ["++model.config.num_hidden_layers=4"]
+    assert normalised(["+model.config={preset: tiny}"]) == ["++model.config={preset: tiny}"]
     assert normalised(["--cfg", "job"]) == ["--cfg", "job"]
     sections = "pipeline.ncu.ncu_cli.sections"
     assert normalised([f"{sections}=SpeedOfLight,Occupancy"]) == [f"{sections}=[SpeedOfLight,Occupancy]"]

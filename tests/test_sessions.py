@@ -310,7 +310,11 @@ def test_what_a_model_asks_for_beyond_greedy_decoding_is_said(tmp_path: Path) ->
     ("model", "message", "fix"),
     [
         ({"name": "tiny_lm"}, "Did you mean tiny_llm", "Known are tiny_llm, hf_causal_lm"),
-        ({"name": "hf_causal_lm"}, "needs model.path=FOLDER or model.config", "model_type: qwen3"),
+        (
+            {"name": "hf_causal_lm", "config": {"num_hidden_layers": 2}},
+            "needs model.path=FOLDER or model.config",
+            "model_type: qwen3",
+        ),
         ({"name": "hf_causal_lm", "config": {"model_type": "qwem3"}}, "Did you mean qwen3", "config.json"),
         ({"config": {"num_hiden_layers": 2}}, "Did you mean num_hidden_layers", "config.json"),
         ({"config": {"num_hidden_layers": "two"}}, "expected int", "Correct that value"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from llm_perf_opt.cli.report import add_selection, options_of, positive
+from llm_perf_opt.errors import UserError
 
 if TYPE_CHECKING:
     from llm_perf_opt.pipeline.request import ProfileRequest
@@ -65,9 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="take one launch of this kernel only: its exact name, or regex:… over the full name",
     )
-    parser.add_argument(
-        "--launch", metavar="N", type=positive, default=1, help="with --kernel: which of its launches (default 1)"
-    )
+    parser.add_argument("--launch", metavar="N", type=positive, help="with --kernel: which of its launches (default 1)")
     parser.add_argument(
         "--sample",
         metavar="WHICH",
@@ -126,6 +125,11 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
     from llm_perf_opt.profiling.planning import parse_seconds
     from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 
+    if arguments.launch is not None and not arguments.kernel:
+        raise UserError(
+            "--launch says which launch of one kernel, and no --kernel is given.",
+            "Add --kernel NAME; the number of launches of every kernel is --launches.",
+        )
     options = NcuOptions(metrics=arguments.metrics, replay_mode=arguments.replay_mode)
     if arguments.kernel:
         # One launch costs little, so everything is worth knowing of it.
@@ -135,7 +139,7 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
             set="full" if everything else None,
             kernel_name=arguments.kernel,
             kernel_name_base="demangled",
-            launch_skip=arguments.launch - 1,
+            launch_skip=(arguments.launch or 1) - 1,
             launch_count=1,
         )
     return ProfileRequest(

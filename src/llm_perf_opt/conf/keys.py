@@ -152,6 +152,7 @@ _WORKLOAD = _section(
         ("infer.max_new_tokens", 16, "count", "Tokens to generate."),
         ("infer.batch_size", 1, "count", "Prompts at once."),
         ("infer.prompt_tokens", None, "count", "Make every prompt exactly this long."),
+        ("infer.max_image_tiles", 6, "number", "Tiles a page is cut into at most, where the model looks at tiles."),
         ("infer.ignore_eos", None, "switch", "Go on behind the end of text; left open: only with random weights."),
         ("dataset.root", None, "text", "Folder of the inputs."),
         ("dataset.subset_filelist", None, "text", "A text file with a path a line, or a glob below dataset.root."),

@@ -57,7 +57,10 @@ def write_perfetto(timeline: Timeline, attribution: Attribution, path: Path) -> 
 
 def _write(trace: _Trace, out: IO[bytes] | gzip.GzipFile) -> None:
     buffer = io.BytesIO()
-    buffer.write(b'{"displayTimeUnit":"ns","otherData":{"written_by":"llm-perf"},"traceEvents":[\n')
+    # The names of ranges hold their domains, which our own reader takes apart again.
+    buffer.write(
+        b'{"displayTimeUnit":"ns","llm_perf_ranges":"domain@name","otherData":{"written_by":"llm-perf"},"traceEvents":[\n'
+    )
     first = True
     for event in trace.events():
         buffer.write(b"" if first else b",\n")
@@ -177,7 +180,9 @@ class _Trace:
             yield {"ph": "e", **common, "ts": _microseconds(end)}
 
     def _range_name(self, at: int) -> str:
-        return self.timeline.strings[int(self.timeline.ranges.name[at])]
+        name = self.timeline.strings[int(self.timeline.ranges.name[at])]
+        domain = self.timeline.domains[int(self.timeline.ranges.domain[at])]
+        return f"{domain}@{name}" if domain else name
 
     def _range_args(self, at: int) -> dict[str, str]:
         region = int(self.attribution.range_region[at])

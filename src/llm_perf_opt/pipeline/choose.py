@@ -73,7 +73,9 @@ def plan_counters(seen: NCUProfileRegionReport | None, request: ProfileRequest) 
         return CounterPlan([PlannedCapture("run", _options(request))])
     outer = [r for r in outermost(seen) if r.inclusive.kernel_count]
     if not outer:
-        return CounterPlan(skipped="no region with kernels was found to profile")
+        typo = next((d for d in seen.diagnostics if d.code == "NO_MATCHING_REGIONS"), None)
+        reason = f"{typo.message} {typo.fix}".rstrip(".") if typo else "no region with kernels was found to profile"
+        return CounterPlan(skipped=reason, nothing_matched=typo is not None)
     inside = [kernel for region in outer for kernel in region.kernels]
     if (wrong := _no_such_kernel(inside, asked.options)) is not None:
         return CounterPlan(skipped=wrong, nothing_matched=True)

@@ -72,7 +72,8 @@ def show_report(report: NCUProfileRegionReport) -> None:
 
     out = console()
     scope = report.main_scope
-    if scope is None or not scope.regions:
+    unmatched = any(d.code == "NO_MATCHING_KERNELS" for d in report.diagnostics)
+    if scope is None or not scope.regions or unmatched:
         # Why there is nothing, and what to type next, comes before anything else.
         show_diagnostics(report, out)
     for sentence in answer(report):
@@ -86,8 +87,9 @@ def show_report(report: NCUProfileRegionReport) -> None:
         out.print(region_table(shown, gpu_time(scope.totals), out.width))
         if len(scope.regions) > len(shown):
             out.print(f"{len(scope.regions) - len(shown):,} more regions are in the report.")
-        show_opportunities(report, out)
-        show_diagnostics(report, out)
+        if not unmatched:  # of nothing there is nothing to fix
+            show_opportunities(report, out)
+            show_diagnostics(report, out)
 
 
 def show_opportunities(report: NCUProfileRegionReport, out: Console) -> None:

@@ -236,8 +236,12 @@ class _Run:
         if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
             plan = self._planned(timeline, seen)
         if plan.skipped:
-            code = "NO_MATCHING_KERNELS" if plan.nothing_matched else "COUNTERS_SKIPPED"
-            self.note(Diagnosis(code, "warning", f"No counters were taken, because {plan.skipped}."))
+            if not plan.nothing_matched:
+                self.note(Diagnosis("COUNTERS_SKIPPED", "warning", f"No counters were taken, because {plan.skipped}."))
+            elif seen is not None and seen.main_scope is not None and seen.main_scope.regions:
+                self.note(Diagnosis("NO_MATCHING_KERNELS", "warning", f"No counters were taken: {plan.skipped}."))
+            else:  # the report says so, first thing
+                self.say(f"counters: none, for {plan.skipped}.")
         if self.request.counters.budget_s is not None and plan.captures and not plans(self.request):
             message = "The budget was not used: launches, instances, sections or a replay mode were chosen by hand."
             self.note(

@@ -139,6 +139,7 @@ def judge(run: Finished) -> Outcome:
     for finding in findings:
         if finding.rule.code in ("WORKLOAD_FAILED", "WORKLOAD_CRASHED"):
             _add_exception(finding, program)
+            _add_last_words(finding, run.workload_output)
 
     no_data = any(finding.rule.nothing for finding in findings) or _nothing_saved(lines)
     elsewhere = _elsewhere(run, lines)
@@ -329,6 +330,12 @@ def _add_exception(finding: _Finding, program: list[str]) -> None:
             last = line
     if last is not None:
         finding.evidence, finding.more, finding.speaker = [last], 0, "program"
+
+
+def _add_last_words(finding: _Finding, program_output: str) -> None:
+    """Where there is no exception, what the program said last is the best there is."""
+    if finding.speaker != "program" and (lines := [line for line in _lines(program_output) if line.strip()]):
+        finding.evidence, finding.more, finding.speaker = [lines[-1]], 0, "program"
 
 
 def _nothing_saved(lines: list[str]) -> bool:

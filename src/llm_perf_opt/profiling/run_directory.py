@@ -168,17 +168,21 @@ def _own_folder(out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
             raise UserError(
-                f"The folder {out} is not empty.", "Every run needs a folder of its own: choose another with --out."
+                f"The folder {out} is not empty.",
+                "Every run needs a folder of its own: choose another with --out (the runners: hydra.run.dir).",
             )
         # Whoever makes the manifest has the folder: two runs that start together cannot both.
         (out / MANIFEST).touch(exist_ok=False)
     except FileExistsError as error:
         what = "belongs to another run" if out.is_dir() else "is a file, and a folder is needed there"
-        raise UserError(f"{out} {what}.", "Choose another with --out.") from error
+        raise UserError(f"{out} {what}.", "Choose another with --out (the runners: hydra.run.dir).") from error
     except OSError as error:
         raise _unwritable(out, error) from error
     return out
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"The folder {path} cannot be written: {error.strerror or error}.", "Choose another with --out.")
+    return UserError(
+        f"The folder {path} cannot be written: {error.strerror or error}.",
+        "Choose another with --out (the runners: hydra.run.dir).",
+    )

@@ -68,11 +68,9 @@ def verdict_table(report: NCUProfileRegionReport) -> list[str]:
     ]
     lines = ["", "## Verdicts", "", *table(head, rows, numbers=4), ""]
     for region, judged in found:
-        lines += [f"- {code(full_label(region))}: {plain(judged.verdict.text)} {plain(judged.verdict.advice)}".rstrip()]
+        lines += [f"- {code(full_label(region))}: {_said(judged.verdict)}"]
         if judged.gpu_verdict.bound != judged.verdict.bound:
-            lines.append(
-                f"  While kernels run: {plain(judged.gpu_verdict.text)} {plain(judged.gpu_verdict.advice)}".rstrip()
-            )
+            lines.append(f"  While kernels run: {_said(judged.gpu_verdict)}")
         for verdict in dict.fromkeys(v.next_step for v in (judged.verdict, judged.gpu_verdict) if v.next_step):
             lines.append(f"  → {code(verdict, _COMMAND)}")
     lines += ["", _denominators(report, found)]
@@ -311,3 +309,8 @@ def gpu_share(judged: RegionPerformance) -> Quantity | None:
     if judged.time.wall is None or judged.time.idle is None or not judged.time.wall.value:
         return None
     return Quantity(1 - (judged.time.idle / judged.time.wall).of("ratio"), "ratio")
+
+
+def _said(verdict: Verdict) -> str:
+    """A verdict with its advice, where there is some."""
+    return " ".join(plain(text) for text in (verdict.text, verdict.advice) if text)

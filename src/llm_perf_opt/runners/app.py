@@ -49,8 +49,11 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
         except SystemExit as ended:  # Hydra has printed its help, or what was wrong with its options
             return int(ExitCode.BAD_INPUT) if ended.code else int(ExitCode.DONE)
         except (HydraException, OmegaConfBaseException) as error:
-            say(UserError(f"Hydra cannot make a configuration of this: {_first_lines(error)}"))
+            fix = "Values with spaces, commas or brackets are quoted twice, as in 'KEY=\"a value\"' or 'KEY=[a,b]'."
+            say(UserError(f"Hydra cannot make a configuration of this: {_first_lines(error)}", fix))
             return int(ExitCode.BAD_INPUT)
+        except BrokenPipeError:  # the reader of our output has gone
+            return int(ExitCode.DONE)
         except OSError as error:  # a job answers for its own; this one is Hydra making the run directory
             where = f"The run directory {error.filename} cannot be made: {error.strerror}."
             say(UserError(where, "Choose another with hydra.run.dir=FOLDER (hydra.sweep.dir=FOLDER for a sweep)."))

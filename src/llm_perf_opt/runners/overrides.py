@@ -63,7 +63,7 @@ def _normalised(word: str, sweep: bool) -> str:
     for short, full in _SHORT.items():
         if key.startswith(short) and f"{full}{key.removeprefix(short)}" in KEYS:
             key = full + key.removeprefix(short)
-    free = next((k for k in KEYS.values() if k.kind == "mapping" and key.startswith(f"{k.name}.")), None)
+    free = next((k for k in KEYS.values() if k.kind == "mapping" and f"{key}.".startswith(f"{k.name}.")), None)
     if free is None and key not in KEYS and not _is_branch(key):
         raise _unknown(key)
     if sign == "~":
@@ -115,7 +115,7 @@ def _value(key: str, value: str, sweep: bool) -> str:
         if parsed.is_sweep_override() and not sweep and key in KEYS and KEYS[key].kind == "list":
             return f"[{value}]"
     except HydraException:
-        if key not in KEYS or KEYS[key].kind not in ("text", "list"):
+        if key not in KEYS or KEYS[key].kind not in ("text", "list") or value[:1] in "[{":
             raise UserError(
                 f"{key}={value} cannot be read.", f"Allowed: {KEYS[key].allowed if key in KEYS else 'a value'}."
             ) from None

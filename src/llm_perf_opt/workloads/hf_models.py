@@ -57,6 +57,8 @@ def read_config(options: ModelOptions, default: Mapping[str, Any] | None = None)
     if options.path is not None:
         return _config_of_folder(options, transformers)
     wanted = dict(options.config)
+    if not wanted and default is None and options.name == "hf_causal_lm":
+        wanted = preset(options.name)
     if default is not None and wanted.get("model_type", default["model_type"]) == default["model_type"]:
         wanted = merged(default, wanted)
     kind = wanted.pop("model_type", None)
