@@ -38,7 +38,7 @@ METRICS = ("gpu__time_duration.sum", "sm__inst_executed.sum", "dram__bytes_read.
 
 def program() -> list[str]:
     """The command that is profiled."""
-    return [sys.executable, "-I", str(TINY_KERNEL)]
+    return [sys.executable, "-P", str(TINY_KERNEL)]
 
 
 def try_alone(timeout_s: float = TIMEOUT_S) -> Trial:
