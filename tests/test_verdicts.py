@@ -232,7 +232,7 @@ def test_without_a_timeline_the_region_cannot_be_judged() -> None:
     of = performance(build_report([set_of], ReportOptions()), "gemm")
     assert of.verdict.bound == "unknown"
     assert "no timeline" in of.verdict.text
-    assert "nsys profile" in of.verdict.next_step
+    assert "llm-perf profile" in of.verdict.next_step
     assert of.gpu_verdict.bound == "tensor"
     assert "times are ncu's" in " ".join(of.gpu_verdict.confidence_reasons)
     assert used(of, "mfu", "busy") == pytest.approx(2 * 8192**3 / 1.5e-3 / PEAK)

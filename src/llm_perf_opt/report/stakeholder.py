@@ -53,6 +53,8 @@ def _headline(report: NCUProfileRegionReport, found: list[Stage]) -> str:
     """How much of the time the stages take could be won back, and where most of it is."""
     lights = [(region, judged.speed_of_light) for region, judged in found if judged.speed_of_light]
     if not lights:
+        if any(region.wall_ns is not None for region, _ in found):
+            return "The recording holds no GPU work of the stages, so what could be won on the GPU is not known."
         return "How long the stages take is not known: there is no timeline."
     now = total([light.now for _, light in lights], "ns")
     waiting = total([light.waiting for _, light in lights], "ns")
