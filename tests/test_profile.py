@@ -271,6 +271,7 @@ def test_a_range_mode_the_program_does_not_allow_still_ends_in_data(
     told = next(d for d in report.diagnostics if d.code == "REPLAY_FELL_BACK")
     assert "app-range" in told.message
     assert "cuKernelSetAttribute" in told.message
+    assert not [d.code for d in report.diagnostics if d.severity == "error"]
     region = next(r for r in report.scope("aggregate").regions if r.name == "prefill")
     assert region.inclusive.metrics["dram__bytes_read.sum"].source == "range replay"
     assert [s["status"] for s in manifest()["steps"] if s["name"] == "ncu"] == ["nothing", "captured"]  # type: ignore[attr-defined]

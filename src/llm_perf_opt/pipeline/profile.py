@@ -288,7 +288,10 @@ class _Run:
             if following is None:
                 self.outcomes.append(captured.outcome)
                 if failed is not None and captured.file is not None:
-                    self.note(fell_back(asked, mode, failed))
+                    told = fell_back(asked, mode, failed)
+                    for diagnosis in failed.diagnoses:
+                        diagnosis.severity = "info"  # it explains the other mode; nothing is missing
+                    self.note(told)
                 return
             failed = failed or captured.outcome
             self.say(f"  {mode} replay is not possible here; trying {following} …")

@@ -37,9 +37,10 @@ def _family(pid: int, proc: Path) -> set[int]:
             try:
                 # The name in brackets may hold anything, brackets and spaces included.
                 fields = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(folder.name))
+                parent = int(fields[1])
+            except (OSError, IndexError, ValueError):
+                continue  # ended meanwhile
+            children.setdefault(parent, []).append(int(folder.name))
     family: set[int] = set()
     todo = [pid]
     while todo:
