@@ -89,6 +89,7 @@ def program_of(pid_file: str) -> list[int]:
 def save_first() -> None:
     """Let the profiler write its report; without success the signals below save what they can."""
     if STOP_COMMAND:
+        # Not checked: that it failed is seen by the missing report, and the signals must follow in any case.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(STOP_COMMAND, stdin=subprocess.DEVNULL, timeout=POLITE_SECONDS, check=False)
 
