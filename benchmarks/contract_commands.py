@@ -1,6 +1,6 @@
 """Runs the runners' commands of the contract on this machine's GPU and notes what each gave.
 
-    python benchmarks/contract_commands.py [--only WORD] [--out benchmarks/results/contract-commands-<gpu>]
+    python benchmarks/contract_commands.py [--only NAME,NAME] [--out benchmarks/results/contract-commands-<gpu>]
 
 A command counts as good when it ends with the exit code it should and its run directory holds real numbers:
 regions with kernels, and counters where they were asked for.
@@ -197,9 +197,8 @@ def main() -> int:
                 if arguments.out:
                     write(Path(arguments.out), about, results)
 
-    chosen = [
-        c for c in commands(folder, str(nsys.path), str(ncu.path)) if c.name in arguments.only or not arguments.only
-    ]
+    only = set(filter(None, arguments.only.split(",")))
+    chosen = [c for c in commands(folder, str(nsys.path), str(ncu.path)) if c.name in only or not only]
     # One ncu at a time; what needs no counters runs beside it.
     lanes = [[c for c in chosen if c.counters == counters] for counters in (True, False)]
     with ThreadPoolExecutor(2) as pool:
