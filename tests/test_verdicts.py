@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from conftest import counters, recording, regions_of, report, timeline
 from llm_perf_opt.analysis.build import ReportOptions, build_report
@@ -160,6 +161,22 @@ def test_a_plain_copy_is_a_memcpy_and_needs_no_counters() -> None:
     light = of.speed_of_light
     assert light is not None
     assert light.limit.of("s") == pytest.approx(moved / BANDWIDTH, rel=1e-3)
+
+
+def test_a_region_of_copies_is_not_judged_by_the_counters_of_others() -> None:
+    """Counters were taken in the region beside it: its copies are known from the timeline alone."""
+    size = 2**30
+    recording = made([("gemm", 0, 2_000_000), ("copy", 2_000_000, 2_510_000)], [(GEMM, 100, 1_500_000)])
+    beside = copies([("copy", 2_000_000, 2_510_000)], [("[memcpy Device-to-Device]", 2_000_100, 500_000, size)])
+    recording.strings += beside.strings
+    recording.copies = evolve(beside.copies, name=beside.copies.name + len(recording.strings) - len(beside.strings))
+    found = judged(recording, sample(GEMM, ["gemm"], flops=2 * 8192**3, read=2**28, written=2**27, time=1_600_000))
+    for scope in found.scopes:
+        of = next(r.performance for r in scope.regions if r.key == "copy")
+        assert of is not None
+        assert (of.verdict.bound, of.gpu_verdict.bound) == ("dram", "dram")
+        assert of.speed_of_light is not None
+        assert of.speed_of_light.limit.of("s") == pytest.approx(2 * size / BANDWIDTH, rel=1e-3)
 
 
 def test_copies_to_the_host_are_communication() -> None:

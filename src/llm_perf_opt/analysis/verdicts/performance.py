@@ -56,7 +56,8 @@ class Judge:
 
     gpu: GpuHardware | None  # the one GPU model of the scope; None where there are several, or none
     gpus: int  # GPUs one process uses side by side
-    tables: dict[int, RoofTable]  # by device; -1 for launches whose device is not known
+    # By identity of the list of kinds, then by device; -1 for launches whose device is not known.
+    tables: dict[int, dict[int, RoofTable]]
     good: set[str]  # counters that may be used
     has_counters: bool
     formula: dict[str, dict[str, float]]  # region name or key -> "flops" of one run, and its "repeats"
@@ -68,7 +69,7 @@ class Judge:
         near = verdict_rules().thresholds["near_roof"]
         split = time_split(region)
         work, amounts = region_work(region, self.good, self._formula(region))
-        roofed = against_roofs(launches, self.tables)
+        roofed = against_roofs(launches, self.tables[id(launches.kinds)])
         by_bound = time_by_bound(launches, bounds(roofed, near))
         families = time_by_family(region, roofed)
         used = self._utilisation(split, amounts, families)
