@@ -438,6 +438,15 @@ def test_counted_and_formula_are_compared_and_explained() -> None:
     )
 
 
+def test_whole_tiles_explain_what_tensor_cores_do_beyond_the_formula() -> None:
+    needed = 2 * 8192**3 / 10
+    shapes = {"flops": needed, "counter": 1.1 * needed, "tensor_cores": 8 * needed}
+    work = performance(one_gemm(formula={"gemm": shapes}), "gemm").work
+    assert work.torch_counter == Quantity(1.1 * needed, "FLOP")
+    assert work.counted_over_formula == pytest.approx(10)
+    assert "alone make 8.00 times" in work.formula_note
+
+
 # -- stages, tokens ----------------------------------------------------------------------------------------
 
 

@@ -126,6 +126,7 @@ class RegionWork:
     tensor: dict[str, Quantity] = Factory(dict)  # by data type: "tensor_bf16" …
     cuda_core: dict[str, Quantity] = Factory(dict)  # "cuda_fp32" …; empty where those counters were not collected
     formula: Quantity | None = None  # from the model's shapes, where a static analysis is in the run
+    torch_counter: Quantity | None = None  # the same by torch's FLOP counter, which knows no masks
     counted_over_formula: float | None = None
     formula_note: str = ""  # what the ratio means
     dram_read: Quantity | None = None

@@ -33,7 +33,7 @@ from llm_perf_opt.analysis.verdicts.speed_of_light import now, speed_of_light
 from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early, time_split
 from llm_perf_opt.analysis.verdicts.tokens import token_count, token_rate
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
-from llm_perf_opt.analysis.verdicts.work import region_work
+from llm_perf_opt.analysis.verdicts.work import Formula, region_work
 from llm_perf_opt.regions.model import (
     FamilyTime,
     GpuHardware,
@@ -111,14 +111,17 @@ class Judge:
             ncu_rules=rule_summaries(region.rules),
         )
 
-    def _formula(self, region: NCUProfileRegion) -> Quantity | None:
+    def _formula(self, region: NCUProfileRegion) -> Formula:
         """FLOPs by formula. A stage that repeats may be one region around its repeats, or one region for each."""
         found = self.formula.get(region.key) or self.formula.get(region.name)
         if not found:
-            return None
+            return Formula()
         repeats, instances = int(found.get("repeats", 1)), region.instances or 1
         runs = instances if repeats > 1 and instances >= repeats else repeats * instances
-        return Quantity(found["flops"] * runs, "FLOP")
+        amounts = (
+            Quantity(found[k] * runs, "FLOP") if k in found else None for k in ("flops", "counter", "tensor_cores")
+        )
+        return Formula(*amounts)
 
     def _utilisation(self, split: TimeSplit, amounts: Amounts, families: Sequence[FamilyTime]) -> list[Utilisation]:
         if self.gpu is None:
