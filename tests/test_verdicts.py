@@ -219,6 +219,32 @@ def test_a_launch_bound_loop() -> None:
     assert "1.8 ms of 2 ms" in waiting.text
 
 
+def test_waiting_that_the_profiler_may_have_caused_is_not_called_certain() -> None:
+    """Kernels of 15 µs, and 20 µs between them: about what tracing adds to a launch."""
+    rows = [("k", 35_000 * i, 15_000) for i in range(100)]
+    found = performance(judged(made([("prefill", 0, 3_500_000)], rows)), "prefill").verdict
+    assert (found.bound, found.confidence) == ("launch", "low")
+    assert "as little as 0 %" in found.confidence_reasons[-1]
+    wide = [("k", 75_000 * i, 15_000) for i in range(100)]
+    assert performance(judged(made([("prefill", 0, 7_500_000)], wide)), "prefill").verdict.confidence == "high"
+
+
+def test_the_wall_time_of_the_program_alone_is_the_one_that_is_judged() -> None:
+    rows = [("k", 35_000 * i, 15_000) for i in range(100)]
+    recording = made([("prefill", 0, 3_500_000)], rows, domains={"prefill": "LLM"})
+    of = performance(judged(recording, alone={"prefill": 1.6e-3}), "LLM@prefill")
+    assert (of.time.wall, of.time.profiled_wall) == (Quantity(1.6e6, "ns"), Quantity(3.5e6, "ns"))
+    assert of.time.idle is not None
+    assert of.time.idle.of("s") == pytest.approx(0.1e-3)
+    assert of.verdict.bound == "gpu"
+    light = of.speed_of_light
+    assert light is not None
+    assert (light.now, light.waiting.of("s")) == (Quantity(1.6e6, "ns"), pytest.approx(0.1e-3))
+    # A range of somebody else with the same name is not the stage that was timed.
+    other = performance(judged(made([("prefill", 0, 3_500_000)], rows), alone={"prefill": 1.6e-3}), "prefill")
+    assert other.time.profiled_wall is None
+
+
 def test_without_counters_only_times_are_judged() -> None:
     found = judged(loop())
     of = performance(found, "loop")

@@ -143,7 +143,8 @@ class RegionWork:
 class TimeSplit:
     """Where the time of a region goes, all instances together."""
 
-    wall: Quantity | None = None
+    wall: Quantity | None = None  # of the program alone where that was timed, else under the profiler
+    profiled_wall: Quantity | None = None  # under the profiler, where `wall` is that of the program alone
     busy: Quantity | None = None  # union of the region's GPU work
     idle: Quantity | None = None  # of the wall time, the GPU ran nothing of the process
     kernels: Quantity | None = None  # sum of kernel durations

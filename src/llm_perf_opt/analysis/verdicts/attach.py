@@ -33,6 +33,7 @@ class Inputs:
     overrides: Overrides = Factory(Overrides)
     calibrations: Sequence[Mapping[str, Any]] = ()
     formula: dict[str, dict[str, float]] = Factory(dict)  # region name or key -> "flops" of one run, "repeats"
+    alone: dict[str, float] = Factory(dict)  # path of a stage -> seconds of one run without a profiler
     good: set[str] = Factory(set)  # counters that may be used
     odd: list[str] = Factory(list)  # counters whose unit is not what it should be
     has_counters: bool = False
@@ -93,6 +94,7 @@ def _judge(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, launche
         good=inputs.good,
         has_counters=inputs.has_counters,
         formula=inputs.formula,
+        alone=inputs.alone,
     )
 
 
