@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
 import signal
 import threading
@@ -32,6 +33,7 @@ from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, spli
 from llm_perf_opt.profiling.messages import STATES
 from llm_perf_opt.profiling.outcome import Outcome, absent_metrics, diagnose
 from llm_perf_opt.profiling.run_directory import RunDirectory
+from llm_perf_opt.profiling.supervise import GivenUp
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
@@ -113,13 +115,21 @@ def run_profile(
     run.say(f"run directory: {directory.path}")
     for problem in annotate.problems(request.command) if request.annotate.mode != "off" else ():
         run.note(Diagnosis("NOT_ANNOTATED", "warning", problem))
-    with _ending_in_order(run):
-        run.take_all()
-    code = run.code
-    directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
-    result = _report(run, code, as_json, silent)
-    if plans(request):
-        run.learn()
+    try:
+        with _ending_in_order(run):
+            run.take_all()
+        code = run.code
+        directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
+        if run.given_up:
+            raise GivenUp
+        result = _report(run, code, as_json, silent)
+        if plans(request):
+            run.learn()
+    except KeyboardInterrupt:  # everything captured is in the directory, and its manifest says how the run ended
+        run.say(
+            f"interrupted: there is no report yet; make it with: llm-perf report {shlex.quote(str(directory.path))}"
+        )
+        return int(ExitCode.INTERRUPTED)
     return result
 
 
@@ -134,18 +144,22 @@ def _ending_in_order(run: _Run) -> Iterator[None]:
     old = signal.signal(signal.SIGTERM, terminated) if in_main else None
     try:
         yield
-    except KeyboardInterrupt:  # between two supervised commands: they handle signals themselves
-        run.stopped = True
+    except KeyboardInterrupt as interrupt:  # between two supervised commands: they handle signals themselves
+        run.stopped, run.given_up = True, isinstance(interrupt, GivenUp)
         run.failures.append(ExitCode.INTERRUPTED)
-        run.note(diagnose(STATES["INTERRUPTED"], signal="between two steps"))
+        run.note(diagnose(STATES["INTERRUPTED"], signal="twice" if run.given_up else "between two steps"))
     except UserError as error:
         run.failures.append(error.code)
         run.note(Diagnosis("RUN_FAILED", "error", error.message, error.fix))
+    except OSError as error:  # such as a folder that somebody removed between two steps
+        run.failures.append(ExitCode.NOTHING_CAPTURED)
+        told = f"The run could not go on: {error.strerror or error} ({error.filename})."
+        run.note(Diagnosis("RUN_FAILED", "error", told, "Check free space and rights; what was captured is kept."))
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, old)
         if run.directory.manifest.state == "running":
-            run.directory.finish("failed")
+            run.directory.finish("interrupted" if run.stopped else "failed")
 
 
 @define
@@ -161,6 +175,7 @@ class _Run:
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
     reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
     stopped: bool = False
+    given_up: bool = False  # interrupted twice
 
     @property
     def code(self) -> ExitCode:
@@ -187,7 +202,7 @@ class _Run:
         if not self.request.timings:
             return True
         self.say("stage timings: the program runs without a profiler …")
-        ran = run_plainly(self.directory, self.request.timings)
+        ran = run_plainly(self.directory, self.request.timings, tell=self.say)
         self.stopped = ran.ended.interrupted
         self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
         if ran.code is None:
@@ -215,6 +230,7 @@ class _Run:
             environment=self.environment,
             timeout_s=asked.timeout_s,
             max_bytes=asked.max_bytes,
+            tell=self.say,
         )
         self._note(captured)
         self._look_at_annotation()
@@ -313,6 +329,7 @@ class _Run:
             timeout_s=self.request.counters.timeout_s,
             expected=capture.expected if mode == "kernel" else None,
             progress=self.say.progress,
+            tell=self.say,
         )
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
@@ -338,7 +355,8 @@ class _Run:
 
     def note(self, diagnosis: Diagnosis) -> None:
         self.directory.manifest.diagnostics.append(diagnosis)
-        self.directory.save()
+        with contextlib.suppress(UserError):  # where nothing can be written any more, it is still said
+            self.directory.save()
         self.say.diagnosis(diagnosis)
 
 
@@ -364,11 +382,19 @@ def _without_refused(capture: PlannedCapture, mode: str) -> tuple[PlannedCapture
 def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
     """The report of what was captured; without anything, the reasons."""
     directory = run.directory
+    report = None
     try:
         report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
+        matched = publish(
+            report,
+            directory.path,
+            regions=INSIDE_RUN,
+            top=run.request.report.top,
+            showing=Showing(as_json, run.request.strict, silent),
+        )
     except UserError as error:
         code = code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED
-        if code == ExitCode.NOTHING_CAPTURED:
+        if code == ExitCode.NOTHING_CAPTURED or report is not None:
             run.note(Diagnosis("NO_REPORT", "error", error.message, error.fix))
         if as_json:
             state = state_of(directory.path)
@@ -377,11 +403,4 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
                 json.dumps({"out": str(directory.path), "matched": False, "diagnostics": told, "exit_code": int(code)})
             )
         return int(code)
-    matched = publish(
-        report,
-        directory.path,
-        regions=INSIDE_RUN,
-        top=run.request.report.top,
-        showing=Showing(as_json, run.request.strict, silent),
-    )
     return int(code) or matched
