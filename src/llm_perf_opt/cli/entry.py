@@ -19,6 +19,9 @@ def entry() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     interrupts.raise_in_order()
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # while it was telling of something else
+        code = 130
     interrupts.too_late()
     sys.exit(code)

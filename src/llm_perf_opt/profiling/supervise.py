@@ -79,7 +79,7 @@ def run_supervised(
     timeout_s: float | None = None,
     follow: Mapping[Path, Callable[[str], None]] | None = None,
     too_large: Callable[[int], bool] = lambda _: False,
-    grace_s: float = GRACE_SECONDS,
+    grace_s: float | None = None,
     program_pid: Path | None = None,
     program_log: Path | None = None,
     stop_command: Sequence[str] = (),
@@ -94,8 +94,10 @@ def run_supervised(
     profiler (see guard.py); otherwise all are interrupted together.
     `program_log`: where the program's own output goes, see redirect.py.
     `stop_command`: what makes the profiler write its report before anything is interrupted.
+    `grace_s`: how long a report may take to be written after an interruption (see `grace_seconds`).
     `tell`: hears what an interruption does.
     """
+    grace_s = grace_seconds() if grace_s is None else grace_s
     readers = [_Follower(path, action) for path, action in (follow or {}).items()]
     started = time.monotonic()
     interruption = Interruption()
@@ -145,6 +147,14 @@ def run_supervised(
     ended.interrupted = ended.interrupted or interruption.times > 0
     ended.seconds = time.monotonic() - started
     return ended
+
+
+def grace_seconds() -> float:
+    """How long a profiler may write its report after an interruption: LLM_PERF_GRACE_S, or a minute."""
+    try:
+        return max(float(os.environ["LLM_PERF_GRACE_S"]), 0.0)
+    except (KeyError, ValueError):
+        return GRACE_SECONDS
 
 
 def run_aside(argv: list[str], *, output: Path, environment: Mapping[str, str], timeout_s: float) -> Ended:

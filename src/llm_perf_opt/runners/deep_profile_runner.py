@@ -37,5 +37,4 @@ def job(config: dict[str, Any], run: Path) -> int:
 if __name__ == "__main__":
     from llm_perf_opt.runners.app import start
 
-    interrupts.raise_in_order()
     sys.exit(start(job))

@@ -71,5 +71,4 @@ if __name__ == "__main__":
     own = sys.argv[1:]
     from llm_perf_opt.runners.app import start
 
-    interrupts.raise_in_order()
     sys.exit(resolved(own) if "--resolved" in own else start(job))
