@@ -107,7 +107,8 @@ def at(step: str) -> None:
     folder = os.environ.get("FAKE_MARKS")
     if folder and not (Path(folder) / step).exists():
         (Path(folder) / step).touch()
-        time.sleep(float(os.environ.get("FAKE_HOLD", "0")))
+        if os.environ.get("FAKE_HOLD") == step:
+            time.sleep(1.0)
 
 
 def begin(step: str) -> None:

@@ -233,6 +233,8 @@ class _Run:
             tell=self.say,
         )
         self._note(captured)
+        if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
+            self.failures.append(ExitCode.NOTHING_CAPTURED)
         self._look_at_annotation()
         return captured.file
 
@@ -335,18 +337,21 @@ class _Run:
         self.stopped = captured.ended.interrupted
         if captured.file is not None and captured.outcome.status == "captured":
             self.reports[capture.name] = captured.file
-            self._name_dropped(capture, captured.file)
+            self._look_inside(capture, captured.file)
         return captured
 
-    def _name_dropped(self, capture: PlannedCapture, file: Path) -> None:
+    def _look_inside(self, capture: PlannedCapture, file: Path) -> None:
         """ncu takes any metric name and collects those it knows: what it dropped is told by what is missing."""
-        if not capture.options.metrics:
-            return
-        with contextlib.suppress(UserError):
+        try:
             results = read_ncu_rep(file, file.name).actions
-            found = {name for action in results for name in action.metrics}
-            if results and (dropped := absent_metrics(capture.options.metrics, found)) is not None:
-                self.note(dropped)
+        except UserError as error:  # ncu exited with 0, and yet it did not finish its report
+            self.failures.append(ExitCode.NOTHING_CAPTURED)
+            self.note(Diagnosis("REPORT_UNREADABLE", "error", error.message, error.fix))
+            return
+        found = {name for action in results for name in action.metrics}
+        dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
+        if dropped is not None:
+            self.note(dropped)
 
     def _note(self, captured: Captured) -> None:
         self.say.step(captured)
@@ -393,7 +398,9 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
             showing=Showing(as_json, run.request.strict, silent),
         )
     except UserError as error:
-        code = code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED
+        if code == ExitCode.DONE:
+            code = ExitCode.NOTHING_CAPTURED
+            directory.finish("failed")
         if code == ExitCode.NOTHING_CAPTURED or report is not None:
             run.note(Diagnosis("NO_REPORT", "error", error.message, error.fix))
         if as_json:
