@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -124,17 +125,15 @@ class Bench:
             )
 
     def finish(self, ours: subprocess.Popen[bytes]) -> Got:
-        began = time.monotonic()
-        killer = signal.signal(signal.SIGALRM, lambda *_: ours.kill())
-        signal.alarm(int(PATIENCE_S))
-        try:
+        began, peak = time.monotonic(), 0
+        if ours.returncode is None:
+            watch = threading.Timer(PATIENCE_S, os.kill, (ours.pid, signal.SIGKILL))
+            watch.start()
             _, status, usage = os.wait4(ours.pid, 0)
-        finally:
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, killer)
-        ours.returncode = os.waitstatus_to_exitcode(status)
+            watch.cancel()
+            ours.returncode, peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         said = (self.here / "said").read_text(encoding="utf-8", errors="replace")
-        return Got(ours.returncode, said, self.run, time.monotonic() - began, usage.ru_maxrss * 1024)
+        return Got(ours.returncode, said, self.run, time.monotonic() - began, peak)
 
     def plainly(self, fault: Fault) -> Got:
         return self.finish(self.start(self.argv(fault), fault.variables))
@@ -305,7 +304,8 @@ def signalled(step: str, *numbers: signal.Signals) -> Callable[[Bench, Fault], G
     """Signals for us when a step has begun; a second one half a second after the first."""
 
     def happen(bench: Bench, fault: Fault) -> Got:
-        marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": step}
+        # Enough time for a stand-in that is held to write its report when it is let go.
+        marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": step, "LLM_PERF_GRACE_S": "10"}
         ours = bench.start(bench.argv(fault), {**marks, **fault.variables})
         bench.wait_for(step, ours)
         for number in numbers:
@@ -333,7 +333,6 @@ size, disk, *argv = sys.argv[1:]
 os.makedirs(disk)
 if subprocess.call(["mount", "-t", "tmpfs", "-o", "size=" + size, "none", disk]): sys.exit(99)
 code = subprocess.call(argv)
-subprocess.call(["mount", "-o", "remount,rw,size=64m", disk])
 shutil.copytree(disk, disk + "-kept")
 sys.exit(code)
 """
@@ -496,12 +495,16 @@ import os, pathlib, shutil
 seen = pathlib.Path(os.environ["FAULT_HERE"]) / "seen"
 shutil.rmtree(os.environ["FAULT_RUN"]) if seen.exists() else seen.touch()
 """
-LOCKS = "import os, subprocess; subprocess.call(['mount', '-o', 'remount,ro', os.environ['FAULT_HERE'] + '/disk'])"
+LOCKS = """
+import os, subprocess
+disk = os.environ["FAULT_HERE"] + "/disk"
+subprocess.check_call(["mount", "--bind", disk, disk])
+subprocess.check_call(["mount", "-o", "remount,bind,ro", disk])
+"""
 LOCKS_SECOND = f"""
 import os, pathlib
 seen = pathlib.Path(os.environ["FAULT_HERE"]) / "seen"
-if seen.exists():
-    {LOCKS}
+if seen.exists(): exec({LOCKS!r})
 else: seen.touch()
 """
 KILLED = Fault(name="killed", group="kills", code=None, work="import time; time.sleep(0.2)")
@@ -637,7 +640,7 @@ def _of_signals() -> Iterator[Fault]:
                 code=None if killed else 130,
                 state="interrupted",
                 says="" if killed or step in _BEFORE_NSYS else "INTERRUPTED",
-                kernels=True,
+                kernels=step != "nsys",  # at that moment its program has not begun
                 counters=step not in _BEFORE_NCU,
                 happen=signalled(step, number),
                 manifest=step not in _BEFORE_NSYS,

@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 from attrs import define
 
-from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.profiling.outcome import Finished, Outcome, clean, judge
 from llm_perf_opt.profiling.progress import Progress, ProgressReader
 from llm_perf_opt.profiling.run_directory import RunDirectory, Step
@@ -32,6 +32,7 @@ from llm_perf_opt.profiling.vendor.nsys import (
 from llm_perf_opt.profiling.vendor.nsys import environment as nsys_environment
 from llm_perf_opt.profiling.vendor.tools import Tool, library_path_for
 from llm_perf_opt.profiling.written import recording_bytes
+from llm_perf_opt.readers.nsys_sqlite import refuse_truncated
 from llm_perf_opt.regions.model import Diagnosis
 
 REDIRECT = Path(__file__).with_name("redirect.py")
@@ -132,12 +133,15 @@ def record_timeline(
         export, log=log, environment=_library_path(nsys), timeout_s=_EXPORT_TIMEOUT_S, grace_s=1.0
     )
     step.exit_code, step.seconds = exported.exit_code, round(exported.seconds, 2)
-    if exported.exit_code == 0 and unfinished.exists():
+    if (why := _not_exported(exported, unfinished)) is None:
         unfinished.replace(sqlite)
         step.files = {sqlite.name: sqlite.stat().st_size}
     else:
         unfinished.unlink(missing_ok=True)
-        step.diagnostics = [_not_exported(exported, export)]
+        severity = "warning" if exported.interrupted else "error"
+        told = f"nsys could not turn its recording into SQLite: {why}. The recording itself is kept."
+        again = f"Try it by hand, it will say why: {shlex.join(export)}"
+        step.diagnostics = [Diagnosis("EXPORT_FAILED", severity, told, again)]
     step.status = "done" if sqlite.exists() else "nothing"
     run.save()
     _stop_if_interrupted(exported, ended)
@@ -251,20 +255,19 @@ def _library_path(nsys: Tool) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join(p for p in (extra, os.environ.get("LD_LIBRARY_PATH", "")) if p)}
 
 
-def _not_exported(exported: Ended, export: list[str]) -> Diagnosis:
-    how = (
-        f"did not end within {_EXPORT_TIMEOUT_S:g} s"
-        if exported.timed_out
-        else "was interrupted"
-        if exported.interrupted
-        else f"ended with code {exported.exit_code}"
-    )
-    return Diagnosis(
-        "EXPORT_FAILED",
-        "warning" if exported.interrupted else "error",
-        f"nsys could not turn its recording into SQLite: it {how}. The recording itself is kept.",
-        f"Try it by hand, it will say why: {shlex.join(export)}",
-    )
+def _not_exported(exported: Ended, file: Path) -> str | None:
+    """Why there is no whole SQLite file; None where there is one."""
+    if exported.timed_out:
+        return f"it did not end within {_EXPORT_TIMEOUT_S:g} s"
+    if exported.interrupted:
+        return "it was interrupted"
+    if exported.exit_code != 0 or not file.exists():
+        return f"it ended with code {exported.exit_code}" + ("" if file.exists() else " and left nothing")
+    try:
+        refuse_truncated(file, "the file")  # an exit code of 0 proves nothing
+    except UserError as error:
+        return error.message.rstrip(".")
+    return None
 
 
 def _stop_if_given_up(ended: Ended) -> None:
