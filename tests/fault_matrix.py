@@ -74,7 +74,8 @@ class Fault:
     quick: bool = False  # tried in every test run
     happen: Callable[[Bench, Fault], Got] | None = None  # None: the plain command, with `variables`
     check: Callable[[Bench, Got], Iterator[str]] | None = None  # beside what is looked at in any case
-    manifest: bool = True  # False: the run was refused before there was one
+    manifest: bool = True  # False: the run was refused before there was one, or somebody removed it
+    writable: bool = True  # False: nothing can be written at the end, the manifest stays as it was
 
 
 @define
@@ -154,7 +155,7 @@ class Bench:
             return
         if fault.check is not None:
             yield from fault.check(self, got)
-        yield from self.manifest_wrong(got.run, in_order=fault.code is not None)
+        yield from self.manifest_wrong(got.run, in_order=fault.code is not None and fault.writable)
         yield from self.recordings_lost()
         if not (got.run / "manifest.json").exists():
             return
@@ -554,8 +555,15 @@ def _of_disks() -> Iterator[Fault]:
     yield fault("the disk is full when nsys exports", "428k", says="EXPORT_FAILED", **none)
     yield fault("the disk is full when ncu writes", "540k", says="DISK_FULL", counters=False)
     yield fault("the disk is full when the report is written", "720k", says="NO_REPORT", quick=True)
-    yield fault("the folder becomes read-only under nsys", "8m", work=LOCKS, **none)
-    yield fault("the folder becomes read-only under ncu", "8m", work=LOCKS_SECOND, counters=False)
+    yield fault("the folder becomes read-only under nsys", "8m", work=LOCKS, state="running", writable=False, **none)
+    yield fault(
+        "the folder becomes read-only under ncu",
+        "8m",
+        work=LOCKS_SECOND,
+        counters=False,
+        state="running",
+        writable=False,
+    )
     yield Fault(
         name="the folder cannot be written from the start",
         group=group,
@@ -655,7 +663,7 @@ def _of_signals() -> Iterator[Fault]:
         says="INTERRUPTED",
         kernels=False,
         counters=False,
-        variables={**hang, "LLM_PERF_GRACE_S": "60"},
+        variables={**hang, "FAKE_HOLD": "", "LLM_PERF_GRACE_S": "60"},
         happen=signalled("nsys", signal.SIGINT, signal.SIGINT),
         check=quickly,
         quick=True,
