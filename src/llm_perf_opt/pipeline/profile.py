@@ -20,6 +20,7 @@ from attrs import define, field
 
 from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.pipeline.choose import CounterPlan, PlannedCapture, for_mode, instances_to_take, plan_counters
 from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
@@ -333,6 +334,7 @@ class _Run:
             progress=self.say.progress,
             tell=self.say,
         )
+        self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
         if captured.file is not None and captured.outcome.status == "captured":
@@ -353,12 +355,19 @@ class _Run:
         if dropped is not None:
             self.note(dropped)
 
+    def _worded(self, diagnoses: list[Diagnosis]) -> None:
+        """Advice in the words of whoever asked; in place, for the manifest holds the same objects."""
+        for diagnosis in diagnoses if self.request.by_keys else ():
+            diagnosis.message, diagnosis.fix = in_keys(diagnosis.message), in_keys(diagnosis.fix)
+
     def _note(self, captured: Captured) -> None:
+        self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.outcomes.append(captured.outcome)
         self.stopped = captured.ended.interrupted
 
     def note(self, diagnosis: Diagnosis) -> None:
+        self._worded([diagnosis])
         self.directory.manifest.diagnostics.append(diagnosis)
         with contextlib.suppress(UserError):  # where nothing can be written any more, it is still said
             self.directory.save()
@@ -390,6 +399,7 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
     report = None
     try:
         report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
+        run._worded(report.diagnostics)
         matched = publish(
             report,
             directory.path,

@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt import interrupts
 from llm_perf_opt.conf.keys import KEYS, defaults, flattened
+from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.runners.overrides import normalised
 
@@ -179,6 +180,6 @@ def _first_lines(error: Exception) -> str:
 
 def say(error: UserError) -> None:
     """Cause and fix, for the person at the terminal."""
-    print(f"llm-perf: {error.message}", file=sys.stderr)
+    print(f"llm-perf: {in_keys(error.message)}", file=sys.stderr)
     if error.fix:
-        print(f"  → {error.fix}", file=sys.stderr)
+        print(f"  → {in_keys(error.fix)}", file=sys.stderr)
