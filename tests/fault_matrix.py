@@ -520,7 +520,7 @@ def _of_tools() -> Iterator[Fault]:
 
     none: dict[str, Any] = {"kernels": False, "counters": False}
     kept: dict[str, Any] = {"counters": False}
-    yield fault("nsys crashes before it writes", "nsys=crash-before", 5, says="PROFILER_CRASHED", quick=True, **none)
+    yield fault("nsys crashes before it writes", "nsys=crash-before", 5, says="PROFILER_CRASHED", **none)
     yield fault("nsys crashes while it writes", "nsys=crash-during", 5, says="EXPORT_FAILED", quick=True, **none)
     yield fault("nsys crashes after writing", "nsys=crash-after", 5, says="PROFILER_CRASHED")
     yield fault("nsys exits 0 with nothing", "nsys=nothing", 5, says="NOTHING_CAPTURED", **none)
@@ -530,11 +530,11 @@ def _of_tools() -> Iterator[Fault]:
     yield fault("nsys stop hangs", "nsys=hang-before,stop=hang-before", 124, says="TIMED_OUT", options=short, **none)
     yield fault("nsys export crashes", "export=crash-during", 5, says="EXPORT_FAILED", quick=True, **none)
     yield fault("nsys export exits 0 with nothing", "export=nothing", 5, says="EXPORT_FAILED", **none)
-    yield fault("nsys stats crashes", "stats=crash-before", 0, state="done", quick=True)
+    yield fault("nsys stats crashes", "stats=crash-before", 0, state="done")
     yield fault("ncu crashes before it writes", "ncu=crash-before", 5, says="PROFILER_CRASHED", **kept)
-    yield fault("ncu crashes while it writes", "ncu=crash-during", 5, says="PROFILER_CRASHED", quick=True, **kept)
+    yield fault("ncu crashes while it writes", "ncu=crash-during", 5, says="PROFILER_CRASHED", **kept)
     yield fault("ncu crashes after writing", "ncu=crash-after", 5, says="PROFILER_CRASHED", quick=True)
-    yield fault("ncu exits 0 with nothing", "ncu=nothing", 5, says="NOTHING_CAPTURED", quick=True, **kept)
+    yield fault("ncu exits 0 with nothing", "ncu=nothing", 5, says="NOTHING_CAPTURED", **kept)
     yield fault(
         "ncu leaves half a report and exits 0", "ncu=truncated", 5, says="REPORT_UNREADABLE", quick=True, **kept
     )
@@ -582,7 +582,7 @@ def _of_programs() -> Iterator[Fault]:
     die = "import os, signal; os.kill(os.getpid(), signal.{})"
     gone: dict[str, Any] = {"options": ("--no-counters",), "counters": False, "group": group}
     yield Fault(name="the program exits with 3", code=4, says="WORKLOAD_FAILED", work="raise SystemExit(3)", **gone)
-    yield Fault(name="the program is killed", code=4, says="KILLED", work=die.format("SIGKILL"), quick=True, **gone)
+    yield Fault(name="the program is killed", code=4, says="KILLED", work=die.format("SIGKILL"), **gone)
     yield Fault(name="the program crashes", code=4, says="WORKLOAD_CRASHED", work=die.format("SIGSEGV"), **gone)
     yield Fault(
         name="the program fails under ncu alone",
@@ -592,7 +592,7 @@ def _of_programs() -> Iterator[Fault]:
         variables={"FAKE_NCU": "ncu-app-error"},
         counters=False,
     )
-    yield Fault(name="children outlive the program", group=group, code=0, state="done", work=FORKS, quick=True)
+    yield Fault(name="children outlive the program", group=group, code=0, state="done", work=FORKS)
     yield Fault(
         name="the program is deaf and does not end",
         group=group,
