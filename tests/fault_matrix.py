@@ -403,6 +403,20 @@ def durations_make_sense(bench: Bench, got: Got) -> Iterator[str]:
         yield f"durations of {lasted} s"
 
 
+def with_nobody_reading(bench: Bench, fault: Fault) -> Got:
+    """`llm-perf profile … 2>&1 | head -1`, or a terminal that was closed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ours = subprocess.Popen(
+            bench.argv(fault), cwd=bench.here, env=bench.variables({}), stdout=writer, stderr=subprocess.STDOUT
+        )
+    finally:
+        os.close(writer)
+    (bench.here / "said").touch()
+    return bench.finish(ours)
+
+
 def at_once(bench: Bench, fault: Fault) -> Got:
     """Several runs of the same second, in one folder, none told where to write."""
     argv = [word for word in bench.argv(fault) if word not in ("--out", str(bench.run))]
@@ -711,6 +725,7 @@ def _of_surroundings() -> Iterator[Fault]:
         quick=True,
         **fine,
     )
+    yield Fault(name="nobody reads what we print", happen=with_nobody_reading, **fine)
     yield Fault(name="two runs want one folder", happen=one_folder_for_all, quick=True, **fine)
     yield Fault(name="locale C", variables=ascii_only, work="print('caf\\u00e9'.encode())", **fine)
     yield Fault(

@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do, from the first moment of a command to the last.
+"""What Ctrl-C, SIGTERM and the loss of the terminal do, from the first moment of a command to the last.
 
 Imports next to nothing: an entry point calls it before anything else, and what comes before it, the start of
 Python itself, shows a traceback.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # the same functions; `signal` spends its first milliseconds on enumerations
 
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = 130
 # What to tidy up when the program ends at once; with it, whether the signals are ours to handle.
 at_exit: list[Callable[[], None]] = []
@@ -40,7 +40,7 @@ def end_at_once() -> None:
 
 
 def raise_in_order() -> None:
-    """From here on there may be something to clean up: both arrive as KeyboardInterrupt. For programs of ours only."""
+    """From here on there may be something to clean up: they arrive as KeyboardInterrupt. For programs of ours only."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -56,7 +56,7 @@ def too_late() -> None:
 
 
 class held:
-    """`with held():` lets both wait until a short piece of work is done."""
+    """`with held():` lets them wait until a short piece of work is done."""
 
     def __enter__(self) -> None:
         import threading

@@ -23,6 +23,7 @@ It is started by path with `-I`, imports nothing of this package, and exits as t
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import fcntl
@@ -76,7 +77,8 @@ class Pump(threading.Thread):
         self._start = os.fstat(target).st_size
         self._head = max(limit - TAIL_BYTES, 0)  # bytes that are kept of the beginning
         self._kept = 0
-        self._tail = bytearray()
+        self._tail: collections.deque[bytes] = collections.deque()
+        self._tail_bytes = 0
         self._passed = 0  # bytes behind the head, those of the tail included
         self._shown = 0  # of these, when the tail was written last
 
@@ -113,8 +115,10 @@ class Pump(threading.Thread):
         if len(data) > room:
             rest = data[max(room, 0) :]
             self._passed += len(rest)
-            self._tail += rest
-            del self._tail[:-TAIL_BYTES]
+            self._tail.append(rest)
+            self._tail_bytes += len(rest)
+            while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
+                self._tail_bytes -= len(self._tail.popleft())
         return bool(data)
 
     def _write_tail(self) -> None:
@@ -122,11 +126,12 @@ class Pump(threading.Thread):
         if self._passed == self._shown:
             return
         self._shown = self._passed
-        left_out = self._passed - len(self._tail)
+        tail = b"".join(self._tail)[-TAIL_BYTES:]
+        left_out = self._passed - len(tail)
         note = f"\n[llm-perf: {left_out:,} bytes of output are left out here]\n".encode() if left_out else b""
         with contextlib.suppress(OSError):
             os.ftruncate(self._target, self._start + self._kept)
-        self._put(note + bytes(self._tail))
+        self._put(note + tail)
 
     def _put(self, data: bytes) -> None:
         # A full disk costs the log, not the program.
