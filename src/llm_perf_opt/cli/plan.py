@@ -29,7 +29,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    profile.add_arguments(parser)
+    profile.add_arguments(parser, resumable=False)
     parser.add_argument("--timeline", metavar="FILE", help="plan for this recording instead of taking one")
 
 
@@ -71,7 +71,7 @@ def _take_timeline(request: ProfileRequest, arguments: argparse.Namespace, about
 
     only = attrs.evolve(request, counters=attrs.evolve(request.counters, enable=False), strict=False)
     only, tools = ready(only)
-    directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, only.command, {})
+    directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, only.command, {}, made_by="plan")
     code = run_profile(only, tools, directory, silent=True)
     about |= attrs.asdict(directory.manifest)
     timeline = directory.path / "nsys" / "run.sqlite"

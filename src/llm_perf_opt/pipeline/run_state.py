@@ -55,5 +55,5 @@ def _unfinished(steps: Sequence[dict[str, Any]]) -> Diagnosis:
         "RUN_UNFINISHED",
         "warning",
         f"This run has not finished: it still goes on, or it was killed {where}. What later steps would have given is missing.",
-        "If nothing of it runs any more, start it again; manifest.json has the command.",
+        "If nothing of it runs any more, take what is missing: llm-perf profile --resume RUN",
     )

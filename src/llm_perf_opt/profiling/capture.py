@@ -64,7 +64,7 @@ def run_plainly(run: RunDirectory, command: list[str]) -> Plain:
     """The workload alone. Its output goes to `stage1.log`."""
     step = run.begin("stage1", command, ".")
     log = run.path / "stage1.log"
-    ended = run_supervised(command, log=log)
+    ended = run_supervised(command, log=log, held=run.held)
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     code: ExitCode | None = None
     if ended.interrupted:
@@ -108,18 +108,23 @@ def record_timeline(
         program_pid=program_pid,
         stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
+        held=run.held,
     )
     program_pid.unlink(missing_ok=True)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
-    if outcome.status == "nothing":
-        return Captured(outcome, ended)
-    sqlite = folder / "run.sqlite"
+    return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(run, nsys))
+
+
+def export_timeline(run: RunDirectory, nsys: Tool) -> Path | None:
+    """nsys's recording of a run as `nsys/run.sqlite`, and the kernel summary; None where that failed."""
+    folder = run.path / "nsys"
+    log, sqlite = folder / "nsys.log", folder / "run.sqlite"
     # Under another name until it is whole: a stump would be taken for the timeline.
     unfinished = folder / ".run.sqlite.tmp"
     export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", unfinished)
     step = run.begin("export", export, "nsys")
     with log.open("ab") as output:
-        step.exit_code = _run(export, _library_path(nsys), output)
+        step.exit_code = _run(export, _library_path(nsys), output, held=run.held)
     if step.exit_code == 0 and unfinished.exists():
         unfinished.replace(sqlite)
         step.files = {sqlite.name: sqlite.stat().st_size}
@@ -135,10 +140,16 @@ def record_timeline(
         ]
     step.status = "done" if sqlite.exists() else "nothing"
     run.save()
-    if sqlite.exists():
-        summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
-        _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys))
-    return Captured(outcome, ended, sqlite if sqlite.exists() else None)
+    if not sqlite.exists():
+        return None
+    write_summary(run, nsys, sqlite)
+    return sqlite
+
+
+def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path) -> None:
+    """The kernels of a timeline as nsys prints them."""
+    summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
+    _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys))
 
 
 def record_counters(
@@ -159,22 +170,34 @@ def record_counters(
     log, workload_log = folder / f"{name}.log", folder / f"{name}-workload.log"
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
     argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
-    step = run.begin("ncu", argv, "ncu")
+    step = run.begin("ncu", argv, "ncu", name)
     reader = ProgressReader(expected)
 
     def follow(line: str) -> None:
         if (state := reader.feed(line)) is not None:
             progress(state)
 
-    ended = run_supervised(argv, log=workload_log, environment=environment, timeout_s=timeout_s, follow={log: follow})
+    ended = run_supervised(
+        argv,
+        log=workload_log,
+        environment=environment,
+        timeout_s=timeout_s,
+        follow={log: follow},
+        held=run.held,
+    )
     outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
         return Captured(outcome, ended)
-    # `raw.csv` is that of the first capture, which most runs have alone.
-    table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{name}.csv")
-    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {})
+    write_raw(run, ncu, report)
     return Captured(outcome, ended, report)
+
+
+def write_raw(run: RunDirectory, ncu: Tool, report: Path) -> None:
+    """The counters of a report as ncu prints them; `raw.csv` is that of the first capture, which most runs have alone."""
+    folder = report.parent
+    table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{report.stem}.csv")
+    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, report.stem)
 
 
 def first_failure(outcomes: list[Outcome]) -> ExitCode:
@@ -238,12 +261,23 @@ def _library_path(nsys: Tool) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join(p for p in (extra, os.environ.get("LD_LIBRARY_PATH", "")) if p)}
 
 
-def _run(argv: list[str], environment: Mapping[str, str], output: BinaryIO, errors: int | None = None) -> int | None:
+def _run(
+    argv: list[str],
+    environment: Mapping[str, str],
+    output: BinaryIO,
+    errors: int | None = None,
+    held: Sequence[int] = (),
+) -> int | None:
     """Run a short command of a tool; its exit code, None where it did not run or end. The caller looks at its file."""
     ours = subprocess.DEVNULL
     try:
         done = subprocess.Popen(
-            argv, stdin=ours, stdout=output, stderr=errors or output, env={**os.environ, **environment}
+            argv,
+            stdin=ours,
+            stdout=output,
+            stderr=errors or output,
+            env={**os.environ, **environment},
+            pass_fds=held,
         )
     except OSError:
         return None
@@ -257,11 +291,13 @@ def _run(argv: list[str], environment: Mapping[str, str], output: BinaryIO, erro
             done.wait()
 
 
-def _write_table(run: RunDirectory, name: str, argv: list[str], target: Path, environment: Mapping[str, str]) -> None:
+def _write_table(
+    run: RunDirectory, name: str, argv: list[str], target: Path, environment: Mapping[str, str], capture: str = ""
+) -> None:
     """A summary by the tool itself; its absence loses nothing, so a failure is only noted."""
-    step = run.begin(name, argv, target.parent.name)
+    step = run.begin(name, argv, target.parent.name, capture)
     with target.open("wb") as output:
-        step.exit_code = _run(argv, environment, output, subprocess.DEVNULL)
+        step.exit_code = _run(argv, environment, output, subprocess.DEVNULL, run.held)
     step.status = "done" if step.exit_code == 0 and target.stat().st_size else "nothing"
     if step.status == "nothing":
         target.unlink()

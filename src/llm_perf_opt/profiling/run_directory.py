@@ -1,14 +1,17 @@
 """The folder a run leaves: who ran what, with which tools, and what came of it.
 
 Everything is written as the run goes, so that a run that was killed has it too: the manifest is replaced
-as a whole after every step and is valid JSON at any moment.
+as a whole after every step and is valid JSON at any moment. Whoever writes in the folder holds its lock.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
+import shutil
+import socket
 import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import cattrs
 import yaml
 from attrs import Factory, define
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.profiling import run_lock
+from llm_perf_opt.profiling.seal import fits, seal
 from llm_perf_opt.profiling.secrets import clean_argv, clean_settings, without_secrets
 from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.version import __version__
@@ -50,6 +56,7 @@ class Step:
     seconds: float | None = None
     files: dict[str, int] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)
+    capture: str = ""  # of ncu: the report's name without its ending
 
 
 @define
@@ -68,6 +75,26 @@ class Manifest:
     selection: dict[str, list[str]] = Factory(dict)  # regions and kernels the report is of
     steps: list[Step] = Factory(list)
     diagnostics: list[Diagnosis] = Factory(list)  # of the run as a whole; those of a step are with it
+    made_by: str = ""  # "profile" | "plan" | "deep_profile_runner" | "llm_profile_runner"
+    host: str = ""  # with `pid`: what to look for where it is not known whether the run still goes on
+    pid: int = 0
+    folder: str = ""  # where it was started: relative paths in its command begin there
+    program: dict[str, str] = Factory(dict)  # files named in the command, with the SHA-256 of each
+    captures: list[dict[str, Any]] | None = None  # what ncu is asked for, in order; None: not decided yet
+    earlier_steps: list[Step] = Factory(list)  # that were taken again when the run was resumed
+    resumed: list[dict[str, Any]] = Factory(list)
+    compressed: dict[str, dict[str, Any]] = Factory(dict)  # file of the run → what it is packed as
+    seal: str = ""  # see seal.py
+
+    @property
+    def orders(self) -> dict[str, Any]:
+        """What is started when the run is resumed, and how."""
+        return {"command": self.command, "settings": self.settings, "folder": self.folder, "captures": self.captures}
+
+    @property
+    def is_ours(self) -> bool:
+        """Are the orders those that this user gave on this machine?"""
+        return fits(self.orders, self.seal)
 
 
 @define
@@ -76,19 +103,38 @@ class RunDirectory:
 
     path: Path
     manifest: Manifest
+    lock: int | None = None  # see run_lock.py
 
     @staticmethod
     def create(
-        out: Path | None, command: list[str], settings: dict[str, Any], *, recordings: bool = True
+        out: Path | None,
+        command: list[str],
+        settings: dict[str, Any],
+        *,
+        recordings: bool = True,
+        made_by: str = "",
+        folder: Path | None = None,
     ) -> RunDirectory:
         """Make the folder. Two runs never share one: an existing, non-empty folder is refused.
 
-        `recordings`: whether profilers will leave something in it.
+        `recordings`: whether profilers will leave something in it. `folder`: where it was started, if not here.
         """
         path = fresh_folder() if out is None else _own_folder(out)
+        lock = _lock(path)
         settings = clean_settings(settings)
-        manifest = Manifest(__version__, _now(), clean_argv(command), settings=settings, gpus_before=gpu_facts())
-        run = RunDirectory(path, manifest)
+        manifest = Manifest(
+            __version__,
+            now(),
+            clean_argv(command),
+            settings=settings,
+            gpus_before=gpu_facts(),
+            made_by=made_by,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            folder=str((folder or Path.cwd()).absolute()),
+            program=program_files(command),
+        )
+        run = RunDirectory(path, manifest, lock)
         for name in ("nsys", "ncu") if recordings else ():
             (path / name).mkdir(exist_ok=True)
         run.write_json("env.json", without_secrets(os.environ))
@@ -96,7 +142,30 @@ class RunDirectory:
         run.save()
         return run
 
+    @staticmethod
+    def reopen(path: Path) -> RunDirectory:
+        """A run that exists, to work on it: nobody else may meanwhile. Nothing is changed yet."""
+        path = path.absolute()
+        read_manifest(path)  # what is wrong with it matters more than who has it
+        lock = _lock(path)
+        try:
+            return RunDirectory(path, read_manifest(path), lock)
+        except UserError:
+            run_lock.release(lock)
+            raise
+
+    def release(self) -> None:
+        """Others may write in the folder again."""
+        run_lock.release(self.lock)
+        self.lock = None
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """File descriptors for everything that is started: as long as one is open, the run is not over."""
+        return () if self.lock is None else (self.lock,)
+
     def save(self) -> None:
+        self.manifest.seal = seal(self.manifest.orders)
         self.write_json(MANIFEST, attrs.asdict(self.manifest))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -112,9 +181,9 @@ class RunDirectory:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)
 
-    def begin(self, name: str, argv: list[str], folder: str) -> Step:
+    def begin(self, name: str, argv: list[str], folder: str, capture: str = "") -> Step:
         """Note a command before it starts; `cmd.txt` can be pasted into a shell."""
-        step = Step(name, clean_argv(argv))
+        step = Step(name, clean_argv(argv), capture=capture)
         self.manifest.steps.append(step)
         with (self.path / folder / "cmd.txt").open("a", encoding="utf-8") as file:
             file.write(shlex.join(step.argv) + "\n")
@@ -123,9 +192,66 @@ class RunDirectory:
 
     def finish(self, state: str) -> None:
         self.manifest.state = state
-        self.manifest.finished_at = _now()
+        self.manifest.finished_at = now()
         self.manifest.gpus_after = gpu_facts()
         self.save()
+
+
+def read_manifest(run: Path) -> Manifest:
+    """The manifest of a run directory; `UserError` where there is none, or none of ours."""
+    try:
+        file = run / MANIFEST
+        if file.is_symlink() or not file.is_file():
+            raise FileNotFoundError(2, "there is no manifest.json in it")
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return _CONVERTER.structure(content, Manifest)
+    except OSError as error:
+        raise UserError(
+            f"{run} is not a run directory of llm-perf: {error.strerror or error}.",
+            "Give the folder that llm-perf profile made. See: llm-perf runs list",
+        ) from error
+    # What a stranger wrote there may fail in any way; RecursionError: brackets without end.
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, cattrs.BaseValidationError) as error:
+        raise UserError(
+            f"The manifest of {run} is damaged: it is not what llm-perf writes.",
+            f"Its recordings can still be reported: llm-perf report {shlex.quote(str(run))}",
+        ) from error
+
+
+def _exactly(kind: type) -> Any:
+    """Converts nothing: a text where a number belongs is damage."""
+
+    def structure(value: Any, _: type) -> Any:
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise TypeError(f"{value!r} is not {kind.__name__}")
+        return value
+
+    return structure
+
+
+_CONVERTER = cattrs.Converter(detailed_validation=False)
+for _kind in (str, int):
+    _CONVERTER.register_structure_hook(_kind, _exactly(_kind))
+
+
+_LARGEST_PROGRAM_FILE = 64 << 20
+
+
+def program_files(command: list[str]) -> dict[str, str]:
+    """The files a command names, the program itself among them, with what they hold as SHA-256.
+
+    Modules they import are not among them: what runs is known to the program only.
+    """
+    found = {}
+    for number, word in enumerate(command):
+        name = shutil.which(word) if number == 0 else word
+        try:
+            path = Path(name or "")
+            if name and path.is_file() and path.stat().st_size <= _LARGEST_PROGRAM_FILE:
+                found[word] = hashlib.sha256(path.read_bytes()).hexdigest()
+        except (OSError, ValueError):  # ValueError: a word with a zero byte
+            continue
+    return {name: digest for name, digest in found.items() if clean_argv([name]) == [name]}
 
 
 def gpu_facts() -> list[dict[str, str]]:
@@ -144,7 +270,8 @@ def gpu_facts() -> list[dict[str, str]]:
     return [dict(zip(_GPU_FACTS, row, strict=False)) for row in rows]
 
 
-def _now() -> str:
+def now() -> str:
+    """The time, as manifests tell it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -179,6 +306,13 @@ def _own_folder(out: Path) -> Path:
     except OSError as error:
         raise _unwritable(out, error) from error
     return out
+
+
+def _lock(path: Path) -> int | None:
+    try:
+        return run_lock.take(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:

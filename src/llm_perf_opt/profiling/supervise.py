@@ -65,6 +65,7 @@ def run_supervised(
     grace_s: float = GRACE_SECONDS,
     program_pid: Path | None = None,
     stop_command: Sequence[str] = (),
+    held: Sequence[int] = (),
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`.
 
@@ -74,6 +75,7 @@ def run_supervised(
     `program_pid`: a file with the process id of the profiled program, which is then interrupted before the
     profiler (see guard.py); otherwise all are interrupted together.
     `stop_command`: what makes the profiler write its report before anything is interrupted.
+    `held`: file descriptors that stay open until everything has ended, even if we are killed before.
     """
     readers = [_Follower(path, action) for path, action in (follow or {}).items()]
     pipe_read, pipe_write = os.pipe()
@@ -93,7 +95,7 @@ def run_supervised(
                 "LLM_PERF_GRACE_S": str(grace_s),
                 "LLM_PERF_STOP": json.dumps(list(stop_command)),
             },
-            pass_fds=(pipe_read,),
+            pass_fds=(pipe_read, *held),
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
             start_new_session=True,
         )

@@ -21,7 +21,7 @@ def job(config: dict[str, Any], run: Path) -> int:
     """One run of stage 1 into its own folder."""
     from llm_perf_opt.profiling.run_directory import RunDirectory
 
-    directory = RunDirectory.create(run, sys.argv, config, recordings=False)
+    directory = RunDirectory.create(run, sys.argv, config, recordings=False, made_by="llm_profile_runner")
     state = "failed"
     try:
         code = _run(config, run, start_folder())
@@ -31,6 +31,7 @@ def job(config: dict[str, Any], run: Path) -> int:
         raise
     finally:
         directory.finish(state)
+        directory.release()
     return code
 
 
