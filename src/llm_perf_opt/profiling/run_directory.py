@@ -13,13 +13,13 @@ import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import cattrs
 import yaml
 from attrs import Factory, define
 
@@ -29,6 +29,9 @@ from llm_perf_opt.profiling.seal import fits, seal
 from llm_perf_opt.profiling.secrets import clean_argv, clean_settings, without_secrets
 from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.version import __version__
+
+if TYPE_CHECKING:
+    import cattrs
 
 MANIFEST = "manifest.json"
 _GPU_FACTS = (
@@ -199,12 +202,14 @@ class RunDirectory:
 
 def read_manifest(run: Path) -> Manifest:
     """The manifest of a run directory; `UserError` where there is none, or none of ours."""
+    import cattrs  # here, because most commands only want the name of the file
+
     try:
         file = run / MANIFEST
         if file.is_symlink() or not file.is_file():
             raise FileNotFoundError(2, "there is no manifest.json in it")
         content = json.loads(file.read_text(encoding="utf-8"))
-        return _CONVERTER.structure(content, Manifest)
+        return _converter().structure(content, Manifest)
     except OSError as error:
         raise UserError(
             f"{run} is not a run directory of llm-perf: {error.strerror or error}.",
@@ -218,20 +223,23 @@ def read_manifest(run: Path) -> Manifest:
         ) from error
 
 
-def _exactly(kind: type) -> Any:
+@lru_cache(maxsize=1)
+def _converter() -> cattrs.Converter:
     """Converts nothing: a text where a number belongs is damage."""
+    import cattrs
 
-    def structure(value: Any, _: type) -> Any:
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise TypeError(f"{value!r} is not {kind.__name__}")
-        return value
+    def exactly(kind: type) -> Callable[[Any, Any], Any]:
+        def structure(value: Any, _: Any) -> Any:
+            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                raise TypeError(f"{value!r} is not {kind.__name__}")
+            return value
 
-    return structure
+        return structure
 
-
-_CONVERTER = cattrs.Converter(detailed_validation=False)
-for _kind in (str, int):
-    _CONVERTER.register_structure_hook(_kind, _exactly(_kind))
+    converter = cattrs.Converter(detailed_validation=False)
+    for kind in (str, int):
+        converter.register_structure_hook(kind, exactly(kind))
+    return converter
 
 
 _LARGEST_PROGRAM_FILE = 64 << 20
