@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from llm_perf_opt.cli import calibrate, demo, doctor, export, plan, profile, ranges, report, scrub
+from llm_perf_opt.cli import calibrate, demo, doctor, export, plan, profile, ranges, report, runs, scrub
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.version import __version__
 
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"llm-perf {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (doctor, profile, plan, report, ranges, export, demo, scrub, calibrate):
+    for verb in (doctor, profile, plan, report, ranges, export, demo, scrub, calibrate, runs):
         name = verb.__name__.rsplit(".", 1)[-1]
         sub = verbs.add_parser(
             name,

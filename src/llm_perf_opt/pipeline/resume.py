@@ -107,6 +107,7 @@ def open_again(path: Path, *, trusted: bool) -> RunDirectory:
     except UserError:
         directory.release()
         raise
+    directory.seals = True  # by starting them, they become this user's orders
     return directory
 
 

@@ -107,6 +107,7 @@ class RunDirectory:
     path: Path
     manifest: Manifest
     lock: int | None = None  # see run_lock.py
+    seals: bool = True  # False: the orders are not this user's, and stay recognisable as such
 
     @staticmethod
     def create(
@@ -152,7 +153,8 @@ class RunDirectory:
         read_manifest(path)  # what is wrong with it matters more than who has it
         lock = _lock(path)
         try:
-            return RunDirectory(path, read_manifest(path), lock)
+            manifest = read_manifest(path)
+            return RunDirectory(path, manifest, lock, seals=manifest.is_ours)
         except UserError:
             run_lock.release(lock)
             raise
@@ -168,7 +170,8 @@ class RunDirectory:
         return () if self.lock is None else (self.lock,)
 
     def save(self) -> None:
-        self.manifest.seal = seal(self.manifest.orders)
+        if self.seals:
+            self.manifest.seal = seal(self.manifest.orders)
         self.write_json(MANIFEST, attrs.asdict(self.manifest))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
