@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from llm_perf_opt.cli import calibrate, demo, doctor, export, plan, profile, ranges, report, runs, scrub
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
 
 _DESCRIPTION = """\
@@ -110,9 +111,10 @@ def _say(error: UserError, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"error": {"message": error.message, "fix": error.fix, "exit_code": int(error.code)}}))
         return
-    print(f"llm-perf: {error.message}", file=sys.stderr)
+    # Messages quote names of files and ranges.
+    print(f"llm-perf: {printable(error.message)}", file=sys.stderr)
     if error.fix:
-        print(f"  → {error.fix}", file=sys.stderr)
+        print(f"  → {printable(error.fix)}", file=sys.stderr)
 
 
 def entry() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli import profile
 from llm_perf_opt.errors import ExitCode, MissingTool
+from llm_perf_opt.regions.names import printable
 
 if TYPE_CHECKING:
     from llm_perf_opt.pipeline.request import ProfileRequest
@@ -57,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
             {"name": c.name, "launches": c.expected, "argv": c.argv(request.command, ncu)} for c in counters.captures
         ]
         text = _given(counters.captures, request.command, ncu) or f"No counters: {counters.skipped}.\n"
-    print(json.dumps(told) if arguments.json else text, end="\n" if arguments.json else "")
+    # The commands hold names of ranges and kernels.
+    print(json.dumps(told) if arguments.json else printable(text), end="\n" if arguments.json else "")
     return int(ExitCode.NOTHING_MATCHED if arguments.strict and counters.skipped else ExitCode.DONE)
 
 

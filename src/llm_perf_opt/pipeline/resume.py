@@ -360,4 +360,4 @@ def drop_earlier(directory: RunDirectory) -> None:
     """Delete what was set aside: all of it was taken again."""
     files = files_of(directory.path, directory.manifest)
     names = [file.name for file in files if file.is_ours and EARLIER.fullmatch(file.name.partition("/")[0])]
-    remove(directory.path, names)
+    remove(directory.path.resolve(), names)

@@ -20,7 +20,10 @@ class Speaker:
         self._unfinished_line = False
 
     def __call__(self, text: str) -> None:
+        from llm_perf_opt.regions.names import printable
+
         if not self._quiet:
+            text = printable(text)
             print(f"\n{text}" if self._unfinished_line else text, file=sys.stderr, flush=True)
             self._unfinished_line = False
 

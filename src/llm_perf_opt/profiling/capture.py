@@ -19,6 +19,7 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.profiling.clean_logs import clean_logs
 from llm_perf_opt.profiling.outcome import Finished, Outcome, clean, judge
 from llm_perf_opt.profiling.progress import Progress, ProgressReader
 from llm_perf_opt.profiling.run_directory import RunDirectory, Step
@@ -65,6 +66,7 @@ def run_plainly(run: RunDirectory, command: list[str]) -> Plain:
     step = run.begin("stage1", command, ".")
     log = run.path / "stage1.log"
     ended = run_supervised(command, log=log, held=run.held)
+    clean_logs([log], command)
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     code: ExitCode | None = None
     if ended.interrupted:
@@ -111,6 +113,7 @@ def record_timeline(
         held=run.held,
     )
     program_pid.unlink(missing_ok=True)
+    clean_logs([log, workload_log], command)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
     return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(run, nsys))
 
@@ -185,6 +188,7 @@ def record_counters(
         follow={log: follow},
         held=run.held,
     )
+    clean_logs([log, workload_log], command)
     outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import cattrs
 
 MANIFEST = "manifest.json"
+LARGEST_MANIFEST = 64 << 20
 _GPU_FACTS = (
     "index",
     "name",
@@ -184,7 +185,9 @@ class RunDirectory:
         """Write a whole file at once: whoever looks sees the old one or the new one."""
         target = self.path / name
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        temporary.write_text(text, encoding="utf-8")
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
         temporary.replace(target)
 
     def begin(self, name: str, argv: list[str], folder: str, capture: str = "") -> Step:
@@ -211,6 +214,8 @@ def read_manifest(run: Path) -> Manifest:
         file = run / MANIFEST
         if file.is_symlink() or not file.is_file():
             raise FileNotFoundError(2, "there is no manifest.json in it")
+        if file.stat().st_size > LARGEST_MANIFEST:
+            raise ValueError("no manifest is that large")
         content = json.loads(file.read_text(encoding="utf-8"))
         return _converter().structure(content, Manifest)
     except OSError as error:

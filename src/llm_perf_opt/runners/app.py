@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.conf.keys import KEYS, defaults, flattened
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.regions.names import printable
 from llm_perf_opt.runners.overrides import normalised
 
 Job = Callable[[dict[str, Any], Path], int]
@@ -174,6 +175,6 @@ def _first_lines(error: Exception) -> str:
 
 def say(error: UserError) -> None:
     """Cause and fix, for the person at the terminal."""
-    print(f"llm-perf: {error.message}", file=sys.stderr)
+    print(f"llm-perf: {printable(error.message)}", file=sys.stderr)
     if error.fix:
-        print(f"  → {error.fix}", file=sys.stderr)
+        print(f"  → {printable(error.fix)}", file=sys.stderr)

@@ -56,7 +56,7 @@ def compress(directory: RunDirectory, form: Form, progress: Callable[[str], None
     """Pack the recordings of a run that nobody else is working on. Raises OSError; what was done by then stays."""
     done = []
     files = files_of(directory.path, directory.manifest)
-    remove(directory.path, [f.name for f in files if f.is_ours and _is_unfinished(f.name)])
+    remove(directory.path.resolve(), [f.name for f in files if f.is_ours and _is_unfinished(f.name)])
     for file in candidates(files):
         progress(file.name)
         done.append(_pack_file(directory, file, form))
