@@ -100,7 +100,7 @@ lock: setup
 audit: setup
 	$(BIN)/python -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
-	for lock in requirements/bundle-*.txt; do $(VENV)/audit/bin/pip-audit --disable-pip --require-hashes --requirement "$$lock" || exit 1; done
+	for lock in requirements/bundle-*.txt; do $(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement "$$lock" || exit 1; done
 
 clean:
 	rm -rf $(VENV) dist build benchmarks/data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
