@@ -14,7 +14,7 @@ CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile test lint bench faults docs bundle clean
+.PHONY: help setup profile test lint bench faults docs bundle lock audit clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
@@ -24,7 +24,9 @@ help:
 	@echo 'make bench     measure the speed of `llm-perf report` and of its page (BENCH_ARGS="--large" for ten million kernels)'
 	@echo 'make faults    everything that may go wrong in a run, and kills at random moments: what is survived (FAULTS_ARGS=...)'
 	@echo 'make docs      the documentation as a site, in dist/site'
-	@echo 'make bundle    dist/bundle: everything to install on a machine with no network'
+	@echo 'make bundle    dist/bundle: everything to install on a machine with no network (BUNDLE_PYTHON=3.11 for that one)'
+	@echo 'make lock      renew requirements/: the exact files the bundle is made of, with hashes'
+	@echo 'make audit     ask for known vulnerabilities of what the bundle is made of (needs a network)'
 	@echo 'make clean     remove .venv, dist, caches and benchmark data; runs under tmp/ stay'
 
 setup: $(STAMP)
@@ -93,7 +95,16 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir dist/site
 
 bundle: setup
-	$(BIN)/python tools/bundle.py
+	$(BIN)/python tools/bundle.py $(BUNDLE_PYTHON)
+
+lock: setup
+	$(BIN)/python tools/lock_bundle.py
+
+# In an environment of its own: an auditor must not change what it looks at.
+audit: setup
+	$(BIN)/python -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	for lock in requirements/bundle-*.txt; do $(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement "$$lock" || exit 1; done
 
 clean:
 	rm -rf $(VENV) dist build benchmarks/data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

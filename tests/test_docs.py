@@ -14,7 +14,7 @@ from llm_perf_opt.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = Path(__file__).parent / "recordings"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands() -> list[str]:

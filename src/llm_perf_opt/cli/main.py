@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from llm_perf_opt.cli import calibrate, demo, doctor, export, plan, profile, ranges, report, scrub
+from llm_perf_opt.cli import calibrate, demo, doctor, export, plan, profile, ranges, report, runs, scrub
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
 
 _DESCRIPTION = """\
@@ -61,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"llm-perf {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (doctor, profile, plan, report, ranges, export, demo, scrub, calibrate):
+    for verb in (doctor, profile, plan, report, ranges, export, demo, scrub, calibrate, runs):
         name = verb.__name__.rsplit(".", 1)[-1]
         sub = verbs.add_parser(
             name,
@@ -115,9 +116,10 @@ def _say(error: UserError, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"error": {"message": error.message, "fix": error.fix, "exit_code": int(error.code)}}))
         return
-    print(f"llm-perf: {error.message}", file=sys.stderr)
+    # Messages quote names of files and ranges.
+    print(f"llm-perf: {printable(error.message)}", file=sys.stderr)
     if error.fix:
-        print(f"  → {error.fix}", file=sys.stderr)
+        print(f"  → {printable(error.fix)}", file=sys.stderr)
 
 
 def entry() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli import profile
 from llm_perf_opt.errors import ExitCode, MissingTool
+from llm_perf_opt.regions.names import printable
 
 if TYPE_CHECKING:
     from llm_perf_opt.pipeline.request import ProfileRequest
@@ -30,7 +31,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    profile.add_arguments(parser)
+    profile.add_arguments(parser, resumable=False)
     parser.add_argument("--timeline", metavar="FILE", help="plan for this recording instead of taking one")
 
 
@@ -67,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
             for c, price in zip(counters.captures, prices, strict=True)
         ]
         text = _given(counters.captures, prices, request.command, ncu) or f"No counters: {counters.skipped}.\n"
-    print(json.dumps(told) if arguments.json else text, end="\n" if arguments.json else "")
+    # The commands hold names of ranges and kernels.
+    print(json.dumps(told) if arguments.json else printable(text), end="\n" if arguments.json else "")
     return int(ExitCode.NOTHING_MATCHED if arguments.strict and counters.skipped else ExitCode.DONE)
 
 
@@ -81,7 +83,7 @@ def _take_timeline(request: ProfileRequest, arguments: argparse.Namespace, about
 
     only = attrs.evolve(request, counters=attrs.evolve(request.counters, enable=False), strict=False)
     only, tools = ready(only)
-    directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, only.command, {})
+    directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, only.command, {}, made_by="plan")
     code = run_profile(only, tools, directory, silent=True)
     about |= attrs.asdict(directory.manifest)
     timeline = directory.path / "nsys" / "run.sqlite"

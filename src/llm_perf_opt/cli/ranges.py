@@ -85,6 +85,7 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> No
     from rich.text import Text
 
     from llm_perf_opt.pipeline.console import console, show_diagnostics
+    from llm_perf_opt.regions.names import printable
     from llm_perf_opt.report.text import duration, gpu_time, rows, work_count
 
     out = console()
@@ -100,8 +101,8 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> No
                 "–" if region.instances is None else f"{region.instances:,}",
                 work_count(region.inclusive),
                 duration(gpu_time(region.inclusive)),
-                # Never cut: it is meant to be copied.
-                Text(" ".join(map(shlex.quote, ncu_options(region))) or "–"),
+                # Never cut: it is meant to be copied. With a control character in it, only --json has it as it is.
+                Text(printable(" ".join(map(shlex.quote, ncu_options(region)))) or "–"),
             )
         out.print(table)
         if not any(region.nvtx_include for region in regions):

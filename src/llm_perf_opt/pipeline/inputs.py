@@ -173,12 +173,16 @@ def expand(path: Path) -> list[Path]:
     """The recordings of a run directory, or the file itself."""
     if not path.is_dir():
         return [path]
-    found: list[Path] = []
-    for pattern in _TIMELINES:
-        if found := _whole_files(path, pattern):
+    # What a resumed run was taking again when it ended, too, is better than nothing: the last attempt first.
+    places = [path, *sorted(path.glob("earlier-*"), key=lambda folder: (len(folder.name), folder.name), reverse=True)]
+    timelines = (_whole_files(place, pattern) for place in places for pattern in _TIMELINES)
+    found = next((files for files in timelines if files), [])
+    for place in places:
+        counters = [file for pattern in _COUNTERS for file in _whole_files(place, pattern)]
+        counters = counters or [file for pattern in _COUNTER_TABLES for file in _whole_files(place, pattern)]
+        if counters:
+            found += counters
             break
-    counters = [file for pattern in _COUNTERS for file in _whole_files(path, pattern)]
-    found += counters or [file for pattern in _COUNTER_TABLES for file in _whole_files(path, pattern)]
     if not found:
         raise UnreadableInput(
             f"{path} is a directory without recordings: there is no nsys/*.sqlite, ncu/*.ncu-rep or torch_profiler/trace.json* in it.",
@@ -188,7 +192,9 @@ def expand(path: Path) -> list[Path]:
 
 
 def _whole_files(folder: Path, pattern: str) -> list[Path]:
-    return sorted(p for p in folder.glob(pattern) if p.is_file() and p.stat().st_size)
+    files = sorted(p for p in folder.glob(pattern) if p.is_file() and p.stat().st_size)
+    # Packing was interrupted where a file is there in both forms: the plain one is read, once.
+    return [p for p in files if p.suffix not in (".gz", ".xz") or not p.with_suffix("").exists()]
 
 
 def rank_of(name: str) -> int | None:

@@ -27,10 +27,20 @@ from llm_perf_opt.pipeline.choose import CounterPlan, PlannedCapture, for_mode, 
 from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
 from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.pipeline.resume import Kept, as_order, begin_again, changes, drop_earlier, look
 from llm_perf_opt.pipeline.run_state import state_of
 from llm_perf_opt.pipeline.speak import Speaker
 from llm_perf_opt.profiling import planning
-from llm_perf_opt.profiling.capture import Captured, first_failure, record_counters, record_timeline, run_plainly
+from llm_perf_opt.profiling.capture import (
+    Captured,
+    export_timeline,
+    first_failure,
+    record_counters,
+    record_timeline,
+    run_plainly,
+    write_raw,
+    write_summary,
+)
 from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, split_metrics
 from llm_perf_opt.profiling.messages import STATES
 from llm_perf_opt.profiling.outcome import Outcome, absent_metrics, diagnose
@@ -109,17 +119,63 @@ def _refuse_unknown(arguments: list[str], tool: Tool) -> None:
             raise UserError(diagnosis.message, diagnosis.fix)
 
 
+def resume_profile(request: ProfileRequest, directory: RunDirectory, *, as_json: bool = False) -> int:
+    """Take what a run lacks and report it; the exit code of the run. `request`: what the run was asked for."""
+    try:
+        kept = look(directory, request)
+        lacking = kept.missing(request)
+        tools = Tools(None, None)
+        if lacking:  # a tool that has nothing to do need not be there
+            nsys = request.timeline.enable and (kept.timeline is None or kept.without_summary)
+            needs = attrs.evolve(
+                request,
+                timeline=attrs.evolve(request.timeline, enable=nsys),
+                counters=attrs.evolve(
+                    request.counters, enable=any(what.startswith("the counters") for what in lacking)
+                ),
+            )
+            checked, tools = ready(needs) if nsys or needs.counters.enable else (needs, tools)
+            options = checked.counters.options
+            request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
+        changed = changes(directory.manifest, request.command, (tools.nsys, tools.ncu)) if lacking else []
+        if lacking or directory.manifest.state != "done":
+            begin_again(directory, kept, lacking, changed)
+    except BaseException:
+        directory.release()
+        raise
+    said = f"still to take: {', '.join(lacking)}" if lacking else "nothing to do: every step of this run is whole"
+    Speaker(quiet=as_json)(f"{said}; the report is built again" if not lacking else said)
+    return run_profile(request, tools, directory, as_json=as_json, kept=kept)
+
+
 def run_profile(
-    request: ProfileRequest, tools: Tools, directory: RunDirectory, *, as_json: bool = False, silent: bool = False
+    request: ProfileRequest,
+    tools: Tools,
+    directory: RunDirectory,
+    *,
+    as_json: bool = False,
+    silent: bool = False,
+    kept: Kept | None = None,
 ) -> int:
     """Take the recordings of a request and report them; the exit code of the run.
 
-    `silent`: the report is written, but not shown: somebody else has the word.
+    `silent`: the report is written, but not shown: somebody else has the word. `kept`: what is there already.
     """
+    try:
+        return _run_profile(request, tools, directory, as_json, silent, kept or Kept())
+    finally:
+        directory.release()
+
+
+def _run_profile(
+    request: ProfileRequest, tools: Tools, directory: RunDirectory, as_json: bool, silent: bool, kept: Kept
+) -> int:
     log = directory.path / "annotate.jsonl"
     environment = annotate.environment(request.annotate.mode, request.annotate.depth, log=log)
-    run = _Run(request, tools, directory, Speaker(quiet=as_json), environment)
-    directory.manifest.tools = {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
+    run = _Run(request, tools, directory, Speaker(quiet=as_json), environment, kept)
+    if kept.resumed and directory.manifest.state == "done":  # nothing is taken, so nothing is noted
+        return _report(run, ExitCode.DONE, as_json, silent)
+    directory.manifest.tools |= {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
     patterns = known_patterns(request)
     directory.manifest.selection = {name: getattr(patterns, name) for name in SELECTION}
     directory.save()
@@ -135,8 +191,10 @@ def run_profile(
         directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
         if run.given_up:
             raise GivenUp
+        if kept.resumed and code == ExitCode.DONE:
+            drop_earlier(directory)
         result = _report(run, code, as_json, silent)
-        if plans(request):
+        if plans(request) and not kept.resumed:
             run.learn()
     except KeyboardInterrupt:  # everything captured is in the directory, and its manifest says how the run ended
         run.say(
@@ -184,6 +242,7 @@ class _Run:
     directory: RunDirectory
     say: Speaker
     environment: dict[str, str]  # for the program, beside what it inherits
+    kept: Kept  # of an earlier attempt
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
     reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
@@ -212,7 +271,7 @@ class _Run:
 
     def take_timings(self) -> bool:
         """The workload without a profiler; False where it failed, and so would everything else."""
-        if not self.request.timings:
+        if not self.request.timings or self.kept.timings:
             return True
         self.say("stage timings: the program runs without a profiler …")
         ran = run_plainly(self.directory, self.request.timings, tell=self.say)
@@ -231,8 +290,16 @@ class _Run:
 
     def take_timeline(self) -> Path | None:
         nsys = self.tools.nsys
-        if nsys is None:
-            return None
+        if self.kept.timeline is not None or nsys is None:
+            if self.kept.without_summary and self.kept.timeline is not None and nsys is not None:
+                write_summary(self.directory, nsys, self.kept.timeline)
+            return self.kept.timeline
+        if self.kept.recording:
+            self.say(f"timeline: {nsys} exports the recording that is there …")
+            exported = export_timeline(self.directory, nsys)
+            if exported is None:
+                self.failures.append(ExitCode.NOTHING_CAPTURED)
+            return exported
         asked = self.request.timeline
         self.say(f"timeline: {nsys} runs the program …")
         captured = record_timeline(
@@ -263,9 +330,14 @@ class _Run:
 
     def take_counters(self, timeline: Path | None) -> None:
         seen = None if timeline is None else make_report([str(timeline)], known_patterns(self.request), quiet=True)
-        plan = plan_counters(seen, self.request)
-        if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
-            plan = self._planned(timeline, seen)
+        if self.kept.captures is not None:
+            plan = CounterPlan(self.kept.captures)
+        else:
+            plan = plan_counters(seen, self.request)
+            if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
+                plan = self._planned(timeline, seen)
+            self.directory.manifest.captures = [as_order(capture) for capture in plan.captures]
+            self.directory.save()
         if plan.skipped:
             if not plan.nothing_matched:
                 self.note(Diagnosis("COUNTERS_SKIPPED", "warning", f"No counters were taken, because {plan.skipped}."))
@@ -280,8 +352,11 @@ class _Run:
                     "BUDGET_NOT_USED", "info", message, "--timeout limits a capture; what it has by then is kept."
                 )
             )
+        for report in self.kept.without_table:
+            if self.tools.ncu is not None:
+                write_raw(self.directory, self.tools.ncu, report)
         for capture in plan.captures:
-            if not self.stopped:
+            if not self.stopped and capture.name not in self.kept.reports:
                 self._capture(capture, seen)
 
     def learn(self) -> None:
@@ -380,7 +455,8 @@ class _Run:
 
     def note(self, diagnosis: Diagnosis) -> None:
         self._worded([diagnosis])
-        self.directory.manifest.diagnostics.append(diagnosis)
+        if diagnosis not in self.directory.manifest.diagnostics:  # a resumed run may come by twice
+            self.directory.manifest.diagnostics.append(diagnosis)
         with contextlib.suppress(UserError):  # where nothing can be written any more, it is still said
             self.directory.save()
         self.say.diagnosis(diagnosis)

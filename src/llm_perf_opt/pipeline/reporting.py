@@ -115,11 +115,12 @@ def publish(
         print(json.dumps(_summary(report, out, files, matched)))
     elif not showing.silent:
         from llm_perf_opt.pipeline.console import console, show_report
+        from llm_perf_opt.regions.names import printable
 
         show_report(report)
         names = [f.name for f in files if f.parent == out]
         names += [f"{regions}/"] if len(names) < len(files) else []
-        console().print(f"Written to {out}: {', '.join(names)}", markup=False, soft_wrap=True)
+        console().print(printable(f"Written to {out}: {', '.join(names)}"), markup=False, soft_wrap=True)
     return int(ExitCode.NOTHING_MATCHED if showing.strict and not matched else ExitCode.DONE)
 
 

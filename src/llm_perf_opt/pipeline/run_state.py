@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import define
 
-from llm_perf_opt.profiling.run_directory import MANIFEST
+from llm_perf_opt.profiling.run_directory import LARGEST_MANIFEST, MANIFEST
 from llm_perf_opt.regions.model import Diagnosis
 
 
@@ -33,7 +33,10 @@ class RunState:
 def state_of(run: Path) -> RunState | None:
     """The state of a run directory; None where there is no manifest, or none that can be read."""
     try:
-        manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
+        file = run / MANIFEST
+        if not file.is_file() or file.stat().st_size > LARGEST_MANIFEST:  # a pipe would never end
+            return None
+        manifest = json.loads(file.read_text(encoding="utf-8"))
         steps: Sequence[dict[str, Any]] = manifest["steps"]
         said = [d for step in steps for d in step["diagnostics"]] + manifest["diagnostics"]
         diagnostics = [
@@ -43,7 +46,7 @@ def state_of(run: Path) -> RunState | None:
             diagnostics.insert(0, _unfinished(steps))
         selection = manifest.get("selection")
         return RunState(diagnostics, selection if isinstance(selection, dict) else {})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -55,5 +58,5 @@ def _unfinished(steps: Sequence[dict[str, Any]]) -> Diagnosis:
         "RUN_UNFINISHED",
         "warning",
         f"This run has not finished: it still goes on, or it was killed {where}. What later steps would have given is missing.",
-        "If nothing of it runs any more, start it again; manifest.json has the command.",
+        "If nothing of it runs any more, take what is missing: llm-perf profile --resume RUN",
     )

@@ -20,6 +20,9 @@ class Speaker:
         self._unfinished_line = False
 
     def __call__(self, text: str) -> None:
+        from llm_perf_opt.regions.names import printable
+
+        text = printable(text)
         self._print(f"\n{text}\n" if self._unfinished_line else f"{text}\n")
         self._unfinished_line = False
 
