@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from fake_tools import tools as tools
 from fault_matrix import Bench, Fault, Unavailable, faults, random_kills
+from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling import run_directory
+from llm_perf_opt.profiling import capture, run_directory
 from llm_perf_opt.profiling.run_directory import RunDirectory
 
 QUICK = [fault for fault in faults() if fault.quick]
@@ -62,6 +65,20 @@ sys.argv[1:] = ["doctor"]
 """
     done = subprocess.run([sys.executable, "-c", finder], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+
+
+def test_an_export_that_hangs_is_ended_and_not_tried_again(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(capture, "_EXPORT_TIMEOUT_S", 1.0)
+    monkeypatch.setenv("FAKE_FAULT", "export=hang-before")
+    began = time.monotonic()
+    assert main(["profile", "--out", "run", "--", sys.executable, "-c", "pass"]) == 5
+    assert time.monotonic() - began < 60
+    said = capsys.readouterr().err
+    assert "did not end within 1 s" in said
+    assert "llm-perf report run" in said
+    assert (Path("run") / "nsys" / "run.nsys-rep").exists()
 
 
 def test_the_manifest_is_there_before_anything_that_takes_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

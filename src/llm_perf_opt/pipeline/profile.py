@@ -177,6 +177,7 @@ class _Run:
     reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
     stopped: bool = False
     given_up: bool = False  # interrupted twice
+    not_exported: bool = False  # there is a timeline that nsys itself could not read
 
     @property
     def code(self) -> ExitCode:
@@ -236,6 +237,9 @@ class _Run:
         self._note(captured)
         if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
             self.failures.append(ExitCode.NOTHING_CAPTURED)
+            self.not_exported = True
+            for diagnosis in self.directory.manifest.steps[-1].diagnostics:
+                self.say.diagnosis(diagnosis)
         self._look_at_annotation()
         return captured.file
 
@@ -398,6 +402,9 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
     directory = run.directory
     report = None
     try:
+        if run.not_exported:  # a report would only try the same again
+            again = f"The recording is kept; try it again: llm-perf report {shlex.quote(str(directory.path))}"
+            raise UserError("There is no report: nsys could not export the timeline.", again)
         report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
         run._worded(report.diagnostics)
         matched = publish(

@@ -157,17 +157,24 @@ def grace_seconds() -> float:
         return GRACE_SECONDS
 
 
-def run_aside(argv: list[str], *, output: Path, environment: Mapping[str, str], timeout_s: float) -> Ended:
-    """Run a short command of a tool whose whole standard output is wanted; its messages are not.
+def run_aside(
+    argv: list[str],
+    *,
+    output: Path,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    errors: int = subprocess.STDOUT,
+) -> Ended:
+    """Run a short command of a tool that works on what was captured; its whole output is kept.
 
     Under a guard as well: an export that hangs must not outlive us. Nothing is lost by ending it, so an
-    interruption ends it at once.
+    interruption ends it at once. `errors`: where its messages go, with the output unless told.
     """
     started = time.monotonic()
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
     with interruption.listening():
-        guard, pipe, mark = _start(argv, output, None, environment, None, {"grace_s": 0}, errors=subprocess.DEVNULL)
+        guard, pipe, mark = _start(argv, output, None, environment, None, {"grace_s": 0}, errors)
         try:
             while guard.poll() is None and not (ended.timed_out or ended.interrupted):
                 time.sleep(_QUICK_SECONDS)
