@@ -16,7 +16,7 @@ from fake_tools import tools as tools
 from fault_matrix import Bench, Fault, Unavailable, faults, random_kills
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling import capture, run_directory
+from llm_perf_opt.profiling import capture, run_directory, supervise
 from llm_perf_opt.profiling.run_directory import RunDirectory
 
 QUICK = [fault for fault in faults() if fault.quick]
@@ -65,6 +65,29 @@ sys.argv[1:] = ["doctor"]
 """
     done = subprocess.run([sys.executable, "-c", finder], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+
+
+def test_an_interrupted_runner_keeps_its_manifest(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "bench")
+    bench.fresh()
+    argv = [sys.executable, "-m", "llm_perf_opt.runners.deep_profile_runner", f"hydra.run.dir={bench.run}"]
+    argv += [f"pipeline.workload.command=[{sys.executable},-c,pass]"]
+    marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": "ncu"}
+    ours = bench.start(argv, marks)
+    bench.wait_for("ncu", ours)
+    ours.send_signal(signal.SIGTERM)
+    got = bench.finish(ours)
+    assert got.code == 130, got.said
+    assert "Traceback" not in got.said
+    assert list(bench.no_process_left()) == []
+    assert json.loads((bench.run / "manifest.json").read_text())["state"] == "interrupted"
+    assert list(bench.report_wrong(bench.run, kernels=True, counters=False)) == []
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("5", 5.0), ("0", 0.0), ("soon", 60.0), ("nan", 60.0), ("-1", 60.0)])
+def test_how_long_a_report_is_waited_for(monkeypatch: pytest.MonkeyPatch, value: str, seconds: float) -> None:
+    monkeypatch.setenv("LLM_PERF_GRACE_S", value)
+    assert supervise.grace_seconds() == seconds
 
 
 def test_an_export_that_hangs_is_ended_and_not_tried_again(

@@ -24,6 +24,7 @@ _QUICK_SECONDS = 0.02  # between two looks at a command that is only just beginn
 _SIZE_SECONDS = 1.0  # between two looks at what has been written
 # The guard waits this long for a report to be written, and a little longer to force the rest.
 GRACE_SECONDS = 60.0
+_LONGEST_GRACE_SECONDS = 86_400.0
 _FORCE_SECONDS = 15.0
 LOG_BYTES = 64 << 20  # of the output of one command; beginning and end are kept
 _MARK = "LLM_PERF_TREE"  # in the environment of everything a guard has started
@@ -152,9 +153,10 @@ def run_supervised(
 def grace_seconds() -> float:
     """How long a profiler may write its report after an interruption: LLM_PERF_GRACE_S, or a minute."""
     try:
-        return max(float(os.environ["LLM_PERF_GRACE_S"]), 0.0)
+        seconds = float(os.environ["LLM_PERF_GRACE_S"])
     except (KeyError, ValueError):
         return GRACE_SECONDS
+    return seconds if 0 <= seconds <= _LONGEST_GRACE_SECONDS else GRACE_SECONDS
 
 
 def run_aside(
