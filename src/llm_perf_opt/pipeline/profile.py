@@ -12,7 +12,8 @@ import shlex
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attrs
@@ -66,10 +67,7 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
-    tools = Tools(
-        find_nsys() if request.timeline.enable else None,
-        find_ncu() if request.counters.enable else None,
-    )
+    tools = _find_tools(request)
     if tools.nsys is not None:
         _refuse_unknown(nsys_arguments("run", options=request.timeline.options), tools.nsys)
     if tools.ncu is not None:
@@ -77,6 +75,20 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         _refuse_unknown(ncu_arguments("run", options=options), tools.ncu)
         request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
     return request, tools
+
+
+def _find_tools(request: ProfileRequest) -> Tools:
+    """The tools of a request, each with its options already asked for: both answer slowly, so side by side."""
+
+    def find(search: Callable[[], Tool]) -> Tool:
+        tool = search()
+        known_options(tool)
+        return tool
+
+    with ThreadPoolExecutor() as pool:
+        nsys = pool.submit(find, find_nsys) if request.timeline.enable else None
+        ncu = pool.submit(find, find_ncu) if request.counters.enable else None
+        return Tools(nsys.result() if nsys else None, ncu.result() if ncu else None)
 
 
 def check_program(command: list[str]) -> None:
