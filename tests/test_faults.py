@@ -84,6 +84,22 @@ def test_an_interrupted_runner_keeps_its_manifest(tmp_path: Path) -> None:
     assert list(bench.report_wrong(bench.run, kernels=True, counters=False)) == []
 
 
+def test_a_tool_that_does_not_answer_can_be_interrupted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "bench")
+    bench.fresh()
+    fault = Fault(name="", group="", code=130)
+    ours = bench.start(
+        bench.argv(fault), {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_FAULT": "version=hang-before"}
+    )
+    bench.wait_for("version", ours)
+    time.sleep(0.3)
+    ours.send_signal(signal.SIGINT)
+    got = bench.finish(ours)
+    assert (got.code, "Traceback" in got.said) == (130, False), got.said
+    assert got.seconds < 15  # a tool has longer than that to answer
+    assert list(bench.no_process_left()) == []
+
+
 @pytest.mark.parametrize(("value", "seconds"), [("5", 5.0), ("0", 0.0), ("soon", 60.0), ("nan", 60.0), ("-1", 60.0)])
 def test_how_long_a_report_is_waited_for(monkeypatch: pytest.MonkeyPatch, value: str, seconds: float) -> None:
     monkeypatch.setenv("LLM_PERF_GRACE_S", value)

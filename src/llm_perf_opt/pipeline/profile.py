@@ -39,7 +39,7 @@ from llm_perf_opt.profiling.supervise import GivenUp
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
-from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options
+from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options, stop_asking
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 
@@ -88,7 +88,11 @@ def _find_tools(request: ProfileRequest) -> Tools:
     with ThreadPoolExecutor() as pool:
         nsys = pool.submit(find, find_nsys) if request.timeline.enable else None
         ncu = pool.submit(find, find_ncu) if request.counters.enable else None
-        return Tools(nsys.result() if nsys else None, ncu.result() if ncu else None)
+        try:
+            return Tools(nsys.result() if nsys else None, ncu.result() if ncu else None)
+        except KeyboardInterrupt:
+            stop_asking()
+            raise
 
 
 def check_program(command: list[str]) -> None:
