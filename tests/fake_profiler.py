@@ -108,7 +108,7 @@ def at(step: str) -> None:
     if folder and not (Path(folder) / step).exists():
         (Path(folder) / step).touch()
         if os.environ.get("FAKE_HOLD") == step:
-            time.sleep(1.0)
+            time.sleep(2.5)
 
 
 def begin(step: str) -> None:

@@ -9,7 +9,7 @@ Kinds: crash-before, crash-during, crash-after (of writing the report), nothing 
 (half a file and exit 0), hang-before and hang-after (deaf to polite signals). A full disk needs no name: who
 meets one says what the real tool said.
 `FAKE_MARKS` is a folder where each step leaves a file when it begins (`ncu`) and when it writes (`ncu-writes`),
-and where `FAKE_HOLD` names it, waits a second: the moment for a signal. `FAKE_LEDGER` is a file that lists every recording
+and where `FAKE_HOLD` names it, waits a while: the moment for a signal. `FAKE_LEDGER` is a file that lists every recording
 that was written whole, with its checksum: what must not be lost.
 """
 

@@ -49,7 +49,7 @@ from llm_perf_opt.profiling.supervise import GivenUp
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
-from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options
+from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options, stop_asking
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 
@@ -98,7 +98,11 @@ def _find_tools(request: ProfileRequest) -> Tools:
     with ThreadPoolExecutor() as pool:
         nsys = pool.submit(find, find_nsys) if request.timeline.enable else None
         ncu = pool.submit(find, find_ncu) if request.counters.enable else None
-        return Tools(nsys.result() if nsys else None, ncu.result() if ncu else None)
+        try:
+            return Tools(nsys.result() if nsys else None, ncu.result() if ncu else None)
+        except KeyboardInterrupt:
+            stop_asking()
+            raise
 
 
 def check_program(command: list[str]) -> None:
@@ -248,6 +252,7 @@ class _Run:
     reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
     stopped: bool = False
     given_up: bool = False  # interrupted twice
+    not_exported: bool = False  # there is a timeline that nsys itself could not read
 
     @property
     def code(self) -> ExitCode:
@@ -315,6 +320,9 @@ class _Run:
         self._note(captured)
         if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
             self.failures.append(ExitCode.NOTHING_CAPTURED)
+            self.not_exported = True
+            for diagnosis in self.directory.manifest.steps[-1].diagnostics:
+                self.say.diagnosis(diagnosis)
         self._look_at_annotation()
         return captured.file
 
@@ -486,6 +494,9 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
     directory = run.directory
     report = None
     try:
+        if run.not_exported:  # a report would only try the same again
+            again = f"The recording is kept; try it again: llm-perf report {shlex.quote(str(directory.path))}"
+            raise UserError("There is no report: nsys could not export the timeline.", again)
         report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
         run._worded(report.diagnostics)
         matched = publish(

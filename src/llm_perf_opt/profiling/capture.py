@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -140,13 +141,8 @@ def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None)
     unfinished = folder / ".run.sqlite.tmp"
     export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", unfinished)
     step = run.begin("export", export, "nsys")
-    exported = run_supervised(
-        export,
-        log=log,
-        environment=_library_path(nsys),
-        timeout_s=_EXPORT_TIMEOUT_S,
-        grace_s=1.0,
-        held=run.held,
+    exported = run_aside(
+        export, output=log, environment=_library_path(nsys), timeout_s=_EXPORT_TIMEOUT_S, held=run.held
     )
     step.exit_code, step.seconds = exported.exit_code, round(exported.seconds, 2)
     if (why := _not_exported(exported, unfinished)) is None:
@@ -335,7 +331,14 @@ def _write_table(
     step = run.begin(name, argv, target.parent.name, of)
     # Under another name until it is whole: half a table would be taken for all of it.
     unfinished = target.with_name(f".{target.name}.tmp")
-    ended = run_aside(argv, output=unfinished, environment=environment, timeout_s=_EXPORT_TIMEOUT_S, held=run.held)
+    ended = run_aside(
+        argv,
+        output=unfinished,
+        environment=environment,
+        timeout_s=_EXPORT_TIMEOUT_S,
+        errors=subprocess.DEVNULL,
+        held=run.held,
+    )
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     written = unfinished.stat().st_size if unfinished.exists() else 0
     if ended.exit_code == 0 and written:

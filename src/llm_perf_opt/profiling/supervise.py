@@ -24,6 +24,7 @@ _QUICK_SECONDS = 0.02  # between two looks at a command that is only just beginn
 _SIZE_SECONDS = 1.0  # between two looks at what has been written
 # The guard waits this long for a report to be written, and a little longer to force the rest.
 GRACE_SECONDS = 60.0
+_LONGEST_GRACE_SECONDS = 86_400.0
 _FORCE_SECONDS = 15.0
 LOG_BYTES = 64 << 20  # of the output of one command; beginning and end are kept
 _MARK = "LLM_PERF_TREE"  # in the environment of everything a guard has started
@@ -154,26 +155,31 @@ def run_supervised(
 def grace_seconds() -> float:
     """How long a profiler may write its report after an interruption: LLM_PERF_GRACE_S, or a minute."""
     try:
-        return max(float(os.environ["LLM_PERF_GRACE_S"]), 0.0)
+        seconds = float(os.environ["LLM_PERF_GRACE_S"])
     except (KeyError, ValueError):
         return GRACE_SECONDS
+    return seconds if 0 <= seconds <= _LONGEST_GRACE_SECONDS else GRACE_SECONDS
 
 
 def run_aside(
-    argv: list[str], *, output: Path, environment: Mapping[str, str], timeout_s: float, held: Sequence[int] = ()
+    argv: list[str],
+    *,
+    output: Path,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    errors: int = subprocess.STDOUT,
+    held: Sequence[int] = (),
 ) -> Ended:
-    """Run a short command of a tool whose whole standard output is wanted; its messages are not.
+    """Run a short command of a tool that works on what was captured; its whole output is kept.
 
     Under a guard as well: an export that hangs must not outlive us. Nothing is lost by ending it, so an
-    interruption ends it at once.
+    interruption ends it at once. `errors`: where its messages go, with the output unless told.
     """
     started = time.monotonic()
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
     with interruption.listening():
-        guard, pipe, mark = _start(
-            argv, output, None, environment, None, {"grace_s": 0}, errors=subprocess.DEVNULL, held=held
-        )
+        guard, pipe, mark = _start(argv, output, None, environment, None, {"grace_s": 0}, errors, held)
         try:
             while guard.poll() is None and not (ended.timed_out or ended.interrupted):
                 time.sleep(_QUICK_SECONDS)
