@@ -21,7 +21,9 @@ from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 
-# Without a budget of the user's, a further capture is worth it as long as the whole stays within this.
+# Without a budget of the user's, a further capture (a whole run of the program) is worth it where the first leaves
+# more than this error, and as long as the whole stays within this time.
+_GOOD_ENOUGH = 0.05
 _LEAST_BUDGET_S = 90.0
 _TIMES_ONE_CAPTURE = 2.5
 
@@ -69,9 +71,8 @@ def make_plan(
     plan = planning.make_plan(launches, groups, asked, costs)
     if asked.budget_s is None and plan.captures:
         roomy = max(_LEAST_BUDGET_S, _TIMES_ONE_CAPTURE * plan.seconds)
-        plan = attrs.evolve(
-            planning.make_plan(launches, groups, attrs.evolve(asked, budget_s=roomy), costs), budget_s=None
-        )
+        generous = attrs.evolve(asked, budget_s=roomy, target_error=_GOOD_ENOUGH)
+        plan = attrs.evolve(planning.make_plan(launches, groups, generous, costs), budget_s=None)
     plan.diagnostics = [*words, *more_words, *plan.diagnostics]
     return plan
 
