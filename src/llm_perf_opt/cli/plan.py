@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.pipeline.choose import plan_counters
-    from llm_perf_opt.pipeline.planned import make_plan, plans
+    from llm_perf_opt.pipeline.choose import plan_counters, plan_verification
+    from llm_perf_opt.pipeline.planned import captures_of, make_plan, plans
     from llm_perf_opt.pipeline.profile import known_patterns
     from llm_perf_opt.pipeline.reporting import make_report
     from llm_perf_opt.profiling import planning
@@ -57,6 +57,15 @@ def run(arguments: argparse.Namespace) -> int:
             {"name": c.name, "launches": c.expected, "argv": c.argv(request.command, ncu)} for c in counters.captures
         ]
         text = _given(counters.captures, request.command, ncu) or f"No counters: {counters.skipped}.\n"
+    captures = captures_of(plan, request) if plan is not None else counters.captures
+    if request.counters.verify and captures:
+        verification = plan_verification(seen, request, captures)
+        if isinstance(verification, str):
+            text += f"\nNothing would be verified, because {verification}.\n"
+        else:
+            told["verification"] = {"name": verification.name, "argv": verification.argv(request.command, ncu)}
+            text += "\nto verify, the program once for every pass:\n"
+            text += f"  {shlex.join(verification.argv(request.command, ncu))}\n"
     print(json.dumps(told) if arguments.json else text, end="\n" if arguments.json else "")
     return int(ExitCode.NOTHING_MATCHED if arguments.strict and counters.skipped else ExitCode.DONE)
 

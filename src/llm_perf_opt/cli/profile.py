@@ -78,6 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("kernel", "application", "range", "app-range"),
         help="how ncu replays (default: kernel by kernel); a mode the program does not allow falls back to the next",
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="afterwards measure the regions as wholes and show estimate against truth (runs the program once a pass)",
+    )
     parser.add_argument("--no-fallback", action="store_true", help="do not try another replay mode")
     parser.add_argument(
         "--max-size",
@@ -158,6 +163,7 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
             # A launch is chosen by its number among all that match, wherever it happens, unless regions are named.
             gating_nvtx=not arguments.kernel or bool(arguments.include),
             fallback=not arguments.no_fallback,
+            verify=arguments.verify,
             timeout_s=arguments.timeout,
         ),
         strict=arguments.strict,

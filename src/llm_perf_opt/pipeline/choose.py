@@ -12,6 +12,7 @@ import attrs
 from attrs import Factory, define
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
 from llm_perf_opt.profiling.fallback import RANGE_MODES
 from llm_perf_opt.profiling.metric_groups import groups_for, types_in_use
@@ -115,6 +116,37 @@ def for_mode(
     if seen is not None and mode == "kernel" and request.counters.sample == "all":
         expected = _least([r for r in outermost(seen) if r.inclusive.kernel_count], options)
     return attrs.evolve(capture, name=name, options=options, expected=expected)
+
+
+def plan_verification(
+    seen: NCUProfileRegionReport, request: ProfileRequest, captures: Sequence[PlannedCapture]
+) -> PlannedCapture | str:
+    """The capture that measures the regions of others as wholes, with the same counters; or why there is none."""
+    if any(capture.options.replay_mode in RANGE_MODES for capture in captures):
+        return "the regions were measured as wholes already"
+    if request.report.kernel_include or request.report.kernel_exclude:
+        return "kernels were chosen, and a region is measured with all of its kernels"
+    regions = cut([r for r in outermost(seen) if r.inclusive.kernel_count and r.nvtx_include], seen, repeated=False)
+    if not regions:
+        return "there is no region that ncu can select"
+    used = [capture.options for capture in captures]
+    options = attrs.evolve(
+        request.counters.options,
+        replay_mode="app-range",
+        set=next((o.set for o in used if o.set), None),
+        sections=tuple(dict.fromkeys(s for o in used for s in o.sections)),
+        metrics=tuple(dict.fromkeys(m for o in used for m in o.metrics)),
+        nvtx_push_pop_scope="process" if any(r.adopted_kernels for r in regions) else None,
+        **dict.fromkeys(_CHOOSE_LAUNCHES),
+    )
+    return PlannedCapture(VERIFY, options, _expressions(regions), _least(regions, options))
+
+
+# What says which launches, and means nothing for a region as a whole.
+_CHOOSE_LAUNCHES = (
+    *("range_filter", "kernel_name", "kernel_name_base", "kernel_id"),
+    *("launch_skip", "launch_count", "filter_mode", "graph_profiling"),
+)
 
 
 def outermost(seen: NCUProfileRegionReport) -> list[NCUProfileRegion]:

@@ -20,7 +20,14 @@ from attrs import define, field
 from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.pipeline.choose import CounterPlan, PlannedCapture, for_mode, instances_to_take, plan_counters
+from llm_perf_opt.pipeline.choose import (
+    CounterPlan,
+    PlannedCapture,
+    for_mode,
+    instances_to_take,
+    plan_counters,
+    plan_verification,
+)
 from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
 from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
@@ -252,6 +259,35 @@ class _Run:
         for capture in plan.captures:
             if not self.stopped:
                 self._capture(capture, seen)
+        if self.request.counters.verify and not self.stopped:
+            self._verify(plan, seen)
+
+    def _verify(self, plan: CounterPlan, seen: NCUProfileRegionReport | None) -> None:
+        """Measure the regions as wholes; what goes wrong here leaves everything else as it is."""
+        why = ""
+        if seen is None:
+            why = "without a timeline nothing is estimated"
+        elif not self.reports:
+            why = "no counters were captured"
+        else:
+            capture = plan_verification(seen, self.request, plan.captures)
+            if isinstance(capture, str):
+                why = capture
+        if why:
+            fix = "" if plan.skipped else "The report says for every value how it came about."
+            self.note(Diagnosis("NOT_VERIFIED", "info", f"Nothing was verified, because {why}.", fix))
+            return
+        assert isinstance(capture, PlannedCapture)
+        capture, refused = _without_refused(capture, "app-range")
+        if refused is not None:
+            self.note(refused)
+        self.say("verifying: the program runs once for every pass of the counters, its regions measured as wholes")
+        captured = self._replay(capture, "app-range", kept=False)
+        self.outcomes.append(captured.outcome)
+        if captured.file is None and not self.stopped:
+            message = "Range replay gave nothing, so the estimates stand as they are, unverified."
+            fix = f"See {self.directory.path}/ncu/{capture.name}.log; the estimates' own spread is in the report."
+            self.note(Diagnosis("VERIFY_FAILED", "warning", message, fix))
 
     def learn(self) -> None:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
@@ -297,7 +333,8 @@ class _Run:
             self.say(f"  {mode} replay is not possible here; trying {following} …")
             capture = for_mode(capture, following, seen, self.request)
 
-    def _replay(self, capture: PlannedCapture, mode: str) -> Captured:
+    def _replay(self, capture: PlannedCapture, mode: str, *, kept: bool = True) -> Captured:
+        """Run ncu; `kept`: its results are values of the report."""
         assert self.tools.ncu is not None
         where = f"{len(capture.expressions)} regions" if capture.expressions else "the whole program"
         what = f"{capture.expected:,} launches" if capture.expected else "the chosen launches"
@@ -316,7 +353,7 @@ class _Run:
         )
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
-        if captured.file is not None and captured.outcome.status == "captured":
+        if kept and captured.file is not None and captured.outcome.status == "captured":
             self.reports[capture.name] = captured.file
             self._name_dropped(capture, captured.file)
         return captured
