@@ -68,7 +68,7 @@ EXTRA_PARTS = ("ocr_truth", "graphs_truth")
 SECONDS = {"alone": 120, "profile": 180, "truth": 240, "recipe": 180, "steps64": 200, "ocr": 240, "graphs": 240}
 SECONDS_OF_EXTRA_PART = 240
 RECIPE_KERNELS = 50
-PROGRESS = re.compile(r"^==PROF== Profiling .* - (\d+):")
+PROGRESS = re.compile(r"^==PROF== Profiling .* - (\d+)(?: \(\d+/\d+\))?:")
 DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 L2 = "lts__t_bytes.sum"
 TENSOR = "sm__ops_path_tensor_"
