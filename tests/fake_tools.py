@@ -2,7 +2,8 @@
 
 They run the program they are given, print a real transcript, and write a real recording: formats are never
 invented. `FAKE_NSYS` and `FAKE_NCU` choose a transcript; for ncu also one for each replay mode, as in
-`range=ncu-range-transformer,app-range=ok`.
+`range=ncu-range-transformer,app-range=ok`. `FAKE_TIMELINE` is another SQLite file for nsys to leave. With
+`--profile-from-start off` ncu profiles only if the program has said `cudaProfilerStart` in `FAKE_PROFILER`, a file.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ if argv[-1] in HELP and len(argv) < 3:
     print((TRANSCRIPTS / (tool + "-2025.3.1-" + HELP[argv[-1]] + ".txt")).read_text(encoding="utf-8")); sys.exit(0)
 out = value("-o")
 if argv[0] == "export":
+    if "FAKE_TIMELINE" in os.environ:
+        pathlib.Path(out).write_bytes(pathlib.Path(os.environ["FAKE_TIMELINE"]).read_bytes()); sys.exit(0)
     leave({timeline!r}, out); sys.exit(0)
 if argv[0] == "stop":
     (pathlib.Path({folder!r}) / "stopped").write_text(argv[1]); sys.exit(0)
@@ -61,12 +64,15 @@ def stop(*_):
 signal.signal(signal.SIGINT, stop)
 child = subprocess.Popen(work)
 code = child.wait()
+if value("--profile-from-start") == "off":
+    said = pathlib.Path(os.environ["FAKE_PROFILER"])
+    if not said.exists() or "cudaProfilerStart" not in said.read_text(): scenario = "ncu-missing-slash"
 if scenario != "ok":
     sys.exit(say(scenario))
 if tool == "nsys":
     pathlib.Path(out + ".nsys-rep").write_bytes(bytes(80000)); say("nsys-ok")
 elif mode == "kernel":
-    leave({counters!r}, out + ".ncu-rep"); say("ncu-ok-kernel")
+    leave({counters!r}, out + ".ncu-rep"); say("ncu-app-error" if code == 3 else "ncu-ok-kernel")
 else:
     leave({ranges!r}, out + ".ncu-rep"); say("ncu-ok-app-range")
 sys.exit(130 if stopped else code)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import attrs
 from attrs import Factory, define
 
+from llm_perf_opt.annotate import Gate
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
@@ -34,6 +35,10 @@ class PlannedCapture:
     options: NcuOptions
     expressions: tuple[str, ...] = ()  # for --nvtx-include; none: everything
     expected: int | None = None  # results the timeline lets expect
+    # The region of which some instances are taken whole, and their numbers; None: not chosen in this way.
+    instances: tuple[NCUProfileRegion | None, tuple[int, ...]] = (None, ())
+    gate: Gate | None = None  # stages of the program outside of which nothing is profiled
+    instead: tuple[PlannedCapture, ...] = ()  # where the gate does not open
 
     def argv(self, command: Sequence[str], ncu: str = "ncu") -> list[str]:
         """The command, as it would be run in the run directory."""
@@ -240,7 +245,8 @@ def _sampled(
         if len(taken) < count:
             options = attrs.evolve(options, range_filter="::" + "|".join(map(str, taken)))
         expected = round(region.inclusive.kernel_count * len(taken) / count)
-        captures.append(PlannedCapture(f"run-{number}", options, (region.nvtx_include,), expected))
+        name = f"run-{number}"
+        captures.append(PlannedCapture(name, options, (region.nvtx_include,), expected, (region, tuple(taken))))
     return captures
 
 

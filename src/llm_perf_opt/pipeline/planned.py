@@ -5,13 +5,15 @@ Where the user chose launches, sections or a replay mode, those hold and nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from llm_perf_opt.annotate import Gate
 from llm_perf_opt.pipeline.choose import PlannedCapture, excluded, raw_expressions
+from llm_perf_opt.pipeline.gated import gate_around
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.profiling import planning
 from llm_perf_opt.profiling.metric_groups import groups_for
@@ -48,15 +50,8 @@ def make_plan(
     file: Path, seen: NCUProfileRegionReport, request: ProfileRequest, about: Mapping[str, Any]
 ) -> planning.Plan | None:
     """The plan for a timeline; None where no region has kernels. `about`: the run's manifest as JSON."""
-    timeline = read_recording(file, launch_config=True)
-    scope = seen.main_scope
-    if scope is None or not isinstance(timeline, Timeline):
-        return None
-    expressions, chosen = planning.selectable_regions(scope)
-    launches = planning.describe_launches(
-        timeline, attribute(timeline, request.report.attribution), expressions, chosen
-    )
-    if not len(launches):
+    _, launches = _launches(file, seen, request)
+    if launches is None or not len(launches):
         return None
     groups, words = groups_for(_compute_capability(seen, about))
     costs, more_words = planning.known_costs(planning.costs_file(), planning.machine_of(about))
@@ -75,6 +70,36 @@ def make_plan(
         plan = attrs.evolve(planning.make_plan(launches, groups, generous, costs), budget_s=None)
     plan.diagnostics = [*words, *more_words, *plan.diagnostics]
     return plan
+
+
+def gates(
+    file: Path,
+    seen: NCUProfileRegionReport,
+    request: ProfileRequest,
+    captures: Sequence[planning.Capture],
+    stages: Mapping[str, int],
+) -> list[Gate | str]:
+    """For each capture of a plan the stages that hold its launches, or why it cannot be gated."""
+    timeline, launches = _launches(file, seen, request)
+    if timeline is None or launches is None or launches.kernels is None:
+        return ["the timeline has no launches"] * len(captures)
+    return [
+        gate_around(timeline, launches.kernels[c.filter.taken(launches)], stages, stop=request.counters.stop_when_done)
+        for c in captures
+    ]
+
+
+def _launches(
+    file: Path, seen: NCUProfileRegionReport, request: ProfileRequest
+) -> tuple[Timeline | None, planning.LaunchTable | None]:
+    """The timeline, and its launches in the chosen regions."""
+    timeline = read_recording(file, launch_config=True)
+    scope = seen.main_scope
+    if scope is None or not isinstance(timeline, Timeline):
+        return None, None
+    expressions, chosen = planning.selectable_regions(scope)
+    attribution = attribute(timeline, request.report.attribution)
+    return timeline, planning.describe_launches(timeline, attribution, expressions, chosen)
 
 
 def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCapture]:

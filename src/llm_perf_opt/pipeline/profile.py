@@ -19,6 +19,7 @@ from attrs import define, field
 
 from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.annotate import Gate
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.pipeline.choose import (
     CounterPlan,
@@ -28,7 +29,8 @@ from llm_perf_opt.pipeline.choose import (
     plan_counters,
     plan_verification,
 )
-from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
+from llm_perf_opt.pipeline.gated import gated, sampled_gate, together
+from llm_perf_opt.pipeline.planned import captures_of, gates, learn, make_plan, plans
 from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.run_state import state_of
@@ -68,6 +70,11 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         )
     if request.counters.launches < 1:
         raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
+    if request.counters.stop_when_done and request.annotate.mode == "off":
+        raise UserError(
+            "--stop-when-done needs the annotation, which knows inside the program when all samples are in.",
+            "Add --annotate stages (pipeline.annotate.mode=stages), or leave --stop-when-done out.",
+        )
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
     tools = Tools(
@@ -167,6 +174,8 @@ class _Run:
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
     reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
+    stages: dict[str, int] = field(factory=dict)  # how often the annotation opened each, in the run of the timeline
+    gated: bool = False  # captures did not run the whole program: what they took says nothing about others
     stopped: bool = False
 
     @property
@@ -232,6 +241,8 @@ class _Run:
         if self.request.annotate.mode == "off":
             return
         annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
+        # Where several processes ran, whose stage is whose is not known.
+        self.stages = annotated.stages if annotated.processes == annotated.ended == 1 else {}
         for trouble in [*annotated.troubles, annotated.message]:
             if trouble:
                 fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
@@ -242,6 +253,8 @@ class _Run:
         plan = plan_counters(seen, self.request)
         if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
             plan = self._planned(timeline, seen)
+        elif plan.captures:
+            plan = self._with_gate(plan)
         if plan.skipped:
             if not plan.nothing_matched:
                 self.note(Diagnosis("COUNTERS_SKIPPED", "warning", f"No counters were taken, because {plan.skipped}."))
@@ -291,7 +304,7 @@ class _Run:
 
     def learn(self) -> None:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
-        if not self.stopped:
+        if not self.stopped and not self.gated:
             with contextlib.suppress(UserError):
                 learn(attrs.asdict(self.directory.manifest), self.reports)
 
@@ -309,10 +322,60 @@ class _Run:
             f"capture{'s' if len(plan.captures) != 1 else ''}, about {planning.spoken_seconds(plan.seconds)}; "
             f"they stand for {plan.coverage:.1%} of the GPU time in the regions"
         )
-        return CounterPlan(captures_of(plan, self.request))
+        captures = captures_of(plan, self.request)
+        if self.request.counters.stop_when_done:
+            found = gates(timeline, seen, self.request, plan.captures, self.stages)
+            for number, gate in enumerate(found):
+                if isinstance(gate, str):
+                    self._not_ended(gate)
+                else:
+                    captures[number] = gated(captures[number], gate)
+        return CounterPlan(captures)
+
+    def _with_gate(self, plan: CounterPlan) -> CounterPlan:
+        """Chosen instances of several stages in one run of the program, where the annotation can tell them apart.
+
+        ncu numbers the instances of all ranges together, so it would need one run for each stage.
+        """
+        stop = self.request.counters.stop_when_done
+        gate = sampled_gate(plan.captures, self.stages, stop=stop) if self.stages else "no stage was annotated"
+        if isinstance(gate, Gate) and (stop or len(plan.captures) > 1):
+            return attrs.evolve(plan, captures=[together(plan.captures, gate)])
+        if stop and isinstance(gate, str):
+            self._not_ended(gate)
+        return plan
+
+    def _not_ended(self, why: str) -> None:
+        message = f"The program is not ended early, because {why}."
+        fix = "--stop-when-done works for launches inside the stages that --annotate marks, in one process."
+        self.note(Diagnosis("NOT_ENDED_EARLY", "info", message, fix))
+
+    def _capture_gated(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
+        """A capture that is switched on and off from inside the program; without a gate where that gives nothing."""
+        captured = self._replay(capture, capture.options.replay_mode or "kernel")
+        self.gated = True
+        nothing = captured.outcome.status == "nothing" and captured.outcome.exit_code == ExitCode.NOTHING_CAPTURED
+        if self.stopped or not nothing:
+            self.outcomes.append(captured.outcome)
+            return
+        for diagnosis in captured.outcome.diagnoses:
+            diagnosis.severity = "info"  # it explains the other way; nothing is missing
+        troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").troubles
+        said = f" ({troubles[0].rstrip('.')})" if troubles else ""
+        message = (
+            f"Switching ncu on and off from inside the program gave nothing{said}; its own filters are used instead."
+        )
+        self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
+        for other in capture.instead:
+            if not self.stopped:
+                other = attrs.evolve(other, name=f"{other.name}-ungated")
+                self._capture(other, seen)
 
     def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """One capture; where its replay mode gives nothing, the next mode."""
+        if capture.gate is not None:
+            self._capture_gated(capture, seen)
+            return
         asked, failed = capture.options.replay_mode or "kernel", None
         while True:
             mode = capture.options.replay_mode or "kernel"
@@ -339,6 +402,10 @@ class _Run:
         where = f"{len(capture.expressions)} regions" if capture.expressions else "the whole program"
         what = f"{capture.expected:,} launches" if capture.expected else "the chosen launches"
         self.say(f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where} …")
+        log = self.directory.path / "ncu" / f"{capture.name}-gate.jsonl"
+        environment = dict(self.environment)
+        if capture.gate is not None:
+            environment |= capture.gate.environment(log.with_suffix(".json"), log)
         captured = record_counters(
             self.directory,
             self.request.command,
@@ -346,10 +413,11 @@ class _Run:
             capture.name,
             capture.options,
             capture.expressions,
-            environment=self.environment,
+            environment=environment,
             timeout_s=self.request.counters.timeout_s,
             expected=capture.expected if mode == "kernel" else None,
             progress=self.say.progress,
+            ended_on_purpose=lambda: annotate.read_log(log).ended_before,
         )
         self.say.step(captured)
         self.stopped = captured.ended.interrupted

@@ -153,8 +153,12 @@ def record_counters(
     timeout_s: float | None = None,
     expected: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
+    ended_on_purpose: Callable[[], str] = lambda: "",
 ) -> Captured:
-    """Counters of the chosen launches: `ncu/<name>.ncu-rep`."""
+    """Counters of the chosen launches: `ncu/<name>.ncu-rep`.
+
+    `ended_on_purpose`: asked at the end for where the program ended itself, as it was told to; "" where it did not.
+    """
     folder = run.path / "ncu"
     log, workload_log = folder / f"{name}.log", folder / f"{name}-workload.log"
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
@@ -167,7 +171,8 @@ def record_counters(
             progress(state)
 
     ended = run_supervised(argv, log=workload_log, environment=environment, timeout_s=timeout_s, follow={log: follow})
-    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
+    mode = options.replay_mode or "kernel"
+    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, mode, ended_on_purpose())
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
         return Captured(outcome, ended)
@@ -191,6 +196,7 @@ def _judge(
     log: Path,
     workload_log: Path,
     replay_mode: str = "kernel",
+    ended_on_purpose: str = "",
 ) -> Outcome:
     folder = log.parent
     files = {name: size for name, size in _files(folder).items() if tool == "nsys" or _is_of(name, log.stem)}
@@ -205,6 +211,7 @@ def _judge(
         timed_out=ended.timed_out,
         interrupted=ended.interrupted,
         too_large=ended.too_large,
+        ended_on_purpose=ended_on_purpose,
         replay_mode=replay_mode,
     )
     outcome = judge(finished)

@@ -54,6 +54,7 @@ class LaunchTable:
     process_scope: bool = False  # some launches come from threads without ranges of their own
     launches_elsewhere: int = 0  # outside the chosen regions: ncu passes them by
     has_configs: bool = True  # grid, block and mangled names were read
+    kernels: Int64s | None = None  # of each launch, its number among the kernels of the timeline
     _by_signature: tuple[Int64s, Int64s] | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -128,6 +129,7 @@ def describe_launches(
         process_scope=bool(attribution.kernels.adopted[inside].any()),
         launches_elsewhere=len(kernels) - len(inside),
         has_configs=kernels.config is not None,
+        kernels=inside,
     )
 
 
