@@ -17,10 +17,9 @@ from llm_perf_opt.pipeline.gated import gate_around
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.profiling import planning
 from llm_perf_opt.profiling.metric_groups import groups_for
-from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
-from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.columns import Action, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 
 # Without a budget of the user's, a further capture (a whole run of the program) is worth it where the first leaves
@@ -119,15 +118,15 @@ def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCap
     return found
 
 
-def learn(manifest: Mapping[str, Any], reports: Mapping[str, Path]) -> None:
-    """Remember what the captures of a finished run took. `reports`: the report of each capture, by its name."""
+def learn(manifest: Mapping[str, Any], captures: Mapping[str, Sequence[Action]]) -> None:
+    """Remember what the captures of a finished run took. `captures`: the results of each, by its name."""
     machine = planning.machine_of(manifest)
     steps = [s for s in manifest["steps"] if s["name"] != "ncu" or s["status"] != "captured"]
     captured = [s for s in manifest["steps"] if s["name"] == "ncu" and s["status"] == "captured"]
     results = {}
-    for step, (name, file) in zip(captured, reports.items(), strict=False):
+    for step, (name, actions) in zip(captured, captures.items(), strict=False):
         steps.append({**step, "name": name})
-        results[name] = read_ncu_rep(file, file.name).actions
+        results[name] = actions
     if machine is not None and all(action.kind == "kernel" for actions in results.values() for action in actions):
         planning.remember(planning.costs_file(), machine, planning.observe({**manifest, "steps": steps}, results))
 

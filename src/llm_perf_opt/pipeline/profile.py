@@ -46,6 +46,7 @@ from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_def
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
 from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
+from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 
 
@@ -173,7 +174,7 @@ class _Run:
     environment: dict[str, str]  # for the program, beside what it inherits
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
-    reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
+    results: dict[str, list[Action]] = field(factory=dict)  # of the captures that succeeded, by name
     stages: dict[str, int] = field(factory=dict)  # how often the annotation opened each, in the run of the timeline
     gated: bool = False  # captures did not run the whole program: what they took says nothing about others
     stopped: bool = False
@@ -280,7 +281,7 @@ class _Run:
         why = ""
         if seen is None:
             why = "without a timeline nothing is estimated"
-        elif not self.reports:
+        elif not self.results:
             why = "no counters were captured"
         else:
             capture = plan_verification(seen, self.request, plan.captures)
@@ -306,7 +307,7 @@ class _Run:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
         if not self.stopped and not self.gated:
             with contextlib.suppress(UserError):
-                learn(attrs.asdict(self.directory.manifest), self.reports)
+                learn(attrs.asdict(self.directory.manifest), self.results)
 
     def _planned(self, timeline: Path, seen: NCUProfileRegionReport) -> CounterPlan:
         """Captures that tell the most for their time; the whole plan is kept in the run directory."""
@@ -422,19 +423,16 @@ class _Run:
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
         if kept and captured.file is not None and captured.outcome.status == "captured":
-            self.reports[capture.name] = captured.file
-            self._name_dropped(capture, captured.file)
+            self.results[capture.name] = _read_results(captured.file)
+            self._name_dropped(capture, self.results[capture.name])
         return captured
 
-    def _name_dropped(self, capture: PlannedCapture, file: Path) -> None:
+    def _name_dropped(self, capture: PlannedCapture, results: list[Action]) -> None:
         """ncu takes any metric name and collects those it knows: what it dropped is told by what is missing."""
-        if not capture.options.metrics:
-            return
-        with contextlib.suppress(UserError):
-            results = read_ncu_rep(file, file.name).actions
-            found = {name for action in results for name in action.metrics}
-            if results and (dropped := absent_metrics(capture.options.metrics, found)) is not None:
-                self.note(dropped)
+        found = {name for action in results for name in action.metrics}
+        dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
+        if dropped is not None:
+            self.note(dropped)
 
     def _note(self, captured: Captured) -> None:
         self.say.step(captured)
@@ -445,6 +443,14 @@ class _Run:
         self.directory.manifest.diagnostics.append(diagnosis)
         self.directory.save()
         self.say.diagnosis(diagnosis)
+
+
+def _read_results(file: Path) -> list[Action]:
+    """What a capture gave; of a file that cannot be read the report will say so."""
+    try:
+        return read_ncu_rep(file, file.name).actions
+    except UserError:
+        return []
 
 
 def known_patterns(request: ProfileRequest) -> ReportOptions:
