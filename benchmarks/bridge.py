@@ -55,7 +55,8 @@ DECODER = REPOSITORY / "tests" / "recordings" / "programs" / "decoder.py"
 # As many warm-up steps as are recorded, and in `steps64` the same: there only the recorded steps differ.
 SHAPE = ["--layers", "36", "--mlp", "11008", "--prompt", "2048", "--warmup", "16"]
 STAGE1 = ["python", "-m", "llm_perf_opt.runners.llm_profile_runner", "run.mode=light", "repeats=1"]
-OCR = [*STAGE1, "model=deepseek_ocr", "infer.max_new_tokens=17"]
+PAGES = REPOSITORY / "datasets" / "omnidocbench" / "subsets" / "dev-3.txt"
+OCR = [*STAGE1, "model=deepseek_ocr", "infer.max_new_tokens=17", f"dataset.subset_filelist={PAGES}"]
 GRAPHS = [
     *STAGE1,
     "model=hf_causal_lm",
@@ -304,7 +305,8 @@ class Bench:
         kernels = sum(stage["kernels"] for stage in self.figure("profile", "stages").values())
         include = [w for key in ("prefill", "decode") for w in ("--nvtx-include", f"LLM@{key}/")]
         (self.work / "recipe.ncu-rep").unlink(missing_ok=True)
-        argv = [self.ncu, "--nvtx", *include, "--set", "roofline", "--launch-count", str(RECIPE_KERNELS)]
+        argv = [self.ncu, "--clock-control", "none", "--nvtx", *include, "--set", "roofline"]
+        argv += ["--launch-count", str(RECIPE_KERNELS)]
         argv += ["--target-processes", "all", "-o", "recipe", *decoder()]
         ran = self.run(argv, "recipe", terminal=True)
         if not (self.work / "recipe.ncu-rep").exists():

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import llm_perf_opt
-from fake_tools import TIMELINE
+from fake_tools import TIMELINE, write
 from fake_tools import tools as tools
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.annotate import Gate
@@ -148,7 +148,7 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def profiler(tools: Path, annotated: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FAKE_TIMELINE", str(annotated))
+    write(tools, timeline=annotated)
     monkeypatch.setenv("FAKE_PROFILER", str(tools / "profiler"))
     return tools / "profiler"
 

@@ -71,6 +71,16 @@ def make_plan(
     return plan
 
 
+def forecasts(
+    captures: Sequence[PlannedCapture], seen: NCUProfileRegionReport, about: Mapping[str, Any]
+) -> list[planning.Forecast]:
+    """What captures cost that the user chose by hand."""
+    groups, _ = groups_for(_compute_capability(seen, about))
+    costs, _ = planning.known_costs(planning.costs_file(), planning.machine_of(about))
+    program_s = _program_seconds(seen, about)
+    return [planning.forecast(c.options, c.expected, program_s, groups, costs) for c in captures]
+
+
 def gates(
     file: Path,
     seen: NCUProfileRegionReport,

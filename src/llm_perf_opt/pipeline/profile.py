@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attrs
@@ -20,6 +22,7 @@ from attrs import define, field
 from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.annotate import Gate
+from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.pipeline.choose import (
     CounterPlan,
@@ -41,6 +44,7 @@ from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, spli
 from llm_perf_opt.profiling.messages import STATES
 from llm_perf_opt.profiling.outcome import Outcome, absent_metrics, diagnose
 from llm_perf_opt.profiling.run_directory import RunDirectory
+from llm_perf_opt.profiling.supervise import GivenUp
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
@@ -74,14 +78,11 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
     if request.counters.stop_when_done and request.annotate.mode == "off":
         raise UserError(
             "--stop-when-done needs the annotation, which knows inside the program when all samples are in.",
-            "Add --annotate stages (pipeline.annotate.mode=stages), or leave --stop-when-done out.",
+            "Add --annotate stages (the runners: pipeline.annotate.mode=stages), or leave --stop-when-done out.",
         )
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
-    tools = Tools(
-        find_nsys() if request.timeline.enable else None,
-        find_ncu() if request.counters.enable else None,
-    )
+    tools = _find_tools(request)
     if tools.nsys is not None:
         _refuse_unknown(nsys_arguments("run", options=request.timeline.options), tools.nsys)
     if tools.ncu is not None:
@@ -89,6 +90,20 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         _refuse_unknown(ncu_arguments("run", options=options), tools.ncu)
         request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
     return request, tools
+
+
+def _find_tools(request: ProfileRequest) -> Tools:
+    """The tools of a request, each with its options already asked for: both answer slowly, so side by side."""
+
+    def find(search: Callable[[], Tool]) -> Tool:
+        tool = search()
+        known_options(tool)
+        return tool
+
+    with ThreadPoolExecutor() as pool:
+        nsys = pool.submit(find, find_nsys) if request.timeline.enable else None
+        ncu = pool.submit(find, find_ncu) if request.counters.enable else None
+        return Tools(nsys.result() if nsys else None, ncu.result() if ncu else None)
 
 
 def check_program(command: list[str]) -> None:
@@ -128,13 +143,21 @@ def run_profile(
     run.say(f"run directory: {directory.path}")
     for problem in annotate.problems(request.command) if request.annotate.mode != "off" else ():
         run.note(Diagnosis("NOT_ANNOTATED", "warning", problem))
-    with _ending_in_order(run):
-        run.take_all()
-    code = run.code
-    directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
-    result = _report(run, code, as_json, silent)
-    if plans(request):
-        run.learn()
+    try:
+        with _ending_in_order(run):
+            run.take_all()
+        code = run.code
+        directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
+        if run.given_up:
+            raise GivenUp
+        result = _report(run, code, as_json, silent)
+        if plans(request):
+            run.learn()
+    except KeyboardInterrupt:  # everything captured is in the directory, and its manifest says how the run ended
+        run.say(
+            f"interrupted: there is no report yet; make it with: llm-perf report {shlex.quote(str(directory.path))}"
+        )
+        return int(ExitCode.INTERRUPTED)
     return result
 
 
@@ -149,18 +172,22 @@ def _ending_in_order(run: _Run) -> Iterator[None]:
     old = signal.signal(signal.SIGTERM, terminated) if in_main else None
     try:
         yield
-    except KeyboardInterrupt:  # between two supervised commands: they handle signals themselves
-        run.stopped = True
+    except KeyboardInterrupt as interrupt:  # between two supervised commands: they handle signals themselves
+        run.stopped, run.given_up = True, isinstance(interrupt, GivenUp)
         run.failures.append(ExitCode.INTERRUPTED)
-        run.note(diagnose(STATES["INTERRUPTED"], signal="between two steps"))
+        run.note(diagnose(STATES["INTERRUPTED"], signal="twice" if run.given_up else "between two steps"))
     except UserError as error:
         run.failures.append(error.code)
         run.note(Diagnosis("RUN_FAILED", "error", error.message, error.fix))
+    except OSError as error:  # such as a folder that somebody removed between two steps
+        run.failures.append(ExitCode.NOTHING_CAPTURED)
+        told = f"The run could not go on: {error.strerror or error} ({error.filename})."
+        run.note(Diagnosis("RUN_FAILED", "error", told, "Check free space and rights; what was captured is kept."))
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, old)
         if run.directory.manifest.state == "running":
-            run.directory.finish("failed")
+            run.directory.finish("interrupted" if run.stopped else "failed")
 
 
 @define
@@ -178,6 +205,7 @@ class _Run:
     stages: dict[str, int] = field(factory=dict)  # how often the annotation opened each, in the run of the timeline
     gated: bool = False  # captures did not run the whole program: what they took says nothing about others
     stopped: bool = False
+    given_up: bool = False  # interrupted twice
 
     @property
     def code(self) -> ExitCode:
@@ -204,7 +232,7 @@ class _Run:
         if not self.request.timings:
             return True
         self.say("stage timings: the program runs without a profiler …")
-        ran = run_plainly(self.directory, self.request.timings)
+        ran = run_plainly(self.directory, self.request.timings, tell=self.say)
         self.stopped = ran.ended.interrupted
         self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
         if ran.code is None:
@@ -232,8 +260,11 @@ class _Run:
             environment=self.environment,
             timeout_s=asked.timeout_s,
             max_bytes=asked.max_bytes,
+            tell=self.say,
         )
         self._note(captured)
+        if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
+            self.failures.append(ExitCode.NOTHING_CAPTURED)
         self._look_at_annotation()
         return captured.file
 
@@ -419,38 +450,46 @@ class _Run:
             expected=capture.expected if mode == "kernel" else None,
             progress=self.say.progress,
             ended_on_purpose=lambda: annotate.read_log(log).ended_before,
+            tell=self.say,
         )
+        self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
         if kept and captured.file is not None and captured.outcome.status == "captured":
-            self.results[capture.name] = _read_results(captured.file)
-            self._name_dropped(capture, self.results[capture.name])
+            self._look_inside(capture, captured.file)
         return captured
 
-    def _name_dropped(self, capture: PlannedCapture, results: list[Action]) -> None:
+    def _look_inside(self, capture: PlannedCapture, file: Path) -> None:
         """ncu takes any metric name and collects those it knows: what it dropped is told by what is missing."""
+        try:
+            results = read_ncu_rep(file, file.name).actions
+        except UserError as error:  # ncu exited with 0, and yet it did not finish its report
+            self.failures.append(ExitCode.NOTHING_CAPTURED)
+            self.note(Diagnosis("REPORT_UNREADABLE", "error", error.message, error.fix))
+            return
+        self.results[capture.name] = results
         found = {name for action in results for name in action.metrics}
         dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
         if dropped is not None:
             self.note(dropped)
 
+    def _worded(self, diagnoses: list[Diagnosis]) -> None:
+        """Advice in the words of whoever asked; in place, for the manifest holds the same objects."""
+        for diagnosis in diagnoses if self.request.by_keys else ():
+            diagnosis.message, diagnosis.fix = in_keys(diagnosis.message), in_keys(diagnosis.fix)
+
     def _note(self, captured: Captured) -> None:
+        self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.outcomes.append(captured.outcome)
         self.stopped = captured.ended.interrupted
 
     def note(self, diagnosis: Diagnosis) -> None:
+        self._worded([diagnosis])
         self.directory.manifest.diagnostics.append(diagnosis)
-        self.directory.save()
+        with contextlib.suppress(UserError):  # where nothing can be written any more, it is still said
+            self.directory.save()
         self.say.diagnosis(diagnosis)
-
-
-def _read_results(file: Path) -> list[Action]:
-    """What a capture gave; of a file that cannot be read the report will say so."""
-    try:
-        return read_ncu_rep(file, file.name).actions
-    except UserError:
-        return []
 
 
 def known_patterns(request: ProfileRequest) -> ReportOptions:
@@ -475,11 +514,22 @@ def _without_refused(capture: PlannedCapture, mode: str) -> tuple[PlannedCapture
 def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
     """The report of what was captured; without anything, the reasons."""
     directory = run.directory
+    report = None
     try:
         report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
+        run._worded(report.diagnostics)
+        matched = publish(
+            report,
+            directory.path,
+            regions=INSIDE_RUN,
+            top=run.request.report.top,
+            showing=Showing(as_json, run.request.strict, silent),
+        )
     except UserError as error:
-        code = code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED
-        if code == ExitCode.NOTHING_CAPTURED:
+        if code == ExitCode.DONE:
+            code = ExitCode.NOTHING_CAPTURED
+            directory.finish("failed")
+        if code == ExitCode.NOTHING_CAPTURED or report is not None:
             run.note(Diagnosis("NO_REPORT", "error", error.message, error.fix))
         if as_json:
             state = state_of(directory.path)
@@ -488,11 +538,4 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
                 json.dumps({"out": str(directory.path), "matched": False, "diagnostics": told, "exit_code": int(code)})
             )
         return int(code)
-    matched = publish(
-        report,
-        directory.path,
-        regions=INSIDE_RUN,
-        top=run.request.report.top,
-        showing=Showing(as_json, run.request.strict, silent),
-    )
     return int(code) or matched

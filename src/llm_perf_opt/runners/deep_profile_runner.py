@@ -10,7 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.runners.app import start, start_folder
+from llm_perf_opt import interrupts
+
+if __name__ == "__main__":
+    interrupts.end_at_once()  # before Hydra is imported, which takes its time
 
 
 def job(config: dict[str, Any], run: Path) -> int:
@@ -19,6 +22,7 @@ def job(config: dict[str, Any], run: Path) -> int:
 
     from llm_perf_opt.pipeline.profile import ready, run_profile
     from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.runners.app import start_folder
     from llm_perf_opt.runners.requests import profile_request
 
     # The workload gets the configuration as it is; what the run directory keeps has no secrets in it.
@@ -31,4 +35,6 @@ def job(config: dict[str, Any], run: Path) -> int:
 
 
 if __name__ == "__main__":
+    from llm_perf_opt.runners.app import start
+
     sys.exit(start(job))
