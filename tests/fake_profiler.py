@@ -71,12 +71,17 @@ def record(tool: str, argv: list[str]) -> int:
     signal.signal(signal.SIGINT, stop)
     child = subprocess.Popen(argv[argv.index(SETTINGS["python"]) :])
     code = child.wait()
+    if value(argv, "--profile-from-start") == "off":
+        said = Path(os.environ["FAKE_PROFILER"])
+        if not said.exists() or "cudaProfilerStart" not in said.read_text():
+            scenario = "ncu-missing-slash"  # it says the same where the profiler was never switched on
     if scenario != "ok":
         return say(scenario)
     if tool == "nsys":
         done = leave("nsys", bytes(SETTINGS["recording_bytes"]), f"{value(argv, '-o')}.nsys-rep", "nsys-ok")
     elif mode == "kernel":
-        done = leave("ncu", unpacked(SETTINGS["counters"]), f"{value(argv, '-o')}.ncu-rep", "ncu-ok-kernel")
+        says = "ncu-app-error" if code == 3 else "ncu-ok-kernel"  # that program ended with 3
+        done = leave("ncu", unpacked(SETTINGS["counters"]), f"{value(argv, '-o')}.ncu-rep", says)
     else:
         done = leave("ncu", unpacked(SETTINGS["ranges"]), f"{value(argv, '-o')}.ncu-rep", "ncu-ok-app-range")
     if done or stopped:

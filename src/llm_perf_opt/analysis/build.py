@@ -25,6 +25,7 @@ from llm_perf_opt.analysis.verdicts import Inputs, attach
 from llm_perf_opt.analysis.verdicts.attach import LaunchesOf
 from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
+from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
@@ -40,9 +41,12 @@ _LISTED_RANGES = 200
 
 
 def build_report(
-    recordings: Sequence[Recording], options: ReportOptions, inputs: list[dict[str, Any]] | None = None
+    recordings: Sequence[Recording],
+    options: ReportOptions,
+    inputs: list[dict[str, Any]] | None = None,
+    truth: CounterSet | None = None,
 ) -> NCUProfileRegionReport:
-    """The whole report of one or more recordings."""
+    """The whole report of one or more recordings. `truth`: range results that its estimates are held against."""
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
     region_filter = RegionFilter.of(options.include, options.exclude)
@@ -118,6 +122,10 @@ def build_report(
         ),
     )
     _limit_kernels(report, options.top)
+    if truth is not None and timelines and not kernel_filter:  # a range was measured with all its kernels
+        report.verification, told = verify(report, truth)
+        chosen = bool(options.include or options.exclude)  # the measured regions may not be among those shown
+        diagnostics += [d for d in told if not (chosen and d.code == "NOTHING_VERIFIED")]
     if kernel_filter and kernel_names and not any(kernel_filter.keeps(n, short_kernel_name(n)) for n in kernel_names):
         wanted = (options.kernel_include or options.kernel_exclude)[0]
         close = nearest(wanted, {short_kernel_name(n) for n in kernel_names}, 5)

@@ -16,6 +16,8 @@ class Annotated:
     stages: dict[str, int] = Factory(dict)  # how often each stage was seen, in processes that ended by themselves
     troubles: list[str] = Factory(list)
     ended: int = 0  # processes that ended by themselves
+    windows: int = 0  # stages the profiler was switched on around, in processes that had all of theirs
+    ended_before: str = ""  # the stage before which a process was ended on purpose, because all samples were in
 
     @property
     def message(self) -> str:
@@ -45,6 +47,10 @@ def read_log(path: Path) -> Annotated:
         event = note.get("event")
         if event == "torch":
             found.processes += 1
+        elif event == "gate":
+            found.windows += note.get("windows", 0)
+            if "ended" in note:  # a process that would not end takes it back
+                found.ended_before = str(note["before"]) if note["ended"] else ""
         elif event == "trouble" and note["message"] not in found.troubles:
             found.troubles.append(note["message"])
         elif event == "end":

@@ -93,6 +93,16 @@ def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) ->
         choices=("kernel", "application", "range", "app-range"),
         help="how ncu replays (default: kernel by kernel); a mode the program does not allow falls back to the next",
     )
+    parser.add_argument(
+        "--stop-when-done",
+        action="store_true",
+        help="with --annotate: end the program under ncu as soon as all planned samples are in",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="afterwards measure the regions as wholes and show estimate against truth (runs the program once a pass)",
+    )
     parser.add_argument("--no-fallback", action="store_true", help="do not try another replay mode")
     parser.add_argument(
         "--max-size",
@@ -229,6 +239,8 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
             # A launch is chosen by its number among all that match, wherever it happens, unless regions are named.
             gating_nvtx=not arguments.kernel or bool(arguments.include),
             fallback=not arguments.no_fallback,
+            stop_when_done=arguments.stop_when_done,
+            verify=arguments.verify,
             timeout_s=arguments.timeout,
         ),
         strict=arguments.strict,

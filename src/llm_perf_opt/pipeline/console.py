@@ -87,9 +87,31 @@ def show_report(report: NCUProfileRegionReport) -> None:
         out.print(region_table(shown, gpu_time(scope.totals), out.width))
         if len(scope.regions) > len(shown):
             out.print(f"{len(scope.regions) - len(shown):,} more regions are in the report.")
+        show_verification(report, out)
         if not unmatched:  # of nothing there is nothing to fix
             show_opportunities(report, out)
             show_diagnostics(report, out)
+
+
+def show_verification(report: NCUProfileRegionReport, out: Console) -> None:
+    """Estimates against the same regions measured as wholes, where the run was asked for it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from llm_perf_opt.report.text import verified_rows
+
+    if not report.verification:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("region", "counter"):
+        table.add_column(name, overflow="fold")
+    for name in ("estimate", "measured", "ratio", "stated"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for *words, agrees in verified_rows(report):
+        table.add_row(*map(Text, words), Text("agrees") if agrees else Text("differs", style="yellow"))
+    out.print("[bold]estimates against range replay[/]")
+    out.print(table)
 
 
 def show_opportunities(report: NCUProfileRegionReport, out: Console) -> None:

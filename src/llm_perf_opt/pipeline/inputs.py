@@ -13,7 +13,7 @@ from attrs import Factory, define
 from llm_perf_opt.errors import UnreadableInput, UserError
 
 if TYPE_CHECKING:
-    from llm_perf_opt.regions.columns import Recording
+    from llm_perf_opt.regions.columns import CounterSet, Recording
     from llm_perf_opt.regions.model import Diagnosis
 
 # Where a run keeps its recordings, in the order of preference within a line.
@@ -26,6 +26,9 @@ _TIMELINES = (
 )
 _COUNTERS = ("ncu/*.ncu-rep", "ncu/*.ncu-rep.gz", "ncu/*.ncu-rep.xz")
 _COUNTER_TABLES = ("ncu/raw*.csv", "ncu/raw*.csv.gz", "ncu/raw*.csv.xz")  # the same results, where the reports are gone
+# Regions measured as wholes to hold the estimates against; kept out of them.
+VERIFY = "verify"
+_VERIFY_FILES = ("ncu/verify.ncu-rep", "ncu/verify.ncu-rep.gz", "ncu/verify.ncu-rep.xz")
 
 
 @define
@@ -146,6 +149,23 @@ def beside(paths: Sequence[str], calibration: str | None) -> Beside:
     return found
 
 
+def truth_of(paths: Sequence[str]) -> tuple[CounterSet | None, list[Diagnosis]]:
+    """Range results that a run directory keeps to verify its estimates."""
+    from llm_perf_opt.readers.open import read_recording
+    from llm_perf_opt.regions.columns import CounterSet
+    from llm_perf_opt.regions.model import Diagnosis
+
+    folder = Path(paths[0])
+    files = [f for pattern in _VERIFY_FILES for f in _whole_files(folder, pattern)] if folder.is_dir() else []
+    if len(paths) != 1 or not files:
+        return None, []
+    try:
+        found = read_recording(files[0], source=files[0].name)
+    except UnreadableInput as error:
+        return None, [Diagnosis("VERIFY_FAILED", "warning", f"Nothing was verified. {error.message}", error.fix)]
+    return (found if isinstance(found, CounterSet) else None), []
+
+
 def _twins(files: Sequence[Path]) -> dict[Path, Path]:
     """Files whose content was given before under another name; the same file twice is refused."""
     seen: dict[tuple[int, bytes, bytes], Path] = {}
@@ -180,6 +200,7 @@ def expand(path: Path) -> list[Path]:
     for place in places:
         counters = [file for pattern in _COUNTERS for file in _whole_files(place, pattern)]
         counters = counters or [file for pattern in _COUNTER_TABLES for file in _whole_files(place, pattern)]
+        counters = [file for file in counters if not file.name.startswith((f"{VERIFY}.", f"raw-{VERIFY}."))]
         if counters:
             found += counters
             break

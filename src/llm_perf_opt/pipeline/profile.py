@@ -21,10 +21,19 @@ from attrs import define, field
 
 from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.annotate import Gate
 from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.pipeline.choose import CounterPlan, PlannedCapture, for_mode, instances_to_take, plan_counters
-from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
+from llm_perf_opt.pipeline.choose import (
+    CounterPlan,
+    PlannedCapture,
+    for_mode,
+    instances_to_take,
+    plan_counters,
+    plan_verification,
+)
+from llm_perf_opt.pipeline.gated import gated, sampled_gate, together
+from llm_perf_opt.pipeline.planned import captures_of, gates, learn, make_plan, plans
 from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.resume import Kept, as_order, begin_again, changes, drop_earlier, look
@@ -51,6 +60,7 @@ from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_def
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
 from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options, stop_asking
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
+from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 
 
@@ -75,6 +85,11 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         )
     if request.counters.launches < 1:
         raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
+    if request.counters.stop_when_done and request.annotate.mode == "off":
+        raise UserError(
+            "--stop-when-done needs the annotation, which knows inside the program when all samples are in.",
+            "Add --annotate stages (the runners: pipeline.annotate.mode=stages), or leave --stop-when-done out.",
+        )
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
     tools = _find_tools(request)
@@ -249,7 +264,9 @@ class _Run:
     kept: Kept  # of an earlier attempt
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
-    reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
+    results: dict[str, list[Action]] = field(factory=dict)  # of the captures that succeeded, by name
+    stages: dict[str, int] = field(factory=dict)  # how often the annotation opened each, in the run of the timeline
+    gated: bool = False  # captures did not run the whole program: what they took says nothing about others
     stopped: bool = False
     given_up: bool = False  # interrupted twice
     not_exported: bool = False  # there is a timeline that nsys itself could not read
@@ -331,6 +348,8 @@ class _Run:
         if self.request.annotate.mode == "off":
             return
         annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
+        # Where several processes ran, whose stage is whose is not known.
+        self.stages = annotated.stages if annotated.processes == annotated.ended == 1 else {}
         for trouble in [*annotated.troubles, annotated.message]:
             if trouble:
                 fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
@@ -344,6 +363,8 @@ class _Run:
             plan = plan_counters(seen, self.request)
             if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
                 plan = self._planned(timeline, seen)
+            elif plan.captures:
+                plan = self._with_gate(plan)
             self.directory.manifest.captures = [as_order(capture) for capture in plan.captures]
             self.directory.save()
         if plan.skipped:
@@ -366,12 +387,41 @@ class _Run:
         for capture in plan.captures:
             if not self.stopped and capture.name not in self.kept.reports:
                 self._capture(capture, seen)
+        if self.request.counters.verify and not self.stopped and not self.kept.verification:
+            self._verify(plan, seen)
+
+    def _verify(self, plan: CounterPlan, seen: NCUProfileRegionReport | None) -> None:
+        """Measure the regions as wholes; what goes wrong here leaves everything else as it is."""
+        why = ""
+        if seen is None:
+            why = "without a timeline nothing is estimated"
+        elif not self.results and not self.kept.reports:
+            why = "no counters were captured"
+        else:
+            capture = plan_verification(seen, self.request, plan.captures)
+            if isinstance(capture, str):
+                why = capture
+        if why:
+            fix = "" if plan.skipped else "The report says for every value how it came about."
+            self.note(Diagnosis("NOT_VERIFIED", "info", f"Nothing was verified, because {why}.", fix))
+            return
+        assert isinstance(capture, PlannedCapture)
+        capture, refused = _without_refused(capture, "app-range")
+        if refused is not None:
+            self.note(refused)
+        self.say("verifying: the program runs once for every pass of the counters, its regions measured as wholes")
+        captured = self._replay(capture, "app-range", kept=False)
+        self.outcomes.append(captured.outcome)
+        if captured.file is None and not self.stopped:
+            message = "Range replay gave nothing, so the estimates stand as they are, unverified."
+            fix = f"See {self.directory.path}/ncu/{capture.name}.log; the estimates' own spread is in the report."
+            self.note(Diagnosis("VERIFY_FAILED", "warning", message, fix))
 
     def learn(self) -> None:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
-        if not self.stopped:
+        if not self.stopped and not self.gated:
             with contextlib.suppress(UserError):
-                learn(attrs.asdict(self.directory.manifest), self.reports)
+                learn(attrs.asdict(self.directory.manifest), self.results)
 
     def _planned(self, timeline: Path, seen: NCUProfileRegionReport) -> CounterPlan:
         """Captures that tell the most for their time; the whole plan is kept in the run directory."""
@@ -387,10 +437,60 @@ class _Run:
             f"capture{'s' if len(plan.captures) != 1 else ''}, about {planning.spoken_seconds(plan.seconds)}; "
             f"they stand for {plan.coverage:.1%} of the GPU time in the regions"
         )
-        return CounterPlan(captures_of(plan, self.request))
+        captures = captures_of(plan, self.request)
+        if self.request.counters.stop_when_done:
+            found = gates(timeline, seen, self.request, plan.captures, self.stages)
+            for number, gate in enumerate(found):
+                if isinstance(gate, str):
+                    self._not_ended(gate)
+                else:
+                    captures[number] = gated(captures[number], gate)
+        return CounterPlan(captures)
+
+    def _with_gate(self, plan: CounterPlan) -> CounterPlan:
+        """Chosen instances of several stages in one run of the program, where the annotation can tell them apart.
+
+        ncu numbers the instances of all ranges together, so it would need one run for each stage.
+        """
+        stop = self.request.counters.stop_when_done
+        gate = sampled_gate(plan.captures, self.stages, stop=stop) if self.stages else "no stage was annotated"
+        if isinstance(gate, Gate) and (stop or len(plan.captures) > 1):
+            return attrs.evolve(plan, captures=[together(plan.captures, gate)])
+        if stop and isinstance(gate, str):
+            self._not_ended(gate)
+        return plan
+
+    def _not_ended(self, why: str) -> None:
+        message = f"The program is not ended early, because {why}."
+        fix = "--stop-when-done works for launches inside the stages that --annotate marks, in one process."
+        self.note(Diagnosis("NOT_ENDED_EARLY", "info", message, fix))
+
+    def _capture_gated(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
+        """A capture that is switched on and off from inside the program; without a gate where that gives nothing."""
+        captured = self._replay(capture, capture.options.replay_mode or "kernel")
+        self.gated = True
+        nothing = captured.outcome.status == "nothing" and captured.outcome.exit_code == ExitCode.NOTHING_CAPTURED
+        if self.stopped or not nothing:
+            self.outcomes.append(captured.outcome)
+            return
+        for diagnosis in captured.outcome.diagnoses:
+            diagnosis.severity = "info"  # it explains the other way; nothing is missing
+        troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").troubles
+        said = f" ({troubles[0].rstrip('.')})" if troubles else ""
+        message = (
+            f"Switching ncu on and off from inside the program gave nothing{said}; its own filters are used instead."
+        )
+        self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
+        for other in capture.instead:
+            if not self.stopped:
+                other = attrs.evolve(other, name=f"{other.name}-ungated")
+                self._capture(other, seen)
 
     def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """One capture; where its replay mode gives nothing, the next mode."""
+        if capture.gate is not None:
+            self._capture_gated(capture, seen)
+            return
         asked, failed = capture.options.replay_mode or "kernel", None
         while True:
             mode = capture.options.replay_mode or "kernel"
@@ -411,11 +511,16 @@ class _Run:
             self.say(f"  {mode} replay is not possible here; trying {following} …")
             capture = for_mode(capture, following, seen, self.request)
 
-    def _replay(self, capture: PlannedCapture, mode: str) -> Captured:
+    def _replay(self, capture: PlannedCapture, mode: str, *, kept: bool = True) -> Captured:
+        """Run ncu; `kept`: its results are values of the report."""
         assert self.tools.ncu is not None
         where = f"{len(capture.expressions)} regions" if capture.expressions else "the whole program"
         what = f"{capture.expected:,} launches" if capture.expected else "the chosen launches"
         self.say(f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where} …")
+        log = self.directory.path / "ncu" / f"{capture.name}-gate.jsonl"
+        environment = dict(self.environment)
+        if capture.gate is not None:
+            environment |= capture.gate.environment(log.with_suffix(".json"), log)
         captured = record_counters(
             self.directory,
             self.request.command,
@@ -423,17 +528,17 @@ class _Run:
             capture.name,
             capture.options,
             capture.expressions,
-            environment=self.environment,
+            environment=environment,
             timeout_s=self.request.counters.timeout_s,
             expected=capture.expected if mode == "kernel" else None,
             progress=self.say.progress,
+            ended_on_purpose=lambda: annotate.read_log(log).ended_before,
             tell=self.say,
         )
         self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
-        if captured.file is not None and captured.outcome.status == "captured":
-            self.reports[capture.name] = captured.file
+        if kept and captured.file is not None and captured.outcome.status == "captured":
             self._look_inside(capture, captured.file)
         return captured
 
@@ -445,6 +550,7 @@ class _Run:
             self.failures.append(ExitCode.NOTHING_CAPTURED)
             self.note(Diagnosis("REPORT_UNREADABLE", "error", error.message, error.fix))
             return
+        self.results[capture.name] = results
         found = {name for action in results for name in action.metrics}
         dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
         if dropped is not None:

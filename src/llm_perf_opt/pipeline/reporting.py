@@ -68,8 +68,9 @@ def make_report(
     from llm_perf_opt.analysis.build import build_report
 
     options = attrs.evolve(options, calibrations=beside.calibrations, formula=beside.formula, alone=beside.alone)
-    report = build_report(loaded.recordings, options, loaded.inputs)
-    report.diagnostics += beside.notes
+    truth, unreadable = inputs.truth_of(paths)
+    report = build_report(loaded.recordings, options, loaded.inputs, truth)
+    report.diagnostics += [*beside.notes, *unreadable]
     if state is not None:
         _explain_missing_kernels(report, state)
         report.diagnostics = [*state.diagnostics, *report.diagnostics]

@@ -182,8 +182,12 @@ def record_counters(
     expected: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     tell: Tell = _silent,
+    ended_on_purpose: Callable[[], str] = lambda: "",
 ) -> Captured:
-    """Counters of the chosen launches: `ncu/<name>.ncu-rep`."""
+    """Counters of the chosen launches: `ncu/<name>.ncu-rep`.
+
+    `ended_on_purpose`: asked at the end for where the program ended itself, as it was told to; "" where it did not.
+    """
     folder = run.path / "ncu"
     log, workload_log = folder / f"{name}.log", folder / f"{name}-workload.log"
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
@@ -205,7 +209,8 @@ def record_counters(
         held=run.held,
     )
     clean_logs([log, workload_log], command)
-    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
+    mode = options.replay_mode or "kernel"
+    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, mode, ended_on_purpose())
     _stop_if_given_up(ended)
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
@@ -235,6 +240,7 @@ def _judge(
     log: Path,
     workload_log: Path,
     replay_mode: str = "kernel",
+    ended_on_purpose: str = "",
 ) -> Outcome:
     folder = log.parent
     files = {name: size for name, size in _files(folder).items() if tool == "nsys" or _is_of(name, log.stem)}
@@ -249,6 +255,7 @@ def _judge(
         timed_out=ended.timed_out,
         interrupted=ended.interrupted,
         too_large=ended.too_large,
+        ended_on_purpose=ended_on_purpose,
         replay_mode=replay_mode,
     )
     outcome = judge(finished)

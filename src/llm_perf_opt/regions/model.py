@@ -387,6 +387,20 @@ class Coverage:
 
 
 @define
+class VerifiedCounter:
+    """One counter of one region: extrapolated from samples, and measured by replaying the region as a whole."""
+
+    region: str  # key
+    metric: str
+    unit: str
+    estimate: float
+    truth: float
+    ratio: float | None  # estimate over truth; None where the truth is 0
+    stated_error: float  # relative: how far apart the estimate lets expect them to be at most
+    agrees: bool
+
+
+@define
 class LaunchCounter:
     """One counter of one launch."""
 
@@ -430,6 +444,7 @@ class NCUProfileRegionReport:
     available_ranges: list[str] = Factory(list)  # filled where nothing matched: what could have been asked for
     coverage: Coverage | None = None
     launches: list[ProfiledLaunch] = Factory(list)  # filled where ncu was asked for a few launches only
+    verification: list[VerifiedCounter] = Factory(list)  # filled where the run was asked to verify its estimates
     hardware: list[GpuHardware] = Factory(list)  # one per device
     stages: list[str] = Factory(list)  # keys of the regions of the main scope that make up the run, none inside another
     opportunities: list[Opportunity] = Factory(list)  # of the stages, most recoverable time first

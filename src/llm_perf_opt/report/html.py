@@ -43,6 +43,7 @@ from llm_perf_opt.report.text import (
     rows,
     share,
     trust,
+    verified_rows,
     work_count,
 )
 from llm_perf_opt.version import __version__
@@ -107,6 +108,7 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
         scopes=_scopes(report),
         scope_stages=[full_label(region) for region in stage_regions(report)[:_SCOPE_STAGES]],
         counters=_counters(stages),
+        verified=verified_rows(report),
         no_counters=_no_counters(report),
         provenance=_provenance(report),
         sections=_sections(report, scope, regions),

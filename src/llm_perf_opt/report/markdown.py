@@ -39,6 +39,7 @@ from llm_perf_opt.report.text import (
     rows,
     share,
     trust,
+    verified_rows,
     work_count,
 )
 from llm_perf_opt.version import __version__
@@ -72,6 +73,7 @@ def render_markdown(report: NCUProfileRegionReport, top: int = 10, pictures: Ite
         lines += ["", "## Top kernels", "", *_kernel_table(scope.kernels[:top], scope.totals.gpu_time_ns)]
     lines += _other_scopes(report)
     lines += _coverage(report)
+    lines += _verification(report)
     lines += hardware_lines(report)
     lines += _diagnostics(report)
     lines += ["", "## How to read this", "", *_reading_notes(report)]
@@ -267,6 +269,23 @@ def _coverage(report: NCUProfileRegionReport) -> list[str]:
             "",
             *(f"- {code(s)}" for s in coverage.unmatched_results),
         ]
+    return lines
+
+
+def _verification(report: NCUProfileRegionReport) -> list[str]:
+    """Estimates against the same regions measured as wholes."""
+    if not report.verification:
+        return []
+    lines = [
+        "",
+        "## Estimates against range replay",
+        "",
+        row(["region", "counter", "estimate", "measured as a whole", "estimate / measured", "stated error", ""]),
+        row(["---", "---", "---:", "---:", "---:", "---:", "---"]),
+    ]
+    for region, counter, estimate, truth, ratio, stated, agrees in verified_rows(report):
+        words = [code(region), plain(counter), estimate, truth, ratio, stated]
+        lines.append(row([*words, "agrees" if agrees else "**differs**"]))
     return lines
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, ProfiledLaunch, RegionStats, ScopeTotals
+from llm_perf_opt.regions.model import (
+    MetricValue,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    ProfiledLaunch,
+    RegionStats,
+    ScopeTotals,
+)
 from llm_perf_opt.regions.names import visible
 
 _TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
@@ -153,13 +160,35 @@ def heaviest(regions: list[NCUProfileRegion], count: int) -> list[NCUProfileRegi
     return [region for region in regions if region.key in chosen]
 
 
+def counter_title(name: str) -> str:
+    """A counter's name for people, where it has one."""
+    if name.startswith("sm__ops_path_tensor_") and name.endswith(".sum"):
+        return f"tensor FLOPs ({name.split('_tensor_')[1].removesuffix('.sum')})"
+    return dict(HEADLINE_METRICS).get(name, visible(name, 80))
+
+
+def verified_rows(report: NCUProfileRegionReport) -> list[tuple[str, str, str, str, str, str, bool]]:
+    """Estimate against truth: region, counter, both values, their ratio, the stated error, and whether they agree."""
+    return [
+        (
+            visible(c.region, 120),
+            counter_title(c.metric),
+            quantity(c.estimate, c.unit),
+            quantity(c.truth, c.unit),
+            NOT_MEASURED if c.ratio is None else f"{c.ratio:.3f}",
+            f"± {100 * c.stated_error:.1f} %",
+            c.agrees,
+        )
+        for c in report.verification
+    ]
+
+
 def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str, MetricValue]]:
     """The few counters to show first: bytes, tensor operations, throughput; with names for people."""
     found = [(name, title, metrics[name]) for name, title in HEADLINE_METRICS if name in metrics]
     for name in sorted(metrics):
         if name.startswith("sm__ops_path_tensor_") and name.endswith(".sum") and metrics[name].value:
-            kind = name.split("_tensor_")[1].removesuffix(".sum")
-            found.append((name, f"tensor FLOPs ({kind})", metrics[name]))
+            found.append((name, counter_title(name), metrics[name]))
     for name, title in (
         ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "SM throughput"),
         ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "memory throughput"),

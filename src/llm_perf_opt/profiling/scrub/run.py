@@ -49,6 +49,7 @@ _FILES: tuple[tuple[str, Kind], ...] = (
     ("inputs.yaml", "text"),
     ("plan.json", "text"),
     ("annotate.jsonl", "text"),
+    ("ncu/*-gate.json*", "text"),
     ("predictions.jsonl", "text"),
     ("cmd.txt", "text"),
     ("workload/*", "text"),
