@@ -2,7 +2,8 @@
 
 They run the program they are given, print a real transcript, and write a real recording: formats are never
 invented. `FAKE_NSYS` and `FAKE_NCU` choose a transcript; for ncu also one for each replay mode, as in
-`range=ncu-range-transformer,app-range=ok`.
+`range=ncu-range-transformer,app-range=ok`. `FAKE_PACE_NSYS` and `FAKE_PACE_NCU` are seconds between two lines of
+a transcript: the real ones take their time.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ RANGES = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-app-range.ncu-rep.
 RAW = RECORDINGS / "ncu-2025.3.1-h200-basic-raw.csv"
 
 _PROGRAM = """#!{python}
-import json, lzma, os, pathlib, signal, subprocess, sys
+import json, lzma, os, pathlib, signal, subprocess, sys, time
 TRANSCRIPTS = pathlib.Path({transcripts!r})
 T = json.loads((TRANSCRIPTS / "ncu-nsys-2025.3.1-h200.json").read_text(encoding="utf-8"))
 HELP = {{"--help": "help", "--list-sets": "sets", "--list-sections": "sections"}}
 argv = sys.argv[1:]
 tool = {tool!r}
 def say(name):
-    print(T[name]["stdout"]); print(T[name]["stderr"], file=sys.stderr); return T[name]["exit"]
+    for line in T[name]["stdout"].splitlines():
+        print(line, flush=True); time.sleep(float(os.environ.get("FAKE_PACE_" + tool.upper(), 0)))
+    print(T[name]["stderr"], file=sys.stderr); return T[name]["exit"]
 def leave(packed, target):
     pathlib.Path(target).write_bytes(lzma.decompress(pathlib.Path(packed).read_bytes()))
 def value(option, otherwise=None):

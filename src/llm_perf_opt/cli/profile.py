@@ -23,7 +23,10 @@ A failed step keeps what the others captured.
 EXAMPLES = """\
 examples:
   llm-perf profile -- python my_model.py
+  llm-perf profile --annotate stages -- python generate.py       (a program without NVTX ranges)
+  llm-perf profile --budget 60s --level bound -- python my_model.py
   llm-perf profile --include 'decode*' --out run1 -- python my_model.py --steps 16
+  llm-perf profile --kernel 'regex:.*gemv.*' --launch 3 -- python my_model.py
   llm-perf profile --no-counters -- torchrun --nproc-per-node 2 train.py
 """
 
@@ -109,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     request, tools = ready(request_of(arguments))
     settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command")}
     directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, request.command, settings)
-    return run_profile(request, tools, directory, as_json=arguments.json)
+    return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
 
 
 def request_of(arguments: argparse.Namespace) -> ProfileRequest:

@@ -33,6 +33,7 @@ class PlannedCapture:
     options: NcuOptions
     expressions: tuple[str, ...] = ()  # for --nvtx-include; none: everything
     expected: int | None = None  # results the timeline lets expect
+    seconds: float | None = None  # what it will take, where that was planned
 
     def argv(self, command: Sequence[str], ncu: str = "ncu") -> list[str]:
         """The command, as it would be run in the run directory."""

@@ -26,7 +26,7 @@ from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, chec
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.run_state import state_of
 from llm_perf_opt.pipeline.speak import Speaker
-from llm_perf_opt.profiling import planning
+from llm_perf_opt.profiling import durations, planning
 from llm_perf_opt.profiling.capture import Captured, first_failure, record_counters, record_timeline, run_plainly
 from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, split_metrics
 from llm_perf_opt.profiling.messages import STATES
@@ -38,6 +38,7 @@ from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
 from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
+from llm_perf_opt.report.text import counted
 
 
 @define
@@ -95,15 +96,22 @@ def _refuse_unknown(arguments: list[str], tool: Tool) -> None:
 
 
 def run_profile(
-    request: ProfileRequest, tools: Tools, directory: RunDirectory, *, as_json: bool = False, silent: bool = False
+    request: ProfileRequest,
+    tools: Tools,
+    directory: RunDirectory,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+    silent: bool = False,
 ) -> int:
     """Take the recordings of a request and report them; the exit code of the run.
 
-    `silent`: the report is written, but not shown: somebody else has the word.
+    `quiet`: say where the report is, and nothing else but errors. `silent`: the report is written, but not
+    shown: somebody else has the word.
     """
     log = directory.path / "annotate.jsonl"
     environment = annotate.environment(request.annotate.mode, request.annotate.depth, log=log)
-    run = _Run(request, tools, directory, Speaker(quiet=as_json), environment)
+    run = _Run(request, tools, directory, Speaker(quiet=quiet, silent=as_json), environment)
     directory.manifest.tools = {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
     patterns = known_patterns(request)
     directory.manifest.selection = {name: getattr(patterns, name) for name in SELECTION}
@@ -117,7 +125,7 @@ def run_profile(
         run.take_all()
     code = run.code
     directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
-    result = _report(run, code, as_json, silent)
+    result = _report(run, code, Showing(as_json, request.strict, silent, quiet=quiet, brief=True))
     if plans(request):
         run.learn()
     return result
@@ -161,6 +169,7 @@ class _Run:
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
     reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
     stopped: bool = False
+    later_s: float = 0.0  # what the captures after the present one will take
 
     @property
     def code(self) -> ExitCode:
@@ -186,11 +195,13 @@ class _Run:
         """The workload without a profiler; False where it failed, and so would everything else."""
         if not self.request.timings:
             return True
-        self.say("stage timings: the program runs without a profiler …")
-        ran = run_plainly(self.directory, self.request.timings)
+        title = "stage timings: the program runs without a profiler"
+        with self.say.work(title, "stage timings", expected_s=self._known("stage1")):
+            ran = run_plainly(self.directory, self.request.timings)
         self.stopped = ran.ended.interrupted
-        self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
+        self.say(f"  {'done' if ran.code is None else 'failed'} in {planning.spoken_seconds(ran.ended.seconds)}")
         if ran.code is None:
+            self._keep("stage1", ran.ended.seconds)
             return True
         self.failures.append(ran.code)
         for line in ran.last_words:
@@ -206,17 +217,22 @@ class _Run:
         if nsys is None:
             return None
         asked = self.request.timeline
-        self.say(f"timeline: {nsys} runs the program …")
-        captured = record_timeline(
-            self.directory,
-            self.request.command,
-            nsys,
-            asked.options,
-            environment=self.environment,
-            timeout_s=asked.timeout_s,
-            max_bytes=asked.max_bytes,
-        )
+        with self.say.work(
+            f"timeline: {nsys} runs the program", "timeline", expected_s=self._known("nsys")
+        ) as progress:
+            captured = record_timeline(
+                self.directory,
+                self.request.command,
+                nsys,
+                asked.options,
+                environment=self.environment,
+                timeout_s=asked.timeout_s,
+                max_bytes=asked.max_bytes,
+                progress=progress,
+            )
         self._note(captured)
+        if captured.outcome.status == "captured" and not self.stopped:
+            self._keep("nsys", captured.ended.seconds)
         self._look_at_annotation()
         return captured.file
 
@@ -249,9 +265,17 @@ class _Run:
                     "BUDGET_NOT_USED", "info", message, "--timeout limits a capture; what it has by then is kept."
                 )
             )
-        for capture in plan.captures:
+        for number, capture in enumerate(plan.captures):
             if not self.stopped:
+                self.later_s = sum(c.seconds or 0.0 for c in plan.captures[number + 1 :])
                 self._capture(capture, seen)
+
+    def _known(self, step: str) -> float | None:
+        """What this step took the last time."""
+        return durations.expected(step, self.request.known_as or self.request.command)
+
+    def _keep(self, step: str, seconds: float) -> None:
+        durations.remember(step, self.request.known_as or self.request.command, seconds)
 
     def learn(self) -> None:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
@@ -268,11 +292,7 @@ class _Run:
         for diagnosis in plan.diagnostics:
             self.note(diagnosis)
         self.directory.write_json("plan.json", planning.as_json(plan, self.request.command))
-        self.say(
-            f"plan: {plan.results:,} of {plan.launches:,} launches in {len(plan.captures)} "
-            f"capture{'s' if len(plan.captures) != 1 else ''}, about {planning.spoken_seconds(plan.seconds)}; "
-            f"they stand for {plan.coverage:.1%} of the GPU time in the regions"
-        )
+        self.say.plan(plan)
         return CounterPlan(captures_of(plan, self.request))
 
     def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
@@ -299,21 +319,23 @@ class _Run:
 
     def _replay(self, capture: PlannedCapture, mode: str) -> Captured:
         assert self.tools.ncu is not None
-        where = f"{len(capture.expressions)} regions" if capture.expressions else "the whole program"
-        what = f"{capture.expected:,} launches" if capture.expected else "the chosen launches"
-        self.say(f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where} …")
-        captured = record_counters(
-            self.directory,
-            self.request.command,
-            self.tools.ncu,
-            capture.name,
-            capture.options,
-            capture.expressions,
-            environment=self.environment,
-            timeout_s=self.request.counters.timeout_s,
-            expected=capture.expected if mode == "kernel" else None,
-            progress=self.say.progress,
-        )
+        where = counted(len(capture.expressions), "region") if capture.expressions else "the whole program"
+        what = counted(capture.expected, "launch") if capture.expected else "the chosen launches"
+        title = f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where}"
+        planned = capture.seconds if mode == "kernel" else None
+        with self.say.work(title, "counters", expected_s=planned, later_s=self.later_s) as progress:
+            captured = record_counters(
+                self.directory,
+                self.request.command,
+                self.tools.ncu,
+                capture.name,
+                capture.options,
+                capture.expressions,
+                environment=self.environment,
+                timeout_s=self.request.counters.timeout_s,
+                expected=capture.expected if mode == "kernel" else None,
+                progress=progress,
+            )
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
         if captured.file is not None and captured.outcome.status == "captured":
@@ -361,7 +383,7 @@ def _without_refused(capture: PlannedCapture, mode: str) -> tuple[PlannedCapture
     return attrs.evolve(capture, options=kept), left_out(mode, split.left_out)
 
 
-def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
+def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
     """The report of what was captured; without anything, the reasons."""
     directory = run.directory
     try:
@@ -370,7 +392,7 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
         code = code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED
         if code == ExitCode.NOTHING_CAPTURED:
             run.note(Diagnosis("NO_REPORT", "error", error.message, error.fix))
-        if as_json:
+        if showing.as_json:
             state = state_of(directory.path)
             told = [attrs.asdict(d) for d in state.diagnostics] if state else []
             print(
@@ -382,6 +404,6 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
         directory.path,
         regions=INSIDE_RUN,
         top=run.request.report.top,
-        showing=Showing(as_json, run.request.strict, silent),
+        showing=showing,
     )
     return int(code) or matched

@@ -69,6 +69,8 @@ class ProfileRequest:
     # Run first, without a profiler: the built-in workload times its stages. A program that fails here costs little.
     timings: list[str] = Factory(list)
     strict: bool = False
+    # What makes two runs the same where the command has paths of its own run in it; empty: the command.
+    known_as: list[str] = Factory(list)
 
     @property
     def picks_launches(self) -> bool:

@@ -88,6 +88,7 @@ def record_timeline(
     environment: Mapping[str, str],
     timeout_s: float | None = None,
     max_bytes: int = 0,
+    progress: Callable[[Progress], None] = lambda _: None,
 ) -> Captured:
     """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary."""
     folder = run.path / "nsys"
@@ -108,6 +109,7 @@ def record_timeline(
         program_pid=program_pid,
         stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
+        follow={log: _following(None, progress)},
     )
     program_pid.unlink(missing_ok=True)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
@@ -160,13 +162,8 @@ def record_counters(
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
     argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
     step = run.begin("ncu", argv, "ncu")
-    reader = ProgressReader(expected)
-
-    def follow(line: str) -> None:
-        if (state := reader.feed(line)) is not None:
-            progress(state)
-
-    ended = run_supervised(argv, log=workload_log, environment=environment, timeout_s=timeout_s, follow={log: follow})
+    follow = {log: _following(expected, progress)}
+    ended = run_supervised(argv, log=workload_log, environment=environment, timeout_s=timeout_s, follow=follow)
     outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
@@ -175,6 +172,17 @@ def record_counters(
     table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{name}.csv")
     _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {})
     return Captured(outcome, ended, report)
+
+
+def _following(expected: int | None, progress: Callable[[Progress], None]) -> Callable[[str], None]:
+    """Tells of the profiler's progress, line by line of its log."""
+    reader = ProgressReader(expected)
+
+    def follow(line: str) -> None:
+        if (state := reader.feed(line)) is not None:
+            progress(state)
+
+    return follow
 
 
 def first_failure(outcomes: list[Outcome]) -> ExitCode:

@@ -13,6 +13,7 @@ from llm_perf_opt.regions.model import (
 )
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.answer import answer
+from llm_perf_opt.report.host_only import is_host_only, region_table
 from llm_perf_opt.report.md_syntax import code, plain, row
 from llm_perf_opt.report.performance_md import (
     family_table,
@@ -54,6 +55,9 @@ def render_markdown(report: NCUProfileRegionReport, top: int = 10, pictures: Ite
     lines += [f"- {plain(sentence)}" for sentence in answer(report)]
     for title, path in pictures:
         lines += ["", f"![{title}]({path})"]
+    if is_host_only(report):
+        lines += ["", "## Regions", "", *region_table(report), *_diagnostics(report)]
+        return "\n".join(lines) + "\n"
     lines += verdict_table(report)
     lines += opportunity_lines(report)
     if report.available_ranges:

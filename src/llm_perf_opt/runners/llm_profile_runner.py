@@ -21,7 +21,8 @@ def job(config: dict[str, Any], run: Path) -> int:
     """One run of stage 1 into its own folder."""
     from llm_perf_opt.profiling.run_directory import RunDirectory
 
-    directory = RunDirectory.create(run, sys.argv, config, recordings=False)
+    command = ["python", "-m", "llm_perf_opt.runners.llm_profile_runner", *sys.argv[1:]]  # as it can be typed again
+    directory = RunDirectory.create(run, command, config, recordings=False)
     state = "failed"
     try:
         code = _run(config, run, start_folder())

@@ -101,7 +101,7 @@ class Judge:
             families=families,
             unclassified_share=unclassified / kernel_time if kernel_time else None,
             speed_of_light=light,
-            tokens=token_rate(counted, light, now(split)),
+            tokens=token_rate(counted, light, now(split) or split.wall),
             opportunities=opportunities(
                 region.key,
                 visible("/".join(region.path), 60),
