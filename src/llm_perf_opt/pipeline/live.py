@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.progress import Progress as Bars
+from rich.progress_bar import ProgressBar
 from rich.table import Column
 from rich.text import Text
 
@@ -27,7 +28,7 @@ def _by_clock(task: Task) -> bool:
 class _Bar(BarColumn):
     """Launches done of those planned; without such a number, time passed of the time expected."""
 
-    def render(self, task: Task):  # type: ignore[no-untyped-def]  # as the class it refines
+    def render(self, task: Task) -> ProgressBar:
         if _by_clock(task):
             expected = task.fields["expected_s"]
             task.total, task.completed = expected, min(task.elapsed or 0.0, _NEARLY * expected)
@@ -77,7 +78,8 @@ def live_line(
         )
 
         def update(state: Progress) -> None:
-            done = {"total": state.total, "completed": state.kernels_done} if state.total else {}
-            bars.update(task, state=state, **done)
+            bars.update(task, state=state)
+            if state.total:
+                bars.update(task, total=state.total, completed=state.kernels_done)
 
         yield update, lambda text: out.print(text, markup=False, soft_wrap=True)
