@@ -429,3 +429,6 @@ def test_the_report_of_a_cpu_run_says_what_a_cpu_run_can_say(
     assert "The model ran on a CPU" in files["report.md"]
     assert "Record again" not in files["report.md"]
     assert not [line for line in files["report.md"].splitlines() if line.count("–") > 1]
+    folders = list(tmp_path.glob("ncu/regions/*/report.md"))
+    assert folders
+    assert not [path for path in folders if "–" in path.read_text(encoding="utf-8")]

@@ -102,7 +102,7 @@ def _kernels(
             region=key,
             kind="fusion" if fusable else "kernels",
             family="+".join(f.family for f in group),
-            text=f"{label}: {names}, {shown(time)} of {shown(light.now)}, {what}: up to {shown(recoverable)}: {advice}",
+            text=f"{label}: {names}, {shown(time)} of {shown(light.now)}, up to {shown(recoverable)} of it {what}: {advice}",
             time=time,
             recoverable=recoverable,
             of=light.now,
