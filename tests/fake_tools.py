@@ -13,6 +13,7 @@ and where `FAKE_HOLD` names it, waits a while: the moment for a signal. `FAKE_LE
 that was written whole, with its checksum: what must not be lost.
 
 With `--profile-from-start off` ncu profiles only if the program has said `cudaProfilerStart` in `FAKE_PROFILER`, a file.
+`FAKE_PACE_NSYS` and `FAKE_PACE_NCU` are seconds between two lines of a transcript: the real ones take their time.
 """
 
 from __future__ import annotations

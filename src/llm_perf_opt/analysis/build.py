@@ -121,6 +121,9 @@ def build_report(
             signatures=options.top,
         ),
     )
+    if kernel_filter:
+        everything = evolve(options, kernel_include=[], kernel_exclude=[])
+        _judge_by_all_kernels(report, build_report(recordings, everything, inputs), kernel_filter)
     _limit_kernels(report, options.top)
     if truth is not None and timelines and not kernel_filter:  # a range was measured with all its kernels
         report.verification, told = verify(report, truth)
@@ -140,6 +143,29 @@ def build_report(
     if not any(scope.regions for scope in scopes):
         _explain_no_match(report, existing, options)
     return report
+
+
+def _judge_by_all_kernels(
+    report: NCUProfileRegionReport, whole: NCUProfileRegionReport, kernel_filter: NameFilter
+) -> None:
+    """Verdicts are of regions, not of the kernels somebody wants to look at: a filter must not change them."""
+    judged = {(s.scope, r.key): r.performance for s in whole.scopes for r in s.regions}
+    for scope in report.scopes:
+        for region in scope.regions:
+            region.performance = judged.get((scope.scope, region.key))
+            if region.performance is not None:
+                listed = region.performance.signatures
+                region.performance.signatures = [s for s in listed if kernel_filter.keeps(s.kernel_name, s.short_name)]
+    report.stages, report.opportunities = whole.stages, whole.opportunities
+    report.hardware, report.unclassified_share = whole.hardware, whole.unclassified_share
+    if any(r.performance is not None for s in report.scopes for r in s.regions):
+        report.diagnostics.append(
+            Diagnosis(
+                "KERNELS_CHOSEN",
+                "info",
+                "Kernel counts, GPU time and counters are of the chosen kernels alone. Busy and idle time, verdicts and what to fix first are of all kernels of a region.",
+            )
+        )
 
 
 def _of_timeline(launches: dict[str, dict[str, Launches]], scope: str, region: NCUProfileRegion) -> Launches | None:

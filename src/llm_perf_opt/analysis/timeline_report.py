@@ -166,6 +166,7 @@ class TimelineReport:
             gpu_idle_ns=int(rolled.idle[number]) if has_ranges and self._saw_gpu else None,
             adopted_kernels=int(rolled.adopted[number]),
             graph_kernels=int(rolled.graph_kernels[number]),
+            graph_replays=int(rolled.graph_replays[number]),
             nvtx_include=self._expressions[number],
             kernels=self._kernel_records(*rows) if rows else [],
             selection=self.region_filter.as_json(),

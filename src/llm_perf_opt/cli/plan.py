@@ -93,12 +93,13 @@ def _take_timeline(request: ProfileRequest, arguments: argparse.Namespace, about
     only = attrs.evolve(request, counters=attrs.evolve(request.counters, enable=False), strict=False)
     only, tools = ready(only)
     directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, only.command, {}, made_by="plan")
-    code = run_profile(only, tools, directory, silent=True)
+    code = run_profile(only, tools, directory, quiet=arguments.quiet or arguments.json, silent=True)
     about |= attrs.asdict(directory.manifest)
     timeline = directory.path / "nsys" / "run.sqlite"
     if not timeline.exists():
         raise UserError("There is no timeline to plan from.", f"See {directory.path}/manifest.json", ExitCode(code))
-    print(f"timeline: {timeline}", file=sys.stderr)
+    if not arguments.quiet:
+        print(f"timeline: {timeline}", file=sys.stderr)
     return timeline
 
 

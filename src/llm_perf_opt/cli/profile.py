@@ -24,7 +24,10 @@ A failed step keeps what the others captured.
 EXAMPLES = """\
 examples:
   llm-perf profile -- python my_model.py
+  llm-perf profile --annotate stages -- python generate.py       (a program without NVTX ranges)
+  llm-perf profile --budget 60s --level bound -- python my_model.py
   llm-perf profile --include 'decode*' --out run1 -- python my_model.py --steps 16
+  llm-perf profile --kernel 'regex:.*gemv.*' --launch 3 -- python my_model.py
   llm-perf profile --no-counters -- torchrun --nproc-per-node 2 train.py
   llm-perf profile --resume tmp/profile-output/20250101-120000
 """
@@ -139,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {k: v for k, v in vars(arguments).items() if k not in _NOT_SETTINGS}
     out = Path(arguments.out) if arguments.out else None
     directory = RunDirectory.create(out, request.command, settings, made_by="profile")
-    return run_profile(request, tools, directory, as_json=arguments.json)
+    return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
 
 
 _NOT_SETTINGS = ("run", "verb", "command", "resume", "trust_run")

@@ -224,6 +224,17 @@ def rank_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def ran_on_cpu(run: Path) -> str:
+    """The CPU that stage 1 of a run directory says its model ran on; empty where it was a GPU, or nobody says."""
+    from llm_perf_opt.regions.names import visible
+
+    metrics = _small_json(run / "torch_profiler" / "metrics.json", _LARGEST_METRICS) if run.is_dir() else None
+    device = metrics.get("device") if isinstance(metrics, dict) else None
+    name = device.get("name") if isinstance(device, dict) else None
+    return visible(name, 80) if isinstance(name, str) and name.startswith("CPU") else ""
+
+
+_LARGEST_METRICS = 20_000_000  # every operator of a model is in it
 _LARGEST_TEXT = 200_000  # of a manifest or a configuration: more is no text for people
 _RUN_FACTS = ("command", "started_at", "finished_at", "state", "tools", "gpus_before", "gpus_after", "settings")
 
@@ -254,18 +265,18 @@ def _without_secret(line: str) -> str:
     return f"{name}: {REMOVED}" if colon and value.strip() and is_secret(name.strip(" -'\""), value) else line
 
 
-def _small_text(path: Path) -> str:
+def _small_text(path: Path, largest: int = _LARGEST_TEXT) -> str:
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST_TEXT:
+        if not path.is_file() or path.stat().st_size > largest:
             return ""
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def _small_json(path: Path) -> object:
+def _small_json(path: Path, largest: int = _LARGEST_TEXT) -> object:
     try:
-        found: object = json.loads(_small_text(path) or "null")
+        found: object = json.loads(_small_text(path, largest) or "null")
     except ValueError:
         return None
     return found

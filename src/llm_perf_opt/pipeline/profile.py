@@ -39,7 +39,7 @@ from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.resume import Kept, as_order, begin_again, changes, drop_earlier, look
 from llm_perf_opt.pipeline.run_state import state_of
 from llm_perf_opt.pipeline.speak import Speaker
-from llm_perf_opt.profiling import planning
+from llm_perf_opt.profiling import durations, planning
 from llm_perf_opt.profiling.capture import (
     Captured,
     export_timeline,
@@ -62,6 +62,7 @@ from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
+from llm_perf_opt.report.text import counted
 
 
 @define
@@ -173,27 +174,36 @@ def run_profile(
     directory: RunDirectory,
     *,
     as_json: bool = False,
+    quiet: bool = False,
     silent: bool = False,
     kept: Kept | None = None,
 ) -> int:
     """Take the recordings of a request and report them; the exit code of the run.
 
-    `silent`: the report is written, but not shown: somebody else has the word. `kept`: what is there already.
+    `quiet`: say where the report is, and nothing else but errors. `silent`: the report is written, but not
+    shown: somebody else has the word. `kept`: what is there already.
     """
     try:
-        return _run_profile(request, tools, directory, as_json, silent, kept or Kept())
+        return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept())
     finally:
         directory.release()
 
 
 def _run_profile(
-    request: ProfileRequest, tools: Tools, directory: RunDirectory, as_json: bool, silent: bool, kept: Kept
+    request: ProfileRequest,
+    tools: Tools,
+    directory: RunDirectory,
+    as_json: bool,
+    quiet: bool,
+    silent: bool,
+    kept: Kept,
 ) -> int:
     log = directory.path / "annotate.jsonl"
     environment = annotate.environment(request.annotate.mode, request.annotate.depth, log=log)
-    run = _Run(request, tools, directory, Speaker(quiet=as_json), environment, kept)
+    showing = Showing(as_json, request.strict, silent, quiet=quiet, brief=True)
+    run = _Run(request, tools, directory, Speaker(quiet=quiet, silent=as_json), environment, kept)
     if kept.resumed and directory.manifest.state == "done":  # nothing is taken, so nothing is noted
-        return _report(run, ExitCode.DONE, as_json, silent)
+        return _report(run, ExitCode.DONE, showing)
     directory.manifest.tools |= {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
     patterns = known_patterns(request)
     directory.manifest.selection = {name: getattr(patterns, name) for name in SELECTION}
@@ -212,7 +222,7 @@ def _run_profile(
             raise GivenUp
         if kept.resumed and code == ExitCode.DONE:
             drop_earlier(directory)
-        result = _report(run, code, as_json, silent)
+        result = _report(run, code, showing)
         if plans(request) and not kept.resumed:
             run.learn()
     except KeyboardInterrupt:  # everything captured is in the directory, and its manifest says how the run ended
@@ -270,6 +280,7 @@ class _Run:
     stopped: bool = False
     given_up: bool = False  # interrupted twice
     not_exported: bool = False  # there is a timeline that nsys itself could not read
+    later_s: float = 0.0  # what the captures after the present one will take
 
     @property
     def code(self) -> ExitCode:
@@ -295,11 +306,13 @@ class _Run:
         """The workload without a profiler; False where it failed, and so would everything else."""
         if not self.request.timings or self.kept.timings:
             return True
-        self.say("stage timings: the program runs without a profiler …")
-        ran = run_plainly(self.directory, self.request.timings, tell=self.say)
+        title = "stage timings: the program runs without a profiler"
+        with self.say.work(title, "stage timings", expected_s=self._known("stage1")):
+            ran = run_plainly(self.directory, self.request.timings, tell=self.say)
         self.stopped = ran.ended.interrupted
-        self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
+        self.say(f"  {'done' if ran.code is None else 'failed'} in {planning.spoken_seconds(ran.ended.seconds)}")
         if ran.code is None:
+            self._keep("stage1", ran.ended.seconds)
             return True
         self.failures.append(ran.code)
         for line in ran.last_words:
@@ -323,23 +336,28 @@ class _Run:
                 self.failures.append(ExitCode.NOTHING_CAPTURED)
             return exported
         asked = self.request.timeline
-        self.say(f"timeline: {nsys} runs the program …")
-        captured = record_timeline(
-            self.directory,
-            self.request.command,
-            nsys,
-            asked.options,
-            environment=self.environment,
-            timeout_s=asked.timeout_s,
-            max_bytes=asked.max_bytes,
-            tell=self.say,
-        )
+        with self.say.work(
+            f"timeline: {nsys} runs the program", "timeline", expected_s=self._known("nsys")
+        ) as progress:
+            captured = record_timeline(
+                self.directory,
+                self.request.command,
+                nsys,
+                asked.options,
+                environment=self.environment,
+                timeout_s=asked.timeout_s,
+                max_bytes=asked.max_bytes,
+                tell=self.say,
+                progress=progress,
+            )
         self._note(captured)
         if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
             self.failures.append(ExitCode.NOTHING_CAPTURED)
             self.not_exported = True
             for diagnosis in self.directory.manifest.steps[-1].diagnostics:
                 self.say.diagnosis(diagnosis)
+        if captured.outcome.status == "captured" and not self.stopped:
+            self._keep("nsys", captured.ended.seconds)
         self._look_at_annotation()
         return captured.file
 
@@ -384,8 +402,9 @@ class _Run:
         for report in self.kept.without_table:
             if self.tools.ncu is not None:
                 write_raw(self.directory, self.tools.ncu, report)
-        for capture in plan.captures:
+        for number, capture in enumerate(plan.captures):
             if not self.stopped and capture.name not in self.kept.reports:
+                self.later_s = sum(c.seconds or 0.0 for c in plan.captures[number + 1 :])
                 self._capture(capture, seen)
         if self.request.counters.verify and not self.stopped and not self.kept.verification:
             self._verify(plan, seen)
@@ -417,6 +436,13 @@ class _Run:
             fix = f"See {self.directory.path}/ncu/{capture.name}.log; the estimates' own spread is in the report."
             self.note(Diagnosis("VERIFY_FAILED", "warning", message, fix))
 
+    def _known(self, step: str) -> float | None:
+        """What this step took the last time."""
+        return durations.expected(step, self.request.known_as or self.request.command)
+
+    def _keep(self, step: str, seconds: float) -> None:
+        durations.remember(step, self.request.known_as or self.request.command, seconds)
+
     def learn(self) -> None:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
         if not self.stopped and not self.gated:
@@ -432,11 +458,7 @@ class _Run:
         for diagnosis in plan.diagnostics:
             self.note(diagnosis)
         self.directory.write_json("plan.json", planning.as_json(plan, self.request.command))
-        self.say(
-            f"plan: {plan.results:,} of {plan.launches:,} launches in {len(plan.captures)} "
-            f"capture{'s' if len(plan.captures) != 1 else ''}, about {planning.spoken_seconds(plan.seconds)}; "
-            f"they stand for {plan.coverage:.1%} of the GPU time in the regions"
-        )
+        self.say.plan(plan)
         captures = captures_of(plan, self.request)
         if self.request.counters.stop_when_done:
             found = gates(timeline, seen, self.request, plan.captures, self.stages)
@@ -514,27 +536,29 @@ class _Run:
     def _replay(self, capture: PlannedCapture, mode: str, *, kept: bool = True) -> Captured:
         """Run ncu; `kept`: its results are values of the report."""
         assert self.tools.ncu is not None
-        where = f"{len(capture.expressions)} regions" if capture.expressions else "the whole program"
-        what = f"{capture.expected:,} launches" if capture.expected else "the chosen launches"
-        self.say(f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where} …")
+        where = counted(len(capture.expressions), "region") if capture.expressions else "the whole program"
+        what = counted(capture.expected, "launch") if capture.expected else "the chosen launches"
+        title = f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where}"
+        planned = capture.seconds if mode == "kernel" else None
         log = self.directory.path / "ncu" / f"{capture.name}-gate.jsonl"
         environment = dict(self.environment)
         if capture.gate is not None:
             environment |= capture.gate.environment(log.with_suffix(".json"), log)
-        captured = record_counters(
-            self.directory,
-            self.request.command,
-            self.tools.ncu,
-            capture.name,
-            capture.options,
-            capture.expressions,
-            environment=environment,
-            timeout_s=self.request.counters.timeout_s,
-            expected=capture.expected if mode == "kernel" else None,
-            progress=self.say.progress,
-            ended_on_purpose=lambda: annotate.read_log(log).ended_before,
-            tell=self.say,
-        )
+        with self.say.work(title, "counters", expected_s=planned, later_s=self.later_s) as progress:
+            captured = record_counters(
+                self.directory,
+                self.request.command,
+                self.tools.ncu,
+                capture.name,
+                capture.options,
+                capture.expressions,
+                environment=environment,
+                timeout_s=self.request.counters.timeout_s,
+                expected=capture.expected if mode == "kernel" else None,
+                progress=progress,
+                ended_on_purpose=lambda: annotate.read_log(log).ended_before,
+                tell=self.say,
+            )
         self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
@@ -595,7 +619,7 @@ def _without_refused(capture: PlannedCapture, mode: str) -> tuple[PlannedCapture
     return attrs.evolve(capture, options=kept), left_out(mode, split.left_out)
 
 
-def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
+def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
     """The report of what was captured; without anything, the reasons."""
     directory = run.directory
     report = None
@@ -610,7 +634,7 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
             directory.path,
             regions=INSIDE_RUN,
             top=run.request.report.top,
-            showing=Showing(as_json, run.request.strict, silent),
+            showing=showing,
         )
     except UserError as error:
         if code == ExitCode.DONE:
@@ -618,7 +642,7 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
             directory.finish("failed")
         if code == ExitCode.NOTHING_CAPTURED or report is not None:
             run.note(Diagnosis("NO_REPORT", "error", error.message, error.fix))
-        if as_json:
+        if showing.as_json:
             state = state_of(directory.path)
             told = [attrs.asdict(d) for d in state.diagnostics] if state else []
             print(

@@ -31,6 +31,8 @@ class Showing:
     as_json: bool = False
     strict: bool = False  # exit with 6 where no region matches
     silent: bool = False  # only write
+    quiet: bool = False  # say where the report is, and nothing else
+    brief: bool = False  # the answer, the stages and what to fix; regions are in the files
 
 
 def check_patterns(options: ReportOptions, *, ncu_expressions: bool = False) -> None:
@@ -70,6 +72,8 @@ def make_report(
     options = attrs.evolve(options, calibrations=beside.calibrations, formula=beside.formula, alone=beside.alone)
     truth, unreadable = inputs.truth_of(paths)
     report = build_report(loaded.recordings, options, loaded.inputs, truth)
+    if run is not None and (cpu := inputs.ran_on_cpu(run)):
+        _explain_cpu(report, cpu)
     report.diagnostics += [*beside.notes, *unreadable]
     if state is not None:
         _explain_missing_kernels(report, state)
@@ -82,6 +86,15 @@ def make_report(
 def chooses(options: ReportOptions) -> bool:
     """Did somebody choose regions or kernels?"""
     return any(getattr(options, name) for name in SELECTION)
+
+
+def _explain_cpu(report: NCUProfileRegionReport, cpu: str) -> None:
+    """A model that was told to run on a CPU has no kernels: nothing went wrong."""
+    for diagnosis in report.diagnostics:
+        if diagnosis.code == "NO_KERNELS":
+            diagnosis.severity = "info"
+            diagnosis.message = f"The model ran on a {cpu}, so there are no GPU kernels. Its operators are in torch_profiler/operators.md."
+            diagnosis.fix = "Run it on a GPU: device=cuda:0"
 
 
 def _explain_missing_kernels(report: NCUProfileRegionReport, state: RunState) -> None:
@@ -118,10 +131,20 @@ def publish(
         from llm_perf_opt.pipeline.console import console, show_report
         from llm_perf_opt.regions.names import printable
 
-        show_report(report)
+        if not showing.quiet:
+            show_report(report, brief=showing.brief)
         names = [f.name for f in files if f.parent == out]
         names += [f"{regions}/"] if len(names) < len(files) else []
-        console().print(printable(f"Written to {out}: {', '.join(names)}"), markup=False, soft_wrap=True)
+        page = out / "report.html"
+        if page in files:
+            names.remove(page.name)
+        if not showing.quiet and names:
+            console().print(printable(f"Written to {out}: {', '.join(names)}"), markup=False, soft_wrap=True)
+        if page in files:
+            told = str(page) if showing.quiet else f"The report to look at: {page}"
+            console().print(printable(told), markup=False, soft_wrap=True)
+        elif showing.quiet:
+            console().print(printable(str(out)), markup=False, soft_wrap=True)
     return int(ExitCode.NOTHING_MATCHED if showing.strict and not matched else ExitCode.DONE)
 
 

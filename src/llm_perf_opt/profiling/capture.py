@@ -99,6 +99,7 @@ def record_timeline(
     timeout_s: float | None = None,
     max_bytes: int = 0,
     tell: Tell = _silent,
+    progress: Callable[[Progress], None] = lambda _: None,
 ) -> Captured:
     """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary."""
     folder = run.path / "nsys"
@@ -122,6 +123,7 @@ def record_timeline(
         stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
         held=run.held,
+        follow={log: _following(None, progress)},
     )
     program_pid.unlink(missing_ok=True)
     clean_logs([log, workload_log], command)
@@ -193,18 +195,12 @@ def record_counters(
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
     argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
     step = run.begin("ncu", argv, "ncu", name)
-    reader = ProgressReader(expected)
-
-    def follow(line: str) -> None:
-        if (state := reader.feed(line)) is not None:
-            progress(state)
-
     ended = run_supervised(
         argv,
         log=workload_log,
         environment=environment,
         timeout_s=timeout_s,
-        follow={log: follow},
+        follow={log: _following(expected, progress)},
         tell=tell,
         held=run.held,
     )
@@ -224,6 +220,17 @@ def write_raw(run: RunDirectory, ncu: Tool, report: Path, capture: Ended | None 
     folder = report.parent
     table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{report.stem}.csv")
     _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, capture, of=report.stem)
+
+
+def _following(expected: int | None, progress: Callable[[Progress], None]) -> Callable[[str], None]:
+    """Tells of the profiler's progress, line by line of its log."""
+    reader = ProgressReader(expected)
+
+    def follow(line: str) -> None:
+        if (state := reader.feed(line)) is not None:
+            progress(state)
+
+    return follow
 
 
 def first_failure(outcomes: list[Outcome]) -> ExitCode:
