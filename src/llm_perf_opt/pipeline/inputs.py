@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.columns import Recording
@@ -216,16 +216,14 @@ def _without_secret(line: str) -> str:
 
 def _small_text(path: Path) -> str:
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST_TEXT:
-            return ""
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return read_text(path, _LARGEST_TEXT, errors="replace")
+    except (OSError, ValueError):
         return ""
 
 
 def _small_json(path: Path) -> object:
     try:
-        found: object = json.loads(_small_text(path) or "null")
+        found: object = parse_json(_small_text(path) or "null")
     except ValueError:
         return None
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +57,10 @@ def make_report(
     state = state_of(run) if run is not None else None
     if state is not None and not chooses(options):
         # The report of a run shows what the run was asked for, unless something else is asked for now.
-        options = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
+        asked = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
+        with contextlib.suppress(UserError):  # of a manifest that makes no sense, all is reported
+            check_patterns(asked, ncu_expressions=True)
+            options = asked
     calibrations, formula, notes = inputs.beside(paths, calibration)
     try:
         loaded = inputs.load(paths, quiet=quiet)

@@ -33,8 +33,6 @@ _LONGEST_SILENCE = 8.0  # seconds without a result; every report seen gives hund
 _LONGER_PER_BYTE = 1e-8  # seconds: opening a report of a gigabyte may take longer
 _MOST_ANSWER = 64 << 20  # bytes, and sixteen times the report: it answered with a tenth of it at the most
 
-_RULE_TEXTS = ("rule", "title", "message")
-
 Progress = Callable[[int], None]
 
 
@@ -156,7 +154,7 @@ def _action(told: dict[str, Any], counters: CounterSet) -> Action:
         metrics=told["metrics"],
         kernels_inside=told.get("kernels_inside"),
         rules=[
-            Rule(*(rule[text] for text in _RULE_TEXTS), estimated_speedup_percent=rule["estimated_speedup_percent"])
+            Rule(rule["rule"], rule["title"], rule["message"], rule["estimated_speedup_percent"])
             for rule in told["rules"]
         ],
     )

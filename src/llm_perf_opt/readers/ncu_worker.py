@@ -193,13 +193,16 @@ def _rule(result: dict[str, Any]) -> dict[str, Any] | None:
     if not text:
         return None
     estimate = (result.get("speedup_estimation") or {}).get("speedup")
-    usable = isinstance(estimate, int | float) and math.isfinite(estimate)
     return {
         "rule": _text(result.get("rule_identifier")),
         "title": _text(message.get("title")) or _text(result.get("name")),
         "message": _plain(text),
-        "estimated_speedup_percent": float(estimate) if usable else None,
+        "estimated_speedup_percent": _finite(estimate),
     }
+
+
+def _finite(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _plain(message: str) -> str:

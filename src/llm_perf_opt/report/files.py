@@ -48,8 +48,16 @@ def folder_names(regions: Iterable[tuple[str, list[str]]]) -> list[str]:
     return names
 
 
-def make_folder(path: Path) -> Path:
-    """Create an output folder, or say why that is not possible."""
+def make_folder(path: Path, below: Path | None = None) -> Path:
+    """Create an output folder, or say why that is not possible. `below`: no link may lead out of this folder."""
+    for part in [path, *path.parents] if below is not None else ():
+        if part == below:
+            break
+        if part.is_symlink():
+            raise UserError(
+                f"{part} is a link to another place, and a report is written into its own folder only.",
+                "Remove the link, or choose another folder with --out.",
+            )
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -68,7 +76,8 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into that takes the place of `path` when it is whole, and is gone when that fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        _clear_way(temporary)
+        with temporary.open("xb") as file:
             yield file
         temporary.replace(path)
     except OSError as error:
@@ -80,12 +89,20 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
             temporary.unlink()
 
 
+def _clear_way(temporary: Path) -> None:
+    """Leftovers of a killed process with our number, or a link somebody put there, are not written into."""
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+
+
 def write_text(path: Path, text: str) -> Path:
     """Write a file in one step: a reader never sees half of it, and a failure leaves the old one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        _clear_way(temporary)
         # Names from recordings may hold what UTF-8 cannot: shown as an escape rather than lost.
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        with temporary.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.write(text)
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
