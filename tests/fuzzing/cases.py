@@ -287,7 +287,9 @@ def run_directory(dice: Dice, place: Place) -> Made:
     run = place.out / "run"
     _write(run / "nsys" / "run.sqlite", timeline("threads"))
     _write(run / "manifest.json", mutate.damaged_json(dice, MANIFEST).encode("utf-8", "surrogatepass"))
-    _write(run / "static_analysis" / "static_compute.json", mutate.damaged_json(dice, STATIC).encode("utf-8", "replace"))
+    _write(
+        run / "static_analysis" / "static_compute.json", mutate.damaged_json(dice, STATIC).encode("utf-8", "replace")
+    )
     _write(run / "config.yaml", mutate.damaged(dice, b"device: cuda:0\nhf_token: abc\nmodel:\n  name: x\n" * 20))
     listed = ["report.md", "nsys/run.sqlite", "regions/a/kernels.csv", "../../given/precious", "/etc/hostname"]
     listed += ["ncu/regions/precious", "regions/precious", "x\x00y", "manifest.json", "pictures/precious"]
@@ -440,13 +442,17 @@ def formula(dice: Dice, place: Place) -> Made:
     return read
 
 
-INPUTS = b"inputs:\n- prompt: Say hello.\n  id: one\n- path: page.png\n- just a text\n- {prompt: x, extra: [1, {a: b}]}\n"
+INPUTS = (
+    b"inputs:\n- prompt: Say hello.\n  id: one\n- path: page.png\n- just a text\n- {prompt: x, extra: [1, {a: b}]}\n"
+)
 
 
 def input_list(dice: Dice, place: Place) -> Made:
     data = mutate.damaged(dice, INPUTS)
     if dice.random() < 0.1:
-        data = dice.choice([b"[" * 5000, b"- &a [*a]\n", b"a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n", b"!!python/name:os.abort\n"])
+        data = dice.choice(
+            [b"[" * 5000, b"- &a [*a]\n", b"a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n", b"!!python/name:os.abort\n"]
+        )
     path = _write(place.given / "inputs.yaml", data)
     _write(place.given / "page.png", b"x")
 
@@ -465,7 +471,11 @@ def overrides(dice: Dice, place: Place) -> Made:
         key = dice.choice(list(KEYS))
         value = str(dice.choice([*mutate.TEXTS, *mutate.NUMBERS, "[a,b]", "{a: 1}", "${x}", "true", "null", "all"]))
         text = dice.choice(["", "+", "++", "~"]) + key + dice.choice(["=", "=", "=", "", "@"]) + value
-        return mutate.flip(dice, text.encode("utf-8", "replace")).decode("utf-8", "replace") if dice.random() < 0.3 else text
+        return (
+            mutate.flip(dice, text.encode("utf-8", "replace")).decode("utf-8", "replace")
+            if dice.random() < 0.3
+            else text
+        )
 
     words = [word() for _ in range(dice.choice([1, 2, 3]))]
 
@@ -509,12 +519,47 @@ def _many_names(dice: Dice, place: Place) -> Made:
     return _report(place, path, dice=dice)
 
 
+def structure(dice: Dice, place: Place) -> Made:
+    """Small files that name a different process, GPU, domain or range for every row, or nest all of them."""
+    path = _write(place.given / "x.sqlite", timeline(dice.choice(["decoder-8layers", "train", "graph_node"])))
+    kernels, ranges = "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"
+    deeds = [
+        f"UPDATE {kernels} SET deviceId = rowid % {dice.choice([3, 100, 10**6])}",
+        f"UPDATE {kernels} SET globalPid = (rowid % {dice.choice([3, 300, 10**6])}) << 24",
+        f"UPDATE {kernels} SET graphNodeId = rowid",
+        f"UPDATE {kernels} SET correlationId = {dice.choice(['1', 'rowid', '-rowid', 'NULL'])}",
+        f"UPDATE {kernels} SET demangledName = rowid",
+        f"UPDATE {ranges} SET globalTid = globalTid + rowid",
+        f"UPDATE {ranges} SET globalTid = rowid << 24",
+        f"UPDATE {ranges} SET domainId = rowid % {dice.choice([3, 200, 10**6])}",
+        f"UPDATE {ranges} SET text = 'range ' || rowid",
+        f"UPDATE {ranges} SET text = 'op, seq = ' || rowid, eventType = 60",
+        f"UPDATE {ranges} SET eventType = 60",
+        # Each inside the one before; each overlapping the one before; none ever closed.
+        f"UPDATE {ranges} SET start = rowid, end = 4000000000 - rowid WHERE eventType IN (59, 60)",
+        f"UPDATE {ranges} SET start = rowid * 1000, end = 4000000000 + rowid WHERE eventType IN (59, 60)",
+        f"UPDATE {ranges} SET end = NULL",
+        f"UPDATE {ranges} SET text = printf('%.*c', {dice.choice([1000, 100000])}, 'x') || rowid WHERE rowid % 97 = 0",
+        f"INSERT INTO {ranges} SELECT * FROM {ranges}",
+        f"INSERT INTO {kernels} SELECT * FROM {kernels}",
+        "UPDATE CUDA_GRAPH_NODE_EVENTS SET graphNodeId = rowid, originalGraphNodeId = rowid - 1",
+    ]
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for deed in dice.sample(deeds, dice.choice([1, 2, 3, 5])):
+            try:
+                db.execute(deed)
+            except sqlite3.Error:
+                continue
+    return _report(place, path, dice=dice)
+
+
 # What is made, and how often of ten thousand.
 KINDS: dict[str, tuple[Callable[[Dice, Place], Made], int]] = {
     "nsys SQLite, bytes": (nsys_bytes, 1300),
     "nsys SQLite, pages": (nsys_pages, 1300),
     "nsys SQLite, schema and values": (nsys_schema, 1300),
     "nsys SQLite, names and nesting": (_many_names, 400),
+    "nsys SQLite, structure": (structure, 300),
     "SQLite page decoder against SQLite": (page_decoder, 1000),
     "ncu report, bytes": (ncu_rep, 500),
     "ncu report, inside of blocks": (ncu_rep_inside, 700),

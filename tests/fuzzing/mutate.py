@@ -16,7 +16,22 @@ Dice = random.Random
 INTEGERS = [0, 1, 2, 7, 127, 128, 255, 256, 32767, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**62, 2**63 - 1]
 NUMBERS: list[Any] = [*INTEGERS, *(-i for i in INTEGERS[1:]), -(2**63), 2**64, 10**30, 0.5, -0.0, 1e308, 5e-324]
 TEXTS = [
-    *("", " ", "0", "-1", "1e999", "NaN", "null", "\x00", "\ud800", "a" * 5000, "../../x", "/etc/passwd", "<b>", "'\";--"),
+    *(
+        "",
+        " ",
+        "0",
+        "-1",
+        "1e999",
+        "NaN",
+        "null",
+        "\x00",
+        "\ud800",
+        "a" * 5000,
+        "../../x",
+        "/etc/passwd",
+        "<b>",
+        "'\";--",
+    ),
     *("🧨", "\u202e", "{{7*7}}", "%s", "1,5", "1.000,5", "=1+1", "regex:(", "\r\n", "\\", "ProfilerStep#1", "A/B@C"),
 ]
 
@@ -172,7 +187,9 @@ def damaged_schema(dice: Dice, path: Path) -> None:
 
 
 def _change(dice: Dice, db: sqlite3.Connection, table: str, column: str) -> None:
-    what = dice.choice(["drop", "rename", "table", "null", "value", "value", "value", "type", "rows", "view", "norowid"])
+    what = dice.choice(
+        ["drop", "rename", "table", "null", "value", "value", "value", "type", "rows", "view", "norowid"]
+    )
     some = f"rowid % {dice.choice([1, 2, 7, 50])} = 0"
     if what == "drop":
         db.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')

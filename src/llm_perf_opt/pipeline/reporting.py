@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 from attrs import define
@@ -17,6 +17,7 @@ from llm_perf_opt.pipeline.run_state import RunState, state_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.regions.columns import Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
 
 FORMATS = ("json", "md", "csv", "html")
@@ -63,22 +64,33 @@ def make_report(
             options = asked
     calibrations, formula, notes = inputs.beside(paths, calibration)
     try:
-        loaded = inputs.load(paths, quiet=quiet)
+        report = _build(
+            inputs.Given.of(paths), attrs.evolve(options, calibrations=calibrations, formula=formula), quiet
+        )
     except UnreadableInput as error:
         if state is None or not state.reasons:
             raise
         told = f"{paths[0]} holds no recording. {state.reasons}"
         raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
-    from llm_perf_opt.analysis.build import build_report
-
-    options = attrs.evolve(options, calibrations=calibrations, formula=formula)
-    report = build_report(loaded.recordings, options, loaded.inputs)
     report.diagnostics += notes
     if state is not None:
         _explain_missing_kernels(report, state)
         report.diagnostics = [*state.diagnostics, *report.diagnostics]
     if run is not None and (facts := inputs.run_facts(run)):
         report.environment["run"] = facts
+    return report
+
+
+def _build(given: inputs.Given, options: ReportOptions, quiet: bool) -> NCUProfileRegionReport:
+    from llm_perf_opt.analysis.build import build_report, build_streamed_report
+
+    if not given.are_timelines():
+        loaded = inputs.load_given(given, quiet=quiet)
+        return build_report(loaded.recordings, options, loaded.inputs)
+    # The ranks of a job: one in memory at a time, whatever their number.
+    timelines = cast("Iterator[Timeline]", given.recordings(quiet=quiet, launch_config=False))
+    report = build_streamed_report(timelines, options, given.inputs)
+    report.diagnostics += given.damages()
     return report
 
 

@@ -20,6 +20,7 @@ from attrs import Factory, define, field
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.device_facts import device_facts
+from llm_perf_opt.readers.ncu_worker import LARGEST_COUNTER
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 from llm_perf_opt.regions.model import Diagnosis
 
@@ -652,7 +653,7 @@ class _Text:
         return {domain: list(names) for domain, names in self.range_cache[key].items()}
 
     def _add_metric(self, action: Action, name: str, value: float, unit: str) -> None:
-        if not math.isfinite(value):
+        if not abs(value) < LARGEST_COUNTER:
             return
         action.metrics.setdefault(name, value)
         if name not in self.metric_info:

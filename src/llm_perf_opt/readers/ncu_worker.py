@@ -30,6 +30,8 @@ _NUMBERS = {3, 4, 5, 6}  # IMetric.ValueKind_FLOAT … UINT64
 _LEAST_MEMORY = 1 << 30  # beside what is in use when the reading begins
 _MEMORY_PER_BYTE = 24  # of the report; three to twenty were seen
 
+LARGEST_COUNTER = 1e100  # no counter is so large, and sums of squares of what is below stay finite
+
 DEFAULT_DOMAIN = "<default domain>"
 _ATTRIBUTE = "device__attribute_"
 
@@ -163,7 +165,7 @@ def _counters(raw: Any, names: list[str], told: set[str]) -> tuple[dict[str, flo
         if metric.kind() not in _NUMBERS or not metric.has_value():
             continue
         value = float(metric.as_double())
-        if not math.isfinite(value):
+        if not abs(value) < LARGEST_COUNTER:
             continue
         name = _text(name)
         values[name] = value

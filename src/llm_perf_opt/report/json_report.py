@@ -96,7 +96,9 @@ def read_report(
         data = read_json(file, _LARGEST)
         return _structure(data, kind)
     except OSError as error:
-        raise UnreadableInput(f"{file} cannot be read: {error.strerror or error}.", "Give a report that can be read.") from error
+        raise UnreadableInput(
+            f"{file} cannot be read: {error.strerror or error}.", "Give a report that can be read."
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, cattrs.BaseValidationError) as error:
         raise UnreadableInput(
             f"{file} is not a report of llm-perf: {type(error).__name__}.",
