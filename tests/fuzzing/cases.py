@@ -24,7 +24,7 @@ from fuzzing.mutate import Dice
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
-SMALL_TIMELINES = ("threads", "names", "train", "ranks", "graph_node", "graph_whole")
+SMALL_TIMELINES = ("threads", "threads", "train", "train", "ranks", "graph_node", "graph_whole", "names")
 REPORTS = (
     *("threads-scope-thread", "threads-scope-process", "graph-whole", "ranks-two-processes", "names"),
     "qwen3-0.95b-per-launch-config",
@@ -93,13 +93,15 @@ def small_trace() -> dict[str, Any]:
 
 def _report(place: Place, *inputs: Path, dice: Dice) -> list[str]:
     # Pages and pictures take longer than the reading: they get a part of the cases.
-    formats = "json,md,csv,html" if dice.random() < 0.15 else "json"
+    formats = "json,md,csv,html" if dice.random() < 0.08 else "json"
     verb = dice.random()
     if verb < 0.05:
         return ["ranges", *map(str, inputs)]
     if verb < 0.08:
         return ["export", *map(str, inputs), "--csv", str(place.out / "csv"), "--perfetto", str(place.out / "t.json")]
     chosen = ["--attribution", dice.choice(["thread", "process"])] if dice.random() < 0.1 else []
+    # What is shown on a terminal takes as long as the report: it gets a part of the cases too.
+    chosen += ["--json"] if dice.random() < 0.8 else []
     return ["report", *map(str, inputs), "--out", str(place.out), "--format", formats, *chosen]
 
 

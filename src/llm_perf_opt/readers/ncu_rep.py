@@ -26,6 +26,7 @@ from llm_perf_opt.errors import MissingTool, UnreadableInput
 from llm_perf_opt.readers import ncu_worker
 from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_container import read_container
+from llm_perf_opt.readers.plausible import LARGEST_DEVICE
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 from llm_perf_opt.regions.model import Diagnosis
 
@@ -158,6 +159,8 @@ def _action(told: dict[str, Any], counters: CounterSet) -> Action:
             for rule in told["rules"]
         ],
     )
+    if action.device is not None and not 0 <= action.device <= LARGEST_DEVICE:
+        action.device = None
     if action.device is not None and "gpu" in told:
         counters.environment["gpus"][action.device] = told["gpu"]
         if "attributes" in told:

@@ -31,6 +31,7 @@ _LEAST_MEMORY = 1 << 30  # beside what is in use when the reading begins
 _MEMORY_PER_BYTE = 24  # of the report; three to twenty were seen
 
 LARGEST_COUNTER = 1e100  # no counter is so large, and sums of squares of what is below stay finite
+LARGEST_FACT = 2**53  # sizes and attributes: whole numbers that a float holds exactly
 
 DEFAULT_DOMAIN = "<default domain>"
 _ATTRIBUTE = "device__attribute_"
@@ -126,7 +127,7 @@ def _facts(raw: Any, names: list[str]) -> Facts:
             return None
         metric = raw.metric_by_name(name)
         value = float(metric.as_double()) if metric.kind() in _NUMBERS else math.nan
-        return int(value) if math.isfinite(value) else None
+        return int(value) if abs(value) < LARGEST_FACT else None
 
     return fact
 

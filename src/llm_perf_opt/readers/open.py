@@ -19,7 +19,7 @@ from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
-from llm_perf_opt.readers.plausible import refuse_implausible
+from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
 from llm_perf_opt.regions.columns import Recording, Timeline
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
@@ -70,6 +70,7 @@ def read_recording(
             recording = _read_plain(plain, source, (launch_config, streams), watch, stack)
             if isinstance(recording, Timeline):
                 refuse_implausible(recording)
+            recording.gpu_facts = plausible_facts(recording.gpu_facts)
             return recording
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise UnreadableInput(

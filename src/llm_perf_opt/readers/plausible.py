@@ -6,6 +6,8 @@ names a different GPU for every kernel would keep a machine busy for days. Such 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from llm_perf_opt.errors import UnreadableInput
@@ -15,6 +17,8 @@ MOST_DEVICES = 64  # of one recording; a machine has sixteen, or a few dozen par
 MOST_PROCESSES = 128  # of one recording, that used a GPU
 MOST_DOMAINS = 256
 MOST_CELLS = 400_000_000  # kernels times domains
+LARGEST_DEVICE = 2**31 - 1
+LARGEST_FACT = 2**53  # bytes, hertz, counts: a float holds them exactly
 LONGEST_NAME = 16_384  # characters; the longest kernel seen has nine thousand
 
 
@@ -23,6 +27,20 @@ def shortened(name: str) -> str:
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:LONGEST_NAME]}… ({len(name):,} characters)"
+
+
+def plausible_facts(told: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Attributes of GPUs without those that can be none: names are texts, all else is a number above 0."""
+    found = {}
+    for device, facts in told.items():
+        if 0 <= device <= LARGEST_DEVICE:
+            found[device] = {
+                name: value
+                for name, value in facts.items()
+                if (isinstance(value, str) and len(value) < 300)
+                or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LARGEST_FACT)
+            }
+    return found
 
 
 def refuse_implausible(timeline: Timeline) -> None:
