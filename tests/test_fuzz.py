@@ -152,6 +152,16 @@ def test_small_json_files_of_any_content_cost_nothing_but_themselves(content: st
         llm_perf_opt.load(run / "manifest.json")
 
 
+@pytest.mark.parametrize("content", ["[" * 200_000, "{", "5"])
+def test_an_environment_that_cannot_be_read_is_not_copied_uncleaned(content: str, tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    (run / "env.json").write_text(content, encoding="utf-8")
+    out = tmp_path / "clean"
+    assert main(["scrub", str(run), "--out", str(out), "--json"]) == 0
+    assert not (out / "env.json").exists() or (out / "env.json").read_text(encoding="utf-8") == content == "5"
+    assert (out / "nsys" / "run.sqlite").exists()
+
+
 def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     for name in ("manifest.json", "config.yaml", ".llm-perf-files"):
@@ -245,6 +255,28 @@ def test_names_of_any_length_are_cut_to_one_that_can_be_repeated(export: Path) -
     assert isinstance(found, Timeline)
     assert max(map(len, found.strings)) < plausible.LONGEST_NAME + 50
     assert any(text.endswith("(1,000,000 characters)") for text in found.strings)
+
+
+def test_a_log_beside_a_recording_is_read_and_nothing_is_put_beside_it(export: Path) -> None:
+    """SQLite makes a third file for the two; it stayed in the folder of the recording."""
+    before = len(timeline_of(export).kernels)
+    with closing(sqlite3.connect(export)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL")
+        db.commit()
+        folder = export.parent / "received"
+        folder.mkdir()
+        for name in ("x.sqlite", "x.sqlite-wal"):
+            (folder / name).write_bytes((export.parent / name).read_bytes())
+    assert len(timeline_of(folder / "x.sqlite").kernels) == 2 * before
+    assert sorted(path.name for path in folder.iterdir()) == ["x.sqlite", "x.sqlite-wal"]
+
+
+def timeline_of(path: Path) -> Timeline:
+    found = read_recording(path)
+    assert isinstance(found, Timeline)
+    return found
 
 
 def test_a_chain_of_graph_nodes_ends(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def nsys_pages(dice: Dice, place: Place) -> Made:
 def nsys_schema(dice: Dice, place: Place) -> Made:
     path = _write(place.given / "x.sqlite", timeline(dice.choice(SMALL_TIMELINES)))
     mutate.damaged_schema(dice, path)
+    if dice.random() < 0.03:
+        (place.given / "x.sqlite-wal").write_bytes(dice.randbytes(5000))
     return _report(place, path, dice=dice)
 
 
@@ -291,6 +293,9 @@ def run_directory(dice: Dice, place: Place) -> Made:
     _write(run / "manifest.json", mutate.damaged_json(dice, MANIFEST).encode("utf-8", "surrogatepass"))
     _write(
         run / "static_analysis" / "static_compute.json", mutate.damaged_json(dice, STATIC).encode("utf-8", "replace")
+    )
+    _write(
+        run / "env.json", mutate.damaged_json(dice, {"HOME": "/h", "TOKEN": "t", "N": "1"}).encode("utf-8", "replace")
     )
     _write(run / "config.yaml", mutate.damaged(dice, b"device: cuda:0\nhf_token: abc\nmodel:\n  name: x\n" * 20))
     listed = ["report.md", "nsys/run.sqlite", "regions/a/kernels.csv", "../../given/precious", "/etc/hostname"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import lzma
+import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -147,7 +148,7 @@ def _read_plain(
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if looks_like_sqlite(head):
-        return _read_sqlite(path, source, columns, watch)
+        return _read_sqlite(_with_its_log(path, stack), source, columns, watch)
     if head.startswith(NCU_MAGIC):
         from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 
@@ -185,6 +186,21 @@ def _read_plain(
             return read_ncu_csv(lines, source)
     kind = "a text file" if text is not None else "a binary file"
     raise UnreadableInput(f"{source} is {kind} that llm-perf does not know.", f"It reads {_READS}.")
+
+
+def _with_its_log(path: Path, stack: contextlib.ExitStack) -> Path:
+    """The database itself; where a write-ahead log lies beside it, a private copy of both.
+
+    SQLite needs a third file to read the two, and would make it beside them: an input is never written to.
+    """
+    path = path.resolve()
+    log = path.with_name(path.name + "-wal")
+    if not log.is_file() or not log.stat().st_size:
+        return path
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-")))
+    shutil.copyfile(path, folder / "recording")
+    shutil.copyfile(log, folder / "recording-wal")
+    return folder / "recording"
 
 
 def _read_sqlite(path: Path, source: str, columns: tuple[bool, bool], watch: Observer) -> Recording:
