@@ -34,10 +34,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from synthetic import MAIN_THREAD, PROCESS, SCHEMA
 
 A_RANK = 1_080_000  # kernels; the timeline that bench_report.py uses
-LIMITS = {  # seconds, MB of the largest process; three times what was measured on two cores
+# Seconds of processor time, which a busy machine does not change, and MB of the largest process: two to three times
+# what was measured.
+LIMITS = {
     "kernels": (90.0, 4500.0),
     "regions": (90.0, 2500.0),
-    "depth": (45.0, 1500.0),
+    "depth": (60.0, 1500.0),
     "ranks": (600.0, 2500.0),
 }
 
@@ -149,7 +151,7 @@ def run(name: str, files: list[Path], command: str) -> dict[str, Any]:
         "written_mb": written,
         "limit_s": seconds,
         "limit_mb": megabytes,
-        "within_limits": figure.wall_s <= seconds and figure.peak_rss_mb <= megabytes,
+        "within_limits": figure.cpu_s <= seconds and figure.peak_rss_mb <= megabytes,
         "diagnostics": sorted({d["code"] for d in report["diagnostics"]}),
     }
 
@@ -161,6 +163,7 @@ HEADINGS = (
     "ranges",
     "regions",
     "depth",
+    "CPU time",
     "wall time",
     "peak memory",
     "report.json",
@@ -176,6 +179,7 @@ def row(found: dict[str, Any]) -> tuple[str, ...]:
         f"{found['ranges']:,}",
         f"{found['regions']:,}",
         f"{found['depth']:,}",
+        f"{found['cpu_s']:.1f} s",
         f"{found['wall_s']:.1f} s",
         f"{found['peak_rss_mb']:,} MB",
         f"{found['written_mb']['report.json']:.0f} MB",
@@ -197,7 +201,8 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         "Ranks are read one after another: peak memory is that of one rank, the first one (kept for the pictures of"
         " single launches) and the finished report. Beyond 20,000 regions in all scopes together only the main scope lists"
-        " every region, and the report says so.",
+        " every region, and the report says so. Limits are of CPU time and peak memory; wall time depends on what else the"
+        " machine does.",
     ]
     return "\n".join(lines) + "\n"
 
