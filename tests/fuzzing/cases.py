@@ -249,7 +249,7 @@ def _bomb(kind: str, head: bytes, megabytes: int) -> bytes:
 def bomb(dice: Dice, place: Place) -> Made:
     head = dice.choice([b"SQLite format 3\x00", b"NVR\x00", b'{"traceEvents": [', b'"ID","Process ID"\n', b"[" * 100])
     kind = dice.choice(["gz", "xz"])
-    data = _bomb(kind, head, dice.choice([32, 200, 1500]))
+    data = _bomb(kind, head, dice.choice([70, 200, 600]))
     return _report(place, _write(place.given / f"x.{kind}", data), dice=dice)
 
 
