@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ _OPPORTUNITIES = 5
 _STAGES = 12
 _TABLE_ROWS = 40
 _WIDTH_WITHOUT_TERMINAL = 150
+_SECONDS_A_LINE = 5.0  # of progress, where it is no terminal
 
 
 def console() -> Console:
@@ -48,13 +50,42 @@ class _Bar:
         return lambda rows: self._progress.advance(task, rows)
 
 
+class _Lines:
+    """A line every few seconds on standard error, for logs; nothing where reading is quick."""
+
+    def __init__(self, files: int) -> None:
+        self._files = files
+        self._number = 0
+        self._said = time.monotonic()
+
+    def begin(self, source: str, total: int | None) -> Callable[[int], None]:
+        from llm_perf_opt.regions.names import visible
+
+        self._number += 1
+        which = f" (file {self._number:,} of {self._files:,})" if self._files > 1 else ""
+        done = 0
+
+        def advance(rows: int) -> None:
+            nonlocal done
+            done += rows
+            if time.monotonic() - self._said >= _SECONDS_A_LINE:
+                self._said = time.monotonic()
+                part = f": {min(done / total, 1):.0%} of {total:,} rows" if total else f": {done:,} results"
+                print(f"reading {visible(source, 60)}{which}{part}", file=sys.stderr, flush=True)
+
+        return advance
+
+
 @contextlib.contextmanager
-def reading(quiet: bool) -> Iterator[Observer]:
-    """Shows what is being read, where somebody is looking."""
-    if quiet or not sys.stderr.isatty():
+def reading(quiet: bool, files: int = 1) -> Iterator[Observer]:
+    """Shows what is being read: a bar where somebody is looking, a line now and then where not."""
+    if quiet:
         from llm_perf_opt.readers.open import Silent
 
         yield Silent()
+        return
+    if not sys.stderr.isatty():
+        yield _Lines(files)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

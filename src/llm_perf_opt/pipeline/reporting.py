@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 from attrs import define
@@ -16,6 +17,7 @@ from llm_perf_opt.pipeline.run_state import RunState, state_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.regions.columns import CounterSet, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
 
 FORMATS = ("json", "md", "csv", "html")
@@ -58,20 +60,20 @@ def make_report(
     state = state_of(run) if run is not None else None
     if state is not None and not chooses(options):
         # The report of a run shows what the run was asked for, unless something else is asked for now.
-        options = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
+        asked = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
+        with contextlib.suppress(UserError):  # of a manifest that makes no sense, all is reported
+            check_patterns(asked, ncu_expressions=True)
+            options = asked
     beside = inputs.beside(paths, calibration)
+    options = attrs.evolve(options, calibrations=beside.calibrations, formula=beside.formula, alone=beside.alone)
+    truth, unreadable = inputs.truth_of(paths)
     try:
-        loaded = inputs.load(paths, quiet=quiet)
+        report = _build(paths, options, truth, quiet)
     except UnreadableInput as error:
         if state is None or not state.reasons:
             raise
         told = f"{paths[0]} holds no recording. {state.reasons}"
         raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
-    from llm_perf_opt.analysis.build import build_report
-
-    options = attrs.evolve(options, calibrations=beside.calibrations, formula=beside.formula, alone=beside.alone)
-    truth, unreadable = inputs.truth_of(paths)
-    report = build_report(loaded.recordings, options, loaded.inputs, truth)
     if run is not None and (cpu := inputs.ran_on_cpu(run)):
         _explain_cpu(report, cpu)
     report.diagnostics += [*beside.notes, *unreadable]
@@ -80,6 +82,27 @@ def make_report(
         report.diagnostics = [*state.diagnostics, *report.diagnostics]
     if run is not None and (facts := inputs.run_facts(run)):
         report.environment["run"] = facts
+    return report
+
+
+def _build(
+    paths: Sequence[str], options: ReportOptions, truth: CounterSet | None, quiet: bool
+) -> NCUProfileRegionReport:
+    from llm_perf_opt.analysis.build import build_report, build_streamed_report
+
+    given = inputs.Given.of(paths)
+    if not given.are_timelines():
+        loaded = inputs.load_given(given, quiet=quiet)
+        return build_report(loaded.recordings, options, loaded.inputs, truth)
+    first: list[inputs.Given] = [given]
+
+    def read() -> Iterator[Timeline]:
+        """The ranks of a job: one in memory at a time, whatever their number."""
+        now = first.pop() if first else inputs.Given.of(paths)
+        return cast("Iterator[Timeline]", now.recordings(quiet=quiet, launch_config=False))
+
+    report = build_streamed_report(read, options, given.inputs)
+    report.diagnostics += given.damages()
     return report
 
 

@@ -435,6 +435,13 @@ def _merge_rows(
     )
 
 
+def merged_rows(tables: list[KernelRows]) -> KernelRows:
+    """Several tables of rows as one, equal rows added up."""
+    if len(tables) == 1:
+        return tables[0]
+    return _merge_rows(*(np.concatenate([getattr(rows, f) for rows in tables]) for f in _ROW_FIELDS))
+
+
 _ROW_FIELDS = ("region", "label", "device", "calls", "total", "shortest", "longest")
 
 
