@@ -14,7 +14,7 @@ CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile test lint bench docs bundle lock audit clean
+.PHONY: help setup profile test lint bench faults docs bundle lock audit clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test      set up, lint, run all tests (JOBS=... workers)'
 	@echo 'make lint      ruff, mypy and the import contracts'
 	@echo 'make bench     measure the speed of `llm-perf report` and of its page (BENCH_ARGS="--large" for ten million kernels)'
+	@echo 'make faults    everything that may go wrong in a run, and kills at random moments: what is survived (FAULTS_ARGS=...)'
 	@echo 'make docs      the documentation as a site, in dist/site'
 	@echo 'make bundle    dist/bundle: everything to install on a machine with no network (BUNDLE_PYTHON=3.11 for that one)'
 	@echo 'make lock      renew requirements/: the exact files the bundle is made of, with hashes'
@@ -86,6 +87,9 @@ lint: setup
 bench: setup
 	$(BIN)/python benchmarks/bench_report.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/bench_html.py
+
+faults: setup
+	$(BIN)/python benchmarks/faults.py $(FAULTS_ARGS)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir dist/site

@@ -1,6 +1,6 @@
 """Runs the runners' commands of the contract on this machine's GPU and notes what each gave.
 
-    python benchmarks/contract_commands.py [--only WORD] [--out benchmarks/results/contract-commands-<gpu>]
+    python benchmarks/contract_commands.py [--only NAME,NAME] [--out benchmarks/results/contract-commands-<gpu>]
 
 A command counts as good when it ends with the exit code it should and its run directory holds real numbers:
 regions with kernels, and counters where they were asked for.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -162,7 +163,7 @@ def run_one(command: Command, base: Path, environment: dict[str, str], limit: fl
         nothing = "No kernels were profiled" in (folder / "output").read_text(errors="replace")
         good = good and (nothing or any(folder.glob("?.n*-rep")))
     words = [] if good else (folder / "output").read_text(errors="replace").splitlines()[-15:]
-    text = shlex.join([Path(word).name if word.startswith("/") else word for word in command.argv])
+    text = re.sub(r"(?<=[\s=])/[^\s']*/", "", f" {shlex.join(command.argv)}").strip()  # no folders of this machine
     return Result(command.name, text, code, seconds, good, runs, words)
 
 
@@ -195,11 +196,11 @@ def main() -> int:
                 print(f"{state}  {result.name}  exit {result.exit_code}  {result.seconds} s", flush=True)
                 print("".join(f"    {line}\n" for line in result.last_words), end="", flush=True)
                 if arguments.out:
-                    write(Path(arguments.out), about, results)
+                    write(Path(arguments.out), about, sorted(results, key=lambda r: names.index(r.name)))
 
-    chosen = [
-        c for c in commands(folder, str(nsys.path), str(ncu.path)) if c.name in arguments.only or not arguments.only
-    ]
+    only = set(filter(None, arguments.only.split(",")))
+    chosen = [c for c in commands(folder, str(nsys.path), str(ncu.path)) if c.name in only or not only]
+    names = [c.name for c in chosen]
     # One ncu at a time; what needs no counters runs beside it.
     lanes = [[c for c in chosen if c.counters == counters] for counters in (True, False)]
     with ThreadPoolExecutor(2) as pool:
@@ -222,6 +223,10 @@ def render(about: dict[str, Any], results: list[Result]) -> str:
         "# The commands of the contract, run",
         "",
         f"{about['date']} · {gpus} · {tools} · made by `{about['made_by']}`",
+        "",
+    ]
+    lines += [
+        "Commands that take counters ran one after another, the others beside them: seconds are upper limits.",
         "",
     ]
     lines += ["| command | exit | seconds | regions with counters | from |", "|---|---|---|---|---|"]

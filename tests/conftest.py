@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
+
+# Examples are not timed: on a busy machine any of them may take long.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SHARED = Path(__file__).parents[2] / "shared" / "data"

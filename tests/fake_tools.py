@@ -3,6 +3,14 @@
 They run the program they are given, print a real transcript, and write a real recording: formats are never
 invented. `FAKE_NSYS` and `FAKE_NCU` choose a transcript; for ncu also one for each replay mode, as in
 `range=ncu-range-transformer,app-range=ok`.
+
+`FAKE_FAULT` lets a step go wrong, as in `ncu=crash-during`. Steps: version, nsys, stop, export, stats, ncu, raw.
+Kinds: crash-before, crash-during, crash-after (of writing the report), nothing (exit 0 and no file), truncated
+(half a file and exit 0), hang-before and hang-after (deaf to polite signals). A full disk needs no name: who
+meets one says what the real tool said.
+`FAKE_MARKS` is a folder where each step leaves a file when it begins (`ncu`) and when it writes (`ncu-writes`),
+and where `FAKE_HOLD` names it, waits a second: the moment for a signal. `FAKE_LEDGER` is a file that lists every recording
+that was written whole, with its checksum: what must not be lost.
 """
 
 from __future__ import annotations
@@ -20,78 +28,38 @@ COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-confi
 RANGES = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-app-range.ncu-rep.xz"
 RAW = RECORDINGS / "ncu-2025.3.1-h200-basic-raw.csv"
 
-_PROGRAM = """#!{python}
-import json, lzma, os, pathlib, signal, subprocess, sys
-TRANSCRIPTS = pathlib.Path({transcripts!r})
-T = json.loads((TRANSCRIPTS / "ncu-nsys-2025.3.1-h200.json").read_text(encoding="utf-8"))
-HELP = {{"--help": "help", "--list-sets": "sets", "--list-sections": "sections"}}
-argv = sys.argv[1:]
-tool = {tool!r}
-def say(name):
-    print(T[name]["stdout"]); print(T[name]["stderr"], file=sys.stderr); return T[name]["exit"]
-def leave(packed, target):
-    pathlib.Path(target).write_bytes(lzma.decompress(pathlib.Path(packed).read_bytes()))
-def value(option, otherwise=None):
-    return argv[argv.index(option) + 1] if option in argv else otherwise
-if argv == ["--version"]:
-    sys.exit(say(tool + "-version"))
-if argv[-1] in HELP and len(argv) < 3:
-    print((TRANSCRIPTS / (tool + "-2025.3.1-" + HELP[argv[-1]] + ".txt")).read_text(encoding="utf-8")); sys.exit(0)
-out = value("-o")
-if argv[0] == "export":
-    leave({timeline!r}, out); sys.exit(0)
-if argv[0] == "stop":
-    (pathlib.Path({folder!r}) / "stopped").write_text(argv[1]); sys.exit(0)
-if argv[0] == "stats":
-    print("Time (%),Total Time (ns)"); sys.exit(0)
-if "--import" in argv:
-    print((pathlib.Path({raw!r})).read_text(encoding="utf-8")); sys.exit(0)
-mode = value("--replay-mode", "kernel")
-scenario = os.environ.get("FAKE_" + tool.upper(), "ok")
-if "=" in scenario:
-    scenario = dict(part.split("=") for part in scenario.split(",")).get(mode, "ok")
-log = open(value("--log-file"), "w") if "--log-file" in argv else None
-if log: sys.stdout = log
-work = argv[argv.index({python!r}):]
-stopped, child = False, None
-def stop(*_):
-    global stopped
-    stopped = True
-    if child: child.kill()
-signal.signal(signal.SIGINT, stop)
-child = subprocess.Popen(work)
-code = child.wait()
-if scenario != "ok":
-    sys.exit(say(scenario))
-if tool == "nsys":
-    pathlib.Path(out + ".nsys-rep").write_bytes(bytes(80000)); say("nsys-ok")
-elif mode == "kernel":
-    leave({counters!r}, out + ".ncu-rep"); say("ncu-ok-kernel")
-else:
-    leave({ranges!r}, out + ".ncu-rep"); say("ncu-ok-app-range")
-sys.exit(130 if stopped else code)
-"""
+RECORDING_BYTES = 80_000  # of the stand-in for an .nsys-rep, which only nsys itself can read
+_PROGRAM = Path(__file__).with_name("fake_profiler.py")
+
+
+def write(folder: Path, timeline: Path = TIMELINE, counters: Path = COUNTERS) -> dict[str, str]:
+    """Put both into `folder`; the variables with which they are found. `timeline`, `counters`: what they record."""
+    for tool in ("nsys", "ncu"):
+        settings = {
+            "tool": tool,
+            "python": sys.executable,
+            "transcripts": str(TRANSCRIPTS),
+            "timeline": str(timeline),
+            "counters": str(counters),
+            "ranges": str(RANGES),
+            "raw": str(RAW),
+            "folder": str(folder),
+            "recording_bytes": RECORDING_BYTES,
+        }
+        program = folder / tool
+        program.write_text(
+            f"#!{sys.executable} -IS\nSETTINGS = {settings!r}\n"
+            f"exec(compile(open({str(_PROGRAM)!r}, encoding='utf-8').read(), {str(_PROGRAM)!r}, 'exec'))\n",
+            encoding="utf-8",
+        )
+        program.chmod(0o755)
+    return {f"LLM_PERF_{tool.upper()}": str(folder / tool) for tool in ("nsys", "ncu")}
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put both into `folder`, and let them be found."""
-    for tool in ("nsys", "ncu"):
-        program = folder / tool
-        program.write_text(
-            _PROGRAM.format(
-                python=sys.executable,
-                transcripts=str(TRANSCRIPTS),
-                tool=tool,
-                timeline=str(TIMELINE),
-                counters=str(COUNTERS),
-                ranges=str(RANGES),
-                raw=str(RAW),
-                folder=str(folder),
-            ),
-            encoding="utf-8",
-        )
-        program.chmod(0o755)
-        monkeypatch.setenv(f"LLM_PERF_{tool.upper()}", str(program))
+    for name, value in write(folder).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

@@ -45,6 +45,30 @@ def test_what_the_user_chose_is_not_narrowed() -> None:
     assert given.options == NcuOptions(set="full")
 
 
+def test_a_launch_that_the_timeline_does_not_have_is_not_asked_for() -> None:
+    seen = report(TIMELINE)
+    assert seen.main_scope is not None
+    there = sum(k.calls for k in seen.main_scope.kernels if "nvjet" in k.kernel_name)
+
+    def pick(number: int, **more: object) -> NcuOptions:
+        name = {"kernel_name": "regex:nvjet", "kernel_name_base": "demangled"}
+        return NcuOptions(**{**name, "launch_skip": number - 1, "launch_count": 1, **more})  # type: ignore[arg-type]
+
+    (last,) = plan_counters(seen, request(options=pick(there), gating_nvtx=False)).captures
+    assert last.expected == 1
+    (rest,) = plan_counters(seen, request(options=pick(there - 1, launch_count=9), gating_nvtx=False)).captures
+    assert rest.expected == 2
+    beyond = plan_counters(seen, request(options=pick(there + 1), gating_nvtx=False))
+    assert not beyond.captures
+    assert beyond.nothing_matched
+    assert f"launched {there:,} times" in beyond.skipped
+    # ncu numbers the launches of every configuration for itself here: the timeline's sum says nothing
+    (each,) = plan_counters(
+        seen, request(options=pick(there + 1, filter_mode="per-launch-config"), gating_nvtx=False)
+    ).captures
+    assert each.expected is None
+
+
 def test_without_a_timeline_patterns_are_translated() -> None:
     asked = attrs.evolve(request(), report=ReportOptions(include=["LLM@prefill", "ncu:raw/"]))
     (capture,) = plan_counters(None, asked).captures

@@ -329,6 +329,32 @@ def test_a_kernel_that_does_not_exist_costs_no_counter_run(tools: Path, capsys: 
     assert profile("--kernel", "nvjet_sm90", "--strict") == 6
 
 
+def test_a_launch_that_does_not_exist_costs_no_counter_run(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile("--kernel", "regex:.*nvjet.*", "--launch", "1000000") == 0
+    assert not Path("run/ncu/cmd.txt").exists()
+    assert "launched 1,026 times there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "launches", "passes", "least"),
+    [
+        (("--kernel", "regex:.*nvjet.*", "--launch", "3"), 1, 38, 5.0),
+        (("--sample", "first", "--include", "decode*"), 487, 1, 30.0),
+        (("--sample", "first", "--include", "decode*", "--metrics", "gpu__time_duration.sum"), 487, 1, 7.0),
+        (("--replay-mode", "app-range"), 2, 1, 5.0),
+    ],
+)
+def test_plan_tells_the_price_of_what_was_chosen_by_hand(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], launches: int, passes: int, least: float
+) -> None:
+    assert main(["plan", "--json", "--timeline", str(TIMELINE), *options, "--", *WORK]) == 0
+    (capture,) = json.loads(capsys.readouterr().out)["captures"]
+    assert (capture["launches"], capture["passes"]) == (launches, passes)
+    assert least < capture["seconds"] < 10 * least
+    assert main(["plan", "--timeline", str(TIMELINE), *options, "--", *WORK]) == 0
+    assert f"launches: {launches}; passes of each: {passes} pass" in capsys.readouterr().out
+
+
 def test_a_picked_launch_stands_beside_its_kernel_s_place_in_the_timeline() -> None:
     from llm_perf_opt.analysis.build import ReportOptions, build_report
     from llm_perf_opt.report.markdown import render_markdown

@@ -104,6 +104,22 @@ def test_a_sweep_has_a_directory_and_reports_for_every_job(tools: Path, launcher
     assert yaml.safe_load((second / "config.yaml").read_text())["run"]["mode"] == "light"
 
 
+def test_advice_names_keys_of_the_configuration(tools: Path) -> None:
+    program = f"pipeline.workload.command=[{PYTHON},-c,'import time; time.sleep(60)']"
+    done = deep(program, "pipeline.nsys.timeout_s=1", "run.mode=light")
+    assert done.returncode == 124
+    assert "pipeline.nsys.timeout_s" in done.stderr
+    assert "--timeout" not in done.stderr + done.stdout
+    (run,) = runs()
+    assert "--timeout" not in (run / "manifest.json").read_text()
+    Path("mine").mkdir()
+    Path("mine/precious").touch()
+    refused = deep("hydra.run.dir=mine")
+    assert refused.returncode == 2
+    assert "--out" not in refused.stderr
+    assert "hydra.run.dir" in refused.stderr
+
+
 def test_a_failed_job_of_a_sweep_does_not_stop_the_others(tools: Path) -> None:
     done = deep("-m", "pipeline.ncu.sample=every,first")
     assert done.returncode == 2

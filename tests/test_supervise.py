@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.profiling import supervise
 from llm_perf_opt.profiling.secrets import REMOVED, clean_argv, without_secrets
 from llm_perf_opt.profiling.supervise import run_supervised
 
@@ -79,6 +81,38 @@ def test_a_crash_is_told_apart_from_an_exit_code(tmp_path: Path) -> None:
     assert ended.exit_code == -signal.SIGSEGV
     ended = run_supervised([sys.executable, "-c", "raise SystemExit(139)"], log=tmp_path / "log")
     assert ended.exit_code == 139
+
+
+def test_a_profiler_that_was_killed_is_not_one_that_failed(tmp_path: Path) -> None:
+    ended = run_supervised([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], log=tmp_path / "log")
+    assert ended.exit_code == -signal.SIGKILL
+
+
+def test_of_a_long_log_beginning_and_end_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "LOG_BYTES", 3 << 20)
+    log = tmp_path / "log"
+    log.write_bytes(b"from before\n")
+    code = "print(*(f'line {number:09}' for number in range(500_000)), sep='\\n')"
+    assert run_supervised([sys.executable, "-c", code], log=log).exit_code == 0
+    lines = log.read_bytes().splitlines()
+    assert lines[:2] == [b"from before", b"line 000000000"]
+    assert lines[-1] == b"line 000499999"
+    (note,) = [line for line in lines if b"left out" in line]
+    assert int(note.split()[1].replace(b",", b"")) + log.stat().st_size - len(note) - 2 - 12 == 7_500_000
+    assert log.stat().st_size < (3 << 20) + 200
+
+
+def test_a_log_that_cannot_be_written_does_not_fail_the_program(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    code = "import sys; print('x' * 100_000, flush=True); open(sys.argv[1], 'w').close()"
+    ended = run_supervised([sys.executable, "-c", code, str(done)], log=Path("/dev/full"))
+    assert ended.exit_code == 0
+    assert done.exists()
+
+
+def test_a_command_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="could not be started"):
+        run_supervised([sys.executable, "-c", "pass"], log=tmp_path / "no" / "such" / "folder")
 
 
 def test_what_is_left_over_is_ended(tmp_path: Path) -> None:

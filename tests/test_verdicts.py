@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from conftest import counters, recording, regions_of, report, timeline
 from llm_perf_opt.analysis.build import ReportOptions, build_report
@@ -162,6 +163,22 @@ def test_a_plain_copy_is_a_memcpy_and_needs_no_counters() -> None:
     assert light.limit.of("s") == pytest.approx(moved / BANDWIDTH, rel=1e-3)
 
 
+def test_a_region_of_copies_is_not_judged_by_the_counters_of_others() -> None:
+    """Counters were taken in the region beside it: its copies are known from the timeline alone."""
+    size = 2**30
+    recording = made([("gemm", 0, 2_000_000), ("copy", 2_000_000, 2_510_000)], [(GEMM, 100, 1_500_000)])
+    beside = copies([("copy", 2_000_000, 2_510_000)], [("[memcpy Device-to-Device]", 2_000_100, 500_000, size)])
+    recording.strings += beside.strings
+    recording.copies = evolve(beside.copies, name=beside.copies.name + len(recording.strings) - len(beside.strings))
+    found = judged(recording, sample(GEMM, ["gemm"], flops=2 * 8192**3, read=2**28, written=2**27, time=1_600_000))
+    for scope in found.scopes:
+        of = next(r.performance for r in scope.regions if r.key == "copy")
+        assert of is not None
+        assert (of.verdict.bound, of.gpu_verdict.bound) == ("dram", "dram")
+        assert of.speed_of_light is not None
+        assert of.speed_of_light.limit.of("s") == pytest.approx(2 * size / BANDWIDTH, rel=1e-3)
+
+
 def test_copies_to_the_host_are_communication() -> None:
     rows = [("[memcpy Host-to-Device]", 100, 900_000, 2**24)]
     of = performance(judged(copies([("load", 0, 1_000_000)], rows)), "load")
@@ -200,6 +217,32 @@ def test_a_launch_bound_loop() -> None:
     (waiting,) = of.opportunities
     assert waiting.recoverable == Quantity(1_800_000, "ns")
     assert "1.8 ms of 2 ms" in waiting.text
+
+
+def test_waiting_that_the_profiler_may_have_caused_is_not_called_certain() -> None:
+    """Kernels of 15 µs, and 20 µs between them: about what tracing adds to a launch."""
+    rows = [("k", 35_000 * i, 15_000) for i in range(100)]
+    found = performance(judged(made([("prefill", 0, 3_500_000)], rows)), "prefill").verdict
+    assert (found.bound, found.confidence) == ("launch", "low")
+    assert "as little as 0 %" in found.confidence_reasons[-1]
+    wide = [("k", 75_000 * i, 15_000) for i in range(100)]
+    assert performance(judged(made([("prefill", 0, 7_500_000)], wide)), "prefill").verdict.confidence == "high"
+
+
+def test_the_wall_time_of_the_program_alone_is_the_one_that_is_judged() -> None:
+    rows = [("k", 35_000 * i, 15_000) for i in range(100)]
+    recording = made([("prefill", 0, 3_500_000)], rows, domains={"prefill": "LLM"})
+    of = performance(judged(recording, alone={"prefill": 1.6e-3}), "LLM@prefill")
+    assert (of.time.wall, of.time.profiled_wall) == (Quantity(1.6e6, "ns"), Quantity(3.5e6, "ns"))
+    assert of.time.idle is not None
+    assert of.time.idle.of("s") == pytest.approx(0.1e-3)
+    assert of.verdict.bound == "gpu"
+    light = of.speed_of_light
+    assert light is not None
+    assert (light.now, light.waiting.of("s")) == (Quantity(1.6e6, "ns"), pytest.approx(0.1e-3))
+    # A range of somebody else with the same name is not the stage that was timed.
+    other = performance(judged(made([("prefill", 0, 3_500_000)], rows), alone={"prefill": 1.6e-3}), "prefill")
+    assert other.time.profiled_wall is None
 
 
 def test_without_counters_only_times_are_judged() -> None:
@@ -419,6 +462,15 @@ def test_counted_and_formula_are_compared_and_explained() -> None:
         "50 % of the model's work"
         in performance(one_gemm(formula={"gemm": {"flops": 4 * 8192**3}}), "gemm").work.formula_note
     )
+
+
+def test_whole_tiles_explain_what_tensor_cores_do_beyond_the_formula() -> None:
+    needed = 2 * 8192**3 / 10
+    shapes = {"flops": needed, "counter": 1.1 * needed, "tensor_cores": 8 * needed}
+    work = performance(one_gemm(formula={"gemm": shapes}), "gemm").work
+    assert work.torch_counter == Quantity(1.1 * needed, "FLOP")
+    assert work.counted_over_formula == pytest.approx(10)
+    assert "alone make 8.00 times" in work.formula_note
 
 
 # -- stages, tokens ----------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from llm_perf_opt.version import __version__
 
+# Not from `typing`: every command begins here, and answers to Ctrl-C only after it.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from os import PathLike
 

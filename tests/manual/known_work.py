@@ -14,7 +14,9 @@ import torch
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", default="", help="folder for the numbers of this run")
-parser.add_argument("--size", type=int, default=8192, help="of the square matrices")
+# A multiple of every tile of cuBLAS (128, 192, 256, 320): other sizes are padded to whole tiles, and the tensor
+# cores really do that work (8192 with tiles of 320: 1.6 % more).
+parser.add_argument("--size", type=int, default=7680, help="of the square matrices")
 parser.add_argument("--products", type=int, default=100)
 parser.add_argument("--copies", type=int, default=50)
 parser.add_argument("--copy-bytes", type=int, default=1 << 32)

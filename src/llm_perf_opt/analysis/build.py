@@ -109,6 +109,7 @@ def build_report(
             overrides=overrides,
             calibrations=options.calibrations,
             formula=options.formula,
+            alone=options.alone,
             good=good,
             odd=odd,
             has_counters=any(c.actions for c in counter_sets),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import io
 import json
 import os
 import re
@@ -98,13 +97,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         fix = "Use a machine with more, or a shorter recording."
         _say(UserError("There is not enough memory for this input.", fix), as_json)
         return int(ExitCode.BAD_INPUT)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output (head, less) has gone: nothing is wrong, but nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return int(ExitCode.DONE)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        _say(
+            UserError(f"The system refused{where}: {error.strerror or error}.", "Check rights and free space."), as_json
+        )
+        return int(ExitCode.BAD_INPUT)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return int(ExitCode.INTERRUPTED)
 
 
 def _say(error: UserError, as_json: bool) -> None:
@@ -118,9 +123,7 @@ def _say(error: UserError, as_json: bool) -> None:
 
 
 def entry() -> None:
-    """The console script."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character gets an escape instead of a traceback.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    sys.exit(main())
+    """For wrappers that were installed before `cli.entry` was the console script."""
+    from llm_perf_opt.cli.entry import entry as start
+
+    start()

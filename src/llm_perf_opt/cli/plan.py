@@ -15,6 +15,7 @@ from llm_perf_opt.regions.names import printable
 
 if TYPE_CHECKING:
     from llm_perf_opt.pipeline.request import ProfileRequest
+    from llm_perf_opt.profiling.planning import Forecast
 
 HELP = "show what profile would capture, with exact commands and predicted cost; ncu is not run"
 DESCRIPTION = """\
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.pipeline.choose import plan_counters
-    from llm_perf_opt.pipeline.planned import make_plan, plans
+    from llm_perf_opt.pipeline.planned import forecasts, make_plan, plans
     from llm_perf_opt.pipeline.profile import known_patterns
     from llm_perf_opt.pipeline.reporting import make_report
     from llm_perf_opt.profiling import planning
@@ -54,10 +55,19 @@ def run(arguments: argparse.Namespace) -> int:
         told |= planning.as_json(plan, request.command, ncu=ncu)
         text = planning.describe(plan, request.command, ncu=ncu)
     else:
+        prices = forecasts(counters.captures, seen, about)
         told["captures"] = [
-            {"name": c.name, "launches": c.expected, "argv": c.argv(request.command, ncu)} for c in counters.captures
+            {
+                "name": c.name,
+                "launches": c.expected,
+                "passes": price.passes.passes if price.passes else None,
+                "passes_source": price.passes.source if price.passes else None,
+                "seconds": None if price.seconds is None else round(price.seconds, 1),
+                "argv": c.argv(request.command, ncu),
+            }
+            for c, price in zip(counters.captures, prices, strict=True)
         ]
-        text = _given(counters.captures, request.command, ncu) or f"No counters: {counters.skipped}.\n"
+        text = _given(counters.captures, prices, request.command, ncu) or f"No counters: {counters.skipped}.\n"
     # The commands hold names of ranges and kernels.
     print(json.dumps(told) if arguments.json else printable(text), end="\n" if arguments.json else "")
     return int(ExitCode.NOTHING_MATCHED if arguments.strict and counters.skipped else ExitCode.DONE)
@@ -93,10 +103,15 @@ def _ncu_path() -> str:
         return "ncu"
 
 
-def _given(captures: list[Any], command: list[str], ncu: str) -> str:
-    """Captures the user chose by hand: nothing to predict but the commands."""
+def _given(captures: list[Any], prices: list[Forecast], command: list[str], ncu: str) -> str:
+    """Captures the user chose by hand: the commands, and what is known of their price."""
+    from llm_perf_opt.profiling.planning import spoken_seconds
+
     lines = []
-    for capture in captures:
-        expected = f", {capture.expected:,} results" if capture.expected else ""
-        lines += [f"capture {capture.name}{expected}:", f"  {shlex.join(capture.argv(command, ncu))}"]
+    for capture, price in zip(captures, prices, strict=True):
+        launches = "launches: not known" if price.launches is None else f"launches: {price.launches:,}"
+        passes = f"passes of each: {price.passes if price.passes else 'not known'}"
+        seconds = "time: not known" if price.seconds is None else f"about {spoken_seconds(price.seconds)}"
+        lines += [f"capture {capture.name} ({launches}; {passes}; {seconds}):"]
+        lines += [f"  {shlex.join(capture.argv(command, ncu))}"]
     return "".join(f"{line}\n" for line in lines)

@@ -68,16 +68,17 @@ def plan_counters(seen: NCUProfileRegionReport | None, request: ProfileRequest) 
         return CounterPlan([PlannedCapture("run", _options(request), (*_expressions(outer_too), *raw))])
     if not asked.gating_nvtx:
         everything = seen.main_scope.kernels if seen.main_scope else []
-        if (wrong := _no_such_kernel(everything, asked.options)) is not None:
+        if (wrong := _no_such_launch(everything, asked.options)) is not None:
             return CounterPlan(skipped=wrong, nothing_matched=True)
-        return CounterPlan([PlannedCapture("run", _options(request))])
+        expected = _picked(everything, asked.options)
+        return CounterPlan([PlannedCapture("run", _options(request), expected=expected)])
     outer = [r for r in outermost(seen) if r.inclusive.kernel_count]
     if not outer:
         typo = next((d for d in seen.diagnostics if d.code == "NO_MATCHING_REGIONS"), None)
         reason = f"{typo.message} {typo.fix}".rstrip(".") if typo else "no region with kernels was found to profile"
         return CounterPlan(skipped=reason, nothing_matched=typo is not None)
     inside = [kernel for region in outer for kernel in region.kernels]
-    if (wrong := _no_such_kernel(inside, asked.options)) is not None:
+    if (wrong := _no_such_launch(inside, asked.options)) is not None:
         return CounterPlan(skipped=wrong, nothing_matched=True)
     if blind := [r for r in outer if not r.nvtx_include]:
         outer = [r for r in outer if r.nvtx_include]
@@ -87,7 +88,8 @@ def plan_counters(seen: NCUProfileRegionReport | None, request: ProfileRequest) 
         return CounterPlan(_sampled(outer, seen, request))
     regions = cut(outer, seen, repeated=False) if asked.options.replay_mode in RANGE_MODES else outer
     options = _options(request, process_scope=any(r.adopted_kernels for r in regions))
-    return CounterPlan([PlannedCapture("run", options, _expressions(regions), _least(regions, options))])
+    expected = _least(regions, options) or _picked(inside, options)
+    return CounterPlan([PlannedCapture("run", options, _expressions(regions), expected)])
 
 
 def _with_metrics(request: ProfileRequest, seen: NCUProfileRegionReport) -> ProfileRequest:
@@ -168,11 +170,44 @@ def talks_between_processes(report: NCUProfileRegionReport) -> bool:
     return len(processes) > 1 and any("nccl" in k.kernel_name.lower() for s in processes for k in s.kernels)
 
 
-def _no_such_kernel(kernels: Sequence[KernelRecord], options: NcuOptions) -> str | None:
-    """Why ncu would find no kernel of this name; None where it would, or where the timeline cannot tell."""
-    wanted = options.kernel_name
-    if wanted is None or options.kernel_name_base == "mangled" or not kernels:
+def _no_such_launch(kernels: Sequence[KernelRecord], options: NcuOptions) -> str | None:
+    """Why ncu would find no launch of this name and number; None where it would, or where the timeline cannot tell."""
+    named = _named(kernels, options)
+    if named is None:
         return None
+    wanted = options.kernel_name
+    if not named:
+        plain = (wanted or "").removeprefix("regex:").strip(".*")
+        close = nearest(plain, {short_kernel_name(k.kernel_name) for k in kernels}, 3)
+        return f"none of the {len({k.kernel_name for k in kernels})} kernels there is called {wanted!r}; nearest: {', '.join(close)}"
+    there, skipped = sum(kernel.calls for kernel in named), options.launch_skip or 0
+    if skipped < there or not _counts_globally(options):
+        return None
+    what = f"kernels called {wanted!r} are" if wanted else "kernels are"
+    return f"{what} launched {there:,} times there, and launch {skipped + 1:,} was asked for; give a number up to {there:,}"
+
+
+def _picked(kernels: Sequence[KernelRecord], options: NcuOptions) -> int | None:
+    """How many launches a name and numbers given by hand select; None where the timeline cannot tell."""
+    named = _named(kernels, options)
+    if not named or not _counts_globally(options) or options.replay_mode in RANGE_MODES:
+        return None
+    left = sum(kernel.calls for kernel in named) - (options.launch_skip or 0)
+    return left if options.launch_count is None else min(left, options.launch_count)
+
+
+def _counts_globally(options: NcuOptions) -> bool:
+    """Does ncu number all matching launches together?"""
+    return options.filter_mode in (None, "global") and options.range_filter is None and options.kernel_id is None
+
+
+def _named(kernels: Sequence[KernelRecord], options: NcuOptions) -> list[KernelRecord] | None:
+    """The kernels a name of the user selects, all of them without one; None where the timeline cannot tell."""
+    wanted = options.kernel_name
+    if not kernels or options.kernel_name_base == "mangled":
+        return None
+    if wanted is None:
+        return list(kernels)
     base = short_kernel_name if options.kernel_name_base in (None, "function") else str
     if wanted.startswith("regex:"):
         try:
@@ -180,18 +215,14 @@ def _no_such_kernel(kernels: Sequence[KernelRecord], options: NcuOptions) -> str
         except re.error:
             return None  # ncu's grammar is not Python's; it will say what is wrong with it
         # The short names here are not exactly ncu's, so a pattern may also match the full one.
-        found = any(pattern.search(k.kernel_name) or pattern.search(base(k.kernel_name)) for k in kernels)
-    else:
-        # The name of a function stands in front of its templates and arguments.
-        found = any(wanted == k.kernel_name or wanted == base(k.kernel_name) for k in kernels) or (
-            base is not str
-            and any(re.search(rf"(?:^|[:\s]){re.escape(wanted)}(?:[<(]|$)", k.kernel_name) for k in kernels)
-        )
-    if found:
-        return None
-    plain = wanted.removeprefix("regex:").strip(".*")
-    close = nearest(plain, {short_kernel_name(k.kernel_name) for k in kernels}, 3)
-    return f"none of the {len({k.kernel_name for k in kernels})} kernels there is called {wanted!r}; nearest: {', '.join(close)}"
+        return [k for k in kernels if pattern.search(k.kernel_name) or pattern.search(base(k.kernel_name))]
+    # The name of a function stands in front of its templates and arguments.
+    inside = re.compile(rf"(?:^|[:\s]){re.escape(wanted)}(?:[<(]|$)")
+    return [
+        k
+        for k in kernels
+        if wanted in (k.kernel_name, base(k.kernel_name)) or (base is not str and inside.search(k.kernel_name))
+    ]
 
 
 def _sampled(

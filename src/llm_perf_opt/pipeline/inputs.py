@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import define
+from attrs import Factory, define
 
 from llm_perf_opt.errors import UnreadableInput, UserError
 
@@ -98,39 +98,52 @@ def hardware_settings(words: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def beside(
-    paths: Sequence[str], calibration: str | None
-) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]], list[Diagnosis]]:
-    """What belongs to recordings without being one: calibrations of GPUs, and FLOPs by formula of a run."""
+@define
+class Beside:
+    """What belongs to recordings without being one."""
+
+    calibrations: list[dict[str, Any]] = Factory(list)  # of GPUs
+    formula: dict[str, dict[str, float]] = Factory(dict)  # FLOPs of the stages
+    alone: dict[str, float] = Factory(dict)  # seconds of the stages without a profiler
+    notes: list[Diagnosis] = Factory(list)
+
+
+def beside(paths: Sequence[str], calibration: str | None) -> Beside:
+    """Measured peaks, and what stage 1 left in the run directories."""
     from llm_perf_opt.calibration import store
-    from llm_perf_opt.readers.static_compute import PLACE, read_formula
+    from llm_perf_opt.readers import stage_timings, static_compute
     from llm_perf_opt.regions.model import Diagnosis
 
-    notes = []
-    calibrations: list[dict[str, Any]] = []
+    found = Beside()
     if calibration is not None:
-        calibrations = store.load(Path(calibration))
+        found.calibrations = store.load(Path(calibration))
     else:
         try:
-            calibrations = store.load_default()
+            found.calibrations = store.load_default()
         except UserError as error:
-            notes.append(Diagnosis("CALIBRATION_UNREADABLE", "warning", error.message, error.fix))
-    formula: dict[str, dict[str, float]] = {}
-    for path in paths:
-        file = Path(path) / PLACE
-        if Path(path).is_dir() and file.is_file():
+            found.notes.append(Diagnosis("CALIBRATION_UNREADABLE", "warning", error.message, error.fix))
+
+    def read(place: str, reader: Callable[[Path], dict[str, Any]], code: str, lost: str) -> dict[str, Any]:
+        files = [Path(path) / place for path in paths if Path(path).is_dir() and (Path(path) / place).is_file()]
+        content: dict[str, Any] = {}
+        for file in files:
             try:
-                formula |= read_formula(file)
+                content |= reader(file)
             except (OSError, ValueError) as error:
-                notes.append(
-                    Diagnosis(
-                        "FORMULA_UNREADABLE",
-                        "warning",
-                        f"{PLACE} of {Path(path).name} is not a static analysis ({error}): FLOPs by formula are left out.",
-                        "Run stage 1 again with pipeline.static_analysis.enable=true.",
-                    )
-                )
-    return calibrations, formula, notes
+                message = f"{place} of {file.parents[1].name} cannot be used ({error}): {lost}"
+                found.notes.append(Diagnosis(code, "warning", message, "Run stage 1 again."))
+        return content
+
+    found.formula = read(
+        static_compute.PLACE, static_compute.read_formula, "FORMULA_UNREADABLE", "FLOPs by formula are left out."
+    )
+    found.alone = read(
+        stage_timings.PLACE,
+        stage_timings.read_stage_timings,
+        "STAGE_TIMINGS_UNREADABLE",
+        "stage times are those under the profiler.",
+    )
+    return found
 
 
 def _twins(files: Sequence[Path]) -> dict[Path, Path]:

@@ -5,7 +5,7 @@ Where the user chose launches, sections or a replay mode, those hold and nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,16 @@ def make_plan(
         )
     plan.diagnostics = [*words, *more_words, *plan.diagnostics]
     return plan
+
+
+def forecasts(
+    captures: Sequence[PlannedCapture], seen: NCUProfileRegionReport, about: Mapping[str, Any]
+) -> list[planning.Forecast]:
+    """What captures cost that the user chose by hand."""
+    groups, _ = groups_for(_compute_capability(seen, about))
+    costs, _ = planning.known_costs(planning.costs_file(), planning.machine_of(about))
+    program_s = _program_seconds(seen, about)
+    return [planning.forecast(c.options, c.expected, program_s, groups, costs) for c in captures]
 
 
 def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCapture]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attrs
@@ -19,6 +21,7 @@ from attrs import define, field
 
 from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.pipeline.choose import CounterPlan, PlannedCapture, for_mode, instances_to_take, plan_counters
 from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
@@ -42,12 +45,15 @@ from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, spli
 from llm_perf_opt.profiling.messages import STATES
 from llm_perf_opt.profiling.outcome import Outcome, absent_metrics, diagnose
 from llm_perf_opt.profiling.run_directory import RunDirectory
+from llm_perf_opt.profiling.supervise import Ended, GivenUp
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
 from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
+
+_ENDED_EARLIER = Ended(0, 0.0)  # a capture of an attempt before this one
 
 
 @define
@@ -73,10 +79,7 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
-    tools = Tools(
-        find_nsys() if request.timeline.enable else None,
-        find_ncu() if request.counters.enable else None,
-    )
+    tools = _find_tools(request)
     if tools.nsys is not None:
         _refuse_unknown(nsys_arguments("run", options=request.timeline.options), tools.nsys)
     if tools.ncu is not None:
@@ -84,6 +87,20 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         _refuse_unknown(ncu_arguments("run", options=options), tools.ncu)
         request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
     return request, tools
+
+
+def _find_tools(request: ProfileRequest) -> Tools:
+    """The tools of a request, each with its options already asked for: both answer slowly, so side by side."""
+
+    def find(search: Callable[[], Tool]) -> Tool:
+        tool = search()
+        known_options(tool)
+        return tool
+
+    with ThreadPoolExecutor() as pool:
+        nsys = pool.submit(find, find_nsys) if request.timeline.enable else None
+        ncu = pool.submit(find, find_ncu) if request.counters.enable else None
+        return Tools(nsys.result() if nsys else None, ncu.result() if ncu else None)
 
 
 def check_program(command: list[str]) -> None:
@@ -169,15 +186,23 @@ def _run_profile(
     run.say(f"run directory: {directory.path}")
     for problem in annotate.problems(request.command) if request.annotate.mode != "off" else ():
         run.note(Diagnosis("NOT_ANNOTATED", "warning", problem))
-    with _ending_in_order(run):
-        run.take_all()
-    code = run.code
-    directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
-    if kept.resumed and code == ExitCode.DONE:
-        drop_earlier(directory)
-    result = _report(run, code, as_json, silent)
-    if plans(request) and not kept.resumed:
-        run.learn()
+    try:
+        with _ending_in_order(run):
+            run.take_all()
+        code = run.code
+        directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
+        if run.given_up:
+            raise GivenUp
+        if kept.resumed and code == ExitCode.DONE:
+            drop_earlier(directory)
+        result = _report(run, code, as_json, silent)
+        if plans(request) and not kept.resumed:
+            run.learn()
+    except KeyboardInterrupt:  # everything captured is in the directory, and its manifest says how the run ended
+        run.say(
+            f"interrupted: there is no report yet; make it with: llm-perf report {shlex.quote(str(directory.path))}"
+        )
+        return int(ExitCode.INTERRUPTED)
     return result
 
 
@@ -192,18 +217,22 @@ def _ending_in_order(run: _Run) -> Iterator[None]:
     old = signal.signal(signal.SIGTERM, terminated) if in_main else None
     try:
         yield
-    except KeyboardInterrupt:  # between two supervised commands: they handle signals themselves
-        run.stopped = True
+    except KeyboardInterrupt as interrupt:  # between two supervised commands: they handle signals themselves
+        run.stopped, run.given_up = True, isinstance(interrupt, GivenUp)
         run.failures.append(ExitCode.INTERRUPTED)
-        run.note(diagnose(STATES["INTERRUPTED"], signal="between two steps"))
+        run.note(diagnose(STATES["INTERRUPTED"], signal="twice" if run.given_up else "between two steps"))
     except UserError as error:
         run.failures.append(error.code)
         run.note(Diagnosis("RUN_FAILED", "error", error.message, error.fix))
+    except OSError as error:  # such as a folder that somebody removed between two steps
+        run.failures.append(ExitCode.NOTHING_CAPTURED)
+        told = f"The run could not go on: {error.strerror or error} ({error.filename})."
+        run.note(Diagnosis("RUN_FAILED", "error", told, "Check free space and rights; what was captured is kept."))
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, old)
         if run.directory.manifest.state == "running":
-            run.directory.finish("failed")
+            run.directory.finish("interrupted" if run.stopped else "failed")
 
 
 @define
@@ -220,6 +249,7 @@ class _Run:
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
     reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
     stopped: bool = False
+    given_up: bool = False  # interrupted twice
 
     @property
     def code(self) -> ExitCode:
@@ -246,7 +276,7 @@ class _Run:
         if not self.request.timings or self.kept.timings:
             return True
         self.say("stage timings: the program runs without a profiler …")
-        ran = run_plainly(self.directory, self.request.timings)
+        ran = run_plainly(self.directory, self.request.timings, tell=self.say)
         self.stopped = ran.ended.interrupted
         self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
         if ran.code is None:
@@ -264,11 +294,11 @@ class _Run:
         nsys = self.tools.nsys
         if self.kept.timeline is not None or nsys is None:
             if self.kept.without_summary and self.kept.timeline is not None and nsys is not None:
-                write_summary(self.directory, nsys, self.kept.timeline)
+                write_summary(self.directory, nsys, self.kept.timeline, _ENDED_EARLIER)
             return self.kept.timeline
         if self.kept.recording:
             self.say(f"timeline: {nsys} exports the recording that is there …")
-            exported = export_timeline(self.directory, nsys)
+            exported = export_timeline(self.directory, nsys, _ENDED_EARLIER)
             if exported is None:
                 self.failures.append(ExitCode.NOTHING_CAPTURED)
             return exported
@@ -282,8 +312,11 @@ class _Run:
             environment=self.environment,
             timeout_s=asked.timeout_s,
             max_bytes=asked.max_bytes,
+            tell=self.say,
         )
         self._note(captured)
+        if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
+            self.failures.append(ExitCode.NOTHING_CAPTURED)
         self._look_at_annotation()
         return captured.file
 
@@ -323,7 +356,7 @@ class _Run:
             )
         for report in self.kept.without_table:
             if self.tools.ncu is not None:
-                write_raw(self.directory, self.tools.ncu, report)
+                write_raw(self.directory, self.tools.ncu, report, _ENDED_EARLIER)
         for capture in plan.captures:
             if not self.stopped and capture.name not in self.kept.reports:
                 self._capture(capture, seen)
@@ -388,33 +421,46 @@ class _Run:
             timeout_s=self.request.counters.timeout_s,
             expected=capture.expected if mode == "kernel" else None,
             progress=self.say.progress,
+            tell=self.say,
         )
+        self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
         if captured.file is not None and captured.outcome.status == "captured":
             self.reports[capture.name] = captured.file
-            self._name_dropped(capture, captured.file)
+            self._look_inside(capture, captured.file)
         return captured
 
-    def _name_dropped(self, capture: PlannedCapture, file: Path) -> None:
+    def _look_inside(self, capture: PlannedCapture, file: Path) -> None:
         """ncu takes any metric name and collects those it knows: what it dropped is told by what is missing."""
-        if not capture.options.metrics:
-            return
-        with contextlib.suppress(UserError):
+        try:
             results = read_ncu_rep(file, file.name).actions
-            found = {name for action in results for name in action.metrics}
-            if results and (dropped := absent_metrics(capture.options.metrics, found)) is not None:
-                self.note(dropped)
+        except UserError as error:  # ncu exited with 0, and yet it did not finish its report
+            self.failures.append(ExitCode.NOTHING_CAPTURED)
+            self.note(Diagnosis("REPORT_UNREADABLE", "error", error.message, error.fix))
+            return
+        found = {name for action in results for name in action.metrics}
+        dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
+        if dropped is not None:
+            self.note(dropped)
+
+    def _worded(self, diagnoses: list[Diagnosis]) -> None:
+        """Advice in the words of whoever asked; in place, for the manifest holds the same objects."""
+        for diagnosis in diagnoses if self.request.by_keys else ():
+            diagnosis.message, diagnosis.fix = in_keys(diagnosis.message), in_keys(diagnosis.fix)
 
     def _note(self, captured: Captured) -> None:
+        self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.outcomes.append(captured.outcome)
         self.stopped = captured.ended.interrupted
 
     def note(self, diagnosis: Diagnosis) -> None:
+        self._worded([diagnosis])
         if diagnosis not in self.directory.manifest.diagnostics:  # a resumed run may come by twice
             self.directory.manifest.diagnostics.append(diagnosis)
-        self.directory.save()
+        with contextlib.suppress(UserError):  # where nothing can be written any more, it is still said
+            self.directory.save()
         self.say.diagnosis(diagnosis)
 
 
@@ -440,11 +486,22 @@ def _without_refused(capture: PlannedCapture, mode: str) -> tuple[PlannedCapture
 def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
     """The report of what was captured; without anything, the reasons."""
     directory = run.directory
+    report = None
     try:
         report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
+        run._worded(report.diagnostics)
+        matched = publish(
+            report,
+            directory.path,
+            regions=INSIDE_RUN,
+            top=run.request.report.top,
+            showing=Showing(as_json, run.request.strict, silent),
+        )
     except UserError as error:
-        code = code if code != ExitCode.DONE else ExitCode.NOTHING_CAPTURED
-        if code == ExitCode.NOTHING_CAPTURED:
+        if code == ExitCode.DONE:
+            code = ExitCode.NOTHING_CAPTURED
+            directory.finish("failed")
+        if code == ExitCode.NOTHING_CAPTURED or report is not None:
             run.note(Diagnosis("NO_REPORT", "error", error.message, error.fix))
         if as_json:
             state = state_of(directory.path)
@@ -453,11 +510,4 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
                 json.dumps({"out": str(directory.path), "matched": False, "diagnostics": told, "exit_code": int(code)})
             )
         return int(code)
-    matched = publish(
-        report,
-        directory.path,
-        regions=INSIDE_RUN,
-        top=run.request.report.top,
-        showing=Showing(as_json, run.request.strict, silent),
-    )
     return int(code) or matched

@@ -57,7 +57,7 @@ def make_report(
     if state is not None and not chooses(options):
         # The report of a run shows what the run was asked for, unless something else is asked for now.
         options = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
-    calibrations, formula, notes = inputs.beside(paths, calibration)
+    beside = inputs.beside(paths, calibration)
     try:
         loaded = inputs.load(paths, quiet=quiet)
     except UnreadableInput as error:
@@ -67,9 +67,9 @@ def make_report(
         raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
     from llm_perf_opt.analysis.build import build_report
 
-    options = attrs.evolve(options, calibrations=calibrations, formula=formula)
+    options = attrs.evolve(options, calibrations=beside.calibrations, formula=beside.formula, alone=beside.alone)
     report = build_report(loaded.recordings, options, loaded.inputs)
-    report.diagnostics += notes
+    report.diagnostics += beside.notes
     if state is not None:
         _explain_missing_kernels(report, state)
         report.diagnostics = [*state.diagnostics, *report.diagnostics]

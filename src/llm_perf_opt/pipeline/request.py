@@ -69,6 +69,7 @@ class ProfileRequest:
     # Run first, without a profiler: the built-in workload times its stages. A program that fails here costs little.
     timings: list[str] = Factory(list)
     strict: bool = False
+    by_keys: bool = False  # asked for by configuration keys: advice names those instead of options
 
     @property
     def picks_launches(self) -> bool:

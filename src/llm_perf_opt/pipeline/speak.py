@@ -22,10 +22,9 @@ class Speaker:
     def __call__(self, text: str) -> None:
         from llm_perf_opt.regions.names import printable
 
-        if not self._quiet:
-            text = printable(text)
-            print(f"\n{text}" if self._unfinished_line else text, file=sys.stderr, flush=True)
-            self._unfinished_line = False
+        text = printable(text)
+        self._print(f"\n{text}\n" if self._unfinished_line else f"{text}\n")
+        self._unfinished_line = False
 
     def step(self, captured: Captured) -> None:
         self(f"  {captured.outcome.status} in {captured.ended.seconds:.1f} s")
@@ -45,5 +44,13 @@ class Speaker:
             passes = f", {state.passes} passes each" if state.passes and state.passes > 1 else ""
             left = f", about {state.seconds_left:.0f} s left" if state.seconds_left is not None else ""
             told = f"\r  {state.kernels_done:,}{of} launches profiled{passes}{left}"
-            print(f"{told:<78}", end="", file=sys.stderr, flush=True)
+            self._print(f"{told:<78}")
             self._unfinished_line = True
+
+    def _print(self, text: str) -> None:
+        if self._quiet:
+            return
+        try:
+            print(text, end="", file=sys.stderr, flush=True)
+        except OSError:  # the terminal is gone, or whoever read from us: no reason to lose a run
+            self._quiet = True

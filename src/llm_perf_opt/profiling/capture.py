@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import attrs
 from attrs import define
 
-from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.profiling.clean_logs import clean_logs
 from llm_perf_opt.profiling.outcome import Finished, Outcome, clean, judge
 from llm_perf_opt.profiling.progress import Progress, ProgressReader
 from llm_perf_opt.profiling.run_directory import RunDirectory, Step
-from llm_perf_opt.profiling.supervise import Ended, run_supervised
+from llm_perf_opt.profiling.supervise import Ended, GivenUp, run_aside, run_supervised
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd, build_ncu_raw_cmd
 from llm_perf_opt.profiling.vendor.nsys import (
     NsysOptions,
@@ -35,6 +33,7 @@ from llm_perf_opt.profiling.vendor.nsys import (
 from llm_perf_opt.profiling.vendor.nsys import environment as nsys_environment
 from llm_perf_opt.profiling.vendor.tools import Tool, library_path_for
 from llm_perf_opt.profiling.written import recording_bytes
+from llm_perf_opt.readers.nsys_sqlite import refuse_truncated
 from llm_perf_opt.regions.model import Diagnosis
 
 REDIRECT = Path(__file__).with_name("redirect.py")
@@ -61,11 +60,18 @@ class Plain:
     last_words: list[str]  # what it said at the end
 
 
-def run_plainly(run: RunDirectory, command: list[str]) -> Plain:
-    """The workload alone. Its output goes to `stage1.log`."""
+Tell = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    """Nobody is listening."""
+
+
+def run_plainly(run: RunDirectory, command: list[str], tell: Tell = _silent) -> Plain:
+    """The workload alone. Its output goes to `stage1.log`. `tell`: hears what an interruption does."""
     step = run.begin("stage1", command, ".")
     log = run.path / "stage1.log"
-    ended = run_supervised(command, log=log, held=run.held)
+    ended = run_supervised(command, log=log, tell=tell, keep_open=run.handles)
     clean_logs([log], command)
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     code: ExitCode | None = None
@@ -77,6 +83,7 @@ def run_plainly(run: RunDirectory, command: list[str]) -> Plain:
         code = ExitCode.WORKLOAD_FAILED
     step.status = "done" if code is None else "failed"
     run.save()
+    _stop_if_given_up(ended)
     words = [line for line in _tail(log).splitlines() if line.strip()]
     return Plain(ended, code, [clean(line) for line in words[-_LAST_WORDS:]])
 
@@ -90,6 +97,7 @@ def record_timeline(
     environment: Mapping[str, str],
     timeout_s: float | None = None,
     max_bytes: int = 0,
+    tell: Tell = _silent,
 ) -> Captured:
     """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary."""
     folder = run.path / "nsys"
@@ -108,51 +116,61 @@ def record_timeline(
         environment={**environment, **nsys_environment(options), **_library_path(nsys)},
         timeout_s=timeout_s,
         program_pid=program_pid,
+        program_log=workload_log,
+        tell=tell,
         stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
-        held=run.held,
+        keep_open=run.handles,
     )
     program_pid.unlink(missing_ok=True)
     clean_logs([log, workload_log], command)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
-    return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(run, nsys))
+    _stop_if_given_up(ended)
+    return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(run, nsys, ended))
 
 
-def export_timeline(run: RunDirectory, nsys: Tool) -> Path | None:
-    """nsys's recording of a run as `nsys/run.sqlite`, and the kernel summary; None where that failed."""
+def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended) -> Path | None:
+    """nsys's recording of a run as `nsys/run.sqlite`, and the kernel summary; None where that failed.
+
+    `capture`: how the recording ended.
+    """
     folder = run.path / "nsys"
     log, sqlite = folder / "nsys.log", folder / "run.sqlite"
     # Under another name until it is whole: a stump would be taken for the timeline.
     unfinished = folder / ".run.sqlite.tmp"
     export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", unfinished)
     step = run.begin("export", export, "nsys")
-    with log.open("ab") as output:
-        step.exit_code = _run(export, _library_path(nsys), output, held=run.held)
-    if step.exit_code == 0 and unfinished.exists():
+    exported = run_supervised(
+        export,
+        log=log,
+        environment=_library_path(nsys),
+        timeout_s=_EXPORT_TIMEOUT_S,
+        grace_s=1.0,
+        keep_open=run.handles,
+    )
+    step.exit_code, step.seconds = exported.exit_code, round(exported.seconds, 2)
+    if (why := _not_exported(exported, unfinished)) is None:
         unfinished.replace(sqlite)
         step.files = {sqlite.name: sqlite.stat().st_size}
     else:
         unfinished.unlink(missing_ok=True)
-        step.diagnostics = [
-            Diagnosis(
-                "EXPORT_FAILED",
-                "error",
-                f"nsys could not turn its recording into SQLite (exit code {step.exit_code}); the recording itself is kept.",
-                f"Try it by hand, it will say why: {shlex.join(export)}",
-            )
-        ]
+        severity = "warning" if exported.interrupted else "error"
+        told = f"nsys could not turn its recording into SQLite: {why}. The recording itself is kept."
+        again = f"Try it by hand, it will say why: {shlex.join(export)}"
+        step.diagnostics = [Diagnosis("EXPORT_FAILED", severity, told, again)]
     step.status = "done" if sqlite.exists() else "nothing"
     run.save()
+    _stop_if_interrupted(exported, capture)
     if not sqlite.exists():
         return None
-    write_summary(run, nsys, sqlite)
+    write_summary(run, nsys, sqlite, capture)
     return sqlite
 
 
-def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path) -> None:
+def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path, capture: Ended) -> None:
     """The kernels of a timeline as nsys prints them."""
     summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
-    _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys))
+    _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys), capture)
 
 
 def record_counters(
@@ -167,6 +185,7 @@ def record_counters(
     timeout_s: float | None = None,
     expected: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
+    tell: Tell = _silent,
 ) -> Captured:
     """Counters of the chosen launches: `ncu/<name>.ncu-rep`."""
     folder = run.path / "ncu"
@@ -186,22 +205,24 @@ def record_counters(
         environment=environment,
         timeout_s=timeout_s,
         follow={log: follow},
-        held=run.held,
+        tell=tell,
+        keep_open=run.handles,
     )
     clean_logs([log, workload_log], command)
     outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
+    _stop_if_given_up(ended)
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
         return Captured(outcome, ended)
-    write_raw(run, ncu, report)
+    write_raw(run, ncu, report, ended)
     return Captured(outcome, ended, report)
 
 
-def write_raw(run: RunDirectory, ncu: Tool, report: Path) -> None:
+def write_raw(run: RunDirectory, ncu: Tool, report: Path, capture: Ended) -> None:
     """The counters of a report as ncu prints them; `raw.csv` is that of the first capture, which most runs have alone."""
     folder = report.parent
     table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{report.stem}.csv")
-    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, report.stem)
+    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, capture, report.stem)
 
 
 def first_failure(outcomes: list[Outcome]) -> ExitCode:
@@ -247,7 +268,10 @@ def _is_of(name: str, capture: str) -> bool:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    return {p.name: p.stat().st_size for p in sorted(folder.iterdir()) if p.is_file()}
+    try:
+        return {p.name: p.stat().st_size for p in sorted(folder.iterdir()) if p.is_file()}
+    except OSError:  # somebody removed the folder
+        return {}
 
 
 def _tail(path: Path) -> str:
@@ -265,46 +289,59 @@ def _library_path(nsys: Tool) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join(p for p in (extra, os.environ.get("LD_LIBRARY_PATH", "")) if p)}
 
 
-def _run(
-    argv: list[str],
-    environment: Mapping[str, str],
-    output: BinaryIO,
-    errors: int | None = None,
-    held: Sequence[int] = (),
-) -> int | None:
-    """Run a short command of a tool; its exit code, None where it did not run or end. The caller looks at its file."""
-    ours = subprocess.DEVNULL
+def _not_exported(exported: Ended, file: Path) -> str | None:
+    """Why there is no whole SQLite file; None where there is one."""
+    if exported.timed_out:
+        return f"it did not end within {_EXPORT_TIMEOUT_S:g} s"
+    if exported.interrupted:
+        return "it was interrupted"
+    if exported.exit_code != 0 or not file.exists():
+        return f"it ended with code {exported.exit_code}" + ("" if file.exists() else " and left nothing")
     try:
-        done = subprocess.Popen(
-            argv,
-            stdin=ours,
-            stdout=output,
-            stderr=errors or output,
-            env={**os.environ, **environment},
-            pass_fds=held,
-        )
-    except OSError:
-        return None
-    try:
-        return done.wait(_EXPORT_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if done.poll() is None:  # too slow, or we were interrupted
-            done.kill()
-            done.wait()
+        refuse_truncated(file, "the file")  # an exit code of 0 proves nothing
+    except UserError as error:
+        return error.message.rstrip(".")
+    return None
+
+
+def _stop_if_given_up(ended: Ended) -> None:
+    """After the second interrupt nothing more is started; the step is noted by then."""
+    if ended.given_up:
+        raise GivenUp
+
+
+def _stop_if_interrupted(ended: Ended, before: Ended) -> None:
+    """A step that only turns a recording into something else: the run ends here, with the recording.
+
+    `before`: the capture; where that was interrupted already, this is the second time.
+    """
+    if ended.interrupted:
+        raise GivenUp if ended.given_up or before.interrupted else KeyboardInterrupt
 
 
 def _write_table(
-    run: RunDirectory, name: str, argv: list[str], target: Path, environment: Mapping[str, str], capture: str = ""
+    run: RunDirectory,
+    name: str,
+    argv: list[str],
+    target: Path,
+    environment: Mapping[str, str],
+    capture: Ended,
+    report: str = "",
 ) -> None:
-    """A summary by the tool itself; its absence loses nothing, so a failure is only noted."""
-    step = run.begin(name, argv, target.parent.name, capture)
-    with target.open("wb") as output:
-        step.exit_code = _run(argv, environment, output, subprocess.DEVNULL, run.held)
-    step.status = "done" if step.exit_code == 0 and target.stat().st_size else "nothing"
-    if step.status == "nothing":
-        target.unlink()
+    """A summary of a capture by the tool itself; its absence loses nothing, so a failure is only noted."""
+    step = run.begin(name, argv, target.parent.name, report)
+    # Under another name until it is whole: half a table would be taken for all of it.
+    unfinished = target.with_name(f".{target.name}.tmp")
+    ended = run_aside(
+        argv, output=unfinished, environment=environment, timeout_s=_EXPORT_TIMEOUT_S, keep_open=run.handles
+    )
+    step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
+    written = unfinished.stat().st_size if unfinished.exists() else 0
+    if ended.exit_code == 0 and written:
+        unfinished.replace(target)
+        step.status, step.files = "done", {target.name: written}
     else:
-        step.files = {target.name: target.stat().st_size}
+        step.status = "nothing"
+        unfinished.unlink(missing_ok=True)
     run.save()
+    _stop_if_interrupted(ended, capture)

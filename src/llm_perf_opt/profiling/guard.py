@@ -5,38 +5,139 @@
 Profilers start programs that start programs; some leave the process group, and ncu itself is often a
 shell script around the real one. The guard becomes the reaper of all of them. It ends the whole tree
 when it is told to (SIGINT, SIGTERM), when the profiler has ended and something is left over, and when
-the pipe from its parent closes, which it does even if the parent is killed with SIGKILL.
+the pipe from its parent closes, which it does even if the parent is killed with SIGKILL. SIGUSR1 tells it
+to hurry: what is still being written is given up.
 
 The first, polite signal goes to the whole tree (`tree`: ncu is often a shell script around the real one,
 which never hears of a signal to the script), or to the program whose process id is in PID_FILE and then
 to the profiler alone: nsys keeps the kernels only if the program ends by itself, keeps the rest if it is
 interrupted itself, and loses everything when its helpers are signalled too. Before any signal, the command
-in LLM_PERF_STOP (a JSON list) is run: `nsys stop` writes the whole report, kernels included, while the
-program is still alive.
+`stop` of the settings is run: `nsys stop` writes the whole report, kernels included, while the program is
+still alive.
+
+Output passes through the guard, which keeps the beginning and the end of it: a program that prints
+gigabytes must not fill the disk, and one whose log cannot be written must not fail for that.
 
 It is started by path with `-I`, imports nothing of this package, and exits as the profiler did.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-# Profilers write their report after an interrupt: that is worth waiting for.
-POLITE_SECONDS = float(os.environ.pop("LLM_PERF_GRACE_S", "60"))
 # Taken out of the environment: it is for us, not for the program.
-STOP_COMMAND = json.loads(os.environ.pop("LLM_PERF_STOP", "[]"))
+SETTINGS: dict[str, Any] = json.loads(os.environ.pop("LLM_PERF_GUARD", "{}"))
+# Profilers write their report after an interrupt: that is worth waiting for.
+POLITE_SECONDS = float(SETTINGS.get("grace_s", 60))
+STOP_COMMAND: list[str] = SETTINGS.get("stop", [])
+LOG_LIMIT = int(SETTINGS.get("log_limit", 0))  # bytes of a log; 0: all of it
+PROGRAM_LOG: str | None = SETTINGS.get("program_log")  # where the program's own output goes, if it has a log of its own
+# Where redirect.py finds the way to it.
+PROGRAM_CHANNEL = "LLM_PERF_PROGRAM_OUTPUT"
 TERM_SECONDS = 5.0
+HURRIED_SECONDS = 1.0
+TAIL_BYTES = 2 << 20  # of a log that is cut: the end says how it ended
+TAIL_EVERY_SECONDS = 1.0
+_PIPE_BYTES = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+class Hurry:
+    """Has somebody lost patience?"""
+
+    asked = False
+
+
+class Pump(threading.Thread):
+    """Carries output into a log of bounded size, for as long as something may write."""
+
+    def __init__(self, target: int, limit: int) -> None:
+        super().__init__(daemon=True)
+        self.source, self.entrance = os.pipe()
+        with contextlib.suppress(OSError):  # a larger pipe is only quicker
+            fcntl.fcntl(self.source, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        os.set_blocking(self.source, False)
+        self._over_read, self._over_write = os.pipe()
+        self._target = target
+        self._start = os.fstat(target).st_size
+        self._head = max(limit - TAIL_BYTES, 0)  # bytes that are kept of the beginning
+        self._kept = 0
+        self._tail: collections.deque[bytes] = collections.deque()
+        self._tail_bytes = 0
+        self._passed = 0  # bytes behind the head, those of the tail included
+        self._shown = 0  # of these, when the tail was written last
+
+    def run(self) -> None:
+        written = time.monotonic()
+        while True:
+            ready, _, _ = select.select([self.source, self._over_read], [], [], TAIL_EVERY_SECONDS)
+            if self.source in ready and not self._take():
+                break
+            if self._over_read in ready:
+                while self._take():
+                    pass
+                break
+            if time.monotonic() - written > TAIL_EVERY_SECONDS:
+                self._write_tail()
+                written = time.monotonic()
+        self._write_tail()
+
+    def finish(self) -> None:
+        """Called when nobody writes any more: what is in the pipe still goes into the log."""
+        os.close(self._over_write)
+        self.join(TERM_SECONDS)
+
+    def _take(self) -> bool:
+        """Move what is there; False where there is nothing, or nobody who could write."""
+        try:
+            data = os.read(self.source, _PIPE_BYTES)
+        except BlockingIOError:
+            return False
+        room = self._head - self._kept
+        if room > 0:
+            self._put(data[:room])
+            self._kept += len(data[:room])
+        if len(data) > room:
+            rest = data[max(room, 0) :]
+            self._passed += len(rest)
+            self._tail.append(rest)
+            self._tail_bytes += len(rest)
+            while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
+                self._tail_bytes -= len(self._tail.popleft())
+        return bool(data)
+
+    def _write_tail(self) -> None:
+        """The end of the output so far, in the place of the end written before."""
+        if self._passed == self._shown:
+            return
+        self._shown = self._passed
+        tail = b"".join(self._tail)[-TAIL_BYTES:]
+        left_out = self._passed - len(tail)
+        note = f"\n[llm-perf: {left_out:,} bytes of output are left out here]\n".encode() if left_out else b""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._target, self._start + self._kept)
+        self._put(note + tail)
+
+    def _put(self, data: bytes) -> None:
+        # A full disk costs the log, not the program.
+        with contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(self._target, data) :]
 
 
 def descendants(root: int) -> list[int]:
@@ -88,10 +189,17 @@ def program_of(pid_file: str) -> list[int]:
 
 def save_first() -> None:
     """Let the profiler write its report; without success the signals below save what they can."""
-    if STOP_COMMAND:
-        # Not checked: that it failed is seen by the missing report, and the signals must follow in any case.
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(STOP_COMMAND, stdin=subprocess.DEVNULL, timeout=POLITE_SECONDS, check=False)
+    if not STOP_COMMAND:
+        return
+    # Not checked: that it failed is seen by the missing report, and the signals must follow in any case.
+    with contextlib.suppress(OSError):
+        asking = subprocess.Popen(STOP_COMMAND, stdin=subprocess.DEVNULL)
+        until = time.monotonic() + POLITE_SECONDS
+        while asking.poll() is None and time.monotonic() < until and not Hurry.asked:
+            time.sleep(0.05)
+        if asking.poll() is None:
+            asking.kill()
+            asking.wait()
 
 
 def end_tree(main: int, whom: str) -> int | None:
@@ -108,18 +216,60 @@ def end_tree(main: int, whom: str) -> int | None:
         ways = [(signal.SIGINT, lambda: program_of(whom), half), (signal.SIGINT, lambda: [main], half)]
     ways += [(signal.SIGTERM, everyone, TERM_SECONDS), (signal.SIGKILL, everyone, TERM_SECONDS)]
     for number, targets, patience in ways:
+        polite = number == signal.SIGINT
+        if polite and Hurry.asked:
+            continue
         pids = targets()
         if not pids:
             continue
         send(number, pids)
-        until = time.monotonic() + patience
-        while time.monotonic() < until:
+        began = time.monotonic()
+        while time.monotonic() - began < (HURRIED_SECONDS if Hurry.asked else patience):
+            if polite and Hurry.asked:
+                break
             how = reap(main)
             status = how if how is not None else status
             if not descendants(os.getpid()):
                 return status
             time.sleep(0.05)
     return status
+
+
+def force_the_rest(main: int) -> None:
+    """What is left when the profiler has gone belongs to nobody; some of it may be starting more of it."""
+    until = time.monotonic() + TERM_SECONDS
+    while (left := descendants(os.getpid())) and time.monotonic() < until:
+        send(signal.SIGKILL, left)
+        reap(main)
+        time.sleep(0.01)
+
+
+def start(argv: list[str], output: Pump | None, program: Pump | None) -> int:
+    """The profiler as a child of ours; its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    if output is not None:
+        os.dup2(output.entrance, 1)
+        os.dup2(output.entrance, 2)
+    if program is not None:
+        os.environ[PROGRAM_CHANNEL] = f"/proc/{os.getppid()}/fd/{program.entrance}"
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606 - no shell, by design
+    except OSError as error:
+        print(f"{argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    os._exit(127)
+
+
+def program_pump() -> Pump | None:
+    """For the program's own output; None where it has no log of its own, or that cannot be written."""
+    if PROGRAM_LOG is None or not LOG_LIMIT:
+        return None
+    with contextlib.suppress(OSError):
+        return Pump(os.open(PROGRAM_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), LOG_LIMIT)
+    return None
 
 
 def main() -> int:
@@ -134,15 +284,13 @@ def main() -> int:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    main_pid = os.fork()
-    if main_pid == 0:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        try:
-            os.execvp(argv[0], argv)  # noqa: S606 - no shell, by design
-        except OSError as error:
-            print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
-            os._exit(127)
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(Hurry, "asked", True))
+    output = Pump(1, LOG_LIMIT) if LOG_LIMIT else None
+    program = program_pump()
+    main_pid = start(argv, output, program)
+    pumps = [pump for pump in (output, program) if pump is not None]
+    for pump in pumps:  # after the fork, which threads do not survive
+        pump.start()
     status: int | None = None
     while status is None:
         ready, _, _ = select.select([pipe, wake_read], [], [])
@@ -151,19 +299,20 @@ def main() -> int:
             break
         if wake_read in ready:
             numbers = set(os.read(wake_read, 4096))
-            if numbers & {signal.SIGINT, signal.SIGTERM}:
+            if numbers & {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}:
                 status = end_tree(main_pid, whom)
                 break
         status = reap(main_pid)
-    # What is left when the profiler has gone belongs to nobody.
-    if descendants(os.getpid()):
-        send(signal.SIGKILL, descendants(os.getpid()))
-        reap(main_pid)
+    force_the_rest(main_pid)
+    for pump in pumps:
+        pump.finish()
     if status is None:
         return 137
     if os.WIFSIGNALED(status):
         # By the same signal: an exit code of 128 + N would be that of a profiler whose program was killed.
-        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core worth having is the profiler's
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     return os.WEXITSTATUS(status)
 

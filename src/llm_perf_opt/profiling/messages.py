@@ -561,7 +561,7 @@ STATES: dict[str, Rule] = {
             tool="nsys",
             severity="warning",
             cause="The recording had grown beyond its limit and was ended there: what the program did later is not in it.",
-            fix="Profile a shorter run (fewer steps, a shorter input), or raise the limit: `--max-size 8GB`, `pipeline.nsys.max_size=8GB`.",
+            fix="Profile a shorter run (fewer steps, a shorter input), or raise the limit: `--max-size 8GB`.",
             hides=_CONSEQUENCES,
         ),
         Rule(

@@ -1,8 +1,9 @@
-"""Sends a program's output into a file of its own: `python -I redirect.py FILE PID_FILE PROGRAM ARGUMENTS…`
+"""Sends a program's output into a log of its own: `python -I redirect.py FILE PID_FILE PROGRAM ARGUMENTS…`
 
 nsys prints its own messages between those of the program it records. This runs in the place of the
-program, points standard output and error at the file, notes its process id, which stays that of the
-program, and becomes the program.
+program, points standard output and error at the log, notes its process id, which stays that of the
+program, and becomes the program. The way to the log leads through the guard, which bounds it (guard.py);
+where that cannot be reached, straight into the file.
 """
 
 from __future__ import annotations
@@ -11,13 +12,24 @@ import os
 import sys
 from pathlib import Path
 
+CHANNEL = "LLM_PERF_PROGRAM_OUTPUT"  # as guard.py calls it
+
 
 def main() -> None:
     target, pid_file, argv = sys.argv[1], sys.argv[2], sys.argv[3:]
-    Path(pid_file).write_text(str(os.getpid()), encoding="ascii")
-    file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    try:
+        Path(pid_file).write_text(str(os.getpid()), encoding="ascii")
+    except OSError as error:  # only a stop in good order needs it
+        print(f"{pid_file}: {error.strerror}", file=sys.stderr)
+    for place in (os.environ.pop(CHANNEL, None), target):
+        try:
+            file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666) if place else -1
+        except OSError:
+            continue
+        if file >= 0:
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            break
     try:
         os.execvp(argv[0], argv)  # noqa: S606 - no shell, by design
     except OSError as error:

@@ -1,11 +1,14 @@
 """The folder a run leaves: who ran what, with which tools, and what came of it.
 
 Everything is written as the run goes, so that a run that was killed has it too: the manifest is replaced
-as a whole after every step and is valid JSON at any moment. Whoever writes in the folder holds its lock.
+as a whole after every step and is valid JSON at any moment. A little space is set aside at the start, so
+that a run which fills the disk can still say so. Whoever writes in the folder holds its lock.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -13,6 +16,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -23,7 +27,8 @@ import attrs
 import yaml
 from attrs import Factory, define
 
-from llm_perf_opt.errors import UserError
+from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.interrupts import held
 from llm_perf_opt.profiling import run_lock
 from llm_perf_opt.profiling.seal import fits, seal
 from llm_perf_opt.profiling.secrets import clean_argv, clean_settings, without_secrets
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 64 << 20
+_RESERVE = ".reserve"  # given up when the disk is full
+_RESERVE_BYTES = 256 << 10
 _GPU_FACTS = (
     "index",
     "name",
@@ -72,6 +79,7 @@ class Manifest:
     command: list[str]  # the workload
     state: str = "running"  # "running" | "done" | "failed" | "interrupted"
     finished_at: str | None = None
+    seconds: float | None = None  # by a clock nobody sets; the two times above are the wall's
     tools: dict[str, str] = Factory(dict)
     gpus_before: list[dict[str, str]] = Factory(list)
     gpus_after: list[dict[str, str]] = Factory(list)
@@ -109,6 +117,7 @@ class RunDirectory:
     manifest: Manifest
     lock: int | None = None  # see run_lock.py
     seals: bool = True  # False: the orders are not this user's, and stay recognisable as such
+    _began: float = Factory(time.monotonic)
 
     @staticmethod
     def create(
@@ -124,26 +133,31 @@ class RunDirectory:
 
         `recordings`: whether profilers will leave something in it. `folder`: where it was started, if not here.
         """
-        path = fresh_folder() if out is None else _own_folder(out)
-        lock = _lock(path)
         settings = clean_settings(settings)
         manifest = Manifest(
             __version__,
             now(),
             clean_argv(command),
             settings=settings,
-            gpus_before=gpu_facts(),
             made_by=made_by,
             host=socket.gethostname(),
             pid=os.getpid(),
             folder=str((folder or Path.cwd()).absolute()),
             program=program_files(command),
         )
-        run = RunDirectory(path, manifest, lock)
-        for name in ("nsys", "ncu") if recordings else ():
-            (path / name).mkdir(exist_ok=True)
+        manifest.seal = seal(manifest.orders)
+        path = fresh_folder() if out is None else out
+        try:
+            path = _own_folder(path, _manifest_text(manifest))
+            run = RunDirectory(path, manifest, run_lock.take(path))
+            for name in ("nsys", "ncu") if recordings else ():
+                (path / name).mkdir(exist_ok=True)
+            run.keep_reserve()
+        except OSError as error:
+            raise _unwritable(path, error) from error
         run.write_json("env.json", without_secrets(os.environ))
         run.write_yaml("config.yaml", settings)
+        manifest.gpus_before = gpu_facts()
         run.save()
         return run
 
@@ -160,20 +174,24 @@ class RunDirectory:
             run_lock.release(lock)
             raise
 
+    def keep_reserve(self) -> None:
+        """Set a little space aside, for the last words of a run that fills the disk."""
+        (self.path / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+
     def release(self) -> None:
         """Others may write in the folder again."""
         run_lock.release(self.lock)
         self.lock = None
 
     @property
-    def held(self) -> tuple[int, ...]:
+    def handles(self) -> tuple[int, ...]:
         """File descriptors for everything that is started: as long as one is open, the run is not over."""
         return () if self.lock is None else (self.lock,)
 
     def save(self) -> None:
         if self.seals:
             self.manifest.seal = seal(self.manifest.orders)
-        self.write_json(MANIFEST, attrs.asdict(self.manifest))
+        self._replace(MANIFEST, _manifest_text(self.manifest))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self._replace(name, json.dumps(content, indent=1) + "\n")
@@ -183,27 +201,70 @@ class RunDirectory:
 
     def _replace(self, name: str, text: str) -> None:
         """Write a whole file at once: whoever looks sees the old one or the new one."""
+        with held():  # an interrupt must not leave a state that nobody wrote down
+            try:
+                try:
+                    self._replace_once(name, text)
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    (self.path / _RESERVE).unlink()
+                    self._replace_once(name, text)
+            except OSError as error:
+                raise self._lost(error) from error
+
+    def _replace_once(self, name: str, text: str) -> None:
         target = self.path / name
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-            file.write(text.encode("utf-8", "surrogateescape"))
-        temporary.replace(target)
+        try:
+            temporary.unlink(missing_ok=True)  # a link there is not followed
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
+            temporary.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+    def _lost(self, error: OSError) -> UserError:
+        """The folder was fine when the run began."""
+        why = f"cannot be written any more: {error.strerror or error}"
+        if not self.path.is_dir():
+            why = "is gone: it was removed or moved while the run went on"
+        return UserError(
+            f"The run directory {self.path} {why}.",
+            f"What is there can still be read: llm-perf report {shlex.quote(str(self.path))} --out ANOTHER-FOLDER",
+            ExitCode.NOTHING_CAPTURED,
+        )
 
     def begin(self, name: str, argv: list[str], folder: str, capture: str = "") -> Step:
         """Note a command before it starts; `cmd.txt` can be pasted into a shell."""
         step = Step(name, clean_argv(argv), capture=capture)
         self.manifest.steps.append(step)
-        with (self.path / folder / "cmd.txt").open("a", encoding="utf-8") as file:
-            file.write(shlex.join(step.argv) + "\n")
         self.save()
+        try:
+            # Arguments may hold bytes that are not UTF-8: written as they came, the line still works.
+            with (self.path / folder / "cmd.txt").open("a", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(shlex.join(step.argv) + "\n")
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # the manifest has the command too
+                raise self._lost(error) from error
         return step
 
     def finish(self, state: str) -> None:
+        """Say how the run ended, as far as that can be written; nothing after it depends on this."""
+        with contextlib.suppress(OSError):
+            (self.path / _RESERVE).unlink(missing_ok=True)
         self.manifest.state = state
         self.manifest.finished_at = now()
-        self.manifest.gpus_after = gpu_facts()
-        self.save()
+        self.manifest.seconds = round(time.monotonic() - self._began, 2)
+        with contextlib.suppress(UserError):
+            self.save()  # before the GPU is asked: that may take a while
+            self.manifest.gpus_after = gpu_facts()
+            self.save()
+
+
+def _manifest_text(manifest: Manifest) -> str:
+    return json.dumps(attrs.asdict(manifest), indent=1) + "\n"
 
 
 def read_manifest(run: Path) -> Manifest:
@@ -303,24 +364,29 @@ def fresh_folder() -> Path:
         except OSError as error:
             raise _unwritable(path, error) from error
         return path
-    raise UserError(f"There are too many runs named {base.name}.", "Give a folder with --out.")
+    raise UserError(
+        f"There are too many runs named {base.name}.", "Give a folder with --out (the runners: hydra.run.dir)."
+    )
 
 
-def _own_folder(out: Path) -> Path:
+def _own_folder(out: Path, manifest: str) -> Path:
+    """Make a folder ours, with its first manifest: whoever makes that has the folder."""
+    temporary = out / f".{MANIFEST}.{os.getpid()}.tmp"
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
-            raise UserError(
-                f"The folder {out} is not empty.",
-                "Every run needs a folder of its own: choose another with --out (the runners: hydra.run.dir).",
-            )
-        # Whoever makes the manifest has the folder: two runs that start together cannot both.
-        (out / MANIFEST).touch(exist_ok=False)
+            raise _not_empty(out)
+        temporary.write_text(manifest, encoding="utf-8")
+        # Two runs that start together cannot both, and nobody ever sees an empty manifest.
+        _claim(temporary, out / MANIFEST)
     except FileExistsError as error:
         what = "belongs to another run" if out.is_dir() else "is a file, and a folder is needed there"
         raise UserError(f"{out} {what}.", "Choose another with --out (the runners: hydra.run.dir).") from error
     except OSError as error:
         raise _unwritable(out, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     return out
 
 
@@ -329,6 +395,23 @@ def _lock(path: Path) -> int | None:
         return run_lock.take(path)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def _claim(temporary: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(temporary)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        target.touch(exist_ok=False)
+        temporary.replace(target)
+
+
+def _not_empty(out: Path) -> UserError:
+    return UserError(
+        f"The folder {out} is not empty.",
+        "Every run needs a folder of its own: choose another with --out (the runners: hydra.run.dir).",
+    )
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:

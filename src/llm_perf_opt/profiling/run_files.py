@@ -22,7 +22,18 @@ PACKED = (".gz", ".xz")
 REPORT_LIST = ".llm-perf-files"  # what the report in the folder consists of
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 _ROOT = (
-    *(MANIFEST, LOCK, REPORT_LIST, "env.json", "config.yaml", "inputs.yaml", "plan.json", "annotate.jsonl", "cmd.txt"),
+    *(
+        MANIFEST,
+        LOCK,
+        REPORT_LIST,
+        ".reserve",
+        "env.json",
+        "config.yaml",
+        "inputs.yaml",
+        "plan.json",
+        "annotate.jsonl",
+        "cmd.txt",
+    ),
     *("stage1.log", "workload.log", "predictions.jsonl"),
 )
 _STAGE1 = (
@@ -42,8 +53,8 @@ _NSYS = tuple(
 )
 _NCU = ("ncu/cmd.txt", "ncu/raw.csv", "ncu/sections_report.txt")
 _FIXED = frozenset((*_ROOT, *_STAGE1, *_WORKLOAD, *_NSYS, *_NCU))
-# Half-written files: `.NAME.PID.tmp` beside the file NAME that they were to become.
-_UNFINISHED = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
+# Half-written files: `.NAME.PID.tmp` or `.NAME.tmp` beside the file NAME that they were to become.
+_UNFINISHED = re.compile(r"\.(?P<name>.+?)(?:\.\d+)?\.tmp")
 _FOLDER_OF = {"nsys": "nsys", "export": "nsys", "stats": "nsys", "ncu": "ncu", "raw": "ncu"}
 
 

@@ -12,15 +12,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attrs import define
 
+from llm_perf_opt.errors import ExitCode, UserError
+
 GUARD = Path(__file__).with_name("guard.py")
 _POLL_SECONDS = 0.1
+_QUICK_SECONDS = 0.02  # between two looks at a command that is only just beginning or ending
 _SIZE_SECONDS = 1.0  # between two looks at what has been written
 # The guard waits this long for a report to be written, and a little longer to force the rest.
 GRACE_SECONDS = 60.0
 _FORCE_SECONDS = 15.0
+LOG_BYTES = 64 << 20  # of the output of one command; beginning and end are kept
+_MARK = "LLM_PERF_TREE"  # in the environment of everything a guard has started
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @define
@@ -31,26 +38,36 @@ class Ended:
     seconds: float
     timed_out: bool = False
     interrupted: bool = False
+    given_up: bool = False  # interrupted twice: it was not waited for
     too_large: bool = False  # stopped because of what it had written
 
 
+class GivenUp(KeyboardInterrupt):
+    """Somebody interrupted a second time: what is not written yet is not wanted any more."""
+
+
 class Interruption:
-    """Turns Ctrl-C and SIGTERM into a flag while a command runs, so that it can be ended in order."""
+    """Counts Ctrl-C, SIGTERM and the loss of the terminal while a command runs, so that it can be ended in order."""
 
     def __init__(self) -> None:
-        self.happened = threading.Event()
+        self.times = 0
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Interruption]:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        old = {n: signal.signal(n, lambda *_: self.happened.set()) for n in (signal.SIGINT, signal.SIGTERM)}
+        # What is ignored stays ignored: nohup means it.
+        heard = [n for n in _SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+        old = {n: signal.signal(n, self._note) for n in heard}
         try:
             yield self
         finally:
             for number, handler in old.items():
                 signal.signal(number, handler)
+
+    def _note(self, *_: object) -> None:
+        self.times += 1
 
 
 def run_supervised(
@@ -62,75 +79,183 @@ def run_supervised(
     timeout_s: float | None = None,
     follow: Mapping[Path, Callable[[str], None]] | None = None,
     too_large: Callable[[int], bool] = lambda _: False,
-    grace_s: float = GRACE_SECONDS,
+    grace_s: float | None = None,
     program_pid: Path | None = None,
+    program_log: Path | None = None,
     stop_command: Sequence[str] = (),
-    held: Sequence[int] = (),
+    keep_open: Sequence[int] = (),
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Ended:
-    """Run `argv` to its end. Its output goes to `log`.
+    """Run `argv` to its end. Its output goes to `log`, of which beginning and end are kept.
 
     `follow`: files to read while it runs (the log among them), each with what to do with a new line.
     `too_large`: asked now and then, with the process id that all others descend from; True ends the command as
     an interruption would.
     `program_pid`: a file with the process id of the profiled program, which is then interrupted before the
     profiler (see guard.py); otherwise all are interrupted together.
+    `program_log`: where the program's own output goes, see redirect.py.
     `stop_command`: what makes the profiler write its report before anything is interrupted.
-    `held`: file descriptors that stay open until everything has ended, even if we are killed before.
+    `keep_open`: file descriptors that stay open until everything has ended, even if we are killed before.
+    `grace_s`: how long a report may take to be written after an interruption (see `grace_seconds`).
+    `tell`: hears what an interruption does.
     """
+    grace_s = grace_seconds() if grace_s is None else grace_s
     readers = [_Follower(path, action) for path, action in (follow or {}).items()]
-    pipe_read, pipe_write = os.pipe()
     started = time.monotonic()
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
-    with interruption.listening(), log.open("ab") as output:
-        guard = subprocess.Popen(
-            [sys.executable, "-I", str(GUARD), str(pipe_read), str(program_pid or "tree"), "--", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env={
-                **os.environ,
-                **(environment or {}),
-                "LLM_PERF_GRACE_S": str(grace_s),
-                "LLM_PERF_STOP": json.dumps(list(stop_command)),
-            },
-            pass_fds=(pipe_read, *held),
-            # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
-            start_new_session=True,
-        )
-        os.close(pipe_read)
+    settings = {
+        "grace_s": grace_s,
+        "stop": list(stop_command),
+        "log_limit": LOG_BYTES,
+        "program_log": None if program_log is None else str(program_log.resolve()),
+    }
+    with interruption.listening():
+        guard, pipe, mark = _start(argv, log, cwd, environment or {}, program_pid, settings, keep_open=keep_open)
         looked = started
+        until: float | None = None  # None: nobody has asked it to end
         try:
             while guard.poll() is None:
                 for reader in readers:
                     reader.read()
-                ended.timed_out = timeout_s is not None and time.monotonic() - started > timeout_s
-                ended.interrupted = interruption.happened.is_set()
-                if time.monotonic() - looked > _SIZE_SECONDS:
-                    looked = time.monotonic()
-                    ended.too_large = too_large(guard.pid)
-                if ended.timed_out or ended.interrupted or ended.too_large:
-                    guard.send_signal(signal.SIGINT)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        guard.wait(2 * grace_s + _FORCE_SECONDS)
+                now = time.monotonic()
+                ended.interrupted = ended.interrupted or interruption.times > 0
+                if until is None:
+                    ended.timed_out = timeout_s is not None and now - started > timeout_s
+                    if now - looked > _SIZE_SECONDS:
+                        looked = now
+                        ended.too_large = too_large(guard.pid)
+                    if ended.timed_out or ended.interrupted or ended.too_large:
+                        guard.send_signal(signal.SIGINT)
+                        until = now + 2 * grace_s + _FORCE_SECONDS
+                        if ended.interrupted:
+                            tell(
+                                "interrupted: what is captured so far is being written; "
+                                "once more (Ctrl-C) gives that up and ends everything now"
+                            )
+                elif now > until:
                     break
-                time.sleep(_POLL_SECONDS)
+                if interruption.times > 1 and not ended.given_up:
+                    ended.given_up = True
+                    tell("interrupted again: what was not written yet is given up; earlier steps are kept")
+                    guard.send_signal(signal.SIGUSR1)
+                time.sleep(_QUICK_SECONDS if until is not None or now - started < 1.0 else _POLL_SECONDS)
         finally:
-            os.close(pipe_write)  # the guard ends what is left when this closes
-            if guard.poll() is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    guard.wait(2 * grace_s + _FORCE_SECONDS)
-                if guard.poll() is None:
-                    guard.kill()
-                    guard.wait()
+            _finish(guard, pipe, mark, 2 * grace_s + _FORCE_SECONDS)
     for reader in readers:
         reader.read(last=True)
     ended.exit_code = guard.returncode
     # A signal may have come after the last look, or while the command was ending for another reason.
-    ended.interrupted = ended.interrupted or interruption.happened.is_set()
+    ended.interrupted = ended.interrupted or interruption.times > 0
     ended.seconds = time.monotonic() - started
     return ended
+
+
+def grace_seconds() -> float:
+    """How long a profiler may write its report after an interruption: LLM_PERF_GRACE_S, or a minute."""
+    try:
+        return max(float(os.environ["LLM_PERF_GRACE_S"]), 0.0)
+    except (KeyError, ValueError):
+        return GRACE_SECONDS
+
+
+def run_aside(
+    argv: list[str],
+    *,
+    output: Path,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    keep_open: Sequence[int] = (),
+) -> Ended:
+    """Run a short command of a tool whose whole standard output is wanted; its messages are not.
+
+    Under a guard as well: an export that hangs must not outlive us. Nothing is lost by ending it, so an
+    interruption ends it at once.
+    """
+    started = time.monotonic()
+    interruption = Interruption()
+    ended = Ended(exit_code=-1, seconds=0.0)
+    with interruption.listening():
+        guard, pipe, mark = _start(
+            argv, output, None, environment, None, {"grace_s": 0}, errors=subprocess.DEVNULL, keep_open=keep_open
+        )
+        try:
+            while guard.poll() is None and not (ended.timed_out or ended.interrupted):
+                time.sleep(_QUICK_SECONDS)
+                ended.timed_out = time.monotonic() - started > timeout_s
+                ended.interrupted = interruption.times > 0
+            if guard.poll() is None:
+                guard.send_signal(signal.SIGUSR1)
+        finally:
+            _finish(guard, pipe, mark, _FORCE_SECONDS)
+    ended.exit_code, ended.seconds = guard.returncode, time.monotonic() - started
+    ended.interrupted = ended.interrupted or interruption.times > 0
+    return ended
+
+
+def _start(
+    argv: list[str],
+    log: Path,
+    cwd: Path | None,
+    environment: Mapping[str, str],
+    program_pid: Path | None,
+    settings: Mapping[str, Any],
+    errors: int = subprocess.STDOUT,
+    keep_open: Sequence[int] = (),
+) -> tuple[subprocess.Popen[bytes], int, str]:
+    """A guard with its command, the pipe whose closing ends both, and the mark of all their processes."""
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    pipe_read, pipe_write = os.pipe()
+    try:
+        with log.open("ab") as output:
+            guard = subprocess.Popen(
+                [sys.executable, "-I", str(GUARD), str(pipe_read), str(program_pid or "tree"), "--", *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                cwd=cwd,
+                env={**os.environ, **environment, "LLM_PERF_GUARD": json.dumps(settings), _MARK: mark},
+                pass_fds=(pipe_read, *keep_open),
+                # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
+                start_new_session=True,
+            )
+    except OSError as error:
+        os.close(pipe_write)
+        raise UserError(
+            f"{Path(argv[0]).name} could not be started: {error.strerror or error} ({error.filename or log}).",
+            "Look at free space (df -h), the rights of the run directory, and the limits of the system (ulimit -a).",
+            ExitCode.NOTHING_CAPTURED,
+        ) from error
+    finally:
+        os.close(pipe_read)
+    return guard, pipe_write, mark
+
+
+def _finish(guard: subprocess.Popen[bytes], pipe: int, mark: str, patience_s: float) -> None:
+    """Wait for a guard to end what is left, and do it ourselves where the guard cannot."""
+    os.close(pipe)  # the guard ends what is left when this closes
+    try:
+        guard.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        guard.kill()
+        guard.wait()
+    if guard.returncode == -signal.SIGKILL:  # perhaps of the guard itself, by the system for want of memory
+        _kill_marked(mark)
+
+
+def _kill_marked(mark: str) -> None:
+    """End every process that carries the mark of a guard that is no more."""
+    wanted = f"{_MARK}={mark}".encode()
+    for _ in range(50):  # some may be starting others meanwhile
+        found = False
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found = True
+                    os.kill(int(entry.name), signal.SIGKILL)
+        if not found:
+            return
+        time.sleep(0.02)
 
 
 class _Follower:

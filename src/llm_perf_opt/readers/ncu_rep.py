@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from llm_perf_opt.errors import MissingTool, UnreadableInput
 from llm_perf_opt.readers.device_facts import device_facts
@@ -44,13 +44,14 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
         ) from error
     container = read_container(path, source)
     try:
-        counters = _read(
-            ncu_report.load_report(str(path)),  # type: ignore[no-untyped-call,call-arg]
-            source,
-            container.process_ids,
-            container.process_of_result,
-            progress,
-        )
+        with path.open("rb") as file:
+            counters = _read(
+                ncu_report.load_report(_utf8_name(path, file)),  # type: ignore[no-untyped-call,call-arg]
+                source,
+                container.process_ids,
+                container.process_of_result,
+                progress,
+            )
     except (RuntimeError, TypeError, AttributeError, ValueError, SystemError, OSError) as error:
         # The reader does not check what it reads: damage surfaces as any of these, far from its cause.
         raise UnreadableInput(
@@ -65,6 +66,15 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
             "Copy the file again, or profile again.",
         )
     return counters
+
+
+def _utf8_name(path: Path, file: IO[bytes]) -> str:
+    """A name of an open file that NVIDIA's reader takes: it wants UTF-8, which a path need not be."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return f"/proc/self/fd/{file.fileno()}"
+    return str(path)
 
 
 def _read(report: Any, source: str, pids: list[int], pid_of: list[int] | None, progress: Progress | None) -> CounterSet:

@@ -119,7 +119,7 @@ class _Export:
 
     @staticmethod
     def open(path: Path, source: str) -> _Export:
-        _refuse_truncated(path, source)
+        refuse_truncated(path, source)
         try:
             plain = _connect(path)
             # Views are left out on purpose: nsys writes tables, and a view of a stranger's file is code.
@@ -656,7 +656,7 @@ def _refuse_impossible(source: str, table: str, *times: Int64s) -> None:
             raise _damaged(source, ValueError(f"{table} holds impossible times"))
 
 
-def _refuse_truncated(path: Path, source: str) -> None:
+def refuse_truncated(path: Path, source: str) -> None:
     """SQLite reads what is there of a cut file without a word; its header says how long it should be."""
     with path.open("rb") as file:
         head = file.read(100)

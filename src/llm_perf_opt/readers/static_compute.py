@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 PLACE = "static_analysis/static_compute.json"  # in a run directory
+# What is set beside the formula: torch's own counter, and what tensor cores will do for it (tiles, masks).
+_BESIDE = {"counter": ("count", "matrix_flops"), "tensor_cores": ("formula", "flops_tensor_cores")}
 
 
 def read_formula(path: Path) -> dict[str, dict[str, float]]:
@@ -19,7 +21,11 @@ def read_formula(path: Path) -> dict[str, dict[str, float]]:
     for stage in stages:
         flops = _flops(stage) if isinstance(stage, dict) else None
         if flops:
-            found[str(stage.get("name", ""))] = {"flops": flops, "repeats": float(stage.get("repeats") or 1)}
+            named = found[str(stage.get("name", ""))] = {"flops": flops, "repeats": float(stage.get("repeats") or 1)}
+            for name, (part, key) in _BESIDE.items():
+                value = stage[part].get(key) if isinstance(stage.get(part), dict) else None
+                if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+                    named[name] = float(value)
     return found
 
 

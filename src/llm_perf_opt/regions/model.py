@@ -126,6 +126,7 @@ class RegionWork:
     tensor: dict[str, Quantity] = Factory(dict)  # by data type: "tensor_bf16" …
     cuda_core: dict[str, Quantity] = Factory(dict)  # "cuda_fp32" …; empty where those counters were not collected
     formula: Quantity | None = None  # from the model's shapes, where a static analysis is in the run
+    torch_counter: Quantity | None = None  # the same by torch's FLOP counter, which knows no masks
     counted_over_formula: float | None = None
     formula_note: str = ""  # what the ratio means
     dram_read: Quantity | None = None
@@ -142,7 +143,8 @@ class RegionWork:
 class TimeSplit:
     """Where the time of a region goes, all instances together."""
 
-    wall: Quantity | None = None
+    wall: Quantity | None = None  # of the program alone where that was timed, else under the profiler
+    profiled_wall: Quantity | None = None  # under the profiler, where `wall` is that of the program alone
     busy: Quantity | None = None  # union of the region's GPU work
     idle: Quantity | None = None  # of the wall time, the GPU ran nothing of the process
     kernels: Quantity | None = None  # sum of kernel durations

@@ -288,6 +288,8 @@ def _work_lines(judged: RegionPerformance) -> list[str]:
     if work.formula is not None:
         ratio = "" if work.counted_over_formula is None else f" (counted: {work.counted_over_formula:.2f} times)"
         rows.append(["FLOPs by formula", f"{shown(work.formula)}{ratio}"])
+    if work.torch_counter is not None:
+        rows.append(["FLOPs by torch's counter, masks ignored", shown(work.torch_counter)])
     for title, value in (("DRAM read", work.dram_read), ("DRAM written", work.dram_written), ("L2", work.l2)):
         if value is not None:
             rows.append([title, shown(value)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -21,7 +22,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from llm_perf_opt import interrupts
 from llm_perf_opt.conf.keys import KEYS, defaults, flattened
+from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.runners.overrides import normalised
@@ -40,6 +43,7 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
         return int(error.code)
     register()
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
+        interrupts.at_exit.append(lambda: shutil.rmtree(folder))
         codes = Path(folder) / "codes"
         os.environ[_CODES] = str(codes)
         os.environ[_FULL_ERROR] = "1"  # errors come to us instead of being printed as tracebacks
@@ -63,6 +67,7 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
             print("Interrupted.", file=sys.stderr)
             return int(ExitCode.INTERRUPTED)
         finally:
+            interrupts.at_exit.clear()
             sys.argv = old
             os.environ.pop(_CODES, None)
         return _worst(codes)
@@ -78,6 +83,7 @@ class _Task:
         self.__module__ = job.__module__
 
     def __call__(self, config: DictConfig) -> int:
+        interrupts.raise_in_order()  # until now there was nothing to lose
         # Neither is for the program that is profiled.
         ours = {name: os.environ.pop(name) for name in (_CODES, _FULL_ERROR) if name in os.environ}
         try:
@@ -175,6 +181,6 @@ def _first_lines(error: Exception) -> str:
 
 def say(error: UserError) -> None:
     """Cause and fix, for the person at the terminal."""
-    print(f"llm-perf: {printable(error.message)}", file=sys.stderr)
+    print(f"llm-perf: {printable(in_keys(error.message))}", file=sys.stderr)
     if error.fix:
-        print(f"  → {printable(error.fix)}", file=sys.stderr)
+        print(f"  → {printable(in_keys(error.fix))}", file=sys.stderr)

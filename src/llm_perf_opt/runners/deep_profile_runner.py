@@ -10,7 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.runners.app import start, start_folder
+from llm_perf_opt import interrupts
+
+if __name__ == "__main__":
+    interrupts.end_at_once()  # before Hydra is imported, which takes its time
 
 if TYPE_CHECKING:
     from llm_perf_opt.profiling.run_directory import RunDirectory
@@ -22,6 +25,7 @@ def job(config: dict[str, Any], run: Path) -> int:
 
     from llm_perf_opt.pipeline.profile import ready, run_profile
     from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.runners.app import start_folder
     from llm_perf_opt.runners.requests import profile_request
 
     # The workload gets the configuration as it is; what the run directory keeps has no secrets in it.
@@ -61,4 +65,6 @@ def resume(directory: RunDirectory, config: dict[str, Any], changed: dict[str, A
 
 
 if __name__ == "__main__":
+    from llm_perf_opt.runners.app import start
+
     sys.exit(start(job))

@@ -13,13 +13,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.errors import UserError
-from llm_perf_opt.runners.app import checked, say, start, start_folder
+from llm_perf_opt import interrupts
+
+if __name__ == "__main__":
+    interrupts.end_at_once()  # before Hydra is imported, which takes its time
 
 
 def job(config: dict[str, Any], run: Path) -> int:
     """One run of stage 1 into its own folder."""
     from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.runners.app import start_folder
 
     directory = RunDirectory.create(run, sys.argv, config, recordings=False, made_by="llm_profile_runner")
     state = "failed"
@@ -46,6 +49,9 @@ def resolved(words: list[str]) -> int:
     """Stage 1 as a part of another run."""
     from omegaconf import DictConfig, OmegaConf
 
+    from llm_perf_opt.errors import UserError
+    from llm_perf_opt.runners.app import checked, say
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--resolved", required=True)
     parser.add_argument("--folder", required=True)
@@ -64,4 +70,6 @@ def resolved(words: list[str]) -> int:
 
 if __name__ == "__main__":
     own = sys.argv[1:]
+    from llm_perf_opt.runners.app import start
+
     sys.exit(resolved(own) if "--resolved" in own else start(job))

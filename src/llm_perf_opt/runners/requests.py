@@ -59,6 +59,7 @@ def profile_request(config: Mapping[str, Any], run: Path, file: Path, folder: Pa
             timeout_s=ncu["timeout_s"],
         ),
         strict=ncu["strict"],
+        by_keys=True,
         timings=stage1_command(file, folder, run) if is_stage1(config) else [],
         annotate=AnnotateRequest(**pipeline["annotate"]),
     )

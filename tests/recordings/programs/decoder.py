@@ -13,6 +13,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--layers", type=int, default=8)
+parser.add_argument("--mlp", type=int, default=6144)
 parser.add_argument("--prompt", type=int, default=2048)
 parser.add_argument("--steps", type=int, default=8)
 # With as many steps as are recorded, nothing is planned or compiled for a new length while recording.
@@ -24,7 +25,7 @@ args = parser.parse_args()
 torch.manual_seed(0)
 config = Qwen3Config(
     hidden_size=2048,
-    intermediate_size=6144,
+    intermediate_size=args.mlp,
     num_hidden_layers=args.layers,
     num_attention_heads=16,
     num_key_value_heads=8,

@@ -33,6 +33,7 @@ class Inputs:
     overrides: Overrides = Factory(Overrides)
     calibrations: Sequence[Mapping[str, Any]] = ()
     formula: dict[str, dict[str, float]] = Factory(dict)  # region name or key -> "flops" of one run, "repeats"
+    alone: dict[str, float] = Factory(dict)  # path of a stage -> seconds of one run without a profiler
     good: set[str] = Factory(set)  # counters that may be used
     odd: list[str] = Factory(list)  # counters whose unit is not what it should be
     has_counters: bool = False
@@ -80,17 +81,20 @@ def _judge(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, launche
     used = {k.device for k in scope.kernels if k.device is not None} or set(hardware)
     gpus = [hardware[d] for d in sorted(used) if d in hardware]
     one = gpus[0] if gpus and all(g.peaks == gpus[0].peaks and g.bandwidth == gpus[0].bandwidth for g in gpus) else None
-    kinds = max((x.kinds for x in launches), key=len, default=[])
-    tables = {device: RoofTable.of(kinds, Peaks.printed(gpu)) for device, gpu in hardware.items()}
+    peaks = {device: Peaks.printed(gpu) for device, gpu in hardware.items()}
     if one is not None:
-        tables[-1] = RoofTable.of(kinds, Peaks.printed(one))
+        peaks[-1] = Peaks.printed(one)
+    # Regions without kernels have a list of kinds of their own: a table of another list would judge them by
+    # kernels they never launched.
+    lists = {id(x.kinds): x.kinds for x in launches}
     return Judge(
         gpu=one,
         gpus=_side_by_side(report, scope),
-        tables=tables,
+        tables={number: {d: RoofTable.of(kinds, p) for d, p in peaks.items()} for number, kinds in lists.items()},
         good=inputs.good,
         has_counters=inputs.has_counters,
         formula=inputs.formula,
+        alone=inputs.alone,
     )
 
 

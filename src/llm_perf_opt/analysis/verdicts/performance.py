@@ -33,7 +33,7 @@ from llm_perf_opt.analysis.verdicts.speed_of_light import now, speed_of_light
 from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early, time_split
 from llm_perf_opt.analysis.verdicts.tokens import token_count, token_rate
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
-from llm_perf_opt.analysis.verdicts.work import region_work
+from llm_perf_opt.analysis.verdicts.work import Formula, region_work
 from llm_perf_opt.regions.model import (
     FamilyTime,
     GpuHardware,
@@ -47,6 +47,7 @@ from llm_perf_opt.regions.model import (
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.quantity import Quantity, shown
 
+WORKLOAD_DOMAIN = "LLM"  # the built-in workload marks its stages there
 _UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix products are mentioned
 
 
@@ -56,19 +57,21 @@ class Judge:
 
     gpu: GpuHardware | None  # the one GPU model of the scope; None where there are several, or none
     gpus: int  # GPUs one process uses side by side
-    tables: dict[int, RoofTable]  # by device; -1 for launches whose device is not known
+    # By identity of the list of kinds, then by device; -1 for launches whose device is not known.
+    tables: dict[int, dict[int, RoofTable]]
     good: set[str]  # counters that may be used
     has_counters: bool
     formula: dict[str, dict[str, float]]  # region name or key -> "flops" of one run, and its "repeats"
+    alone: dict[str, float]  # path of a stage of the built-in workload -> seconds of one run without a profiler
 
     def performance(
         self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
     ) -> RegionPerformance:
         """`below`: the regions inside this one. `signatures`: how many to list."""
         near = verdict_rules().thresholds["near_roof"]
-        split = time_split(region)
+        split = time_split(region, self._alone(region))
         work, amounts = region_work(region, self.good, self._formula(region))
-        roofed = against_roofs(launches, self.tables)
+        roofed = against_roofs(launches, self.tables[id(launches.kinds)])
         by_bound = time_by_bound(launches, bounds(roofed, near))
         families = time_by_family(region, roofed)
         used = self._utilisation(split, amounts, families)
@@ -110,14 +113,24 @@ class Judge:
             ncu_rules=rule_summaries(region.rules),
         )
 
-    def _formula(self, region: NCUProfileRegion) -> Quantity | None:
+    def _formula(self, region: NCUProfileRegion) -> Formula:
         """FLOPs by formula. A stage that repeats may be one region around its repeats, or one region for each."""
         found = self.formula.get(region.key) or self.formula.get(region.name)
         if not found:
-            return None
+            return Formula()
         repeats, instances = int(found.get("repeats", 1)), region.instances or 1
         runs = instances if repeats > 1 and instances >= repeats else repeats * instances
-        return Quantity(found["flops"] * runs, "FLOP")
+        amounts = (
+            Quantity(found[k] * runs, "FLOP") if k in found else None for k in ("flops", "counter", "tensor_cores")
+        )
+        return Formula(*amounts)
+
+    def _alone(self, region: NCUProfileRegion) -> Quantity | None:
+        """What all instances of a region take without a profiler."""
+        one = self.alone.get("/".join(region.path)) if region.domain == WORKLOAD_DOMAIN else None
+        if one is None or region.time_source != "timeline" or not region.instances:
+            return None
+        return Quantity(one * 1e9 * region.instances, "ns")
 
     def _utilisation(self, split: TimeSplit, amounts: Amounts, families: Sequence[FamilyTime]) -> list[Utilisation]:
         if self.gpu is None:
@@ -215,7 +228,24 @@ def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, ke
         return evolve(limit, text=before + limit.text)
     found = judge("region", facts)
     if found is not None:
-        return found
+        return _with_doubt(found, split)
     if kernels.bound == UNKNOWN and (found := judge("gpu", facts)) is not None:
         return evolve(found, missing=kernels.missing, next_step=kernels.next_step)
     return evolve(kernels, text=f"The GPU works for {facts.words['working_share']} of the wall time. {kernels.text}")
+
+
+def _with_doubt(found: Verdict, split: TimeSplit) -> Verdict:
+    """Waiting that the profiler itself may have caused is not called certain."""
+    if found.bound not in ("launch", "host") or split.profiled_wall is not None or not split.wall or not split.idle:
+        return found
+    thresholds, wall, working = verdict_rules().thresholds, split.wall.of("ns"), (split.wall - split.idle).of("ns")
+    added, least = (split.launches * thresholds[k] * 1e3 for k in ("profiler_us_per_launch", "host_us_per_launch"))
+    alone = min(max(wall - added, least, working), wall)
+    left = 1 - working / alone
+    if left >= (next((e.threshold for e in found.evidence if e.fact == "idle_share"), None) or 0.0):
+        return found
+    reason = (
+        f"a profiler adds up to {thresholds['profiler_us_per_launch']:g} µs to every launch; without it the GPU may wait for as "
+        f"little as {100 * left:.0f} % of the time"
+    )
+    return evolve(found, confidence="low", confidence_reasons=[*found.confidence_reasons, reason])

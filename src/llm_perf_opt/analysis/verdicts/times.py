@@ -7,7 +7,12 @@ from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit
 from llm_perf_opt.regions.quantity import Quantity, nanoseconds
 
 
-def time_split(region: NCUProfileRegion) -> TimeSplit:
+def time_split(region: NCUProfileRegion, alone: Quantity | None = None) -> TimeSplit:
+    """`alone`: the wall time of the same instances without a profiler, where it is known.
+
+    A profiler makes the host slower, most of all its launches, and leaves the kernels as they are: what it adds to
+    the wall time is waiting that the program by itself does not have.
+    """
     values = region.inclusive
     timeline = region.time_source == "timeline"
     kernels = None if values.gpu_time_ns is None else nanoseconds(values.gpu_time_ns)
@@ -23,6 +28,11 @@ def time_split(region: NCUProfileRegion) -> TimeSplit:
     if busy is not None and kernels is not None:
         summed = kernels.value + values.memory.time_ns + values.graph_time_ns
         split.overlap = nanoseconds(max(summed - busy.value, 0.0))
+    if wall is not None and idle is not None and alone is not None and alone < wall:
+        working = wall - idle
+        split.profiled_wall, wall = wall, alone
+        split.wall, split.idle = wall, nanoseconds(max(wall.of("ns") - working.of("ns"), 0.0))
+        idle = split.idle
     if wall is not None and idle is not None and busy is not None:
         # What the GPU did within the wall time may be of other regions too; more than that came later.
         split.after_return = nanoseconds(max(busy.value - (wall.value - idle.value), 0.0))

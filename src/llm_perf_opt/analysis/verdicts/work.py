@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from attrs import define
+
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
 from llm_perf_opt.analysis.verdicts.launches import copy_traffic
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, RegionWork
@@ -12,11 +14,20 @@ from llm_perf_opt.regions.quantity import Quantity
 _CLOSE = (0.95, 1.05)  # counted over formula: within this they agree
 
 
-def region_work(region: NCUProfileRegion, good: set[str], formula: Quantity | None) -> tuple[RegionWork, Amounts]:
+@define
+class Formula:
+    """FLOPs of a region from the model's shapes, where a static analysis is in the run."""
+
+    needed: Quantity | None = None  # by the closed formulas
+    counter: Quantity | None = None  # by torch's counter, operator by operator
+    tensor_cores: Quantity | None = None  # expected of the tensor cores: whole tiles, masked halves of attention
+
+
+def region_work(region: NCUProfileRegion, good: set[str], formula: Formula) -> tuple[RegionWork, Amounts]:
     """The region's work, and the same as bare amounts."""
     used = {name: value for name, value in region.inclusive.metrics.items() if name in good}
     amounts = amounts_of({name: value.value for name, value in used.items()})
-    work = RegionWork(formula=formula)
+    work = RegionWork(formula=formula.needed, torch_counter=formula.counter)
     _add_copies(region, used, work, amounts)
     work.tensor = {k: Quantity(v, "FLOP") for k, v in amounts.flops.items() if k.startswith("tensor_")}
     work.cuda_core = {k: Quantity(v, "FLOP") for k, v in amounts.flops.items() if k.startswith("cuda_")}
@@ -29,7 +40,7 @@ def region_work(region: NCUProfileRegion, good: set[str], formula: Quantity | No
     coverages = [v.coverage for v in used.values() if v.rollup == "sum" and v.coverage is not None]
     work.coverage = min(coverages) if coverages else None
     work.spread = _spread(used)
-    _compare(work)
+    _compare(work, formula.tensor_cores)
     return work, amounts
 
 
@@ -59,7 +70,7 @@ def _spread(used: dict[str, MetricValue]) -> float | None:
     return max(found) if found else None
 
 
-def _compare(work: RegionWork) -> None:
+def _compare(work: RegionWork, expected: Quantity | None) -> None:
     if work.formula is None or work.flops is None or not work.formula.value:
         return
     counted = sum((q.value for q in work.tensor.values()), 0.0) or work.flops.value
@@ -68,10 +79,14 @@ def _compare(work: RegionWork) -> None:
     if _CLOSE[0] <= ratio <= _CLOSE[1]:
         work.formula_note = "The counters find the work that the model's shapes ask for."
     elif ratio > 1:
-        work.formula_note = (
-            f"The tensor cores did {ratio:.2f} times the model's work: tiles padded beyond the shapes (most with few "
-            "rows, as in decode), masked-out parts of attention, or work computed twice."
+        by_tiles = expected.value / work.formula.value if expected is not None else 1.0
+        why = (
+            f"whole tiles (8 rows at least, however few the shapes have) alone make {by_tiles:.2f} times of it; the rest are "
+            "larger tiles, as in attention with a single query, "
+            if by_tiles > _CLOSE[1]
+            else "tiles padded beyond the shapes (most with few rows, as in decode), "
         )
+        work.formula_note = f"The tensor cores did {ratio:.2f} times the model's work: {why}masked-out parts of attention, or work computed twice."
     else:
         work.formula_note = (
             f"The counters find {100 * ratio:.0f} % of the model's work: the rest ran in a data type or on units that were not "

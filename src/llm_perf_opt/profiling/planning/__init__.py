@@ -12,6 +12,7 @@ In short (`timeline` read with its launch configurations, `report` built from it
 """
 
 from llm_perf_opt.profiling.planning.budget import parse_seconds, spoken_seconds
+from llm_perf_opt.profiling.planning.by_hand import Forecast, forecast
 from llm_perf_opt.profiling.planning.costs import (
     Costs,
     Observation,
@@ -33,6 +34,7 @@ from llm_perf_opt.profiling.planning.request import Request
 __all__ = [
     "Capture",
     "Costs",
+    "Forecast",
     "LaunchFilter",
     "LaunchTable",
     "Observation",
@@ -44,6 +46,7 @@ __all__ = [
     "default_costs",
     "describe",
     "describe_launches",
+    "forecast",
     "known_costs",
     "machine_key",
     "machine_of",

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from attrs import define, field
@@ -93,13 +95,16 @@ def tool_version(path: str | os.PathLike[str], timeout_s: float = _TIMEOUT_S) ->
     )
 
 
+@functools.lru_cache(maxsize=8)
 def known_options(tool: Tool, timeout_s: float = _TIMEOUT_S) -> KnownOptions:
-    """The options this very installation understands, for `help_text.validate`."""
+    """The options this very installation understands, for `help_text.validate`; asked once."""
     program = os.fspath(tool.path)
     if tool.name == "nsys":
         return parse_nsys_help(_output([program, "profile", "--help"], timeout_s))
-    asked = (_output([program, option], timeout_s) for option in ("--help", "--list-sets", "--list-sections"))
-    return parse_ncu_help(*asked)
+    # Each answer takes ncu about a second, nearly all of it waiting.
+    questions = ([program, option] for option in ("--help", "--list-sets", "--list-sections"))
+    with ThreadPoolExecutor() as pool:
+        return parse_ncu_help(*pool.map(lambda argv: _output(argv, timeout_s), questions))
 
 
 def library_path_for(nsys: str | os.PathLike[str]) -> str | None:

@@ -1,0 +1,27 @@
+"""The console script: Ctrl-C is answered in order from the first moment, so almost nothing is imported before."""
+
+from __future__ import annotations
+
+import sys
+
+from llm_perf_opt import interrupts
+
+
+def entry() -> None:
+    """Run `llm-perf` as a program."""
+    interrupts.end_at_once()
+    import io
+
+    from llm_perf_opt.cli.main import main
+
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets an escape instead of a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    interrupts.raise_in_order()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # while it was telling of something else
+        code = 130
+    interrupts.too_late()
+    sys.exit(code)

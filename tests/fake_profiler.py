@@ -1,0 +1,170 @@
+"""The program behind the stand-ins of `fake_tools`, which start it with `SETTINGS` defined.
+
+It runs the program it is given, says what the real tool said, and leaves a real recording. See `fake_tools`
+for the variables that let it fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+SETTINGS: dict[str, Any] = globals().get("SETTINGS", {})
+HELP = {"--help": "help", "--list-sets": "sets", "--list-sections": "sections"}
+FAULTS = dict(part.split("=") for part in os.environ.get("FAKE_FAULT", "").split(",") if part)
+
+
+def main(argv: list[str]) -> int:
+    tool, transcripts = SETTINGS["tool"], Path(SETTINGS["transcripts"])
+    if argv == ["--version"]:
+        begin("version")
+        return say(f"{tool}-version")
+    if argv[-1] in HELP and len(argv) < 3:
+        print((transcripts / f"{tool}-2025.3.1-{HELP[argv[-1]]}.txt").read_text(encoding="utf-8"))
+        return 0
+    if argv[0] == "export":
+        begin("export")
+        if Path(argv[-1]).stat().st_size != SETTINGS["recording_bytes"]:
+            return say("nsys-export-damaged")
+        return leave("export", unpacked(SETTINGS["timeline"]), value(argv, "-o"))
+    if argv[0] == "stop":
+        begin("stop")
+        (Path(SETTINGS["folder"]) / "stopped").write_text(argv[1])
+        return 0
+    if argv[0] == "stats":
+        begin("stats")
+        print("Time (%),Total Time (ns)")
+        return 0
+    if "--import" in argv:
+        begin("raw")
+        print(Path(SETTINGS["raw"]).read_text(encoding="utf-8"))
+        return 0
+    return record(tool, argv)
+
+
+def record(tool: str, argv: list[str]) -> int:
+    mode = value(argv, "--replay-mode") or "kernel"
+    scenario = os.environ.get(f"FAKE_{tool.upper()}", "ok")
+    if "=" in scenario:
+        scenario = dict(part.split("=") for part in scenario.split(",")).get(mode, "ok")
+    if "--log-file" in argv:
+        sys.stdout = open(value(argv, "--log-file"), "w")  # noqa: PTH123, SIM115 - until the end
+    begin(tool)
+    stopped: list[int] = []
+    child: subprocess.Popen[bytes] | None = None
+
+    def stop(number: int, _: object) -> None:
+        stopped.append(number)
+        if child is not None:
+            child.kill()
+
+    signal.signal(signal.SIGINT, stop)
+    child = subprocess.Popen(argv[argv.index(SETTINGS["python"]) :])
+    code = child.wait()
+    if scenario != "ok":
+        return say(scenario)
+    if tool == "nsys":
+        done = leave("nsys", bytes(SETTINGS["recording_bytes"]), f"{value(argv, '-o')}.nsys-rep", "nsys-ok")
+    elif mode == "kernel":
+        done = leave("ncu", unpacked(SETTINGS["counters"]), f"{value(argv, '-o')}.ncu-rep", "ncu-ok-kernel")
+    else:
+        done = leave("ncu", unpacked(SETTINGS["ranges"]), f"{value(argv, '-o')}.ncu-rep", "ncu-ok-app-range")
+    if done or stopped:
+        return done or 130
+    return 128 - code if code < 0 else code  # a program that a signal ended, as nsys and shells tell it
+
+
+def say(name: str) -> int:
+    """What the real tool said; the exit code it had."""
+    transcripts = Path(SETTINGS["transcripts"]) / "ncu-nsys-2025.3.1-h200.json"
+    said = json.loads(transcripts.read_text(encoding="utf-8"))[name]
+    print(said["stdout"], flush=True)
+    print(said["stderr"], file=sys.stderr, flush=True)
+    return int(said["exit"])
+
+
+def value(argv: list[str], option: str) -> str:
+    return argv[argv.index(option) + 1] if option in argv else ""
+
+
+def unpacked(name: str) -> bytes:
+    data = Path(name).read_bytes()
+    return lzma.decompress(data) if name.endswith(".xz") else gzip.decompress(data) if name.endswith(".gz") else data
+
+
+def at(step: str) -> None:
+    """Let the test know, once, and give it time to do something about it."""
+    folder = os.environ.get("FAKE_MARKS")
+    if folder and not (Path(folder) / step).exists():
+        (Path(folder) / step).touch()
+        if os.environ.get("FAKE_HOLD") == step:
+            time.sleep(1.0)
+
+
+def begin(step: str) -> None:
+    at(step)
+    kind = FAULTS.get(step)
+    if kind == "crash-before":
+        crash()
+    if kind == "hang-before":
+        hang()
+    if kind == "nothing" and step not in ("nsys", "ncu"):  # these run their program first
+        sys.exit(0)
+
+
+def leave(step: str, data: bytes, target: str, says: str = "") -> int:
+    """Write a recording, or what the fault leaves of it; the exit code."""
+    at(f"{step}-writes")
+    kind = FAULTS.get(step)
+    if kind == "nothing":
+        return 0
+    half = kind in ("crash-during", "truncated")
+    try:
+        with open(target, "wb", buffering=0) as file:  # noqa: PTH123
+            rest = data[: len(data) // 2] if half else data
+            while rest:
+                rest = rest[file.write(rest[: 1 << 16]) :]
+    except OSError as error:
+        if step == "nsys":
+            Path(target).unlink(missing_ok=True)  # its raw stream is elsewhere
+        if step == "export":
+            return 0  # how the real one ends is not known: the worst would be without a word
+        full = error.errno in (errno.ENOSPC, errno.EFBIG)
+        return say(f"{SETTINGS['tool']}-{'disk-full' if full else 'no-folder'}")
+    if kind == "crash-during":
+        crash()
+    if not half and "FAKE_LEDGER" in os.environ and step in ("nsys", "ncu"):
+        with Path(os.environ["FAKE_LEDGER"]).open("a") as ledger:
+            ledger.write(json.dumps([str(Path(target).resolve()), hashlib.sha256(data).hexdigest()]) + "\n")
+    if kind == "crash-after":
+        crash()
+    if kind == "hang-after":
+        hang()
+    return say(says) if says else 0
+
+
+def crash() -> NoReturn:
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGSEGV)
+    raise AssertionError
+
+
+def hang() -> NoReturn:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        time.sleep(600)
+
+
+if SETTINGS:
+    sys.exit(main(sys.argv[1:]))

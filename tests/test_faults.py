@@ -1,0 +1,101 @@
+"""A fixed part of the fault matrix (see `fault_matrix`); `make faults` tries all of it, and kills at random moments."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fault_matrix import Bench, Fault, Unavailable, faults, random_kills
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.profiling import run_directory
+from llm_perf_opt.profiling.run_directory import RunDirectory
+
+QUICK = [fault for fault in faults() if fault.quick]
+
+
+@pytest.mark.parametrize("fault", QUICK, ids=[fault.name for fault in QUICK])
+def test_what_goes_wrong_ends_as_it_should(tmp_path: Path, fault: Fault) -> None:
+    try:
+        wrong = Bench(tmp_path / "bench").attempt(fault)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    assert wrong == []
+
+
+def test_every_fault_has_a_name_of_its_own() -> None:
+    names = [fault.name for fault in faults()]
+    assert len(set(names)) == len(names) > 60
+
+
+@pytest.mark.parametrize(("number", "moment"), random_kills(3, 2.0, seed=7))
+def test_a_run_killed_at_some_moment_loses_nothing(tmp_path: Path, number: signal.Signals, moment: float) -> None:
+    wrong, _ = Bench(tmp_path / "bench").kill(number, moment)
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("program", "module"),
+    [
+        ("from llm_perf_opt.cli.entry import entry; entry()", "attr"),
+        ("from llm_perf_opt.cli.entry import entry; entry()", "llm_perf_opt.cli.scrub"),
+        ("import runpy; runpy.run_module('llm_perf_opt.runners.deep_profile_runner', run_name='__main__')", "hydra"),
+        ("import runpy; runpy.run_module('llm_perf_opt.runners.llm_profile_runner', run_name='__main__')", "omegaconf"),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_python_is_still_importing(program: str, module: str, number: signal.Signals) -> None:
+    """The finder sends the signal when the module is looked for: a moment nobody can time from outside."""
+    finder = f"""
+import os, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {module!r}: os.kill(os.getpid(), {int(number)})
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["doctor"]
+{program}
+"""
+    done = subprocess.run([sys.executable, "-c", finder], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+
+
+def test_the_manifest_is_there_before_anything_that_takes_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def slow() -> list[dict[str, str]]:
+        seen.append(json.loads((tmp_path / "run" / "manifest.json").read_text())["state"])
+        return []
+
+    monkeypatch.setattr(run_directory, "gpu_facts", slow)
+    RunDirectory.create(tmp_path / "run", ["program"], {}).finish("done")
+    assert seen == ["running", "done"]
+
+
+def test_an_interrupt_waits_until_the_manifest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory.create(tmp_path / "run", ["program"], {})
+    replace = Path.replace
+
+    def interrupted(self: Path, target: Path) -> Path:
+        os.kill(os.getpid(), signal.SIGINT)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    run.manifest.state = "failed"
+    with pytest.raises(KeyboardInterrupt):
+        run.save()
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["state"] == "failed"
+    assert not list((tmp_path / "run").glob(".*.tmp"))
+
+
+def test_a_run_directory_that_is_gone_is_told_and_not_made_again(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", ["program"], {})
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="is gone: it was removed or moved"):
+        run.begin("nsys", ["nsys"], "nsys")
+    run.finish("failed")
+    assert not (tmp_path / "run").exists()
