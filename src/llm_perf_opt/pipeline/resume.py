@@ -7,6 +7,7 @@ loses nothing of the first attempt.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -321,7 +322,14 @@ def begin_again(directory: RunDirectory, kept: Kept, taken: list[str], changed: 
     manifest.pid, manifest.host = os.getpid(), os.uname().nodename
     manifest.resumed.append({"at": now(), "llm_perf_opt": __version__, "took": taken, "changed": changed})
     directory.save()
-    _set_aside(directory, superseded)
+    try:
+        directory.keep_reserve()
+        _set_aside(directory, superseded)
+    except OSError as error:
+        raise UserError(
+            f"{directory.path} cannot be written: {error.strerror or error} ({error.filename}).",
+            "Check free space and rights; nothing is lost.",
+        ) from error
     if changed and taken:
         message = f"This run was resumed after something had changed: {'; '.join(changed)}. Its parts may not belong together."
         note = Diagnosis("RESUMED_AFTER_CHANGES", "warning", message, "If they must, start a new run.")
@@ -373,6 +381,7 @@ def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:
 
 def drop_earlier(directory: RunDirectory) -> None:
     """Delete what was set aside: all of it was taken again."""
-    files = files_of(directory.path, directory.manifest)
-    names = [file.name for file in files if file.is_ours and EARLIER.fullmatch(file.name.partition("/")[0])]
-    remove(directory.path.resolve(), names)
+    with contextlib.suppress(OSError):  # what stays is found by llm-perf runs prune
+        files = files_of(directory.path, directory.manifest)
+        names = [file.name for file in files if file.is_ours and EARLIER.fullmatch(file.name.partition("/")[0])]
+        remove(directory.path.resolve(), names)

@@ -173,13 +173,17 @@ class RunDirectory:
             run_lock.release(lock)
             raise
 
+    def keep_reserve(self) -> None:
+        """Set a little space aside, for the last words of a run that fills the disk."""
+        (self.path / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+
     def release(self) -> None:
         """Others may write in the folder again."""
         run_lock.release(self.lock)
         self.lock = None
 
     @property
-    def held(self) -> tuple[int, ...]:
+    def handles(self) -> tuple[int, ...]:
         """File descriptors for everything that is started: as long as one is open, the run is not over."""
         return () if self.lock is None else (self.lock,)
 
