@@ -54,7 +54,7 @@ from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, spli
 from llm_perf_opt.profiling.messages import STATES
 from llm_perf_opt.profiling.outcome import Outcome, absent_metrics, diagnose
 from llm_perf_opt.profiling.run_directory import RunDirectory
-from llm_perf_opt.profiling.supervise import Ended, GivenUp
+from llm_perf_opt.profiling.supervise import GivenUp
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
@@ -63,8 +63,6 @@ from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 from llm_perf_opt.report.text import counted
-
-_ENDED_EARLIER = Ended(0, 0.0)  # a capture of an attempt before this one
 
 
 @define
@@ -329,11 +327,11 @@ class _Run:
         nsys = self.tools.nsys
         if self.kept.timeline is not None or nsys is None:
             if self.kept.without_summary and self.kept.timeline is not None and nsys is not None:
-                write_summary(self.directory, nsys, self.kept.timeline, _ENDED_EARLIER)
+                write_summary(self.directory, nsys, self.kept.timeline)
             return self.kept.timeline
         if self.kept.recording:
             self.say(f"timeline: {nsys} exports the recording that is there …")
-            exported = export_timeline(self.directory, nsys, _ENDED_EARLIER)
+            exported = export_timeline(self.directory, nsys)
             if exported is None:
                 self.failures.append(ExitCode.NOTHING_CAPTURED)
             return exported

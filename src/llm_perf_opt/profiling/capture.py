@@ -72,7 +72,7 @@ def run_plainly(run: RunDirectory, command: list[str], tell: Tell = _silent) -> 
     """The workload alone. Its output goes to `stage1.log`. `tell`: hears what an interruption does."""
     step = run.begin("stage1", command, ".")
     log = run.path / "stage1.log"
-    ended = run_supervised(command, log=log, tell=tell, held=run.held)
+    ended = run_supervised(command, log=log, tell=tell, held=run.handles)
     clean_logs([log], command)
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     code: ExitCode | None = None
@@ -122,7 +122,7 @@ def record_timeline(
         tell=tell,
         stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
-        held=run.held,
+        held=run.handles,
         follow={log: _following(None, progress)},
     )
     program_pid.unlink(missing_ok=True)
@@ -144,7 +144,7 @@ def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None)
     export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", unfinished)
     step = run.begin("export", export, "nsys")
     exported = run_aside(
-        export, output=log, environment=_library_path(nsys), timeout_s=_EXPORT_TIMEOUT_S, held=run.held
+        export, output=log, environment=_library_path(nsys), timeout_s=_EXPORT_TIMEOUT_S, held=run.handles
     )
     step.exit_code, step.seconds = exported.exit_code, round(exported.seconds, 2)
     if (why := _not_exported(exported, unfinished)) is None:
@@ -202,7 +202,7 @@ def record_counters(
         timeout_s=timeout_s,
         follow={log: _following(expected, progress)},
         tell=tell,
-        held=run.held,
+        held=run.handles,
     )
     clean_logs([log, workload_log], command)
     mode = options.replay_mode or "kernel"
@@ -351,7 +351,7 @@ def _write_table(
         environment=environment,
         timeout_s=_EXPORT_TIMEOUT_S,
         errors=subprocess.DEVNULL,
-        held=run.held,
+        held=run.handles,
     )
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     written = unfinished.stat().st_size if unfinished.exists() else 0

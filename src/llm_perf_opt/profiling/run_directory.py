@@ -151,7 +151,7 @@ class RunDirectory:
             run = RunDirectory(path, manifest, _lock(path))
             for name in ("nsys", "ncu") if recordings else ():
                 (path / name).mkdir(exist_ok=True)
-            (path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+            run.keep_reserve()
         except OSError as error:
             raise _unwritable(path, error) from error
         run.write_json("env.json", without_secrets(os.environ))
@@ -175,7 +175,7 @@ class RunDirectory:
 
     def keep_reserve(self) -> None:
         """Set a little space aside, for the last words of a run that fills the disk."""
-        (self.path / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+        (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
 
     def release(self) -> None:
         """Others may write in the folder again."""
