@@ -143,12 +143,17 @@ def test_links_in_the_place_of_files_are_replaced_not_followed(stranger: tuple[P
 def test_a_list_of_earlier_files_deletes_nothing_elsewhere(stranger: tuple[Path, Path]) -> None:
     run, home = stranger
     (run / "old").symlink_to(home)
-    (run / "stale.md").write_text("of an earlier report")
+    (run / "pictures").mkdir(exist_ok=True)
+    (run / "pictures" / "stale.svg").write_text("of an earlier report")
+    (run / "mine.md").write_text("no report writes such a file")
     absolute = str(home / "victim.svg")
-    (run / ".llm-perf-files").write_text(f"old/victim.svg\n../../../home/victim.svg\n{absolute}\nstale.md\n")
+    (run / ".llm-perf-files").write_text(
+        f"old/victim.svg\n../../../home/victim.svg\n{absolute}\npictures/stale.svg\nmine.md\n"
+    )
     assert main(["report", str(run), "--json"]) == 0
     assert (home / "victim.svg").read_text() == "precious"
-    assert not (run / "stale.md").exists()
+    assert not (run / "pictures" / "stale.svg").exists()
+    assert (run / "mine.md").exists()
 
 
 @pytest.mark.parametrize(
