@@ -106,7 +106,7 @@ def trust(value: MetricValue) -> str:
         return f"measured ({value.source})"
     words = [counted(value.samples, "sample") + (f" for {counted(value.launches, 'launch')}" if value.launches else "")]
     if value.spread is not None:
-        words.append(f"samples spread {100 * value.spread:.1f} %")
+        words.append(f"± {100 * value.spread:.1f} %")
     if value.coverage is not None and value.coverage < 0.995:
         words.append(f"covers {100 * value.coverage:.0f} % of the GPU time")
     return ", ".join(words)
