@@ -93,7 +93,10 @@ def say(name: str) -> int:
     """What the real tool said; the exit code it had."""
     transcripts = Path(SETTINGS["transcripts"]) / "ncu-nsys-2025.3.1-h200.json"
     said = json.loads(transcripts.read_text(encoding="utf-8"))[name]
-    print(said["stdout"], flush=True)
+    pace = float(os.environ.get(f"FAKE_PACE_{SETTINGS['tool'].upper()}", 0))
+    for line in said["stdout"].splitlines():
+        print(line, flush=True)
+        time.sleep(pace)
     print(said["stderr"], file=sys.stderr, flush=True)
     return int(said["exit"])
 
@@ -113,7 +116,7 @@ def at(step: str) -> None:
     if folder and not (Path(folder) / step).exists():
         (Path(folder) / step).touch()
         if os.environ.get("FAKE_HOLD") == step:
-            time.sleep(1.0)
+            time.sleep(2.5)
 
 
 def begin(step: str) -> None:

@@ -35,6 +35,7 @@ class PlannedCapture:
     options: NcuOptions
     expressions: tuple[str, ...] = ()  # for --nvtx-include; none: everything
     expected: int | None = None  # results the timeline lets expect
+    seconds: float | None = None  # what it will take, where that was planned
     # The region of which some instances are taken whole, and their numbers; None: not chosen in this way.
     instances: tuple[NCUProfileRegion | None, tuple[int, ...]] = (None, ())
     gate: Gate | None = None  # stages of the program outside of which nothing is profiled
@@ -277,7 +278,9 @@ def _sampled(
             options = attrs.evolve(options, range_filter="::" + "|".join(map(str, taken)))
         expected = round(region.inclusive.kernel_count * len(taken) / count)
         name = f"run-{number}"
-        captures.append(PlannedCapture(name, options, (region.nvtx_include,), expected, (region, tuple(taken))))
+        captures.append(
+            PlannedCapture(name, options, (region.nvtx_include,), expected, instances=(region, tuple(taken)))
+        )
     return captures
 
 

@@ -123,6 +123,7 @@ def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCap
                 attrs.evolve(options, nvtx_include=()),
                 options.nvtx_include,
                 capture.launches,
+                capture.seconds,
             )
         )
     return found

@@ -72,6 +72,8 @@ class ProfileRequest:
     timings: list[str] = Factory(list)
     strict: bool = False
     by_keys: bool = False  # asked for by configuration keys: advice names those instead of options
+    # What makes two runs the same where the command has paths of its own run in it; empty: the command.
+    known_as: list[str] = Factory(list)
 
     @property
     def picks_launches(self) -> bool:

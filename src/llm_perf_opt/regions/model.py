@@ -334,6 +334,7 @@ class NCUProfileRegion:
     gpu_idle_ns: int | None = None  # part of wall_ns in which the GPU ran nothing of this process
     adopted_kernels: int = 0  # launched by a thread with no range open, counted to the process's ranges
     graph_kernels: int = 0  # of kernel_count, those that ran inside CUDA graphs
+    graph_replays: int = 0  # launches of the graphs those kernels belong to
     nvtx_include: str = ""  # the ncu expression that selects this region
     folder: str = ""  # its folder below `regions/`, empty where none was written
     sections: dict[str, Any] = Factory(dict)

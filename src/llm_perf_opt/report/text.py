@@ -11,6 +11,9 @@ from llm_perf_opt.regions.model import (
     ScopeTotals,
 )
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.ranking import gpu_time as gpu_time  # for all who write for people, from one place
+from llm_perf_opt.regions.ranking import heaviest as heaviest
+from llm_perf_opt.regions.ranking import weight as weight
 
 _TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -112,22 +115,10 @@ def trust(value: MetricValue) -> str:
     return ", ".join(words)
 
 
-def gpu_time(values: RegionStats | ScopeTotals) -> int | None:
-    """Time of kernels and of CUDA graphs recorded as one block; None where nothing was measured."""
-    if values.gpu_time_ns is None:
-        return None
-    return values.gpu_time_ns + values.graph_time_ns
-
-
 def work_count(values: RegionStats | ScopeTotals) -> str:
     """Kernels, and graphs whose kernels were not recorded: `69 + 6 graphs`."""
     graphs = f" + {counted(values.graph_launches, 'graph')}" if values.graph_time_ns else ""
     return f"{values.kernel_count:,}{graphs}"
-
-
-def weight(region: NCUProfileRegion) -> tuple[int, int]:
-    """How much a region matters: the time it took on the host or kept the GPU busy, whichever is longer."""
-    return max(region.wall_ns or 0, region.gpu_busy_ns or 0), gpu_time(region.inclusive) or 0
 
 
 def rows(regions: list[NCUProfileRegion]) -> list[tuple[int, str, NCUProfileRegion]]:
@@ -139,25 +130,6 @@ def rows(regions: list[NCUProfileRegion]) -> list[tuple[int, str, NCUProfileRegi
         indent[region.key] = indent[region.parent] + 1 if inside and region.parent else 0
         lines.append((indent[region.key], label(region) if inside else full_label(region), region))
     return lines
-
-
-def heaviest(regions: list[NCUProfileRegion], count: int) -> list[NCUProfileRegion]:
-    """The regions that matter most, each with the regions around it, in the order of the tree."""
-    if len(regions) <= count:
-        return regions
-    by_key = {region.key: region for region in regions}
-    chosen: set[str] = set()
-    for region in sorted(regions, key=weight, reverse=True):
-        line, at = [], region
-        while at.key not in chosen:
-            line.append(at.key)
-            if at.parent is None or at.parent not in by_key:
-                break
-            at = by_key[at.parent]
-        if len(chosen) + len(line) > count:
-            break
-        chosen.update(line)
-    return [region for region in regions if region.key in chosen]
 
 
 def counter_title(name: str) -> str:
