@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from fake_tools import tools as tools
 from fault_matrix import Bench, Fault, Unavailable, faults, random_kills
+from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling import run_directory
+from llm_perf_opt.profiling import capture, run_directory, supervise
 from llm_perf_opt.profiling.run_directory import RunDirectory
 
 QUICK = [fault for fault in faults() if fault.quick]
@@ -62,6 +65,59 @@ sys.argv[1:] = ["doctor"]
 """
     done = subprocess.run([sys.executable, "-c", finder], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+
+
+def test_an_interrupted_runner_keeps_its_manifest(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "bench")
+    bench.fresh()
+    argv = [sys.executable, "-m", "llm_perf_opt.runners.deep_profile_runner", f"hydra.run.dir={bench.run}"]
+    argv += [f"pipeline.workload.command=[{sys.executable},-c,pass]"]
+    marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": "ncu"}
+    ours = bench.start(argv, marks)
+    bench.wait_for("ncu", ours)
+    ours.send_signal(signal.SIGTERM)
+    got = bench.finish(ours)
+    assert got.code == 130, got.said
+    assert "Traceback" not in got.said
+    assert list(bench.no_process_left()) == []
+    assert json.loads((bench.run / "manifest.json").read_text())["state"] == "interrupted"
+    assert list(bench.report_wrong(bench.run, kernels=True, counters=False)) == []
+
+
+def test_a_tool_that_does_not_answer_can_be_interrupted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "bench")
+    bench.fresh()
+    fault = Fault(name="", group="", code=130)
+    ours = bench.start(
+        bench.argv(fault), {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_FAULT": "version=hang-before"}
+    )
+    bench.wait_for("version", ours)
+    time.sleep(0.3)
+    ours.send_signal(signal.SIGINT)
+    got = bench.finish(ours)
+    assert (got.code, "Traceback" in got.said) == (130, False), got.said
+    assert got.seconds < 15  # a tool has longer than that to answer
+    assert list(bench.no_process_left()) == []
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("5", 5.0), ("0", 0.0), ("soon", 60.0), ("nan", 60.0), ("-1", 60.0)])
+def test_how_long_a_report_is_waited_for(monkeypatch: pytest.MonkeyPatch, value: str, seconds: float) -> None:
+    monkeypatch.setenv("LLM_PERF_GRACE_S", value)
+    assert supervise.grace_seconds() == seconds
+
+
+def test_an_export_that_hangs_is_ended_and_not_tried_again(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(capture, "_EXPORT_TIMEOUT_S", 1.0)
+    monkeypatch.setenv("FAKE_FAULT", "export=hang-before")
+    began = time.monotonic()
+    assert main(["profile", "--out", "run", "--", sys.executable, "-c", "pass"]) == 5
+    assert time.monotonic() - began < 60
+    said = capsys.readouterr().err
+    assert "did not end within 1 s" in said
+    assert "llm-perf report run" in said
+    assert (Path("run") / "nsys" / "run.nsys-rep").exists()
 
 
 def test_the_manifest_is_there_before_anything_that_takes_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -687,3 +687,53 @@ def test_texts_of_rules_can_be_filled() -> None:
         "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts",
     }  # fmt: skip
     assert names <= made_words
+
+
+# -- what must not change a verdict, and graphs kernel by kernel ------------------------------------------
+
+
+@pytest.mark.parametrize("choice", [{"kernel_include": ["*nvjet*"]}, {"kernel_exclude": ["regex:elementwise|Cat"]}])
+def test_a_kernel_filter_changes_counts_and_not_verdicts(choice: dict[str, list[str]]) -> None:
+    inputs = ("nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")
+    everything, chosen = report(*inputs), report(*inputs, **choice)
+    of_all, of_chosen = regions_of(everything.main_scope), regions_of(chosen.main_scope)
+    assert of_chosen.keys() == of_all.keys()
+    fewer = [key for key in of_all if of_chosen[key].inclusive.kernel_count < of_all[key].inclusive.kernel_count]
+    assert {"LLM@decode", "LLM@prefill"} <= set(fewer)
+    for key, region in of_all.items():
+        assert (region.performance is None) == (of_chosen[key].performance is None)
+        if region.performance is not None:
+            assert performance(chosen, key).verdict == region.performance.verdict
+            assert performance(chosen, key).gpu_verdict == region.performance.gpu_verdict
+            assert performance(chosen, key).speed_of_light == region.performance.speed_of_light
+    assert chosen.opportunities == everything.opportunities
+    assert chosen.stages == everything.stages
+    listed = {s.kernel_name for s in performance(chosen, "LLM@decode").signatures}
+    assert listed < {s.kernel_name for s in performance(everything, "LLM@decode").signatures}
+    assert "KERNELS_CHOSEN" in {d.code for d in chosen.diagnostics}
+    assert "KERNELS_CHOSEN" not in {d.code for d in everything.diagnostics}
+
+
+def test_kernels_of_a_graph_are_gpu_work_and_the_graph_is_one_launch() -> None:
+    found = report("nsys-*-graph_node.sqlite")
+    regions = regions_of(found.main_scope)
+    replay = regions["LLM@replay_all"]
+    assert replay.inclusive.kernel_count == replay.graph_kernels == 90
+    assert replay.graph_replays == regions["LLM@replay_all/decode_step"].graph_replays == 6
+    of = performance(found, "LLM@replay_all")
+    assert of.time.launches == 6
+    assert (of.verdict.bound, of.verdict.title) == ("launch", "launch-bound")
+    assert "6 launches" in of.verdict.text
+    # What already is a graph is not told to become one.
+    assert "already come from CUDA graphs" in of.verdict.advice
+    (waiting,) = [o for o in of.opportunities if o.kind == "waiting"]
+    assert "capture" not in waiting.advice
+
+
+def test_the_same_graph_traced_as_one_block_has_as_many_launches() -> None:
+    nodes, blocks = (report(f"nsys-*-graph_{kind}.sqlite") for kind in ("node", "whole"))
+    assert performance(nodes, "LLM@replay_all").time.launches == performance(blocks, "LLM@replay_all").time.launches
+
+
+def test_regions_of_a_capture_alone_have_no_gpu_work() -> None:
+    assert performance(report("nsys-*-graph_node.sqlite"), "LLM@capture").verdict.title == "no GPU work"

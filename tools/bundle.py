@@ -135,8 +135,12 @@ else
     python=$venv/bin/python
 fi
 
-"$python" -m pip install --quiet --disable-pip-version-check --no-index --find-links "$here/wheels" \\
-    --upgrade-strategy only-if-needed llm-perf-opt
+pip_install() {
+    "$python" -m pip install --quiet --disable-pip-version-check --no-index --find-links "$here/wheels" "$@"
+}
+pip_install --upgrade --upgrade-strategy only-if-needed llm-perf-opt
+# Once more, itself alone: a newer bundle may carry the same version number.
+pip_install --force-reinstall --no-deps llm-perf-opt
 scripts=$("$python" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')
 echo "Installed: $scripts/llm-perf"
 """

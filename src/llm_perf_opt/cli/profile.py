@@ -24,7 +24,10 @@ A failed step keeps what the others captured.
 EXAMPLES = """\
 examples:
   llm-perf profile -- python my_model.py
+  llm-perf profile --annotate stages -- python generate.py       (a program without NVTX ranges)
+  llm-perf profile --budget 60s --level bound -- python my_model.py
   llm-perf profile --include 'decode*' --out run1 -- python my_model.py --steps 16
+  llm-perf profile --kernel 'regex:.*gemv.*' --launch 3 -- python my_model.py
   llm-perf profile --no-counters -- torchrun --nproc-per-node 2 train.py
   llm-perf profile --resume tmp/profile-output/20250101-120000
 """
@@ -93,6 +96,16 @@ def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) ->
         choices=("kernel", "application", "range", "app-range"),
         help="how ncu replays (default: kernel by kernel); a mode the program does not allow falls back to the next",
     )
+    parser.add_argument(
+        "--stop-when-done",
+        action="store_true",
+        help="with --annotate: end the program under ncu as soon as all planned samples are in",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="afterwards measure the regions as wholes and show estimate against truth (runs the program once a pass)",
+    )
     parser.add_argument("--no-fallback", action="store_true", help="do not try another replay mode")
     parser.add_argument(
         "--max-size",
@@ -129,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {k: v for k, v in vars(arguments).items() if k not in _NOT_SETTINGS}
     out = Path(arguments.out) if arguments.out else None
     directory = RunDirectory.create(out, request.command, settings, made_by="profile")
-    return run_profile(request, tools, directory, as_json=arguments.json)
+    return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
 
 
 _NOT_SETTINGS = ("run", "verb", "command", "resume", "trust_run")
@@ -229,6 +242,8 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
             # A launch is chosen by its number among all that match, wherever it happens, unless regions are named.
             gating_nvtx=not arguments.kernel or bool(arguments.include),
             fallback=not arguments.no_fallback,
+            stop_when_done=arguments.stop_when_done,
+            verify=arguments.verify,
             timeout_s=arguments.timeout,
         ),
         strict=arguments.strict,

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    report = make_report(arguments.input, options_of(arguments), quiet=arguments.json)
+    report = make_report(arguments.input, options_of(arguments), quiet=arguments.json or arguments.quiet)
     scope = report.main_scope
     regions = scope.regions if scope else []
     if arguments.json:
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
     else:
-        _show(report, regions)
+        _show(report, regions, arguments.quiet)
     if not regions and arguments.strict:
         return int(ExitCode.NOTHING_MATCHED)
     return int(ExitCode.DONE)
@@ -80,7 +80,7 @@ def ncu_options(region: NCUProfileRegion) -> list[str]:
     return [*options, "--nvtx-push-pop-scope", "process"] if region.adopted_kernels else options
 
 
-def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> None:
+def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -107,4 +107,5 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> No
         out.print(table)
         if not any(region.nvtx_include for region in regions):
             out.print("These are annotations of the PyTorch profiler, not NVTX ranges: ncu cannot select them.")
-    show_diagnostics(report, out)
+    if not (quiet and regions):  # where there are none, why is the result
+        show_diagnostics(report, out)

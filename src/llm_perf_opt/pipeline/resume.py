@@ -19,11 +19,13 @@ from typing import Any
 import attrs
 from attrs import Factory, define
 
+from llm_perf_opt.annotate import Gate
 from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.pipeline.choose import PlannedCapture
+from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.profiling.run_directory import Manifest, RunDirectory, Step, gpu_facts, now, program_files
-from llm_perf_opt.profiling.run_files import EARLIER, PACKED, files_of, remove
+from llm_perf_opt.profiling.run_files import EARLIER, OF_CAPTURE, PACKED, files_of, remove
 from llm_perf_opt.profiling.run_lock import Busy
 from llm_perf_opt.profiling.secrets import REMOVED, clean_argv
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
@@ -50,6 +52,7 @@ class Kept:
     timeline: Path | None = None  # the export
     captures: list[PlannedCapture] | None = None  # as they were planned; None: there is no plan yet
     reports: dict[str, Path] = Factory(dict)  # of ncu, by the name of the planned capture
+    verification: bool = False  # the regions measured as wholes
     # Tables the tools print of their recordings; written last, so a kill may have cost them alone.
     without_summary: bool = False
     without_table: list[Path] = Factory(list)  # reports of ncu
@@ -62,6 +65,8 @@ class Kept:
         if request.counters.enable and self.captures is None:
             found.append("the counters")
         found += [f"the counters {c.name!r}" for c in self.captures or [] if c.name not in self.reports]
+        if request.counters.verify and self.captures and not self.verification:
+            found.append("the verification")
         found += ["the table of the timeline's kernels"] if self.without_summary else []
         return found + [f"the counters of {report.name} as a table" for report in self.without_table]
 
@@ -74,12 +79,20 @@ def as_order(capture: PlannedCapture) -> dict[str, Any]:
         "options": options,
         "expressions": list(capture.expressions),
         "expected": capture.expected,
+        "gate": capture.gate and {"windows": dict(capture.gate.windows), "stop": capture.gate.stop},
+        "instead": [as_order(other) for other in capture.instead],
     }
 
 
 def _planned(order: Mapping[str, Any]) -> PlannedCapture:
+    gate = order["gate"]
     return PlannedCapture(
-        str(order["name"]), NcuOptions(**order["options"]), tuple(map(str, order["expressions"])), order["expected"]
+        str(order["name"]),
+        NcuOptions(**order["options"]),
+        tuple(map(str, order["expressions"])),
+        order["expected"],
+        gate=gate and Gate({str(k): tuple(map(int, v)) for k, v in gate["windows"].items()}, gate["stop"] is True),
+        instead=tuple(_planned(other) for other in order["instead"]),
     )
 
 
@@ -195,11 +208,13 @@ def look(directory: RunDirectory, request: ProfileRequest) -> Kept:
         kept.timeline = None
     try:
         kept.captures = None if manifest.captures is None else [_planned(order) for order in manifest.captures]
-    except (KeyError, TypeError, UserError):
+    except (KeyError, TypeError, ValueError, AttributeError, UserError):
         kept.captures = None  # of another version: planned anew
     for capture in kept.captures or []:
         if (report := _report_of(run, capture.name, manifest)) is not None:
             kept.reports[capture.name] = report
+    tried = any(step.capture == VERIFY and step.status != "running" for step in manifest.steps)
+    kept.verification = tried and _report_of(run, VERIFY, manifest) is not None
     _look_at_tables(kept, manifest.steps)
     if request.timeline.enable and not kept.recording and kept.timeline is None and not kept.reports:
         kept.captures = None  # there is nothing left that the plan was made from
@@ -330,7 +345,8 @@ def _stays(step: Step, kept: Kept) -> bool:
         return kept.recording or kept.timeline is not None
     if step.name in ("export", "stats"):
         return kept.timeline is not None and step.status != "running"
-    return any(serves(step, name) for name in kept.reports) and step.status != "running"
+    names = [*kept.reports, *([VERIFY] if kept.verification else [])]
+    return any(serves(step, name) for name in names) and step.status != "running"
 
 
 def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:
@@ -345,8 +361,7 @@ def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:
                 names[f"nsys/{name}"] = None
             names["workload.log"] = names["annotate.jsonl"] = None
         elif step.name == "ncu" and step.capture and "/" not in step.capture:
-            for ending in (".ncu-rep", ".log", "-workload.log"):
-                names[f"ncu/{step.capture}{ending}"] = None
+            names.update(dict.fromkeys(f"ncu/{step.capture}{ending}" for ending in OF_CAPTURE))
         elif step.name == "raw":
             names.update(dict.fromkeys(f"ncu/{name}" for name in step.files if "/" not in name))
             if step.status == "running":  # its file was not listed yet

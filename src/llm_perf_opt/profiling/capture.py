@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +72,7 @@ def run_plainly(run: RunDirectory, command: list[str], tell: Tell = _silent) -> 
     """The workload alone. Its output goes to `stage1.log`. `tell`: hears what an interruption does."""
     step = run.begin("stage1", command, ".")
     log = run.path / "stage1.log"
-    ended = run_supervised(command, log=log, tell=tell, keep_open=run.handles)
+    ended = run_supervised(command, log=log, tell=tell, held=run.handles)
     clean_logs([log], command)
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     code: ExitCode | None = None
@@ -98,6 +99,7 @@ def record_timeline(
     timeout_s: float | None = None,
     max_bytes: int = 0,
     tell: Tell = _silent,
+    progress: Callable[[Progress], None] = lambda _: None,
 ) -> Captured:
     """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary."""
     folder = run.path / "nsys"
@@ -120,7 +122,8 @@ def record_timeline(
         tell=tell,
         stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
-        keep_open=run.handles,
+        held=run.handles,
+        follow={log: _following(None, progress)},
     )
     program_pid.unlink(missing_ok=True)
     clean_logs([log, workload_log], command)
@@ -129,10 +132,10 @@ def record_timeline(
     return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(run, nsys, ended))
 
 
-def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended) -> Path | None:
+def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None) -> Path | None:
     """nsys's recording of a run as `nsys/run.sqlite`, and the kernel summary; None where that failed.
 
-    `capture`: how the recording ended.
+    `capture`: how the recording ended, where it was made just now.
     """
     folder = run.path / "nsys"
     log, sqlite = folder / "nsys.log", folder / "run.sqlite"
@@ -140,13 +143,8 @@ def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended) -> Path | Non
     unfinished = folder / ".run.sqlite.tmp"
     export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", unfinished)
     step = run.begin("export", export, "nsys")
-    exported = run_supervised(
-        export,
-        log=log,
-        environment=_library_path(nsys),
-        timeout_s=_EXPORT_TIMEOUT_S,
-        grace_s=1.0,
-        keep_open=run.handles,
+    exported = run_aside(
+        export, output=log, environment=_library_path(nsys), timeout_s=_EXPORT_TIMEOUT_S, held=run.handles
     )
     step.exit_code, step.seconds = exported.exit_code, round(exported.seconds, 2)
     if (why := _not_exported(exported, unfinished)) is None:
@@ -167,7 +165,7 @@ def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended) -> Path | Non
     return sqlite
 
 
-def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path, capture: Ended) -> None:
+def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path, capture: Ended | None = None) -> None:
     """The kernels of a timeline as nsys prints them."""
     summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
     _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys), capture)
@@ -186,30 +184,29 @@ def record_counters(
     expected: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     tell: Tell = _silent,
+    ended_on_purpose: Callable[[], str] = lambda: "",
 ) -> Captured:
-    """Counters of the chosen launches: `ncu/<name>.ncu-rep`."""
+    """Counters of the chosen launches: `ncu/<name>.ncu-rep`.
+
+    `ended_on_purpose`: asked at the end for where the program ended itself, as it was told to; "" where it did not.
+    """
     folder = run.path / "ncu"
     log, workload_log = folder / f"{name}.log", folder / f"{name}-workload.log"
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
     argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
     step = run.begin("ncu", argv, "ncu", name)
-    reader = ProgressReader(expected)
-
-    def follow(line: str) -> None:
-        if (state := reader.feed(line)) is not None:
-            progress(state)
-
     ended = run_supervised(
         argv,
         log=workload_log,
         environment=environment,
         timeout_s=timeout_s,
-        follow={log: follow},
+        follow={log: _following(expected, progress)},
         tell=tell,
-        keep_open=run.handles,
+        held=run.handles,
     )
     clean_logs([log, workload_log], command)
-    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
+    mode = options.replay_mode or "kernel"
+    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, mode, ended_on_purpose())
     _stop_if_given_up(ended)
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
@@ -218,11 +215,22 @@ def record_counters(
     return Captured(outcome, ended, report)
 
 
-def write_raw(run: RunDirectory, ncu: Tool, report: Path, capture: Ended) -> None:
+def write_raw(run: RunDirectory, ncu: Tool, report: Path, capture: Ended | None = None) -> None:
     """The counters of a report as ncu prints them; `raw.csv` is that of the first capture, which most runs have alone."""
     folder = report.parent
     table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{report.stem}.csv")
-    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, capture, report.stem)
+    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, capture, of=report.stem)
+
+
+def _following(expected: int | None, progress: Callable[[Progress], None]) -> Callable[[str], None]:
+    """Tells of the profiler's progress, line by line of its log."""
+    reader = ProgressReader(expected)
+
+    def follow(line: str) -> None:
+        if (state := reader.feed(line)) is not None:
+            progress(state)
+
+    return follow
 
 
 def first_failure(outcomes: list[Outcome]) -> ExitCode:
@@ -239,6 +247,7 @@ def _judge(
     log: Path,
     workload_log: Path,
     replay_mode: str = "kernel",
+    ended_on_purpose: str = "",
 ) -> Outcome:
     folder = log.parent
     files = {name: size for name, size in _files(folder).items() if tool == "nsys" or _is_of(name, log.stem)}
@@ -253,6 +262,7 @@ def _judge(
         timed_out=ended.timed_out,
         interrupted=ended.interrupted,
         too_large=ended.too_large,
+        ended_on_purpose=ended_on_purpose,
         replay_mode=replay_mode,
     )
     outcome = judge(finished)
@@ -310,13 +320,13 @@ def _stop_if_given_up(ended: Ended) -> None:
         raise GivenUp
 
 
-def _stop_if_interrupted(ended: Ended, before: Ended) -> None:
+def _stop_if_interrupted(ended: Ended, before: Ended | None) -> None:
     """A step that only turns a recording into something else: the run ends here, with the recording.
 
     `before`: the capture; where that was interrupted already, this is the second time.
     """
     if ended.interrupted:
-        raise GivenUp if ended.given_up or before.interrupted else KeyboardInterrupt
+        raise GivenUp if ended.given_up or (before is not None and before.interrupted) else KeyboardInterrupt
 
 
 def _write_table(
@@ -325,15 +335,23 @@ def _write_table(
     argv: list[str],
     target: Path,
     environment: Mapping[str, str],
-    capture: Ended,
-    report: str = "",
+    capture: Ended | None,
+    of: str = "",
 ) -> None:
-    """A summary of a capture by the tool itself; its absence loses nothing, so a failure is only noted."""
-    step = run.begin(name, argv, target.parent.name, report)
+    """A summary of a capture by the tool itself; its absence loses nothing, so a failure is only noted.
+
+    `of`: the name of the capture where there may be several.
+    """
+    step = run.begin(name, argv, target.parent.name, of)
     # Under another name until it is whole: half a table would be taken for all of it.
     unfinished = target.with_name(f".{target.name}.tmp")
     ended = run_aside(
-        argv, output=unfinished, environment=environment, timeout_s=_EXPORT_TIMEOUT_S, keep_open=run.handles
+        argv,
+        output=unfinished,
+        environment=environment,
+        timeout_s=_EXPORT_TIMEOUT_S,
+        errors=subprocess.DEVNULL,
+        held=run.handles,
     )
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     written = unfinished.stat().st_size if unfinished.exists() else 0

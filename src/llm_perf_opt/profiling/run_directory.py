@@ -1,8 +1,8 @@
 """The folder a run leaves: who ran what, with which tools, and what came of it.
 
 Everything is written as the run goes, so that a run that was killed has it too: the manifest is replaced
-as a whole after every step and is valid JSON at any moment. A little space is set aside at the start, so
-that a run which fills the disk can still say so. Whoever writes in the folder holds its lock.
+as a whole after every step and is valid JSON at any moment. Whoever writes in the folder holds its lock. A
+little space is set aside at the start, so that a run which fills the disk can still say so.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     import cattrs
 
 MANIFEST = "manifest.json"
-LARGEST_MANIFEST = 64 << 20
-_RESERVE = ".reserve"  # given up when the disk is full
+RESERVE = ".reserve"  # given up when the disk is full
 _RESERVE_BYTES = 256 << 10
+LARGEST_MANIFEST = 64 << 20
 _GPU_FACTS = (
     "index",
     "name",
@@ -145,11 +145,10 @@ class RunDirectory:
             folder=str((folder or Path.cwd()).absolute()),
             program=program_files(command),
         )
-        manifest.seal = seal(manifest.orders)
         path = fresh_folder() if out is None else out
         try:
             path = _own_folder(path, _manifest_text(manifest))
-            run = RunDirectory(path, manifest, run_lock.take(path))
+            run = RunDirectory(path, manifest, _lock(path))
             for name in ("nsys", "ncu") if recordings else ():
                 (path / name).mkdir(exist_ok=True)
             run.keep_reserve()
@@ -176,7 +175,7 @@ class RunDirectory:
 
     def keep_reserve(self) -> None:
         """Set a little space aside, for the last words of a run that fills the disk."""
-        (self.path / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+        (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
 
     def release(self) -> None:
         """Others may write in the folder again."""
@@ -208,7 +207,7 @@ class RunDirectory:
                 except OSError as error:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
-                    (self.path / _RESERVE).unlink()
+                    (self.path / RESERVE).unlink()
                     self._replace_once(name, text)
             except OSError as error:
                 raise self._lost(error) from error
@@ -217,7 +216,8 @@ class RunDirectory:
         target = self.path / name
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            temporary.unlink(missing_ok=True)  # a link there is not followed
+            # Made anew: what somebody else left under this name is not written through.
+            temporary.unlink(missing_ok=True)
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
                 file.write(text.encode("utf-8", "backslashreplace"))
             temporary.replace(target)
@@ -253,7 +253,7 @@ class RunDirectory:
     def finish(self, state: str) -> None:
         """Say how the run ended, as far as that can be written; nothing after it depends on this."""
         with contextlib.suppress(OSError):
-            (self.path / _RESERVE).unlink(missing_ok=True)
+            (self.path / RESERVE).unlink(missing_ok=True)
         self.manifest.state = state
         self.manifest.finished_at = now()
         self.manifest.seconds = round(time.monotonic() - self._began, 2)
@@ -390,13 +390,6 @@ def _own_folder(out: Path, manifest: str) -> Path:
     return out
 
 
-def _lock(path: Path) -> int | None:
-    try:
-        return run_lock.take(path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
 def _claim(temporary: Path, target: Path) -> None:
     try:
         target.hardlink_to(temporary)
@@ -412,6 +405,13 @@ def _not_empty(out: Path) -> UserError:
         f"The folder {out} is not empty.",
         "Every run needs a folder of its own: choose another with --out (the runners: hydra.run.dir).",
     )
+
+
+def _lock(path: Path) -> int | None:
+    try:
+        return run_lock.take(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:

@@ -15,18 +15,19 @@ from pathlib import Path, PurePosixPath
 
 from attrs import define
 
-from llm_perf_opt.profiling.run_directory import MANIFEST, Manifest, Step
+from llm_perf_opt.profiling.run_directory import MANIFEST, RESERVE, Manifest, Step
 from llm_perf_opt.profiling.run_lock import LOCK
 
 PACKED = (".gz", ".xz")
 REPORT_LIST = ".llm-perf-files"  # what the report in the folder consists of
+OF_CAPTURE = (".ncu-rep", ".log", "-workload.log", "-gate.json", "-gate.jsonl")  # endings of what ncu's runs leave
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 _ROOT = (
     *(
         MANIFEST,
         LOCK,
+        RESERVE,
         REPORT_LIST,
-        ".reserve",
         "env.json",
         "config.yaml",
         "inputs.yaml",
@@ -111,7 +112,7 @@ def _of_step(step: Step) -> Iterator[str]:
         if _is_plain(name):
             yield f"{folder}/{name}"
     if step.name in ("ncu", "raw") and step.capture and _is_plain(step.capture):
-        for ending in (".ncu-rep", ".log", "-workload.log"):
+        for ending in OF_CAPTURE:
             yield f"ncu/{step.capture}{ending}"
         yield f"ncu/raw-{step.capture}.csv"
 

@@ -24,6 +24,7 @@ _QUICK_SECONDS = 0.02  # between two looks at a command that is only just beginn
 _SIZE_SECONDS = 1.0  # between two looks at what has been written
 # The guard waits this long for a report to be written, and a little longer to force the rest.
 GRACE_SECONDS = 60.0
+_LONGEST_GRACE_SECONDS = 86_400.0
 _FORCE_SECONDS = 15.0
 LOG_BYTES = 64 << 20  # of the output of one command; beginning and end are kept
 _MARK = "LLM_PERF_TREE"  # in the environment of everything a guard has started
@@ -83,8 +84,8 @@ def run_supervised(
     program_pid: Path | None = None,
     program_log: Path | None = None,
     stop_command: Sequence[str] = (),
-    keep_open: Sequence[int] = (),
     tell: Callable[[str], None] = lambda _: None,
+    held: Sequence[int] = (),
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`, of which beginning and end are kept.
 
@@ -95,9 +96,9 @@ def run_supervised(
     profiler (see guard.py); otherwise all are interrupted together.
     `program_log`: where the program's own output goes, see redirect.py.
     `stop_command`: what makes the profiler write its report before anything is interrupted.
-    `keep_open`: file descriptors that stay open until everything has ended, even if we are killed before.
     `grace_s`: how long a report may take to be written after an interruption (see `grace_seconds`).
     `tell`: hears what an interruption does.
+    `held`: file descriptors that stay open until everything has ended, even if we are killed before.
     """
     grace_s = grace_seconds() if grace_s is None else grace_s
     readers = [_Follower(path, action) for path, action in (follow or {}).items()]
@@ -111,7 +112,7 @@ def run_supervised(
         "program_log": None if program_log is None else str(program_log.resolve()),
     }
     with interruption.listening():
-        guard, pipe, mark = _start(argv, log, cwd, environment or {}, program_pid, settings, keep_open=keep_open)
+        guard, pipe, mark = _start(argv, log, cwd, environment or {}, program_pid, settings, held=held)
         looked = started
         until: float | None = None  # None: nobody has asked it to end
         try:
@@ -154,9 +155,10 @@ def run_supervised(
 def grace_seconds() -> float:
     """How long a profiler may write its report after an interruption: LLM_PERF_GRACE_S, or a minute."""
     try:
-        return max(float(os.environ["LLM_PERF_GRACE_S"]), 0.0)
+        seconds = float(os.environ["LLM_PERF_GRACE_S"])
     except (KeyError, ValueError):
         return GRACE_SECONDS
+    return seconds if 0 <= seconds <= _LONGEST_GRACE_SECONDS else GRACE_SECONDS
 
 
 def run_aside(
@@ -165,20 +167,19 @@ def run_aside(
     output: Path,
     environment: Mapping[str, str],
     timeout_s: float,
-    keep_open: Sequence[int] = (),
+    errors: int = subprocess.STDOUT,
+    held: Sequence[int] = (),
 ) -> Ended:
-    """Run a short command of a tool whose whole standard output is wanted; its messages are not.
+    """Run a short command of a tool that works on what was captured; its whole output is kept.
 
     Under a guard as well: an export that hangs must not outlive us. Nothing is lost by ending it, so an
-    interruption ends it at once.
+    interruption ends it at once. `errors`: where its messages go, with the output unless told.
     """
     started = time.monotonic()
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
     with interruption.listening():
-        guard, pipe, mark = _start(
-            argv, output, None, environment, None, {"grace_s": 0}, errors=subprocess.DEVNULL, keep_open=keep_open
-        )
+        guard, pipe, mark = _start(argv, output, None, environment, None, {"grace_s": 0}, errors, held)
         try:
             while guard.poll() is None and not (ended.timed_out or ended.interrupted):
                 time.sleep(_QUICK_SECONDS)
@@ -201,7 +202,7 @@ def _start(
     program_pid: Path | None,
     settings: Mapping[str, Any],
     errors: int = subprocess.STDOUT,
-    keep_open: Sequence[int] = (),
+    held: Sequence[int] = (),
 ) -> tuple[subprocess.Popen[bytes], int, str]:
     """A guard with its command, the pipe whose closing ends both, and the mark of all their processes."""
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -215,7 +216,7 @@ def _start(
                 stderr=errors,
                 cwd=cwd,
                 env={**os.environ, **environment, "LLM_PERF_GUARD": json.dumps(settings), _MARK: mark},
-                pass_fds=(pipe_read, *keep_open),
+                pass_fds=(pipe_read, *held),
                 # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
                 start_new_session=True,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.report.host_only import is_host_only, sentences
 from llm_perf_opt.report.text import counted, duration, full_label, gpu_time, idle_share, quantity, share, weight
 
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
@@ -18,12 +19,14 @@ def answer(report: NCUProfileRegionReport) -> list[str]:
     if not scope.regions:
         words = "No matching regions." if report.available_ranges else "The recording has no NVTX ranges."
         return [words, *_whole(scope)]
+    if is_host_only(report):
+        return sentences(report)
     reported = {region.key for region in scope.regions}
     outer = sorted((r for r in scope.regions if r.parent not in reported), key=weight, reverse=True)
-    sentences = [_sentence(region) for region in outer[:_REGIONS]]
+    told = [_sentence(region) for region in outer[:_REGIONS]]
     if len(outer) > _REGIONS:
-        sentences.append(f"{len(outer) - _REGIONS:,} more outermost regions are in the report.")
-    return [*sentences, *_whole(scope)]
+        told.append(f"{len(outer) - _REGIONS:,} more outermost regions are in the report.")
+    return [*told, *_whole(scope)]
 
 
 def _sentence(region: NCUProfileRegion) -> str:

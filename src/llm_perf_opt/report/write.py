@@ -27,7 +27,7 @@ def write_report(
 ) -> list[Path]:
     """Write the chosen formats and return the files. `regions`: where region folders go, below `out`."""
     make_folder(out)
-    earlier = listed_in_report(out)
+    earlier = {name for name in listed_in_report(out) if _is_ours(Path(name))}
     written: list[Path] = []
     if "md" in formats or "csv" in formats:
         _name_folders(report)
@@ -82,6 +82,19 @@ def _write_sections(report: NCUProfileRegionReport, out: Path, below: Path, form
 
 _PICTURES = "pictures"
 _BESIDE = "regions"  # region folders beside the report
+
+
+_OWN_FILES = {
+    *("report.json", "report.md", "report.html", "kernels.md", "stakeholder_summary.md", "regions.csv", "kernels.csv"),
+    *("ncu/sections_report.txt",),
+}
+_OWN_FOLDERS = ("pictures", "regions", "ncu/regions")
+
+
+def _is_ours(name: Path) -> bool:
+    """Could a report have written this? The list is only a file, and may name recordings or files elsewhere."""
+    inside = ".." not in name.parts and any(name.is_relative_to(folder) for folder in _OWN_FOLDERS)
+    return inside or name.as_posix() in _OWN_FILES
 
 
 def _forget(out: Path, names: set[str]) -> None:

@@ -181,6 +181,16 @@ def _package(name: str) -> str:
     return _PRODUCT[name].lower().replace(" ", "-")
 
 
+_asking: set[subprocess.Popen[str]] = set()
+
+
+def stop_asking() -> None:
+    """End every question that is still open: whoever waits for the answers of other threads was interrupted."""
+    for child in tuple(_asking):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
 def _output(argv: Sequence[str], timeout_s: float) -> str:
     """Standard output and error of a short command. At a time-out its whole process group is ended."""
     try:
@@ -195,6 +205,7 @@ def _output(argv: Sequence[str], timeout_s: float) -> str:
         )
     except OSError as error:
         raise MissingTool(f"{argv[0]} cannot be run: {error.strerror}.") from error
+    _asking.add(child)
     with child:
         try:
             return child.communicate(timeout=timeout_s)[0]
@@ -203,3 +214,5 @@ def _output(argv: Sequence[str], timeout_s: float) -> str:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             raise MissingTool(f"{' '.join(argv)} did not answer within {timeout_s:g} s.") from error
+        finally:
+            _asking.discard(child)
