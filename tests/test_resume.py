@@ -234,6 +234,19 @@ def test_another_replay_mode_that_worked_is_as_good(desk: Path, monkeypatch: pyt
     assert Path("run/ncu/run-app-range.ncu-rep").is_file()
 
 
+def test_a_verification_that_is_missing_is_taken(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree("run")
+    assert main(["profile", "--verify", "--out", "run", "--", sys.executable, "program.py", "ran"]) == 0
+    (report,) = Path("run/ncu").glob("verify*.ncu-rep")
+    report.unlink()
+    ran = times_run()
+    assert resume() == 0
+    assert "still to take: the verification" in capsys.readouterr().err
+    assert times_run() == ran + 1
+    assert report.is_file()
+    assert [d.code for d in llm_perf_opt.load("run").diagnostics if d.severity == "error"] == []
+
+
 def test_what_has_changed_meanwhile_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     next(Path("run/ncu").glob("*.ncu-rep")).unlink()
     Path("program.py").write_text(f"{PROGRAM}\n# faster now\n")
