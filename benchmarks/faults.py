@@ -4,7 +4,8 @@
 
 Needs neither a GPU nor NVIDIA's tools: stand-ins replay what the real ones said and left (tests/fault_matrix.py).
 A fault counts as survived when the run ended with the exit code it should, its manifest and its recordings are
-whole, `llm-perf report` opens it, and no process is left.
+whole, `llm-perf report` opens it, and no process is left. A run that was killed must also become whole when it is
+resumed with `llm-perf profile --resume`.
 """
 
 from __future__ import annotations

@@ -252,6 +252,17 @@ class Bench:
             assert time.monotonic() < until, f"{mark} never came"
             time.sleep(0.005)
 
+    def not_resumed(self) -> Iterator[str]:
+        """`llm-perf profile --resume RUN` takes what the kill has cost."""
+        got = self.finish(self.start([*OURS, "profile", "--resume", str(self.run)], {}))
+        manifest = json.loads((self.run / "manifest.json").read_text())
+        if got.code != 0 or manifest["state"] != "done":
+            yield f"resumed, it ends with {got.code} and says {manifest['state']}: {got.said[-600:]}"
+            return
+        yield from self.no_process_left()
+        yield from self.manifest_wrong(self.run, in_order=True)
+        yield from self.report_wrong(self.run, kernels=True, counters=True)
+
     def kill(self, number: signal.Signals, moment: float) -> tuple[list[str], str]:
         """One run, ended from outside after a while; what is wrong afterwards, and how far it had come."""
         self.fresh()
@@ -277,6 +288,7 @@ class Bench:
             at = manifest["steps"][-1]["name"] if manifest["steps"] else "before the first step"
             ledger = (self.here / "ledger").read_text() if (self.here / "ledger").exists() else ""
             wrong += self.report_wrong(self.run, ".nsys-rep" in ledger, ".ncu-rep" in ledger)
+            wrong += self.not_resumed()
         elif self.run.exists() and self.report(self.run)[0] not in (2, 5):
             wrong.append("the empty run directory is not explained")
         if not wrong:
