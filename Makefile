@@ -14,17 +14,20 @@ CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile test lint bench faults docs bundle clean
+.PHONY: help setup profile test lint bench faults fuzz docs bundle lock audit clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
 	@echo 'make profile   the main job: profiles a small LLM on the GPU; without one, a full report from a recording (PROFILE_OUT=...)'
 	@echo 'make test      set up, lint, run all tests (JOBS=... workers)'
 	@echo 'make lint      ruff, mypy and the import contracts'
-	@echo 'make bench     measure the speed of `llm-perf report` and of its page (BENCH_ARGS="--large" for ten million kernels)'
+	@echo 'make bench     speed of `llm-perf report` and of its page, and load: ten million kernels, 64 ranks (LOAD_ARGS="--ranks 8" for less)'
 	@echo 'make faults    everything that may go wrong in a run, and kills at random moments: what is survived (FAULTS_ARGS=...)'
+	@echo 'make fuzz      ten thousand mutated inputs for every reader (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
 	@echo 'make docs      the documentation as a site, in dist/site'
-	@echo 'make bundle    dist/bundle: everything to install on a machine with no network'
+	@echo 'make bundle    dist/bundle: everything to install on a machine with no network (BUNDLE_PYTHON=3.11 for that one)'
+	@echo 'make lock      renew requirements/: the exact files the bundle is made of, with hashes'
+	@echo 'make audit     ask for known vulnerabilities of what the bundle is made of (needs a network)'
 	@echo 'make clean     remove .venv, dist, caches and benchmark data; runs under tmp/ stay'
 
 setup: $(STAMP)
@@ -85,6 +88,10 @@ lint: setup
 bench: setup
 	$(BIN)/python benchmarks/bench_report.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/bench_html.py
+	$(BIN)/python benchmarks/load.py $(LOAD_ARGS)
+
+fuzz: setup
+	$(BIN)/python benchmarks/fuzz.py $(FUZZ_ARGS)
 
 faults: setup
 	$(BIN)/python benchmarks/faults.py $(FAULTS_ARGS)
@@ -93,7 +100,16 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir dist/site
 
 bundle: setup
-	$(BIN)/python tools/bundle.py
+	$(BIN)/python tools/bundle.py $(BUNDLE_PYTHON)
+
+lock: setup
+	$(BIN)/python tools/lock_bundle.py
+
+# In an environment of its own: an auditor must not change what it looks at.
+audit: setup
+	$(BIN)/python -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	for lock in requirements/bundle-*.txt; do $(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement "$$lock" || exit 1; done
 
 clean:
 	rm -rf $(VENV) dist build benchmarks/data .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

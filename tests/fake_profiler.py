@@ -71,12 +71,17 @@ def record(tool: str, argv: list[str]) -> int:
     signal.signal(signal.SIGINT, stop)
     child = subprocess.Popen(argv[argv.index(SETTINGS["python"]) :])
     code = child.wait()
+    if value(argv, "--profile-from-start") == "off":
+        said = Path(os.environ["FAKE_PROFILER"])
+        if not said.exists() or "cudaProfilerStart" not in said.read_text():
+            scenario = "ncu-missing-slash"  # it says the same where the profiler was never switched on
     if scenario != "ok":
         return say(scenario)
     if tool == "nsys":
         done = leave("nsys", bytes(SETTINGS["recording_bytes"]), f"{value(argv, '-o')}.nsys-rep", "nsys-ok")
     elif mode == "kernel":
-        done = leave("ncu", unpacked(SETTINGS["counters"]), f"{value(argv, '-o')}.ncu-rep", "ncu-ok-kernel")
+        says = "ncu-app-error" if code == 3 else "ncu-ok-kernel"  # that program ended with 3
+        done = leave("ncu", unpacked(SETTINGS["counters"]), f"{value(argv, '-o')}.ncu-rep", says)
     else:
         done = leave("ncu", unpacked(SETTINGS["ranges"]), f"{value(argv, '-o')}.ncu-rep", "ncu-ok-app-range")
     if done or stopped:
@@ -88,7 +93,10 @@ def say(name: str) -> int:
     """What the real tool said; the exit code it had."""
     transcripts = Path(SETTINGS["transcripts"]) / "ncu-nsys-2025.3.1-h200.json"
     said = json.loads(transcripts.read_text(encoding="utf-8"))[name]
-    print(said["stdout"], flush=True)
+    pace = float(os.environ.get(f"FAKE_PACE_{SETTINGS['tool'].upper()}", 0))
+    for line in said["stdout"].splitlines():
+        print(line, flush=True)
+        time.sleep(pace)
     print(said["stderr"], file=sys.stderr, flush=True)
     return int(said["exit"])
 

@@ -11,6 +11,9 @@ meets one says what the real tool said.
 `FAKE_MARKS` is a folder where each step leaves a file when it begins (`ncu`) and when it writes (`ncu-writes`),
 and where `FAKE_HOLD` names it, waits a while: the moment for a signal. `FAKE_LEDGER` is a file that lists every recording
 that was written whole, with its checksum: what must not be lost.
+
+With `--profile-from-start off` ncu profiles only if the program has said `cudaProfilerStart` in `FAKE_PROFILER`, a file.
+`FAKE_PACE_NSYS` and `FAKE_PACE_NCU` are seconds between two lines of a transcript: the real ones take their time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -16,14 +18,23 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module")
-def bundle() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bundle", ROOT / "tools" / "bundle.py")
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def bundle() -> ModuleType:
+    return tool("bundle")
+
+
+@pytest.fixture(scope="module")
+def lock(bundle: ModuleType) -> ModuleType:
+    return tool("lock_bundle")
 
 
 def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
@@ -32,6 +43,7 @@ def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
     metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
+        archive.writestr(f"{name}-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
     return path
 
 
@@ -110,7 +122,7 @@ def test_the_archive_names_no_user_and_keeps_the_script_executable(bundle: Modul
     folder = tmp_path / "bundle"
     (folder / "wheels").mkdir(parents=True)
     (folder / "wheels" / "a.whl").write_bytes(b"a")
-    (folder / "install.sh").write_text(bundle.INSTALL_SH)
+    (folder / "install.sh").write_text(bundle.install_script(bundle.TARGETS[0]))
     bundle.write_tar(folder, tmp_path / "one.tar", "llm-perf-opt-bundle-0.1.0")
     bundle.write_tar(folder, tmp_path / "two.tar", "llm-perf-opt-bundle-0.1.0")
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
@@ -127,7 +139,7 @@ def test_the_archive_names_no_user_and_keeps_the_script_executable(bundle: Modul
 
 
 def test_the_installer_refuses_a_python_that_is_not_3_12(bundle: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "install.sh").write_text(bundle.INSTALL_SH)
+    (tmp_path / "install.sh").write_text(bundle.install_script(bundle.TARGETS[0]))
     (tmp_path / "SHA256SUMS").write_text(bundle.sha256sums(tmp_path))
     pretender = tmp_path / "python3.9"
     pretender.write_text("#!/bin/sh\nexit 1\n")
@@ -139,5 +151,64 @@ def test_the_installer_refuses_a_python_that_is_not_3_12(bundle: ModuleType, tmp
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a POSIX shell is needed")
 def test_the_installer_is_valid_shell(bundle: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "install.sh").write_text(bundle.INSTALL_SH)
+    (tmp_path / "install.sh").write_text(bundle.install_script(bundle.TARGETS[0]))
     assert subprocess.run(["sh", "-n", str(tmp_path / "install.sh")]).returncode == 0
+
+
+def test_every_line_of_a_lock_is_one_file_of_one_version(bundle: ModuleType) -> None:
+    for target in bundle.TARGETS:
+        lines = bundle.lock_file(target).read_text(encoding="utf-8").splitlines()
+        packages = [line for line in lines if not line.startswith("#")]
+        assert len(packages) > 10
+        for line in packages:
+            assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]* --hash=sha256:[0-9a-f]{64}", line), line
+
+
+def test_the_locks_meet_what_the_project_needs(lock: ModuleType) -> None:
+    assert lock.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("needed", "lacking"),
+    [
+        ("rich>=13", []),
+        ("rich>=14", ["rich>=14"]),
+        ("Rich", []),
+        ("numpy", ["numpy"]),
+        ("numpy; sys_platform == 'win32'", []),
+        ("rich-text", ["rich-text"]),
+    ],
+)
+def test_a_lock_that_is_out_of_date_is_noticed(
+    bundle: ModuleType, lock: ModuleType, needed: str, lacking: list[str]
+) -> None:
+    text = f"# rich-text==1.0\nrich==13.9.1 --hash=sha256:{'0' * 64}\nnumpy==2.0\n"
+    assert lock.outdated(text, [needed], bundle.TARGETS[0]) == lacking
+
+
+def test_a_bundle_takes_only_files_with_the_hash_of_its_lock(
+    bundle: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip itself, on an index of ours: the file it was locked with is taken, another of the same name is not."""
+    index = tmp_path / "index"
+    index.mkdir()
+    wheel = make_wheel(index, "some_library", "1.0")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    locked = tmp_path / "lock.txt"
+    locked.write_text(f"# comment\nsome-library==1.0 --hash=sha256:{digest}\n")
+    monkeypatch.setattr(bundle, "lock_file", lambda _: locked)
+    monkeypatch.setattr(bundle, "SOURCE_ONLY", ())
+    real = bundle.pip
+
+    def offline(*arguments: str) -> None:
+        if arguments[0] == "download":  # the other two build: this project, and sources, of which there are none
+            real(*arguments, "--no-index", "--find-links", str(index))
+
+    monkeypatch.setattr(bundle, "pip", offline)
+    bundle.collect_wheels(tmp_path / "good", bundle.TARGETS[0])
+    assert [p.name for p in (tmp_path / "good").iterdir()] == [wheel.name]
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("some_library/trojan.py", "print('hello')")
+    with pytest.raises(bundle.BundleError):
+        bundle.collect_wheels(tmp_path / "bad", bundle.TARGETS[0])
+    assert not list((tmp_path / "bad").iterdir())

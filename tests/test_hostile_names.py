@@ -114,9 +114,19 @@ def test_a_report_full_of_hostile_names(tmp_path: Path, capsys: pytest.CaptureFi
     assert "<script>alert(1)</script>" in rendered.text
     assert max(map(len, text.splitlines())) < 3000
 
-    # CSV: the csv module reads back what was recorded.
+    # So do all other pages in Markdown.
+    pages = set(inside.rglob("*.md")) - {inside / "report.md"}
+    assert len(pages) == len(HOSTILE) + 2
+    for path in pages:
+        assert not [c for c in path.read_text() if ord(c) < 32 and c != "\n"]
+        page = _Text()
+        page.feed(MarkdownIt("commonmark").enable("table").render(path.read_text()))
+        assert not {"a", "script", "img", "iframe"} & set(page.tags), path
+
+    # CSV: the csv module reads back what was recorded, and a spreadsheet sees no formula.
     with (inside / "kernels.csv").open(newline="") as file:
-        assert {row["kernel_name"] for row in csv.DictReader(file)} == set(HOSTILE)
+        names = {row["kernel_name"] for row in csv.DictReader(file)}
+    assert names == {f"'{name}" if name[:1] in ("=", "@", "-") and name else name for name in HOSTILE}
 
 
 def test_a_hundred_thousand_different_ranges(tmp_path: Path) -> None:

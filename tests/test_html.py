@@ -328,3 +328,36 @@ def test_a_scrubbed_page_still_runs() -> None:
     assert "--on node" not in after
     assert private.found_in(before.encode())
     assert not private.found_in(after.encode())
+
+
+# -- for somebody who has never seen the page ------------------------------------------------------
+
+
+def test_every_verdict_is_explained_in_plain_words() -> None:
+    from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+    from llm_perf_opt.report.glossary import explained, glossary
+
+    assert {rule.title for rule in verdict_rules().rules} <= explained()
+    shown = [word for word, _ in glossary({"launch-bound"}, timeline=True, counters=False)]
+    assert shown == ["launch-bound", "wall time", "GPU waiting"]
+
+
+def test_the_page_begins_with_stage_cause_and_what_to_do() -> None:
+    inputs = ("nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")
+    page, _ = page_of(report(*inputs))
+    lines = re.findall(r"<dt>(Where|Why|Do first)</dt><dd><b>([^<]*)</b>([^<]*)</dd>", page)
+    assert [name for name, _, _ in lines] == ["Where", "Why", "Do first"]
+    (_, stage, where), (_, verdict, why), (_, advice, gain) = lines
+    assert stage == "LLM@decode"
+    assert "87.0 % of the time" in where
+    assert verdict == "Launch-bound."
+    assert "GPU sits idle for 91.0 %" in why
+    assert advice.startswith("Capture the step in a CUDA graph")
+    assert "up to 114 ms of the 125 ms" in gain
+    assert "What these words mean" in page
+    # what to do stands before its reason, and the stage is not told twice
+    row = page[page.index('id="opportunities"') :]
+    row = row[row.index("<tbody>") : row.index("</tr>", row.index("<tbody>"))]
+    cells = re.findall(r'<td class="text[^"]*">(.*?)</td>', row, re.DOTALL)
+    assert cells[1].startswith("Capture the step")
+    assert cells[2].startswith("The GPU waits 114 ms of 125 ms for the host")

@@ -133,7 +133,7 @@ def test_a_page_is_quiet_and_looks_like_a_page(browser: Browser, html: str, them
     assert (sum(luminance) / 3 > 128) == (theme == "light")
 
 
-@pytest.mark.parametrize("width", [1280, 1440, 1920, 2560])
+@pytest.mark.parametrize("width", [800, 1024, 1280, 1920, 2560])
 def test_nothing_is_wider_than_the_window(browser: Browser, html: str, width: int) -> None:
     opened = browser.open(html, viewport={"width": width, "height": 1000})
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -144,11 +144,42 @@ def test_nothing_is_wider_than_the_window(browser: Browser, html: str, width: in
     )
 
 
-def test_the_answer_and_the_stages_are_on_the_first_screen(browser: Browser, html: str) -> None:
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1280, 800), (1024, 768)])
+def test_the_answer_and_the_stages_are_on_the_first_screen(
+    browser: Browser, html: str, width: int, height: int
+) -> None:
+    opened = browser.open(html, viewport={"width": width, "height": height})
+    for selector in (".headline dd", ".card .verdict", ".card .meter"):
+        box = opened.page.locator(selector).last.bounding_box()
+        assert box["y"] + box["height"] < height
+    # On a narrow laptop, too, one can go to any part of the page.
+    assert opened.page.locator('nav a[href="#regions"]').is_visible()
+
+
+def test_words_are_explained_where_they_are_met(browser: Browser, html: str) -> None:
     opened = browser.open(html)
-    for selector in (".headline dd", ".card"):
-        box = opened.page.locator(selector).first.bounding_box()
-        assert box["y"] + min(box["height"], 300) < 900
+    words = opened.page.locator(".glossary dl")
+    assert not words.is_visible()
+    opened.page.locator(".glossary summary").click()
+    assert words.is_visible()
+    assert "launch-bound" in opened.text(".glossary dl")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_run_without_a_gpu_shows_times_and_no_empty_chart(browser: Browser, theme: str, tmp_path: Path) -> None:
+    ranges = [("generate", 0, 10_000), ("prefill", 1000, 3000), ("decode", 3000, 9000)]
+    source = make_export(tmp_path / "run.sqlite", ranges, [])
+    opened = browser.open(render_html(report(source)), color_scheme=theme)
+    assert opened.quiet(), opened.complaints
+    assert opened.count("#icicle .node") == 3
+    for section in ("timeline", "roofline", "kernels", "trust", "opportunities"):
+        assert opened.count(f"#{section}") == 0
+        assert opened.count(f'nav a[href="#{section}"]') == 0
+    opened.box("decode").click()
+    assert opened.text("#chip-name") == "generate/decode"
+    assert "6.00 µs" in opened.text("#about-region")
+    assert "GPU" not in opened.text("#about-region")
+    assert opened.quiet(), opened.complaints
 
 
 def test_a_hostile_name_stays_text(browser: Browser, tmp_path: Path) -> None:
@@ -360,9 +391,17 @@ def test_the_theme_can_be_chosen(browser: Browser, html: str) -> None:
 
 
 def test_it_prints(browser: Browser, html: str) -> None:
-    opened = browser.open(html, color_scheme="dark")
-    printed = opened.page.pdf(format="A4", landscape=True)
+    opened = browser.open(html, viewport={"width": 794, "height": 1123}, color_scheme="dark")
+    printed = opened.page.pdf(format="A4")
     assert printed.startswith(b"%PDF")
+    opened.page.emulate_media(media="print")
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 794
+    assert opened.page.locator(".glossary dl").is_visible()  # what is closed on the screen is read on paper
+    name = opened.page.locator("#kernel-table td.name").first
+    assert name.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth")  # whole names
+    opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert opened.page.locator(".glossary[open]").count() == 0
     assert opened.quiet(), opened.complaints
 
 
@@ -375,6 +414,11 @@ def test_many_kernels_are_in_the_page_only_as_they_are_seen(browser: Browser, tm
     opened.page.wait_for_function(
         "[...document.querySelectorAll('#kernel-table tr[data-row]')].at(-1)?.getAttribute('aria-rowindex') === '3001'"
     )
+    # On paper: the first ones, and no empty pages for the others.
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert opened.count("#kernel-table tbody tr[data-row]") == 200
+    assert opened.count("#kernel-table td.pad") == 0
+    assert "2,800 more kernels" in opened.text("#kernel-table tbody tr:last-child")
     assert opened.quiet(), opened.complaints
 
 

@@ -107,6 +107,70 @@ def test_a_sample_from_another_region_is_not_called_measured() -> None:
     assert (there.value, there.source, there.spread) == (5, "extrapolated", None)
 
 
+def test_samples_of_the_same_stage_are_preferred_to_those_of_the_same_layer_in_another() -> None:
+    """A decode step's layer is more like another layer of a decode step than like itself in prefill."""
+    spans = {"prefill": (0, 100), "decode": (200, 300)}
+    ranges = [(stage, *span) for stage, span in spans.items()]
+    for start, _ in spans.values():
+        ranges += [(f"layer{i}", start + 10 + 40 * i, start + 40 + 40 * i) for i in range(2)]
+        ranges += [("attention", start + 20 + 40 * i, start + 30 + 40 * i) for i in range(2)]
+    recording = timeline(ranges, [("k", at, 5) for at in (21, 61, 221, 261)])
+    samples = [
+        result({"": ["prefill", "layer1", "attention"]}, bytes_sum=1000.0),
+        result({"": ["decode", "layer0", "attention"]}, bytes_sum=1.0),
+    ]
+    report = joined(recording, *samples)
+    assert metric(report, "decode/layer1/attention").value == 1
+    assert metric(report, "prefill/layer0/attention").value == 1000
+    assert metric(report, "decode").value == 2
+
+
+def test_the_stage_is_looked_for_below_a_range_that_holds_everything() -> None:
+    ranges = [("generate", 0, 900), ("prefill", 10, 100), ("decode", 200, 300)]
+    for start in (10, 200):
+        ranges += [("layer0", start + 5, start + 40), ("layer1", start + 45, start + 80)]
+    recording = timeline(ranges, [("k", at, 5) for at in (20, 60, 210, 250)])
+    samples = [
+        result({"": ["generate", "prefill", "layer1"]}, bytes_sum=1000.0),
+        result({"": ["generate", "decode", "layer0"]}, bytes_sum=1.0),
+    ]
+    assert metric(joined(recording, *samples), "generate/decode/layer1").value == 1
+
+
+@pytest.mark.parametrize(
+    ("takes", "expected", "spread"),
+    [(100, 800.0, None), (60, 800.0, None), (25, 200.0, 1.0), (400, 3200.0, 1.0)],
+    ids=["as long", "a little shorter", "a quarter", "four times as long"],
+)
+def test_samples_from_elsewhere_are_scaled_where_the_time_tells_of_other_work(
+    takes: int, expected: float, spread: float | None
+) -> None:
+    recording = timeline([("prefill", 0, 1000), ("decode", 2000, 3000)], [("k", 10, 100), ("k", 2010, takes)])
+    found = metric(joined(recording, result({"": ["prefill"]}, bytes_sum=800.0)), "decode")
+    assert found.value == pytest.approx(expected)
+    assert found.source == "extrapolated"
+    assert found.spread == spread  # how counters grow with the time is a guess, and the error bar says so
+
+
+def test_a_percentage_is_not_scaled() -> None:
+    recording = timeline([("prefill", 0, 1000), ("decode", 2000, 3000)], [("k", 10, 100), ("k", 2010, 10)])
+    found = metric(joined(recording, result({"": ["prefill"]}, busy_pct=80.0, time=100.0)), "decode", "busy.pct")
+    assert found.value == 80
+
+
+def test_bytes_written_to_dram_have_an_error_that_samples_do_not_show() -> None:
+    """Write-backs happen in other launches than the writes, and replay moves them: equal samples prove nothing."""
+    recording = timeline([("A", 0, 5000)], [("k", 10 * i, 5) for i in range(1, 9)])
+    info = {name: MetricInfo("byte", "sum") for name in ("dram__bytes_read.sum", "dram__bytes_write.sum")}
+    samples = [result({"": ["A"]}) for _ in range(2)]
+    for sample in samples:
+        sample.metrics = dict.fromkeys(info, 64.0)
+    counters = CounterSet("counters.ncu-rep", "ncu-rep", samples, info)
+    report = build_report([recording, counters], ReportOptions())
+    assert metric(report, "A", "dram__bytes_read.sum").spread == 0
+    assert metric(report, "A", "dram__bytes_write.sum").spread == pytest.approx(0.3)
+
+
 def test_maxima_stay_maxima_and_percentages_are_weighted_by_time() -> None:
     recording = timeline([("A", 0, 5000)], [("k", 10, 10), ("k", 100, 1000)])
     samples = [

@@ -279,6 +279,36 @@ def test_an_error_line_beside_a_complete_report_is_a_warning() -> None:
     assert (outcome.status, outcome.exit_code, outcome.diagnoses[0].severity) == ("captured", ExitCode.DONE, "warning")
 
 
+@pytest.mark.parametrize("code", [0, 1, 3, 130, -2])
+def test_a_program_that_was_ended_on_purpose_has_not_failed(code: int) -> None:
+    """It may hand out any exit code: all planned samples are in."""
+    told = f"==ERROR== The application returned an error code ({code})." if code else ""
+    outcome = judge(
+        Finished(
+            tool="ncu",
+            argv=["ncu", "-o", "run", "python", "model.py"],
+            exit_code=code,
+            output=f"{told}\n==PROF== Report: /r/run.ncu-rep",
+            files={"run.ncu-rep": 50_000},
+            ended_on_purpose="decode_step 9",
+        )
+    )
+    assert (outcome.status, outcome.exit_code, outcome.codes) == ("captured", ExitCode.DONE, ["ENDED_ON_PURPOSE"])
+    assert "before decode_step 9" in outcome.diagnoses[0].message
+
+
+def test_an_end_on_purpose_does_not_make_nothing_into_something() -> None:
+    ended = Finished(
+        tool="ncu",
+        argv=["ncu", "-o", "run", "python", "model.py"],
+        exit_code=0,
+        output="==PROF== Connected to process 7 (python)\n==WARNING== No kernels were profiled.",
+        ended_on_purpose="decode_step 9",
+    )
+    assert (judge(ended).status, judge(ended).exit_code) == ("nothing", ExitCode.NOTHING_CAPTURED)
+    assert "NO_KERNELS_PROFILED" in judge(ended).codes
+
+
 def test_memory_a_program_survives_is_no_failure() -> None:
     assert ncu("torch.OutOfMemoryError: CUDA out of memory. Trying a smaller batch", 0, 50_000).codes == []
 
@@ -369,7 +399,7 @@ def fields(rule: Rule) -> set[str]:
 @pytest.mark.parametrize("rule", [*RULES, *STATES.values()], ids=lambda rule: rule.code)
 def test_every_rule_is_complete(rule: Rule) -> None:
     groups = set(rule.pattern.groupindex) if rule.pattern else set()
-    assert fields(rule) <= groups | {"exit", "signal", "leftover", "elsewhere", "mode", "names"}
+    assert fields(rule) <= groups | {"exit", "signal", "leftover", "elsewhere", "mode", "names", "where"}
     assert re.fullmatch(r"[A-Z][A-Z_]+", rule.code)
     assert rule.fix
     assert rule.severity in ("info", "warning", "error")

@@ -43,12 +43,13 @@ from llm_perf_opt.profiling.planning import (
 from llm_perf_opt.profiling.planning.accuracy import Strata, allocate, expected
 from llm_perf_opt.profiling.planning.costs import learned, load_observations
 from llm_perf_opt.profiling.planning.filters import LONGEST_EXPRESSION, exact_names, select_names
-from llm_perf_opt.profiling.planning.launches import RegionChoice, Signature, Turns
+from llm_perf_opt.profiling.planning.launches import RegionChoice, Turns
 from llm_perf_opt.profiling.planning.request import chosen_instances
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.regions.attribution import Mode, attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.regions.signatures import Signature
 
 HOPPER, _ = groups_for("9.0")
 COSTS = default_costs()
@@ -136,7 +137,7 @@ def test_without_mangled_names_all_templates_of_a_function_count_as_one() -> Non
         file.strings[m]: file.strings[s]
         for m, s in zip(file.kernels.config.mangled.tolist(), file.kernels.config.short.tolist(), strict=True)
     }
-    merged = [evolve(s, name=short[s.name], shown="") for s in launches.signatures]
+    merged = [evolve(s, name=short[s.name], shown="", short="") for s in launches.signatures]
     kinds = list(dict.fromkeys(merged))
     number = np.array([kinds.index(s) for s in merged], dtype=np.int64)
     as_ncu_sees_it = evolve(launches, signatures=kinds, signature=number[launches.signature])
@@ -188,10 +189,10 @@ def test_several_processes_are_counted_each_on_its_own_and_that_is_an_assumption
 
 
 def test_kernels_that_prefill_and_decode_share_are_seen_to_be_sampled_in_one_of_them_only() -> None:
-    """In the recording this made the estimate of decode's writes 1.5 times the truth (benchmarks/results/join-accuracy.md)."""
+    """A concatenation takes eight times as long in prefill, where it is sampled, as in decode, where it is not."""
     plan = planned()
     assert plan.error is not None
-    assert plan.error > 0.05
+    assert 0.03 < plan.error < 0.05  # more than is aimed at, but the report scales such samples by their time
     (note,) = [d for d in plan.diagnostics if d.code == "KERNELS_VARY"]
     found = re.search(r"--budget (\d+)s", note.fix)
     assert found is not None
@@ -512,7 +513,7 @@ def test_samples_of_all_launches_leave_no_error(launches: LaunchTable) -> None:
     assert float(certain.time.sum()) == pytest.approx(launches.time_ns)
     nothing = expected(strata, launches, np.zeros(len(launches), dtype=np.bool_))
     assert nothing.total == 0
-    assert not nothing.own.any()
+    assert nothing.elsewhere.all()
 
 
 @given(

@@ -347,7 +347,7 @@ def test_flipped_bytes_are_refused_or_leave_every_result_in_place(
     data = plain_bytes(recording(f"ncu-*-{name}.ncu-rep"))
     whole = len(counters(name).actions)
     refused = 0
-    for seed in range(60):
+    for seed in range(20):
         dice = random.Random(seed)
         broken = bytearray(data)
         for _ in range(dice.choice([1, 1, 3, 10, 100])):
@@ -374,6 +374,8 @@ def test_results_the_reader_leaves_out_are_missed_by_us(tmp_path: Path, capfd: p
             read(path)
         except UnreadableInput as told:
             seen += "of its 5 results" in told.message
+        if seen:
+            break
     assert seen > 0
     capfd.readouterr()
 

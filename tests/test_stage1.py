@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOp
 torch = pytest.importorskip("torch", reason="stage 1 runs a model")
 pytest.importorskip("transformers", reason="stage 1 runs a model")
 
+from llm_perf_opt.cli.main import main  # noqa: E402
 from llm_perf_opt.stage1.direct_inference import predict  # noqa: E402
 from llm_perf_opt.stage1.run import run_stage1  # noqa: E402
 from llm_perf_opt.stage1.torch_profile import tabulate  # noqa: E402
@@ -404,3 +406,29 @@ def test_settings_are_taken_in_the_ways_people_write_them() -> None:
     assert ModelOptions(compile=False).compile == ModelOptions(compile=None).compile == ""
     assert ModelOptions(compile=True).compile == "default"
     assert TorchProfilerOptions(activities="cpu, cuda").activities == ("cpu", "cuda")
+
+
+def test_the_report_of_a_cpu_run_says_what_a_cpu_run_can_say(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Times, shares and tokens; no table of dashes, no verdict about a GPU that was not there."""
+    assert main(["report", str(run), "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    files = {name: (tmp_path / name).read_text(encoding="utf-8") for name in ("report.md", "stakeholder_summary.md")}
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", html, flags=re.DOTALL)
+    for text in (shown, *files.values(), page):
+        assert re.search(
+            r"LLM@generate takes [\d.]+ m?s: decode [\d.]+ m?s \([\d.]+ %, [\d.,]+ tokens/s\), prefill", text
+        )
+        assert text.count("No GPU work is in the recording") <= 2  # on the page also for readers without a script
+        assert "No GPU work is in the recording" in text
+        for word in ("annot tell", "unknown GPU", "GPU idle", "MFU", "Roofline"):
+            assert word not in text
+        assert "decode_step" in text
+    assert "The model ran on a CPU" in files["report.md"]
+    assert "Record again" not in files["report.md"]
+    assert not [line for line in files["report.md"].splitlines() if line.count("–") > 1]
+    folders = list(tmp_path.glob("ncu/regions/*/report.md"))
+    assert folders
+    assert not [path for path in folders if "–" in path.read_text(encoding="utf-8")]

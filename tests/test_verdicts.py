@@ -16,6 +16,8 @@ from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.quantity import Quantity
+from llm_perf_opt.report.answer import answer
+from llm_perf_opt.report.headline import headline
 from test_join_rules import result
 from test_join_rules import timeline as made
 
@@ -232,7 +234,10 @@ def test_waiting_that_the_profiler_may_have_caused_is_not_called_certain() -> No
 def test_the_wall_time_of_the_program_alone_is_the_one_that_is_judged() -> None:
     rows = [("k", 35_000 * i, 15_000) for i in range(100)]
     recording = made([("prefill", 0, 3_500_000)], rows, domains={"prefill": "LLM"})
-    of = performance(judged(recording, alone={"prefill": 1.6e-3}), "LLM@prefill")
+    found = judged(recording, alone={"prefill": 1.6e-3})
+    assert "1.6 ms wall time without a profiler (3.5 ms under it), GPU working 93.8 %" in answer(found)[0]
+    assert headline(found)[0].text == "LLM@prefill takes 1.6 ms."
+    of = performance(found, "LLM@prefill")
     assert (of.time.wall, of.time.profiled_wall) == (Quantity(1.6e6, "ns"), Quantity(3.5e6, "ns"))
     assert of.time.idle is not None
     assert of.time.idle.of("s") == pytest.approx(0.1e-3)
@@ -687,3 +692,53 @@ def test_texts_of_rules_can_be_filled() -> None:
         "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts",
     }  # fmt: skip
     assert names <= made_words
+
+
+# -- what must not change a verdict, and graphs kernel by kernel ------------------------------------------
+
+
+@pytest.mark.parametrize("choice", [{"kernel_include": ["*nvjet*"]}, {"kernel_exclude": ["regex:elementwise|Cat"]}])
+def test_a_kernel_filter_changes_counts_and_not_verdicts(choice: dict[str, list[str]]) -> None:
+    inputs = ("nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")
+    everything, chosen = report(*inputs), report(*inputs, **choice)
+    of_all, of_chosen = regions_of(everything.main_scope), regions_of(chosen.main_scope)
+    assert of_chosen.keys() == of_all.keys()
+    fewer = [key for key in of_all if of_chosen[key].inclusive.kernel_count < of_all[key].inclusive.kernel_count]
+    assert {"LLM@decode", "LLM@prefill"} <= set(fewer)
+    for key, region in of_all.items():
+        assert (region.performance is None) == (of_chosen[key].performance is None)
+        if region.performance is not None:
+            assert performance(chosen, key).verdict == region.performance.verdict
+            assert performance(chosen, key).gpu_verdict == region.performance.gpu_verdict
+            assert performance(chosen, key).speed_of_light == region.performance.speed_of_light
+    assert chosen.opportunities == everything.opportunities
+    assert chosen.stages == everything.stages
+    listed = {s.kernel_name for s in performance(chosen, "LLM@decode").signatures}
+    assert listed < {s.kernel_name for s in performance(everything, "LLM@decode").signatures}
+    assert "KERNELS_CHOSEN" in {d.code for d in chosen.diagnostics}
+    assert "KERNELS_CHOSEN" not in {d.code for d in everything.diagnostics}
+
+
+def test_kernels_of_a_graph_are_gpu_work_and_the_graph_is_one_launch() -> None:
+    found = report("nsys-*-graph_node.sqlite")
+    regions = regions_of(found.main_scope)
+    replay = regions["LLM@replay_all"]
+    assert replay.inclusive.kernel_count == replay.graph_kernels == 90
+    assert replay.graph_replays == regions["LLM@replay_all/decode_step"].graph_replays == 6
+    of = performance(found, "LLM@replay_all")
+    assert of.time.launches == 6
+    assert (of.verdict.bound, of.verdict.title) == ("launch", "launch-bound")
+    assert "6 launches" in of.verdict.text
+    # What already is a graph is not told to become one.
+    assert "already come from CUDA graphs" in of.verdict.advice
+    (waiting,) = [o for o in of.opportunities if o.kind == "waiting"]
+    assert "capture" not in waiting.advice
+
+
+def test_the_same_graph_traced_as_one_block_has_as_many_launches() -> None:
+    nodes, blocks = (report(f"nsys-*-graph_{kind}.sqlite") for kind in ("node", "whole"))
+    assert performance(nodes, "LLM@replay_all").time.launches == performance(blocks, "LLM@replay_all").time.launches
+
+
+def test_regions_of_a_capture_alone_have_no_gpu_work() -> None:
+    assert performance(report("nsys-*-graph_node.sqlite"), "LLM@capture").verdict.title == "no GPU work"

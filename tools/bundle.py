@@ -5,6 +5,9 @@
     dist/bundle/SHA256SUMS     of all of the above
     dist/llm-perf-opt-bundle-<version>-cp312-linux-x86_64.tar
 
+`python tools/bundle.py 3.11` builds it for Python 3.11. What is taken from the package index is locked with hashes
+in requirements/ (see lock_bundle.py).
+
 PyTorch stays out: the machine has the one its GPU needs. The build fails when the bundle grows over
 LIMIT_BYTES, or when a wheel that another one requires is missing.
 """
@@ -17,8 +20,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -30,7 +35,6 @@ DIST = ROOT / "dist"
 BUNDLE = DIST / "bundle"
 LIMIT_BYTES = 60_000_000
 PROJECT = "llm-perf-opt"
-TARGET = "cp312-linux-x86_64"
 # glibc 2.28 and every older one: pip takes the tags given literally, it does not know that 2.28 runs 2.25.
 PLATFORMS = (
     *(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)),
@@ -39,21 +43,54 @@ PLATFORMS = (
 # Pure Python that its index has no wheel of (Hydra's grammar needs it): built here.
 SOURCE_ONLY = ("antlr4-python3-runtime==4.9.3",)
 
-# What `;` markers of requirements are judged by: the machine the bundle is for, not the one it is built on.
-TARGET_ENVIRONMENT = {
-    "implementation_name": "cpython",
-    "implementation_version": "3.12.0",
-    "os_name": "posix",
-    "platform_machine": "x86_64",
-    "platform_python_implementation": "CPython",
-    "platform_system": "Linux",
-    "python_full_version": "3.12.0",
-    "python_version": "3.12",
-    "sys_platform": "linux",
-    "extra": "",
-}
 
-INSTALL_SH = """\
+@dataclass(frozen=True)
+class Target:
+    """The machine a bundle is for."""
+
+    python: str  # "3.12"
+
+    @property
+    def tag(self) -> str:
+        return f"cp{self.python.replace('.', '')}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.tag}-linux-x86_64"
+
+    @property
+    def options(self) -> list[str]:
+        """What makes pip choose wheels for it, whatever Python it runs on."""
+        return [
+            *("--only-binary=:all:", "--implementation", "cp", "--abi", self.tag, "--python-version", self.tag[2:]),
+            *(word for platform in PLATFORMS for word in ("--platform", platform)),
+        ]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What `;` markers of requirements are judged by: this machine, not the one it is built on."""
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": f"{self.python}.0",
+            "os_name": "posix",
+            "platform_machine": "x86_64",
+            "platform_python_implementation": "CPython",
+            "platform_system": "Linux",
+            "python_full_version": f"{self.python}.0",
+            "python_version": self.python,
+            "sys_platform": "linux",
+            "extra": "",
+        }
+
+
+TARGETS = (Target("3.12"), Target("3.11"))  # the first is what is built unless another is named
+
+
+def lock_file(target: Target) -> Path:
+    return ROOT / "requirements" / f"bundle-{target.name}.txt"
+
+
+_INSTALL_SH = """\
 #!/bin/sh
 # Installs llm-perf from the wheels beside this file. Reaches no network.
 #
@@ -63,7 +100,7 @@ INSTALL_SH = """\
 set -eu
 
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
-is_312='import sys; sys.exit(sys.version_info[:2] != (3, 12))'
+fits='import sys; sys.exit(sys.version_info[:2] != (@MAJOR@, @MINOR@))'
 
 if command -v sha256sum >/dev/null 2>&1; then
     (cd "$here" && sha256sum --quiet -c SHA256SUMS) || {
@@ -74,35 +111,46 @@ fi
 
 if [ $# -gt 0 ]; then
     python=$1
-    "$python" -c "$is_312" >/dev/null 2>&1 || {
-        echo "install.sh: $python is not a working Python 3.12, and these wheels are for Python 3.12." >&2
+    "$python" -c "$fits" >/dev/null 2>&1 || {
+        echo "install.sh: $python is not a working Python @PYTHON@, and these wheels are for Python @PYTHON@." >&2
         exit 3
     }
 else
     base=''
-    for candidate in python3.12 python3 python; do
-        if "$candidate" -c "$is_312" >/dev/null 2>&1; then base=$candidate; break; fi
+    for candidate in python@PYTHON@ python3 python; do
+        if "$candidate" -c "$fits" >/dev/null 2>&1; then base=$candidate; break; fi
     done
     if [ -z "$base" ]; then
-        echo "install.sh: no Python 3.12 found (tried python3.12, python3, python)." >&2
-        echo "If you have one elsewhere: sh install.sh /path/to/python3.12" >&2
+        echo "install.sh: no Python @PYTHON@ found (tried python@PYTHON@, python3, python)." >&2
+        echo "If you have one elsewhere: sh install.sh /path/to/python@PYTHON@" >&2
         exit 3
     fi
     venv=${VENV:-$here/venv}
     "$base" -m venv --system-site-packages "$venv" || {
         echo "install.sh: $base cannot make an environment." >&2
-        echo "On Debian and Ubuntu: apt install python3.12-venv" >&2
-        echo "Or give a Python to install into: sh install.sh /path/to/python3.12" >&2
+        echo "On Debian and Ubuntu: apt install python@PYTHON@-venv" >&2
+        echo "Or give a Python to install into: sh install.sh /path/to/python@PYTHON@" >&2
         exit 3
     }
     python=$venv/bin/python
 fi
 
-"$python" -m pip install --quiet --disable-pip-version-check --no-index --find-links "$here/wheels" \\
-    --upgrade-strategy only-if-needed llm-perf-opt
+pip_install() {
+    "$python" -m pip install --quiet --disable-pip-version-check --no-index --find-links "$here/wheels" "$@"
+}
+pip_install --upgrade --upgrade-strategy only-if-needed llm-perf-opt
+# Once more, itself alone: a newer bundle may carry the same version number.
+pip_install --force-reinstall --no-deps llm-perf-opt
 scripts=$("$python" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')
 echo "Installed: $scripts/llm-perf"
 """
+
+
+def install_script(target: Target) -> str:
+    """`install.sh` for a target."""
+    major, minor = target.python.split(".")
+    text = _INSTALL_SH.replace("@PYTHON@", target.python)
+    return text.replace("@MAJOR@", major).replace("@MINOR@", minor)
 
 
 class BundleError(Exception):
@@ -136,7 +184,7 @@ def requirements(wheel: Path) -> list[Requirement]:
     return [Requirement(line) for line in headers.get_all("Requires-Dist") or []]
 
 
-def missing(wheels: Iterable[Path]) -> list[str]:
+def missing(wheels: Iterable[Path], target: Target = TARGETS[0]) -> list[str]:
     """Requirements that hold on the target and that no wheel of the bundle meets.
 
     pip judges markers by the Python it runs on, so a bundle built with another Python could lack something.
@@ -149,7 +197,7 @@ def missing(wheels: Iterable[Path]) -> list[str]:
     lacking = set()
     for wheel in wheels:
         for requirement in requirements(wheel):
-            if requirement.marker and not requirement.marker.evaluate(TARGET_ENVIRONMENT):
+            if requirement.marker and not requirement.marker.evaluate(target.environment):
                 continue
             found = versions.get(canonicalize_name(requirement.name))
             if found is None or not requirement.specifier.contains(found, prereleases=True):
@@ -189,30 +237,33 @@ def pip(*arguments: str) -> None:
         raise BundleError(f"pip {arguments[0]} failed")
 
 
-def collect_wheels(folder: Path) -> None:
-    """This project's wheel, built here, and the wheels it needs, as the index has them."""
+def collect_wheels(folder: Path, target: Target) -> None:
+    """This project's wheel, built here, and exactly the files its lock names, as the index has them."""
     folder.mkdir(parents=True)
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
-    (project,) = folder.glob("*.whl")
-    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), *SOURCE_ONLY)
-    pip(
-        *("download", "--quiet", "--dest", str(folder), "--only-binary=:all:", "--find-links", str(folder)),
-        *("--python-version", "312", "--implementation", "cp", "--abi", "cp312"),
-        *(word for platform in PLATFORMS for word in ("--platform", platform)),
-        str(project),
-    )
+    lines = [line for line in lock_file(target).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    with tempfile.TemporaryDirectory(prefix="llm-perf-bundle-") as name:
+        # pip takes either wheels or sources: each kind has a list of its own.
+        sources, wheels = Path(name) / "sources.txt", Path(name) / "wheels.txt"
+        sources.write_text("".join(f"{line}\n" for line in lines if line.split()[0] in SOURCE_ONLY), encoding="utf-8")
+        wheels.write_text(
+            "".join(f"{line}\n" for line in lines if line.split()[0] not in SOURCE_ONLY), encoding="utf-8"
+        )
+        locked = ("--quiet", "--no-deps", "--require-hashes")
+        pip("wheel", *locked, "--wheel-dir", str(folder), "--requirement", str(sources))
+        pip("download", *locked, "--dest", str(folder), *target.options, "--requirement", str(wheels))
 
 
-def build() -> Path:
+def build(target: Target = TARGETS[0]) -> Path:
     """Builds the bundle and its archive; returns the archive."""
     shutil.rmtree(BUNDLE, ignore_errors=True)
-    collect_wheels(BUNDLE / "wheels")
+    collect_wheels(BUNDLE / "wheels", target)
     wheels = sorted((BUNDLE / "wheels").glob("*.whl"))
-    lacking = missing(wheels)
+    lacking = missing(wheels, target)
     if lacking:
-        raise BundleError("wheels are missing:\n  " + "\n  ".join(lacking))
+        raise BundleError("wheels are missing (renew the lock with make lock):\n  " + "\n  ".join(lacking))
     script = BUNDLE / "install.sh"
-    script.write_text(INSTALL_SH, encoding="utf-8")
+    script.write_text(install_script(target), encoding="utf-8")
     script.chmod(0o755)
     (BUNDLE / "SHA256SUMS").write_text(sha256sums(BUNDLE), encoding="utf-8")
 
@@ -222,14 +273,18 @@ def build() -> Path:
     print(f"{size / 1e6:7.2f} MB  in all, of {LIMIT_BYTES / 1e6:.0f} MB allowed")
     check_size(size)
     name = f"{PROJECT}-bundle-{project_version(wheels)}"
-    archive = DIST / f"{name}-{TARGET}.tar"
+    archive = DIST / f"{name}-{target.name}.tar"
     write_tar(BUNDLE, archive, name)
     return archive
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
+    target = next((t for t in TARGETS if words in ([], [t.python])), None)
+    if target is None:
+        print(f"bundle: give one of {', '.join(t.python for t in TARGETS)}, or nothing", file=sys.stderr)
+        return 2
     try:
-        archive = build()
+        archive = build(target)
     except BundleError as error:
         print(f"bundle: {error}", file=sys.stderr)
         return 1
@@ -238,4 +293,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

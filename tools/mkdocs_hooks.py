@@ -20,6 +20,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 _LINKS = (
     (re.compile(r"\]\((?:\.\./)?benchmarks/results/([\w.-]+\.md)"), r"](results/\1"),
     (re.compile(r"\]\((?:\.\./)?CONTRIBUTING\.md"), r"](contributing.md"),
+    (re.compile(r"\]\((?:\.\./)?SECURITY\.md"), r"](security.md"),
     (re.compile(r"\]\((?:\.\./)?README\.md"), r"](index.md"),
     (re.compile(r"\]\(docs/"), r"]("),
     # A file of the repository that is no page: named, not linked.
@@ -29,7 +30,8 @@ _LINKS = (
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie elsewhere in the repository."""
-    pages = {"index.md": ROOT / "README.md", "contributing.md": ROOT / "CONTRIBUTING.md"}
+    pages = {"index.md": ROOT / "README.md"}
+    pages |= {f"{path.stem.lower()}.md": path for path in (ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")}
     pages |= {f"results/{path.name}": path for path in sorted(RESULTS.glob("*.md"))}
     for name, path in pages.items():
         files.append(File.generated(config, name, content=path.read_text(encoding="utf-8")))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from attrs import evolve
+from attrs import define, evolve
 
 from llm_perf_opt.analysis.counter_report import CounterRows, counter_scopes
 from llm_perf_opt.analysis.hardware import parse_overrides
@@ -21,86 +21,182 @@ from llm_perf_opt.analysis.launches import profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport
+from llm_perf_opt.analysis.timeline_stream import TimelineStream
 from llm_perf_opt.analysis.verdicts import Inputs, attach
 from llm_perf_opt.analysis.verdicts.attach import LaunchesOf
 from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
+from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
-from llm_perf_opt.regions.model import SCHEMA_VERSION, Diagnosis, NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.model import (
+    SCHEMA_VERSION,
+    Coverage,
+    Diagnosis,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    Scope,
+)
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter, nearest
 from llm_perf_opt.version import __version__
 
-__all__ = ["ReportOptions", "build_report", "matched_anything", "with_ranks"]
+__all__ = ["ReportOptions", "build_report", "build_streamed_report", "matched_anything", "with_ranks"]
 
 _MOST_KERNEL_RECORDS = 300_000  # in one report: beyond that regions list their first kernels only
 _LISTED_RANGES = 200
 
 
+@define(eq=False)
+class _Found:
+    """What recordings add up to, before it is judged."""
+
+    scopes: list[Scope]
+    existing: list[str]  # keys of all regions
+    kernel_names: set[str]
+    diagnostics: list[Diagnosis]
+    coverage: Coverage | None = None
+    detail: Callable[[Collection[str]], TimelineDetail] | None = None
+    launches_of: LaunchesOf | None = None
+
+
 def build_report(
-    recordings: Sequence[Recording], options: ReportOptions, inputs: list[dict[str, Any]] | None = None
+    recordings: Sequence[Recording],
+    options: ReportOptions,
+    inputs: list[dict[str, Any]] | None = None,
+    truth: CounterSet | None = None,
 ) -> NCUProfileRegionReport:
-    """The whole report of one or more recordings."""
+    """The whole report of one or more recordings. `truth`: range results that its estimates are held against."""
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
-    region_filter = RegionFilter.of(options.include, options.exclude)
-    kernel_filter = NameFilter.of(options.kernel_include, options.kernel_exclude)
-    diagnostics = [d for r in recordings for d in r.diagnostics]
-    coverage = None
-    detail: Callable[[Collection[str]], TimelineDetail] | None = None
-    overrides = parse_overrides(options.hardware)
-    launches_of: LaunchesOf | None = None
+    if len(timelines) > 1 and not counter_sets:
+        return build_streamed_report(lambda: timelines, options, inputs)
+    region_filter, kernel_filter = _filters(options)
     if timelines:
-        if len({t.kind for t in timelines}) > 1:
-            diagnostics.append(
-                Diagnosis(
-                    "MIXED_TIMELINES",
-                    "warning",
-                    "Timelines of different tools were given together; if they are of the same run, its work counts twice in the aggregate.",
-                    "Give one timeline of each process.",
-                )
-            )
-        diagnostics += _compare_timelines(timelines)
-        builder = TimelineReport(merge_timelines(timelines), counter_sets, options, region_filter, kernel_filter)
-        scopes = builder.scopes()
-        existing = builder.existing
-        kernel_names = {builder.timeline.strings[n] for n in np.unique(builder.timeline.kernels.name).tolist()}
-        coverage = builder.coverage
-        diagnostics += builder.diagnostics
-        detail = partial(timeline_detail, builder.timeline, builder.attribution)
-        if builder.launches:
-            launches_of = partial(_of_timeline, builder.launches)
+        found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:
-        scopes, table, rows_of = counter_scopes(counter_sets, options, region_filter, kernel_filter)
-        launches_of = partial(_of_results, rows_of, KindList())
-        existing = [table.key(number) for number in table.in_tree_order()]
-        kernel_names = {a.name for c in counter_sets for a in c.actions if a.kind == "kernel"}
+        found = _counters_alone(counter_sets, options, region_filter, kernel_filter)
+
+    def whole(others: ReportOptions) -> NCUProfileRegionReport:
+        return build_report(recordings, others, inputs)
+
+    return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None)
+
+
+def build_streamed_report(
+    read: Callable[[], Iterable[Timeline]], options: ReportOptions, inputs: list[dict[str, Any]] | None = None
+) -> NCUProfileRegionReport:
+    """The report of timelines that come one by one: none but the first is kept.
+
+    `read` gives them from the first on; where kernels are chosen, it is asked twice.
+    `inputs` may still be empty when this is called, and be filled as the timelines are read.
+    """
+    stream = TimelineStream(options, *_filters(options))
+    stream.add_all(read())
+    assert stream.first is not None, "somebody has to give a timeline"
+    diagnostics = _compare_timelines(stream.facts, stream.range_names)
+    scopes = stream.scopes()
+    diagnostics += stream.diagnostics
+    if len(stream.facts) > 1:
         diagnostics.append(
             Diagnosis(
-                "NO_TIMELINE",
+                "LAUNCHES_OF_ONE",
                 "info",
-                "There is no timeline: kernel times are ncu's, taken with kernels one after another; ranges and graphs measured as a whole have no GPU time; wall and idle time are not known.",
-                "Record one with: nsys profile -t cuda,nvtx -s none -o OUT CMD  and give OUT.sqlite beside the counters.",
+                f"Pictures of single launches are of {stream.facts[0].source} alone; all figures are of the"
+                f" {len(stream.facts)} recordings together.",
+                "Give one recording to see its launches: llm-perf report FILE",
             )
         )
+    found = _Found(
+        scopes,
+        stream.existing,
+        stream.kernel_names(),
+        diagnostics,
+        detail=partial(timeline_detail, *stream.first),
+    )
+
+    def whole(others: ReportOptions) -> NCUProfileRegionReport:
+        return build_streamed_report(read, others)
+
+    return _finished(found, stream.facts, [], options, inputs, whole)
+
+
+def _filters(options: ReportOptions) -> tuple[RegionFilter, NameFilter]:
+    regions = RegionFilter.of(options.include, options.exclude)
+    return regions, NameFilter.of(options.kernel_include, options.kernel_exclude)
+
+
+def _with_timeline(
+    timelines: list[Timeline],
+    counter_sets: list[CounterSet],
+    options: ReportOptions,
+    region_filter: RegionFilter,
+    kernel_filter: NameFilter,
+) -> _Found:
+    names = [{t.strings[n] for n in np.unique(t.ranges.name).tolist()} for t in timelines]
+    diagnostics = _compare_timelines(timelines, names)
+    builder = TimelineReport(merge_timelines(timelines), counter_sets, options, region_filter, kernel_filter)
+    scopes = builder.scopes()
+    return _Found(
+        scopes,
+        builder.existing,
+        {builder.timeline.strings[n] for n in np.unique(builder.timeline.kernels.name).tolist()},
+        diagnostics + builder.diagnostics,
+        builder.coverage,
+        partial(timeline_detail, builder.timeline, builder.attribution),
+        partial(_of_timeline, builder.launches) if builder.launches else None,
+    )
+
+
+def _counters_alone(
+    counter_sets: list[CounterSet], options: ReportOptions, region_filter: RegionFilter, kernel_filter: NameFilter
+) -> _Found:
+    scopes, table, rows_of = counter_scopes(counter_sets, options, region_filter, kernel_filter)
+    told = Diagnosis(
+        "NO_TIMELINE",
+        "info",
+        "There is no timeline: kernel times are ncu's, taken with kernels one after another; ranges and graphs measured as a whole have no GPU time; wall and idle time are not known.",
+        "Record one with: nsys profile -t cuda,nvtx -s none -o OUT CMD  and give OUT.sqlite beside the counters.",
+    )
+    return _Found(
+        scopes,
+        [table.key(number) for number in table.in_tree_order()],
+        {a.name for c in counter_sets for a in c.actions if a.kind == "kernel"},
+        [told],
+        launches_of=partial(_of_results, rows_of, KindList()),
+    )
+
+
+def _finished(
+    found: _Found,
+    recordings: Sequence[Recording],
+    counter_sets: list[CounterSet],
+    options: ReportOptions,
+    inputs: list[dict[str, Any]] | None,
+    whole: Callable[[ReportOptions], NCUProfileRegionReport] | None,
+    truth: CounterSet | None = None,
+) -> NCUProfileRegionReport:
+    """Judge what was found, and say what is missing. `whole`: the same report with other options."""
+    region_filter, kernel_filter = _filters(options)
+    overrides = parse_overrides(options.hardware)
     report = NCUProfileRegionReport(
         schema_version=SCHEMA_VERSION,
         generated_at=datetime.now(UTC).isoformat(timespec="seconds"),
         config_fingerprint=options.fingerprint(),
         inputs=inputs or [{"path": r.source, "kind": r.kind} for r in recordings],
         environment=_environment(recordings),
-        diagnostics=diagnostics,
-        scopes=scopes,
+        diagnostics=[d for r in recordings for d in r.diagnostics] + found.diagnostics,
+        scopes=found.scopes,
         attribution=options.attribution,
         selection=region_filter.as_json()
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
-        coverage=coverage,
-        detail=detail,
+        coverage=found.coverage,
+        detail=found.detail,
     )
     main = report.main_scope
-    report.launches = profiled_launches(counter_sets, main.kernels if main and timelines else [])
+    has_timeline = any(isinstance(r, Timeline) for r in recordings)
+    report.launches = profiled_launches(counter_sets, main.kernels if main and has_timeline else [])
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
     attach(
         report,
@@ -113,25 +209,55 @@ def build_report(
             good=good,
             odd=odd,
             has_counters=any(c.actions for c in counter_sets),
-            launches_of=launches_of,
+            launches_of=found.launches_of,
             signatures=options.top,
         ),
     )
+    if kernel_filter and whole is not None:
+        _judge_by_all_kernels(report, whole(evolve(options, kernel_include=[], kernel_exclude=[])), kernel_filter)
     _limit_kernels(report, options.top)
-    if kernel_filter and kernel_names and not any(kernel_filter.keeps(n, short_kernel_name(n)) for n in kernel_names):
+    if truth is not None and not kernel_filter:  # a range was measured with all its kernels
+        report.verification, told = verify(report, truth)
+        chosen = bool(options.include or options.exclude)  # the measured regions may not be among those shown
+        report.diagnostics += [d for d in told if not (chosen and d.code == "NOTHING_VERIFIED")]
+    names = found.kernel_names
+    if kernel_filter and names and not any(kernel_filter.keeps(n, short_kernel_name(n)) for n in names):
         wanted = (options.kernel_include or options.kernel_exclude)[0]
-        close = nearest(wanted, {short_kernel_name(n) for n in kernel_names}, 5)
+        close = nearest(wanted, {short_kernel_name(n) for n in names}, 5)
         report.diagnostics.append(
             Diagnosis(
                 "NO_MATCHING_KERNELS",
                 "warning",
-                f"The kernel patterns let none of the {len(kernel_names)} kernels through: counts and times are of nothing.",
+                f"The kernel patterns let none of the {len(names)} kernels through: counts and times are of nothing.",
                 f"Nearest: {', '.join(close)}. A pattern is a glob over the whole name (*{wanted.strip('*')}*) or regex:…",
             )
         )
-    if not any(scope.regions for scope in scopes):
-        _explain_no_match(report, existing, options)
+    if not any(scope.regions for scope in found.scopes):
+        _explain_no_match(report, found.existing, options)
     return report
+
+
+def _judge_by_all_kernels(
+    report: NCUProfileRegionReport, whole: NCUProfileRegionReport, kernel_filter: NameFilter
+) -> None:
+    """Verdicts are of regions, not of the kernels somebody wants to look at: a filter must not change them."""
+    judged = {(s.scope, r.key): r.performance for s in whole.scopes for r in s.regions}
+    for scope in report.scopes:
+        for region in scope.regions:
+            region.performance = judged.get((scope.scope, region.key))
+            if region.performance is not None:
+                listed = region.performance.signatures
+                region.performance.signatures = [s for s in listed if kernel_filter.keeps(s.kernel_name, s.short_name)]
+    report.stages, report.opportunities = whole.stages, whole.opportunities
+    report.hardware, report.unclassified_share = whole.hardware, whole.unclassified_share
+    if any(r.performance is not None for s in report.scopes for r in s.regions):
+        report.diagnostics.append(
+            Diagnosis(
+                "KERNELS_CHOSEN",
+                "info",
+                "Kernel counts, GPU time and counters are of the chosen kernels alone. Busy and idle time, verdicts and what to fix first are of all kernels of a region.",
+            )
+        )
 
 
 def _of_timeline(launches: dict[str, dict[str, Launches]], scope: str, region: NCUProfileRegion) -> Launches | None:
@@ -155,20 +281,29 @@ def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
     return facts
 
 
-def _compare_timelines(timelines: list[Timeline]) -> list[Diagnosis]:
-    """Timelines given together should be parts of one job: its ranks, with the same ranges."""
-    names = [{t.strings[n] for n in np.unique(t.ranges.name).tolist()} for t in timelines]
-    strangers = [t.source for t, own in zip(timelines[1:], names[1:], strict=True) if own and not own & names[0]]
-    if not strangers or not names[0]:
-        return []
-    return [
-        Diagnosis(
-            "UNRELATED_TIMELINES",
-            "warning",
-            f"{', '.join(strangers)} has no range in common with {timelines[0].source}: the aggregate adds up different programs.",
-            "Give timelines of one job together, others one by one.",
+def _compare_timelines(timelines: list[Timeline], names: list[set[str]]) -> list[Diagnosis]:
+    """Timelines given together should be parts of one job: its ranks, with the same ranges. `names`: of those."""
+    found = []
+    if len({t.kind for t in timelines}) > 1:
+        found.append(
+            Diagnosis(
+                "MIXED_TIMELINES",
+                "warning",
+                "Timelines of different tools were given together; if they are of the same run, its work counts twice in the aggregate.",
+                "Give one timeline of each process.",
+            )
         )
-    ]
+    strangers = [t.source for t, own in zip(timelines[1:], names[1:], strict=True) if own and not own & names[0]]
+    if strangers and names[0]:
+        found.append(
+            Diagnosis(
+                "UNRELATED_TIMELINES",
+                "warning",
+                f"{', '.join(strangers)} has no range in common with {timelines[0].source}: the aggregate adds up different programs.",
+                "Give timelines of one job together, others one by one.",
+            )
+        )
+    return found
 
 
 def matched_anything(report: NCUProfileRegionReport) -> bool:
@@ -219,7 +354,7 @@ def _limit_kernels(report: NCUProfileRegionReport, top: int) -> None:
         return
     for scope in report.scopes:
         for region in scope.regions:
-            region.kernels_omitted = max(len(region.kernels) - top, 0)
+            region.kernels_omitted += max(len(region.kernels) - top, 0)
             region.kernels = region.kernels[:top]
     report.diagnostics.append(
         Diagnosis(

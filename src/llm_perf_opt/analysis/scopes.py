@@ -21,6 +21,8 @@ class ScopePart:
     selection: Selection
     process_id: int | None
     device: int | None
+    devices: frozenset[int] = frozenset()  # of a process: those it used
+    rank: int | None = None  # of a process
 
 
 def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bool) -> list[ScopePart]:
@@ -39,13 +41,15 @@ def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bo
         seen[pid] += 1
         # Two hosts may use the same process id.
         label = f"process:{pid}" if pids[pid] < 2 else f"process:{pid}#{seen[pid]}"
-        on = {d for p, d in pairs if p == process}
+        on = frozenset(d for p, d in pairs if p == process)
         parts.append(
             ScopePart(
                 label,
                 _select(timeline, kernel_mask, {process}, None),
                 pid,
-                on.pop() if len(on) == 1 else None,
+                next(iter(on)) if len(on) == 1 else None,
+                on,
+                timeline.processes[process].rank,
             )
         )
     for device in devices:

@@ -11,13 +11,13 @@ from attrs import Factory, define, evolve, field
 from llm_perf_opt.analysis.families import family_of
 from llm_perf_opt.analysis.join import (
     NO_SAMPLES,
-    Config,
+    SAME_WORK,
     Join,
     LaunchRows,
     Place,
     coverage_of,
     join_samples,
-    signatures,
+    stage_levels,
 )
 from llm_perf_opt.analysis.measured_parts import sum_of_parts
 from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of
@@ -29,6 +29,7 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
 from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
+from llm_perf_opt.regions.signatures import Signature, describe_signatures
 from llm_perf_opt.regions.table import RegionTable
 
 _AGREE = (0.9, 1.1)  # estimate over truth: outside of this a warning is due
@@ -56,24 +57,26 @@ class TimelineCounters:
     _signature_of: Int64s = field(init=False)
     _join: Join = field(init=False)
     _differences: dict[str, float] = Factory(dict)
-    _described: list[tuple[list[str], Config]] = field(init=False)
+    _described: list[Signature] = field(init=False)
+    _regions: dict[Place, int] = field(init=False)
     _kinds: KindList = Factory(KindList)
     _good: set[str] = Factory(set)  # counters whose meaning and unit are known
     _last: tuple[ScopePart, KernelRows, Int64s] | None = None
 
     def __attrs_post_init__(self) -> None:
         self._good = usable(self.samples.info)[0]
-        self._signature_of, described = signatures(self.timeline)
-        self._described = described
-        regions = {place_of(self.attribution.table, n): n for n in range(len(self.attribution.table))}
+        self._signature_of, self._described = describe_signatures(self.timeline)
+        self._regions = {place_of(self.attribution.table, n): n for n in range(len(self.attribution.table))}
 
         def kernels_per_instance(place: Place) -> float | None:
-            number = regions.get(place)
+            number = self._regions.get(place)
             if number is None or not self.everything.present[number]:
                 return None
             return float(self.everything.inclusive.count[number] / max(int(self.everything.instances[number]), 1))
 
-        self._join = join_samples(self.samples, described, kernels_per_instance, len(self.timeline.graphs) > 0)
+        has_graphs = len(self.timeline.graphs) > 0
+        self._join = join_samples(self.samples, self._described, kernels_per_instance, has_graphs)
+        self._join.stage_level = stage_levels(self._regions)
 
     def metrics(self, part: ScopePart, rolled: RolledUp) -> dict[int, RegionMetrics]:
         """Counters of every kept region in a scope."""
@@ -127,8 +130,14 @@ class TimelineCounters:
         number = self._kinds.known((signature, group))
         if number is not None:
             return number
-        name, (grid, block) = self._join.names[signature], self._described[signature][1]
-        kind = Kind(name, family_of(name), grid, block, samples=len(self._join.groups[group]))
+        name, described = self._join.names[signature], self._described[signature]
+        kind = Kind(
+            name,
+            family_of(name),
+            described.grid or (),
+            described.block or (),
+            samples=len(self._join.groups[group]),
+        )
         if group != NO_SAMPLES:
             typical = self._join.statistics()[0][group]
             values = zip(self.samples.metrics, typical.tolist(), strict=True)
@@ -147,10 +156,29 @@ class TimelineCounters:
     def _groups_of(self, rows: KernelRows) -> Int64s:
         """The group of samples for each row of launches."""
         places = {n: place_of(self.attribution.table, n) for n in np.unique(rows.region).tolist()}
-        pairs = zip(rows.region.tolist(), rows.label.tolist(), strict=True)
-        return np.array(
-            [self._join.group_for(places[region], signature) for region, signature in pairs], dtype=np.int64
-        )
+        pairs = list(zip(rows.region.tolist(), rows.label.tolist(), strict=True))
+        durations = _mean_durations(pairs, rows)
+        groups = []
+        for pair in pairs:
+            found, there = self._join.nearest(places[pair[0]], pair[1])
+            scale = self._scale(found, places[pair[0]], pair, durations) if found else 1.0
+            groups.append(self._join.group(found, there, scale) if found else NO_SAMPLES)
+        return np.array(groups, dtype=np.int64)
+
+    def _scale(
+        self, samples: list[int], place: Place, pair: tuple[int, int], durations: dict[tuple[int, int], float]
+    ) -> float:
+        """How much more work a region's launches do than the sampled ones, judged by how long the timeline has both."""
+        domain, start_end, _ = place
+        if start_end:
+            return 1.0
+        stacks = [self.samples.actions[row].push_pop.get(domain, []) for row in samples]
+        sampled = [self._regions.get((domain, False, tuple(stack)), -1) for stack in stacks]
+        known = [durations[region, pair[1]] for region in sampled if (region, pair[1]) in durations]
+        if not known or not sum(known):
+            return 1.0
+        ratio = durations[pair] * len(known) / sum(known)
+        return 1.0 if SAME_WORK[0] <= ratio <= SAME_WORK[1] else ratio
 
     def _metrics_of(
         self, number: int, inclusive: LaunchRows, exclusive: LaunchRows, rolled: RolledUp
@@ -271,6 +299,16 @@ class TimelineCounters:
 
 def place_of(table: RegionTable, number: int) -> Place:
     return table.domain[number], table.start_end[number], tuple(table.path(number))
+
+
+def _mean_durations(pairs: list[tuple[int, int]], rows: KernelRows) -> dict[tuple[int, int], float]:
+    """Mean duration of the launches of each region and signature, all devices together."""
+    sums: dict[tuple[int, int], list[int]] = {}
+    for pair, calls, total in zip(pairs, rows.calls.tolist(), rows.total.tolist(), strict=True):
+        both = sums.setdefault(pair, [0, 0])
+        both[0] += calls
+        both[1] += total
+    return {pair: total / max(calls, 1) for pair, (calls, total) in sums.items()}
 
 
 def _launch_rows(rows: tuple[KernelRows, Int64s] | None) -> LaunchRows:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from attrs import Factory, define
+
+from llm_perf_opt.untrusted import parse_json
 
 
 @define
@@ -16,6 +17,8 @@ class Annotated:
     stages: dict[str, int] = Factory(dict)  # how often each stage was seen, in processes that ended by themselves
     troubles: list[str] = Factory(list)
     ended: int = 0  # processes that ended by themselves
+    windows: int = 0  # stages the profiler was switched on around, in processes that had all of theirs
+    ended_before: str = ""  # the stage before which a process was ended on purpose, because all samples were in
 
     @property
     def message(self) -> str:
@@ -39,16 +42,23 @@ def read_log(path: Path) -> Annotated:
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():
         try:
-            note = json.loads(line)
+            note = parse_json(line)
         except ValueError:  # a process was killed while it wrote
             continue
-        event = note.get("event")
+        event = note.get("event") if isinstance(note, dict) else None
         if event == "torch":
             found.processes += 1
-        elif event == "trouble" and note["message"] not in found.troubles:
-            found.troubles.append(note["message"])
+        elif event == "gate":
+            windows = note.get("windows", 0)
+            found.windows += windows if isinstance(windows, int) else 0
+            if "ended" in note:  # a process that would not end takes it back
+                found.ended_before = str(note.get("before", "")) if note["ended"] else ""
+        elif event == "trouble" and (message := str(note.get("message", ""))) not in found.troubles:
+            found.troubles.append(message)
         elif event == "end":
             found.ended += 1
-            for name, count in note["stages"].items():
-                found.stages[name] = found.stages.get(name, 0) + count
+            stages = note.get("stages")
+            for name, count in stages.items() if isinstance(stages, dict) else ():
+                if isinstance(count, int):
+                    found.stages[name] = found.stages.get(name, 0) + count
     return found

@@ -9,6 +9,7 @@ from typing import Any
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.quantity import Quantity, UnitError
+from llm_perf_opt.untrusted import read_json
 
 _SCHEMA = 1
 Entry = dict[str, Any]
@@ -24,7 +25,7 @@ def default_path() -> Path:
 def load(path: Path) -> list[Entry]:
     """All calibrations of a file; `UserError` where it is not one."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         entries = data["calibrations"]
         for entry in entries:
             _check(entry)

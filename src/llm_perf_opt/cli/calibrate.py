@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.out) if arguments.out else store.default_path()
     if path.exists():
         store.load(path)  # a file that cannot be added to should be known before half a minute of work
-    quiet = arguments.json
+    quiet = arguments.json or arguments.quiet
 
     def say(text: str) -> None:
         if not quiet:
@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     store.save(entry, path)
     if arguments.json:
         print(json.dumps({"out": str(path), "calibration": entry}))
+    elif arguments.quiet:
+        print(path)
     else:
         _show(entry, path)
     return int(ExitCode.DONE)

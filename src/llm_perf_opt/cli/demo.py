@@ -32,11 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.analysis.options import ReportOptions
 
-    if not arguments.json:
+    silent = arguments.json or arguments.quiet
+    if not silent:
         print(
             "This report is built from a recording made on an NVIDIA H200; nothing is measured on this machine.\n",
             file=sys.stderr,
         )
     with as_file(files("llm_perf_opt.demo_data")) as folder:
-        report = make_report([str(folder / name) for name in _RECORDINGS], ReportOptions(), quiet=arguments.json)
-    return publish(report, Path(arguments.out), showing=Showing(arguments.json))
+        report = make_report([str(folder / name) for name in _RECORDINGS], ReportOptions(), quiet=silent)
+    showing = Showing(arguments.json, quiet=arguments.quiet, brief=True)
+    return publish(report, Path(arguments.out), showing=showing)

@@ -37,10 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import attrs
 
+    from llm_perf_opt.pipeline.speak import can_redraw
     from llm_perf_opt.profiling.checks.examine import examine
     from llm_perf_opt.profiling.checks.gather import gather
 
-    live = sys.stderr.isatty() and not arguments.json
+    live = can_redraw() and not (arguments.json or arguments.quiet)
 
     def say(text: str) -> None:
         if live:
@@ -61,11 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(content, indent=1, ensure_ascii=False))
     else:
-        _show(found)
+        _show(found, arguments.quiet)
     return int(code)
 
 
-def _show(found: Examination) -> None:
+def _show(found: Examination, quiet: bool) -> None:
     from rich.markup import escape
 
     from llm_perf_opt.pipeline.console import console
@@ -73,11 +74,14 @@ def _show(found: Examination) -> None:
 
     out = console()
     for check in found.checks:
+        if quiet and check.state == "ok":
+            continue
         mark = f"[{_MARKS[check.state]}]{check.state:<8}[/]"
         out.print(f"{mark} {escape(check.name)}: {escape(visible(check.found, 600))}", soft_wrap=True)
         if check.state != "ok":
             if check.why_it_matters:
                 out.print(f"         {escape(check.why_it_matters)}", soft_wrap=True)
             out.print(f"         → {escape(visible(check.fix_command, 600))}", soft_wrap=True)
-    out.print()
+    if not quiet:
+        out.print()
     out.print(escape(found.ready.summary), soft_wrap=True)

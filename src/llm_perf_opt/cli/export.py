@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("Nothing to export was chosen.", "Give --perfetto FILE, --csv DIR or --parquet DIR.")
     if arguments.perfetto and Path(arguments.perfetto).is_dir():
         raise UserError(f"{arguments.perfetto} is a folder.", "Give a file: --perfetto trace.json.gz")
-    loaded = inputs.load(arguments.input, quiet=arguments.json, streams=True)
+    loaded = inputs.load(arguments.input, quiet=arguments.json or arguments.quiet, streams=True)
     timeline = _timeline(loaded.recordings)
     if arguments.perfetto and timeline is None:
         raise UserError(
@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for paths in written.values():
             for path in paths:
-                print(f"Written: {path}")
-        if arguments.perfetto:
+                print(path if arguments.quiet else f"Written: {path}")
+        if arguments.perfetto and not arguments.quiet:
             print("Open the trace in https://ui.perfetto.dev (Open trace file): it stays on your machine.")
     return int(ExitCode.DONE)
 

@@ -11,8 +11,21 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from llm_perf_opt.cli import calibrate, demo, doctor, export, plan, profile, ranges, report, scrub
+from llm_perf_opt.cli import (
+    calibrate,
+    completion,
+    demo,
+    doctor,
+    export,
+    plan,
+    profile,
+    ranges,
+    report,
+    runs,
+    scrub,
+)
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
 
 _DESCRIPTION = """\
@@ -24,11 +37,15 @@ without a GPU, and reports per region: wall time, GPU time, idle time, kernels a
 _EXAMPLES = """\
 examples:
   llm-perf doctor                                  would profiling work here, and what to type if not
+  llm-perf profile -- python my_model.py           profile a program: timeline, counters, one report
   llm-perf demo                                    a full report from a recording that ships with the package
   llm-perf report run.sqlite                       the report of a timeline
   llm-perf report run.sqlite counters.ncu-rep      the same with hardware counters joined to it
   llm-perf ranges run.sqlite                       which regions exist, and how to select each in ncu
 """
+
+
+_QUIET = "print the result alone: no progress, no explanations; errors are still told"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"llm-perf {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (doctor, profile, plan, report, ranges, export, demo, scrub, calibrate):
+    for verb in (doctor, profile, plan, report, ranges, export, demo, scrub, calibrate, runs, completion):
         name = verb.__name__.rsplit(".", 1)[-1]
         sub = verbs.add_parser(
             name,
@@ -71,6 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        sub.add_argument("-q", "--quiet", action="store_true", help=_QUIET)
         verb.add_arguments(sub)
         sub.set_defaults(run=verb.run)
     return parser
@@ -115,9 +133,10 @@ def _say(error: UserError, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"error": {"message": error.message, "fix": error.fix, "exit_code": int(error.code)}}))
         return
-    print(f"llm-perf: {error.message}", file=sys.stderr)
+    # Messages quote names of files and ranges.
+    print(f"llm-perf: {printable(error.message)}", file=sys.stderr)
     if error.fix:
-        print(f"  → {error.fix}", file=sys.stderr)
+        print(f"  → {printable(error.fix)}", file=sys.stderr)
 
 
 def entry() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli import profile
 from llm_perf_opt.errors import ExitCode, MissingTool
+from llm_perf_opt.regions.names import printable
 
 if TYPE_CHECKING:
     from llm_perf_opt.pipeline.request import ProfileRequest
@@ -30,13 +31,13 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    profile.add_arguments(parser)
+    profile.add_arguments(parser, resumable=False)
     parser.add_argument("--timeline", metavar="FILE", help="plan for this recording instead of taking one")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.pipeline.choose import plan_counters
-    from llm_perf_opt.pipeline.planned import forecasts, make_plan, plans
+    from llm_perf_opt.pipeline.choose import plan_counters, plan_verification
+    from llm_perf_opt.pipeline.planned import captures_of, forecasts, make_plan, plans
     from llm_perf_opt.pipeline.profile import known_patterns
     from llm_perf_opt.pipeline.reporting import make_report
     from llm_perf_opt.profiling import planning
@@ -67,7 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
             for c, price in zip(counters.captures, prices, strict=True)
         ]
         text = _given(counters.captures, prices, request.command, ncu) or f"No counters: {counters.skipped}.\n"
-    print(json.dumps(told) if arguments.json else text, end="\n" if arguments.json else "")
+    captures = captures_of(plan, request) if plan is not None else counters.captures
+    if request.counters.verify and captures:
+        verification = plan_verification(seen, request, captures)
+        if isinstance(verification, str):
+            text += f"\nNothing would be verified, because {verification}.\n"
+        else:
+            told["verification"] = {"name": verification.name, "argv": verification.argv(request.command, ncu)}
+            text += "\nto verify, the program once for every pass:\n"
+            text += f"  {shlex.join(verification.argv(request.command, ncu))}\n"
+    # The commands hold names of ranges and kernels.
+    print(json.dumps(told) if arguments.json else printable(text), end="\n" if arguments.json else "")
     return int(ExitCode.NOTHING_MATCHED if arguments.strict and counters.skipped else ExitCode.DONE)
 
 
@@ -81,13 +92,14 @@ def _take_timeline(request: ProfileRequest, arguments: argparse.Namespace, about
 
     only = attrs.evolve(request, counters=attrs.evolve(request.counters, enable=False), strict=False)
     only, tools = ready(only)
-    directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, only.command, {})
-    code = run_profile(only, tools, directory, silent=True)
+    directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, only.command, {}, made_by="plan")
+    code = run_profile(only, tools, directory, quiet=arguments.quiet or arguments.json, silent=True)
     about |= attrs.asdict(directory.manifest)
     timeline = directory.path / "nsys" / "run.sqlite"
     if not timeline.exists():
         raise UserError("There is no timeline to plan from.", f"See {directory.path}/manifest.json", ExitCode(code))
-    print(f"timeline: {timeline}", file=sys.stderr)
+    if not arguments.quiet:
+        print(f"timeline: {timeline}", file=sys.stderr)
     return timeline
 
 

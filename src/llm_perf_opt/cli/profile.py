@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,13 +24,30 @@ A failed step keeps what the others captured.
 EXAMPLES = """\
 examples:
   llm-perf profile -- python my_model.py
+  llm-perf profile --annotate stages -- python generate.py       (a program without NVTX ranges)
+  llm-perf profile --budget 60s --level bound -- python my_model.py
   llm-perf profile --include 'decode*' --out run1 -- python my_model.py --steps 16
+  llm-perf profile --kernel 'regex:.*gemv.*' --launch 3 -- python my_model.py
   llm-perf profile --no-counters -- torchrun --nproc-per-node 2 train.py
+  llm-perf profile --resume tmp/profile-output/20250101-120000
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+# What may be given with --resume: everything else comes from the run.
+_WITH_RESUME = frozenset(("command", "json", "max_size", "resume", "run", "timeout", "trust_run", "verb"))
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) -> None:
     parser.add_argument("command", nargs="*", metavar="CMD", help="the program and its arguments, after --")
+    if resumable:
+        parser.add_argument(
+            "--resume",
+            metavar="RUN",
+            help="go on with a run that was interrupted, killed or failed: only what is missing is taken",
+        )
+        parser.add_argument(
+            "--trust-run", action="store_true", help="with --resume: also start the command of a run that is not yours"
+        )
     parser.add_argument("--out", metavar="DIR", help="run directory (default: tmp/profile-output/<date-time>)")
     parser.add_argument(
         "--annotate",
@@ -78,6 +96,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("kernel", "application", "range", "app-range"),
         help="how ncu replays (default: kernel by kernel); a mode the program does not allow falls back to the next",
     )
+    parser.add_argument(
+        "--stop-when-done",
+        action="store_true",
+        help="with --annotate: end the program under ncu as soon as all planned samples are in",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="afterwards measure the regions as wholes and show estimate against truth (runs the program once a pass)",
+    )
     parser.add_argument("--no-fallback", action="store_true", help="do not try another replay mode")
     parser.add_argument(
         "--max-size",
@@ -106,10 +134,66 @@ def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.pipeline.profile import ready, run_profile
     from llm_perf_opt.profiling.run_directory import RunDirectory
 
+    if arguments.resume is not None:
+        return resume(arguments)
+    if arguments.trust_run:
+        raise UserError("--trust-run is about a run that is resumed.", "Add --resume RUN.")
     request, tools = ready(request_of(arguments))
-    settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command")}
-    directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, request.command, settings)
-    return run_profile(request, tools, directory, as_json=arguments.json)
+    settings = {k: v for k, v in vars(arguments).items() if k not in _NOT_SETTINGS}
+    out = Path(arguments.out) if arguments.out else None
+    directory = RunDirectory.create(out, request.command, settings, made_by="profile")
+    return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
+
+
+_NOT_SETTINGS = ("run", "verb", "command", "resume", "trust_run")
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    """Go on with a run, by whichever front end it was begun."""
+    from llm_perf_opt.pipeline.profile import resume_profile
+    from llm_perf_opt.pipeline.resume import command_of, open_again, settings_of
+
+    plain = argparse.ArgumentParser()
+    add_arguments(plain)
+    usual = vars(plain.parse_args([]))
+    for name, value in vars(arguments).items():
+        if name not in _WITH_RESUME and value != usual.get(name, value):
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(
+                f"{option} cannot be given with --resume: the options are those of the run.",
+                f"Leave {option} away, or start a new run.",
+            )
+    changed = {name: getattr(arguments, name) for name in ("timeout", "max_size")}
+    changed = {name: value for name, value in changed.items() if value != usual[name]}
+    directory = open_again(Path(arguments.resume), trusted=arguments.trust_run)
+    try:
+        with _started_in(directory.manifest.folder):
+            if directory.manifest.made_by == "deep_profile_runner":
+                from llm_perf_opt.runners.deep_profile_runner import resume as resume_deep
+
+                return resume_deep(directory, settings_of(directory.manifest), changed, as_json=arguments.json)
+            command = command_of(directory.manifest, arguments.command)
+            settings = {k: v for k, v in settings_of(directory.manifest).items() if k in usual}
+            asked = argparse.Namespace(**{**usual, **settings, **changed, "command": command})
+            try:
+                request = request_of(asked)
+            except (TypeError, ValueError, AttributeError) as error:
+                raise UserError(
+                    f"The options of {arguments.resume} are not those of a run ({error}).", "Start a new run."
+                ) from error
+            return resume_profile(request, directory, as_json=arguments.json)
+    finally:
+        directory.release()
+
+
+def _started_in(folder: str) -> contextlib.AbstractContextManager[None]:
+    """The folder where a run was started: its relative paths begin there."""
+    if not Path(folder).is_dir():
+        raise UserError(
+            f"The folder where this run was started is gone: {folder or '(unknown)'}.",
+            "Make it again as it was, or start a new run.",
+        )
+    return contextlib.chdir(folder)
 
 
 def request_of(arguments: argparse.Namespace) -> ProfileRequest:
@@ -158,6 +242,8 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
             # A launch is chosen by its number among all that match, wherever it happens, unless regions are named.
             gating_nvtx=not arguments.kernel or bool(arguments.include),
             fallback=not arguments.no_fallback,
+            stop_when_done=arguments.stop_when_done,
+            verify=arguments.verify,
             timeout_s=arguments.timeout,
         ),
         strict=arguments.strict,

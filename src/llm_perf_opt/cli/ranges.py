@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    report = make_report(arguments.input, options_of(arguments), quiet=arguments.json)
+    report = make_report(arguments.input, options_of(arguments), quiet=arguments.json or arguments.quiet)
     scope = report.main_scope
     regions = scope.regions if scope else []
     if arguments.json:
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
     else:
-        _show(report, regions)
+        _show(report, regions, arguments.quiet)
     if not regions and arguments.strict:
         return int(ExitCode.NOTHING_MATCHED)
     return int(ExitCode.DONE)
@@ -80,11 +80,12 @@ def ncu_options(region: NCUProfileRegion) -> list[str]:
     return [*options, "--nvtx-push-pop-scope", "process"] if region.adopted_kernels else options
 
 
-def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> None:
+def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from llm_perf_opt.pipeline.console import console, show_diagnostics
+    from llm_perf_opt.regions.names import printable
     from llm_perf_opt.report.text import duration, gpu_time, rows, work_count
 
     out = console()
@@ -100,10 +101,11 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> No
                 "–" if region.instances is None else f"{region.instances:,}",
                 work_count(region.inclusive),
                 duration(gpu_time(region.inclusive)),
-                # Never cut: it is meant to be copied.
-                Text(" ".join(map(shlex.quote, ncu_options(region))) or "–"),
+                # Never cut: it is meant to be copied. With a control character in it, only --json has it as it is.
+                Text(printable(" ".join(map(shlex.quote, ncu_options(region)))) or "–"),
             )
         out.print(table)
         if not any(region.nvtx_include for region in regions):
             out.print("These are annotations of the PyTorch profiler, not NVTX ranges: ncu cannot select them.")
-    show_diagnostics(report, out)
+    if not (quiet and regions):  # where there are none, why is the result
+        show_diagnostics(report, out)

@@ -117,9 +117,12 @@ def run(arguments: argparse.Namespace) -> int:
         out = Path(arguments.out or f"{stem(arguments.input[0])}-report")
         regions = BESIDE
     report = make_report(
-        arguments.input, options_of(arguments), quiet=arguments.json, calibration=arguments.calibration
+        arguments.input,
+        options_of(arguments),
+        quiet=arguments.json or arguments.quiet,
+        calibration=arguments.calibration,
     )
-    showing = Showing(arguments.json, arguments.strict)
+    showing = Showing(arguments.json, arguments.strict, quiet=arguments.quiet)
     return publish(report, out, formats, regions=regions, top=arguments.top, showing=showing)
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
             f"The copy cannot be written: {error.strerror or error} ({error.filename}).",
             "Choose another folder with --out.",
         ) from error
-    _tell(result, None if arguments.in_place else out, compared, arguments.json)
+    if arguments.quiet and not arguments.json:
+        _warn(result)
+        print("" if arguments.in_place else out, end="" if arguments.in_place else "\n")
+    else:
+        _tell(result, None if arguments.in_place else out, compared, arguments.json)
     return int(ExitCode.DONE)
 
 
@@ -157,6 +162,14 @@ def _replace(copy: Path, result: Result) -> None:
             made.replace(source)
     for path in result.dropped:
         path.unlink()
+
+
+def _warn(result: Result) -> None:
+    """What stays in the copy against expectation is said even where nothing else is."""
+    from llm_perf_opt.regions.names import visible
+
+    for warning in result.warnings:
+        print(f"warning: {visible(warning, 500)}", file=sys.stderr)
 
 
 def _tell(result: Result, out: Path | None, compared: list[str], as_json: bool) -> None:

@@ -64,6 +64,8 @@ _NCU = _section(
         ("budget", None, "text", "Time for all captures together, as in 60s or 2m; left open: what a good result takes."),
         ("launches", 3, "count", "Launches of each kernel and launch configuration, where the strategy is auto."),
         ("fallback", True, "switch", "Where the program does not allow a replay mode, try the next: range, app-range, kernel."),
+        ("stop_when_done", False, "switch", "End the program under ncu once all planned samples are in; needs annotate.mode."),
+        ("verify", False, "switch", "Afterwards measure the regions as wholes with the same counters, and show estimate against truth."),
         ("strict", False, "switch", "Exit with 6 where no region matches."),
         ("timeout_s", None, "seconds", "Stop ncu after this time; what it captured is kept."),
     ],

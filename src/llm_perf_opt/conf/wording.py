@@ -25,6 +25,8 @@ _OWN = {
     "--no-fallback": f"{_NCU}fallback=false",
     "--no-aggregate": f"{_NCU}aggregate=false",
     "--strict": f"{_NCU}strict=true",
+    "--verify": f"{_NCU}verify=true",
+    "--stop-when-done": f"{_NCU}stop_when_done=true",
     "--annotate": "pipeline.annotate.mode",
     "--annotate-depth": "pipeline.annotate.depth",
     "--launch": f"{_CLI}launch_skip",

@@ -20,6 +20,7 @@ from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport,
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.quantity import Quantity, Unit
 from llm_perf_opt.regions.table import ROOT
+from llm_perf_opt.report.csv_cells import cell
 from llm_perf_opt.report.files import make_folder, replaced
 from llm_perf_opt.report.text import gpu_time
 
@@ -193,7 +194,7 @@ def write_csv(tables: dict[str, Table], folder: Path) -> list[Path]:
             text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(table)
-            writer.writerows(zip(*table.values(), strict=True))
+            writer.writerows(zip(*(map(cell, values) for values in table.values()), strict=True))
             text.detach()
         written.append(path)
     return written

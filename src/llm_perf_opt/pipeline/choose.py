@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import attrs
 from attrs import Factory, define
 
+from llm_perf_opt.annotate import Gate
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
 from llm_perf_opt.profiling.fallback import RANGE_MODES
 from llm_perf_opt.profiling.metric_groups import groups_for, types_in_use
@@ -33,6 +35,11 @@ class PlannedCapture:
     options: NcuOptions
     expressions: tuple[str, ...] = ()  # for --nvtx-include; none: everything
     expected: int | None = None  # results the timeline lets expect
+    seconds: float | None = None  # what it will take, where that was planned
+    # The region of which some instances are taken whole, and their numbers; None: not chosen in this way.
+    instances: tuple[NCUProfileRegion | None, tuple[int, ...]] = (None, ())
+    gate: Gate | None = None  # stages of the program outside of which nothing is profiled
+    instead: tuple[PlannedCapture, ...] = ()  # where the gate does not open
 
     def argv(self, command: Sequence[str], ncu: str = "ncu") -> list[str]:
         """The command, as it would be run in the run directory."""
@@ -117,6 +124,37 @@ def for_mode(
     if seen is not None and mode == "kernel" and request.counters.sample == "all":
         expected = _least([r for r in outermost(seen) if r.inclusive.kernel_count], options)
     return attrs.evolve(capture, name=name, options=options, expected=expected)
+
+
+def plan_verification(
+    seen: NCUProfileRegionReport, request: ProfileRequest, captures: Sequence[PlannedCapture]
+) -> PlannedCapture | str:
+    """The capture that measures the regions of others as wholes, with the same counters; or why there is none."""
+    if any(capture.options.replay_mode in RANGE_MODES for capture in captures):
+        return "the regions were measured as wholes already"
+    if request.report.kernel_include or request.report.kernel_exclude:
+        return "kernels were chosen, and a region is measured with all of its kernels"
+    regions = cut([r for r in outermost(seen) if r.inclusive.kernel_count and r.nvtx_include], seen, repeated=False)
+    if not regions:
+        return "there is no region that ncu can select"
+    used = [capture.options for capture in captures]
+    options = attrs.evolve(
+        request.counters.options,
+        replay_mode="app-range",
+        set=next((o.set for o in used if o.set), None),
+        sections=tuple(dict.fromkeys(s for o in used for s in o.sections)),
+        metrics=tuple(dict.fromkeys(m for o in used for m in o.metrics)),
+        nvtx_push_pop_scope="process" if any(r.adopted_kernels for r in regions) else None,
+        **dict.fromkeys(_CHOOSE_LAUNCHES),
+    )
+    return PlannedCapture(VERIFY, options, _expressions(regions), _least(regions, options))
+
+
+# What says which launches, and means nothing for a region as a whole.
+_CHOOSE_LAUNCHES = (
+    *("range_filter", "kernel_name", "kernel_name_base", "kernel_id"),
+    *("launch_skip", "launch_count", "filter_mode", "graph_profiling"),
+)
 
 
 def outermost(seen: NCUProfileRegionReport) -> list[NCUProfileRegion]:
@@ -239,7 +277,10 @@ def _sampled(
         if len(taken) < count:
             options = attrs.evolve(options, range_filter="::" + "|".join(map(str, taken)))
         expected = round(region.inclusive.kernel_count * len(taken) / count)
-        captures.append(PlannedCapture(f"run-{number}", options, (region.nvtx_include,), expected))
+        name = f"run-{number}"
+        captures.append(
+            PlannedCapture(name, options, (region.nvtx_include,), expected, instances=(region, tuple(taken)))
+        )
     return captures
 
 

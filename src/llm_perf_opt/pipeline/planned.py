@@ -11,17 +11,20 @@ from typing import Any
 
 import attrs
 
+from llm_perf_opt.annotate import Gate
 from llm_perf_opt.pipeline.choose import PlannedCapture, excluded, raw_expressions
+from llm_perf_opt.pipeline.gated import gate_around
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.profiling import planning
 from llm_perf_opt.profiling.metric_groups import groups_for
-from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
-from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.columns import Action, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 
-# Without a budget of the user's, a further capture is worth it as long as the whole stays within this.
+# Without a budget of the user's, a further capture (a whole run of the program) is worth it where the first leaves
+# more than this error, and as long as the whole stays within this time.
+_GOOD_ENOUGH = 0.05
 _LEAST_BUDGET_S = 90.0
 _TIMES_ONE_CAPTURE = 2.5
 
@@ -46,15 +49,8 @@ def make_plan(
     file: Path, seen: NCUProfileRegionReport, request: ProfileRequest, about: Mapping[str, Any]
 ) -> planning.Plan | None:
     """The plan for a timeline; None where no region has kernels. `about`: the run's manifest as JSON."""
-    timeline = read_recording(file, launch_config=True)
-    scope = seen.main_scope
-    if scope is None or not isinstance(timeline, Timeline):
-        return None
-    expressions, chosen = planning.selectable_regions(scope)
-    launches = planning.describe_launches(
-        timeline, attribute(timeline, request.report.attribution), expressions, chosen
-    )
-    if not len(launches):
+    _, launches = _launches(file, seen, request)
+    if launches is None or not len(launches):
         return None
     groups, words = groups_for(_compute_capability(seen, about))
     costs, more_words = planning.known_costs(planning.costs_file(), planning.machine_of(about))
@@ -69,9 +65,8 @@ def make_plan(
     plan = planning.make_plan(launches, groups, asked, costs)
     if asked.budget_s is None and plan.captures:
         roomy = max(_LEAST_BUDGET_S, _TIMES_ONE_CAPTURE * plan.seconds)
-        plan = attrs.evolve(
-            planning.make_plan(launches, groups, attrs.evolve(asked, budget_s=roomy), costs), budget_s=None
-        )
+        generous = attrs.evolve(asked, budget_s=roomy, target_error=_GOOD_ENOUGH)
+        plan = attrs.evolve(planning.make_plan(launches, groups, generous, costs), budget_s=None)
     plan.diagnostics = [*words, *more_words, *plan.diagnostics]
     return plan
 
@@ -86,6 +81,36 @@ def forecasts(
     return [planning.forecast(c.options, c.expected, program_s, groups, costs) for c in captures]
 
 
+def gates(
+    file: Path,
+    seen: NCUProfileRegionReport,
+    request: ProfileRequest,
+    captures: Sequence[planning.Capture],
+    stages: Mapping[str, int],
+) -> list[Gate | str]:
+    """For each capture of a plan the stages that hold its launches, or why it cannot be gated."""
+    timeline, launches = _launches(file, seen, request)
+    if timeline is None or launches is None or launches.kernels is None:
+        return ["the timeline has no launches"] * len(captures)
+    return [
+        gate_around(timeline, launches.kernels[c.filter.taken(launches)], stages, stop=request.counters.stop_when_done)
+        for c in captures
+    ]
+
+
+def _launches(
+    file: Path, seen: NCUProfileRegionReport, request: ProfileRequest
+) -> tuple[Timeline | None, planning.LaunchTable | None]:
+    """The timeline, and its launches in the chosen regions."""
+    timeline = read_recording(file, launch_config=True)
+    scope = seen.main_scope
+    if scope is None or not isinstance(timeline, Timeline):
+        return None, None
+    expressions, chosen = planning.selectable_regions(scope)
+    attribution = attribute(timeline, request.report.attribution)
+    return timeline, planning.describe_launches(timeline, attribution, expressions, chosen)
+
+
 def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCapture]:
     """The captures of a plan as ncu is asked for them."""
     found = []
@@ -98,20 +123,21 @@ def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCap
                 attrs.evolve(options, nvtx_include=()),
                 options.nvtx_include,
                 capture.launches,
+                capture.seconds,
             )
         )
     return found
 
 
-def learn(manifest: Mapping[str, Any], reports: Mapping[str, Path]) -> None:
-    """Remember what the captures of a finished run took. `reports`: the report of each capture, by its name."""
+def learn(manifest: Mapping[str, Any], captures: Mapping[str, Sequence[Action]]) -> None:
+    """Remember what the captures of a finished run took. `captures`: the results of each, by its name."""
     machine = planning.machine_of(manifest)
     steps = [s for s in manifest["steps"] if s["name"] != "ncu" or s["status"] != "captured"]
     captured = [s for s in manifest["steps"] if s["name"] == "ncu" and s["status"] == "captured"]
     results = {}
-    for step, (name, file) in zip(captured, reports.items(), strict=False):
+    for step, (name, actions) in zip(captured, captures.items(), strict=False):
         steps.append({**step, "name": name})
-        results[name] = read_ncu_rep(file, file.name).actions
+        results[name] = actions
     if machine is not None and all(action.kind == "kernel" for actions in results.values() for action in actions):
         planning.remember(planning.costs_file(), machine, planning.observe({**manifest, "steps": steps}, results))
 

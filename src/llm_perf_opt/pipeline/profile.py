@@ -21,16 +21,35 @@ from attrs import define, field
 
 from llm_perf_opt import annotate
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.annotate import Gate
 from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.pipeline.choose import CounterPlan, PlannedCapture, for_mode, instances_to_take, plan_counters
-from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans
+from llm_perf_opt.pipeline.choose import (
+    CounterPlan,
+    PlannedCapture,
+    for_mode,
+    instances_to_take,
+    plan_counters,
+    plan_verification,
+)
+from llm_perf_opt.pipeline.gated import gated, sampled_gate, together
+from llm_perf_opt.pipeline.planned import captures_of, gates, learn, make_plan, plans
 from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.pipeline.resume import Kept, as_order, begin_again, changes, drop_earlier, look
 from llm_perf_opt.pipeline.run_state import state_of
 from llm_perf_opt.pipeline.speak import Speaker
-from llm_perf_opt.profiling import planning
-from llm_perf_opt.profiling.capture import Captured, first_failure, record_counters, record_timeline, run_plainly
+from llm_perf_opt.profiling import durations, planning
+from llm_perf_opt.profiling.capture import (
+    Captured,
+    export_timeline,
+    first_failure,
+    record_counters,
+    record_timeline,
+    run_plainly,
+    write_raw,
+    write_summary,
+)
 from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, split_metrics
 from llm_perf_opt.profiling.messages import STATES
 from llm_perf_opt.profiling.outcome import Outcome, absent_metrics, diagnose
@@ -41,7 +60,9 @@ from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_def
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
 from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options, stop_asking
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
+from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
+from llm_perf_opt.report.text import counted
 
 
 @define
@@ -65,6 +86,11 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         )
     if request.counters.launches < 1:
         raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
+    if request.counters.stop_when_done and request.annotate.mode == "off":
+        raise UserError(
+            "--stop-when-done needs the annotation, which knows inside the program when all samples are in.",
+            "Add --annotate stages (the runners: pipeline.annotate.mode=stages), or leave --stop-when-done out.",
+        )
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
     tools = _find_tools(request)
@@ -113,17 +139,72 @@ def _refuse_unknown(arguments: list[str], tool: Tool) -> None:
             raise UserError(diagnosis.message, diagnosis.fix)
 
 
+def resume_profile(request: ProfileRequest, directory: RunDirectory, *, as_json: bool = False) -> int:
+    """Take what a run lacks and report it; the exit code of the run. `request`: what the run was asked for."""
+    try:
+        kept = look(directory, request)
+        lacking = kept.missing(request)
+        tools = Tools(None, None)
+        if lacking:  # a tool that has nothing to do need not be there
+            nsys = request.timeline.enable and (kept.timeline is None or kept.without_summary)
+            needs = attrs.evolve(
+                request,
+                timeline=attrs.evolve(request.timeline, enable=nsys),
+                counters=attrs.evolve(
+                    request.counters, enable=any(what.startswith("the counters") for what in lacking)
+                ),
+            )
+            checked, tools = ready(needs) if nsys or needs.counters.enable else (needs, tools)
+            options = checked.counters.options
+            request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
+        changed = changes(directory.manifest, request.command, (tools.nsys, tools.ncu)) if lacking else []
+        if lacking or directory.manifest.state != "done":
+            begin_again(directory, kept, lacking, changed)
+    except BaseException:
+        directory.release()
+        raise
+    said = f"still to take: {', '.join(lacking)}" if lacking else "nothing to do: every step of this run is whole"
+    Speaker(quiet=as_json)(f"{said}; the report is built again" if not lacking else said)
+    return run_profile(request, tools, directory, as_json=as_json, kept=kept)
+
+
 def run_profile(
-    request: ProfileRequest, tools: Tools, directory: RunDirectory, *, as_json: bool = False, silent: bool = False
+    request: ProfileRequest,
+    tools: Tools,
+    directory: RunDirectory,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+    silent: bool = False,
+    kept: Kept | None = None,
 ) -> int:
     """Take the recordings of a request and report them; the exit code of the run.
 
-    `silent`: the report is written, but not shown: somebody else has the word.
+    `quiet`: say where the report is, and nothing else but errors. `silent`: the report is written, but not
+    shown: somebody else has the word. `kept`: what is there already.
     """
+    try:
+        return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept())
+    finally:
+        directory.release()
+
+
+def _run_profile(
+    request: ProfileRequest,
+    tools: Tools,
+    directory: RunDirectory,
+    as_json: bool,
+    quiet: bool,
+    silent: bool,
+    kept: Kept,
+) -> int:
     log = directory.path / "annotate.jsonl"
     environment = annotate.environment(request.annotate.mode, request.annotate.depth, log=log)
-    run = _Run(request, tools, directory, Speaker(quiet=as_json), environment)
-    directory.manifest.tools = {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
+    showing = Showing(as_json, request.strict, silent, quiet=quiet, brief=True)
+    run = _Run(request, tools, directory, Speaker(quiet=quiet, silent=as_json), environment, kept)
+    if kept.resumed and directory.manifest.state == "done":  # nothing is taken, so nothing is noted
+        return _report(run, ExitCode.DONE, showing)
+    directory.manifest.tools |= {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
     patterns = known_patterns(request)
     directory.manifest.selection = {name: getattr(patterns, name) for name in SELECTION}
     directory.save()
@@ -139,8 +220,10 @@ def run_profile(
         directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
         if run.given_up:
             raise GivenUp
-        result = _report(run, code, as_json, silent)
-        if plans(request):
+        if kept.resumed and code == ExitCode.DONE:
+            drop_earlier(directory)
+        result = _report(run, code, showing)
+        if plans(request) and not kept.resumed:
             run.learn()
     except KeyboardInterrupt:  # everything captured is in the directory, and its manifest says how the run ended
         run.say(
@@ -188,12 +271,16 @@ class _Run:
     directory: RunDirectory
     say: Speaker
     environment: dict[str, str]  # for the program, beside what it inherits
+    kept: Kept  # of an earlier attempt
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
-    reports: dict[str, Path] = field(factory=dict)  # of the captures that succeeded, by name
+    results: dict[str, list[Action]] = field(factory=dict)  # of the captures that succeeded, by name
+    stages: dict[str, int] = field(factory=dict)  # how often the annotation opened each, in the run of the timeline
+    gated: bool = False  # captures did not run the whole program: what they took says nothing about others
     stopped: bool = False
     given_up: bool = False  # interrupted twice
     not_exported: bool = False  # there is a timeline that nsys itself could not read
+    later_s: float = 0.0  # what the captures after the present one will take
 
     @property
     def code(self) -> ExitCode:
@@ -217,13 +304,15 @@ class _Run:
 
     def take_timings(self) -> bool:
         """The workload without a profiler; False where it failed, and so would everything else."""
-        if not self.request.timings:
+        if not self.request.timings or self.kept.timings:
             return True
-        self.say("stage timings: the program runs without a profiler …")
-        ran = run_plainly(self.directory, self.request.timings, tell=self.say)
+        title = "stage timings: the program runs without a profiler"
+        with self.say.work(title, "stage timings", expected_s=self._known("stage1")):
+            ran = run_plainly(self.directory, self.request.timings, tell=self.say)
         self.stopped = ran.ended.interrupted
-        self.say(f"  {'done' if ran.code is None else 'failed'} in {ran.ended.seconds:.1f} s")
+        self.say(f"  {'done' if ran.code is None else 'failed'} in {planning.spoken_seconds(ran.ended.seconds)}")
         if ran.code is None:
+            self._keep("stage1", ran.ended.seconds)
             return True
         self.failures.append(ran.code)
         for line in ran.last_words:
@@ -236,26 +325,39 @@ class _Run:
 
     def take_timeline(self) -> Path | None:
         nsys = self.tools.nsys
-        if nsys is None:
-            return None
+        if self.kept.timeline is not None or nsys is None:
+            if self.kept.without_summary and self.kept.timeline is not None and nsys is not None:
+                write_summary(self.directory, nsys, self.kept.timeline)
+            return self.kept.timeline
+        if self.kept.recording:
+            self.say(f"timeline: {nsys} exports the recording that is there …")
+            exported = export_timeline(self.directory, nsys)
+            if exported is None:
+                self.failures.append(ExitCode.NOTHING_CAPTURED)
+            return exported
         asked = self.request.timeline
-        self.say(f"timeline: {nsys} runs the program …")
-        captured = record_timeline(
-            self.directory,
-            self.request.command,
-            nsys,
-            asked.options,
-            environment=self.environment,
-            timeout_s=asked.timeout_s,
-            max_bytes=asked.max_bytes,
-            tell=self.say,
-        )
+        with self.say.work(
+            f"timeline: {nsys} runs the program", "timeline", expected_s=self._known("nsys")
+        ) as progress:
+            captured = record_timeline(
+                self.directory,
+                self.request.command,
+                nsys,
+                asked.options,
+                environment=self.environment,
+                timeout_s=asked.timeout_s,
+                max_bytes=asked.max_bytes,
+                tell=self.say,
+                progress=progress,
+            )
         self._note(captured)
         if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
             self.failures.append(ExitCode.NOTHING_CAPTURED)
             self.not_exported = True
             for diagnosis in self.directory.manifest.steps[-1].diagnostics:
                 self.say.diagnosis(diagnosis)
+        if captured.outcome.status == "captured" and not self.stopped:
+            self._keep("nsys", captured.ended.seconds)
         self._look_at_annotation()
         return captured.file
 
@@ -264,6 +366,8 @@ class _Run:
         if self.request.annotate.mode == "off":
             return
         annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
+        # Where several processes ran, whose stage is whose is not known.
+        self.stages = annotated.stages if annotated.processes == annotated.ended == 1 else {}
         for trouble in [*annotated.troubles, annotated.message]:
             if trouble:
                 fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
@@ -271,9 +375,16 @@ class _Run:
 
     def take_counters(self, timeline: Path | None) -> None:
         seen = None if timeline is None else make_report([str(timeline)], known_patterns(self.request), quiet=True)
-        plan = plan_counters(seen, self.request)
-        if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
-            plan = self._planned(timeline, seen)
+        if self.kept.captures is not None:
+            plan = CounterPlan(self.kept.captures)
+        else:
+            plan = plan_counters(seen, self.request)
+            if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
+                plan = self._planned(timeline, seen)
+            elif plan.captures:
+                plan = self._with_gate(plan)
+            self.directory.manifest.captures = [as_order(capture) for capture in plan.captures]
+            self.directory.save()
         if plan.skipped:
             if not plan.nothing_matched:
                 self.note(Diagnosis("COUNTERS_SKIPPED", "warning", f"No counters were taken, because {plan.skipped}."))
@@ -288,15 +399,55 @@ class _Run:
                     "BUDGET_NOT_USED", "info", message, "--timeout limits a capture; what it has by then is kept."
                 )
             )
-        for capture in plan.captures:
-            if not self.stopped:
+        for report in self.kept.without_table:
+            if self.tools.ncu is not None:
+                write_raw(self.directory, self.tools.ncu, report)
+        for number, capture in enumerate(plan.captures):
+            if not self.stopped and capture.name not in self.kept.reports:
+                self.later_s = sum(c.seconds or 0.0 for c in plan.captures[number + 1 :])
                 self._capture(capture, seen)
+        if self.request.counters.verify and not self.stopped and not self.kept.verification:
+            self._verify(plan, seen)
+
+    def _verify(self, plan: CounterPlan, seen: NCUProfileRegionReport | None) -> None:
+        """Measure the regions as wholes; what goes wrong here leaves everything else as it is."""
+        why = ""
+        if seen is None:
+            why = "without a timeline nothing is estimated"
+        elif not self.results and not self.kept.reports:
+            why = "no counters were captured"
+        else:
+            capture = plan_verification(seen, self.request, plan.captures)
+            if isinstance(capture, str):
+                why = capture
+        if why:
+            fix = "" if plan.skipped else "The report says for every value how it came about."
+            self.note(Diagnosis("NOT_VERIFIED", "info", f"Nothing was verified, because {why}.", fix))
+            return
+        assert isinstance(capture, PlannedCapture)
+        capture, refused = _without_refused(capture, "app-range")
+        if refused is not None:
+            self.note(refused)
+        self.say("verifying: the program runs once for every pass of the counters, its regions measured as wholes")
+        captured = self._replay(capture, "app-range", kept=False)
+        self.outcomes.append(captured.outcome)
+        if captured.file is None and not self.stopped:
+            message = "Range replay gave nothing, so the estimates stand as they are, unverified."
+            fix = f"See {self.directory.path}/ncu/{capture.name}.log; the estimates' own spread is in the report."
+            self.note(Diagnosis("VERIFY_FAILED", "warning", message, fix))
+
+    def _known(self, step: str) -> float | None:
+        """What this step took the last time."""
+        return durations.expected(step, self.request.known_as or self.request.command)
+
+    def _keep(self, step: str, seconds: float) -> None:
+        durations.remember(step, self.request.known_as or self.request.command, seconds)
 
     def learn(self) -> None:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
-        if not self.stopped:
+        if not self.stopped and not self.gated:
             with contextlib.suppress(UserError):
-                learn(attrs.asdict(self.directory.manifest), self.reports)
+                learn(attrs.asdict(self.directory.manifest), self.results)
 
     def _planned(self, timeline: Path, seen: NCUProfileRegionReport) -> CounterPlan:
         """Captures that tell the most for their time; the whole plan is kept in the run directory."""
@@ -307,15 +458,61 @@ class _Run:
         for diagnosis in plan.diagnostics:
             self.note(diagnosis)
         self.directory.write_json("plan.json", planning.as_json(plan, self.request.command))
-        self.say(
-            f"plan: {plan.results:,} of {plan.launches:,} launches in {len(plan.captures)} "
-            f"capture{'s' if len(plan.captures) != 1 else ''}, about {planning.spoken_seconds(plan.seconds)}; "
-            f"they stand for {plan.coverage:.1%} of the GPU time in the regions"
+        self.say.plan(plan)
+        captures = captures_of(plan, self.request)
+        if self.request.counters.stop_when_done:
+            found = gates(timeline, seen, self.request, plan.captures, self.stages)
+            for number, gate in enumerate(found):
+                if isinstance(gate, str):
+                    self._not_ended(gate)
+                else:
+                    captures[number] = gated(captures[number], gate)
+        return CounterPlan(captures)
+
+    def _with_gate(self, plan: CounterPlan) -> CounterPlan:
+        """Chosen instances of several stages in one run of the program, where the annotation can tell them apart.
+
+        ncu numbers the instances of all ranges together, so it would need one run for each stage.
+        """
+        stop = self.request.counters.stop_when_done
+        gate = sampled_gate(plan.captures, self.stages, stop=stop) if self.stages else "no stage was annotated"
+        if isinstance(gate, Gate) and (stop or len(plan.captures) > 1):
+            return attrs.evolve(plan, captures=[together(plan.captures, gate)])
+        if stop and isinstance(gate, str):
+            self._not_ended(gate)
+        return plan
+
+    def _not_ended(self, why: str) -> None:
+        message = f"The program is not ended early, because {why}."
+        fix = "--stop-when-done works for launches inside the stages that --annotate marks, in one process."
+        self.note(Diagnosis("NOT_ENDED_EARLY", "info", message, fix))
+
+    def _capture_gated(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
+        """A capture that is switched on and off from inside the program; without a gate where that gives nothing."""
+        captured = self._replay(capture, capture.options.replay_mode or "kernel")
+        self.gated = True
+        nothing = captured.outcome.status == "nothing" and captured.outcome.exit_code == ExitCode.NOTHING_CAPTURED
+        if self.stopped or not nothing:
+            self.outcomes.append(captured.outcome)
+            return
+        for diagnosis in captured.outcome.diagnoses:
+            diagnosis.severity = "info"  # it explains the other way; nothing is missing
+        troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").troubles
+        said = f" ({troubles[0].rstrip('.')})" if troubles else ""
+        message = (
+            f"Switching ncu on and off from inside the program gave nothing{said}; its own filters are used instead."
         )
-        return CounterPlan(captures_of(plan, self.request))
+        self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
+        for other in capture.instead:
+            if not self.stopped:
+                other = attrs.evolve(other, name=f"{other.name}-ungated")
+                self._capture(other, seen)
 
     def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """One capture; where its replay mode gives nothing, the next mode."""
+        if capture.gate is not None:
+            self._capture_gated(capture, seen)
+            return
         asked, failed = capture.options.replay_mode or "kernel", None
         while True:
             mode = capture.options.replay_mode or "kernel"
@@ -336,29 +533,36 @@ class _Run:
             self.say(f"  {mode} replay is not possible here; trying {following} …")
             capture = for_mode(capture, following, seen, self.request)
 
-    def _replay(self, capture: PlannedCapture, mode: str) -> Captured:
+    def _replay(self, capture: PlannedCapture, mode: str, *, kept: bool = True) -> Captured:
+        """Run ncu; `kept`: its results are values of the report."""
         assert self.tools.ncu is not None
-        where = f"{len(capture.expressions)} regions" if capture.expressions else "the whole program"
-        what = f"{capture.expected:,} launches" if capture.expected else "the chosen launches"
-        self.say(f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where} …")
-        captured = record_counters(
-            self.directory,
-            self.request.command,
-            self.tools.ncu,
-            capture.name,
-            capture.options,
-            capture.expressions,
-            environment=self.environment,
-            timeout_s=self.request.counters.timeout_s,
-            expected=capture.expected if mode == "kernel" else None,
-            progress=self.say.progress,
-            tell=self.say,
-        )
+        where = counted(len(capture.expressions), "region") if capture.expressions else "the whole program"
+        what = counted(capture.expected, "launch") if capture.expected else "the chosen launches"
+        title = f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where}"
+        planned = capture.seconds if mode == "kernel" else None
+        log = self.directory.path / "ncu" / f"{capture.name}-gate.jsonl"
+        environment = dict(self.environment)
+        if capture.gate is not None:
+            environment |= capture.gate.environment(log.with_suffix(".json"), log)
+        with self.say.work(title, "counters", expected_s=planned, later_s=self.later_s) as progress:
+            captured = record_counters(
+                self.directory,
+                self.request.command,
+                self.tools.ncu,
+                capture.name,
+                capture.options,
+                capture.expressions,
+                environment=environment,
+                timeout_s=self.request.counters.timeout_s,
+                expected=capture.expected if mode == "kernel" else None,
+                progress=progress,
+                ended_on_purpose=lambda: annotate.read_log(log).ended_before,
+                tell=self.say,
+            )
         self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.stopped = captured.ended.interrupted
-        if captured.file is not None and captured.outcome.status == "captured":
-            self.reports[capture.name] = captured.file
+        if kept and captured.file is not None and captured.outcome.status == "captured":
             self._look_inside(capture, captured.file)
         return captured
 
@@ -370,6 +574,7 @@ class _Run:
             self.failures.append(ExitCode.NOTHING_CAPTURED)
             self.note(Diagnosis("REPORT_UNREADABLE", "error", error.message, error.fix))
             return
+        self.results[capture.name] = results
         found = {name for action in results for name in action.metrics}
         dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
         if dropped is not None:
@@ -388,7 +593,8 @@ class _Run:
 
     def note(self, diagnosis: Diagnosis) -> None:
         self._worded([diagnosis])
-        self.directory.manifest.diagnostics.append(diagnosis)
+        if diagnosis not in self.directory.manifest.diagnostics:  # a resumed run may come by twice
+            self.directory.manifest.diagnostics.append(diagnosis)
         with contextlib.suppress(UserError):  # where nothing can be written any more, it is still said
             self.directory.save()
         self.say.diagnosis(diagnosis)
@@ -413,7 +619,7 @@ def _without_refused(capture: PlannedCapture, mode: str) -> tuple[PlannedCapture
     return attrs.evolve(capture, options=kept), left_out(mode, split.left_out)
 
 
-def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
+def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
     """The report of what was captured; without anything, the reasons."""
     directory = run.directory
     report = None
@@ -428,7 +634,7 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
             directory.path,
             regions=INSIDE_RUN,
             top=run.request.report.top,
-            showing=Showing(as_json, run.request.strict, silent),
+            showing=showing,
         )
     except UserError as error:
         if code == ExitCode.DONE:
@@ -436,7 +642,7 @@ def _report(run: _Run, code: ExitCode, as_json: bool, silent: bool) -> int:
             directory.finish("failed")
         if code == ExitCode.NOTHING_CAPTURED or report is not None:
             run.note(Diagnosis("NO_REPORT", "error", error.message, error.fix))
-        if as_json:
+        if showing.as_json:
             state = state_of(directory.path)
             told = [attrs.asdict(d) for d in state.diagnostics] if state else []
             print(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 from attrs import define
@@ -16,6 +17,7 @@ from llm_perf_opt.pipeline.run_state import RunState, state_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.regions.columns import CounterSet, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
 
 FORMATS = ("json", "md", "csv", "html")
@@ -31,6 +33,8 @@ class Showing:
     as_json: bool = False
     strict: bool = False  # exit with 6 where no region matches
     silent: bool = False  # only write
+    quiet: bool = False  # say where the report is, and nothing else
+    brief: bool = False  # the answer, the stages and what to fix; regions are in the files
 
 
 def check_patterns(options: ReportOptions, *, ncu_expressions: bool = False) -> None:
@@ -56,20 +60,23 @@ def make_report(
     state = state_of(run) if run is not None else None
     if state is not None and not chooses(options):
         # The report of a run shows what the run was asked for, unless something else is asked for now.
-        options = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
+        asked = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
+        with contextlib.suppress(UserError):  # of a manifest that makes no sense, all is reported
+            check_patterns(asked, ncu_expressions=True)
+            options = asked
     beside = inputs.beside(paths, calibration)
+    options = attrs.evolve(options, calibrations=beside.calibrations, formula=beside.formula, alone=beside.alone)
+    truth, unreadable = inputs.truth_of(paths)
     try:
-        loaded = inputs.load(paths, quiet=quiet)
+        report = _build(paths, options, truth, quiet)
     except UnreadableInput as error:
         if state is None or not state.reasons:
             raise
         told = f"{paths[0]} holds no recording. {state.reasons}"
         raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
-    from llm_perf_opt.analysis.build import build_report
-
-    options = attrs.evolve(options, calibrations=beside.calibrations, formula=beside.formula, alone=beside.alone)
-    report = build_report(loaded.recordings, options, loaded.inputs)
-    report.diagnostics += beside.notes
+    if run is not None and (cpu := inputs.ran_on_cpu(run)):
+        _explain_cpu(report, cpu)
+    report.diagnostics += [*beside.notes, *unreadable]
     if state is not None:
         _explain_missing_kernels(report, state)
         report.diagnostics = [*state.diagnostics, *report.diagnostics]
@@ -78,9 +85,39 @@ def make_report(
     return report
 
 
+def _build(
+    paths: Sequence[str], options: ReportOptions, truth: CounterSet | None, quiet: bool
+) -> NCUProfileRegionReport:
+    from llm_perf_opt.analysis.build import build_report, build_streamed_report
+
+    given = inputs.Given.of(paths)
+    if not given.are_timelines():
+        loaded = inputs.load_given(given, quiet=quiet)
+        return build_report(loaded.recordings, options, loaded.inputs, truth)
+    first: list[inputs.Given] = [given]
+
+    def read() -> Iterator[Timeline]:
+        """The ranks of a job: one in memory at a time, whatever their number."""
+        now = first.pop() if first else inputs.Given.of(paths)
+        return cast("Iterator[Timeline]", now.recordings(quiet=quiet, launch_config=False))
+
+    report = build_streamed_report(read, options, given.inputs)
+    report.diagnostics += given.damages()
+    return report
+
+
 def chooses(options: ReportOptions) -> bool:
     """Did somebody choose regions or kernels?"""
     return any(getattr(options, name) for name in SELECTION)
+
+
+def _explain_cpu(report: NCUProfileRegionReport, cpu: str) -> None:
+    """A model that was told to run on a CPU has no kernels: nothing went wrong."""
+    for diagnosis in report.diagnostics:
+        if diagnosis.code == "NO_KERNELS":
+            diagnosis.severity = "info"
+            diagnosis.message = f"The model ran on a {cpu}, so there are no GPU kernels. Its operators are in torch_profiler/operators.md."
+            diagnosis.fix = "Run it on a GPU: device=cuda:0"
 
 
 def _explain_missing_kernels(report: NCUProfileRegionReport, state: RunState) -> None:
@@ -115,11 +152,22 @@ def publish(
         print(json.dumps(_summary(report, out, files, matched)))
     elif not showing.silent:
         from llm_perf_opt.pipeline.console import console, show_report
+        from llm_perf_opt.regions.names import printable
 
-        show_report(report)
+        if not showing.quiet:
+            show_report(report, brief=showing.brief)
         names = [f.name for f in files if f.parent == out]
         names += [f"{regions}/"] if len(names) < len(files) else []
-        console().print(f"Written to {out}: {', '.join(names)}", markup=False, soft_wrap=True)
+        page = out / "report.html"
+        if page in files:
+            names.remove(page.name)
+        if not showing.quiet and names:
+            console().print(printable(f"Written to {out}: {', '.join(names)}"), markup=False, soft_wrap=True)
+        if page in files:
+            told = str(page) if showing.quiet else f"The report to look at: {page}"
+            console().print(printable(told), markup=False, soft_wrap=True)
+        elif showing.quiet:
+            console().print(printable(str(out)), markup=False, soft_wrap=True)
     return int(ExitCode.NOTHING_MATCHED if showing.strict and not matched else ExitCode.DONE)
 
 

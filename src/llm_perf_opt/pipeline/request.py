@@ -46,6 +46,8 @@ class CounterRequest:
     launches: int = 3  # of each kernel and launch configuration, where the strategy is auto
     top_n_kernels: int | None = None  # the heaviest kernels of the chosen regions; None: all
     fallback: bool = True  # where the program does not allow a replay mode, try the next
+    stop_when_done: bool = False  # end the program once all planned samples are in; needs the annotation in it
+    verify: bool = False  # measure the regions as wholes too, and hold the estimates against that
     timeout_s: float | None = None
 
 
@@ -70,6 +72,8 @@ class ProfileRequest:
     timings: list[str] = Factory(list)
     strict: bool = False
     by_keys: bool = False  # asked for by configuration keys: advice names those instead of options
+    # What makes two runs the same where the command has paths of its own run in it; empty: the command.
+    known_as: list[str] = Factory(list)
 
     @property
     def picks_launches(self) -> bool:

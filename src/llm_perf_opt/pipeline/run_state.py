@@ -6,15 +6,16 @@ what is missing.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import define
 
-from llm_perf_opt.profiling.run_directory import MANIFEST
+from llm_perf_opt.profiling.run_directory import LARGEST_MANIFEST, MANIFEST
 from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.untrusted import read_json
 
 
 @define
@@ -33,7 +34,7 @@ class RunState:
 def state_of(run: Path) -> RunState | None:
     """The state of a run directory; None where there is no manifest, or none that can be read."""
     try:
-        manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(run / MANIFEST, LARGEST_MANIFEST)
         steps: Sequence[dict[str, Any]] = manifest["steps"]
         said = [d for step in steps for d in step["diagnostics"]] + manifest["diagnostics"]
         diagnostics = [
@@ -41,10 +42,40 @@ def state_of(run: Path) -> RunState | None:
         ]
         if manifest["state"] == "running":
             diagnostics.insert(0, _unfinished(steps))
-        selection = manifest.get("selection")
-        return RunState(diagnostics, selection if isinstance(selection, dict) else {})
+        selection, refused = _selection(manifest.get("selection"))
+        return RunState(diagnostics + refused, selection)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+_SELECTION = ("include", "exclude", "kernel_include", "kernel_exclude")
+_MOST_PATTERNS = 100
+
+
+def _selection(told: object) -> tuple[dict[str, list[str]], list[Diagnosis]]:
+    """What the run was asked to report, where that can be taken over from a file that anybody may have written."""
+    found: dict[str, list[str]] = {}
+    for name in _SELECTION if isinstance(told, dict) else ():
+        patterns = told.get(name, []) if isinstance(told, dict) else []
+        if not isinstance(patterns, list) or not all(isinstance(p, str) and _is_harmless(p) for p in patterns[:101]):
+            patterns = None
+        if patterns is None or len(patterns) > _MOST_PATTERNS:
+            return {}, [
+                Diagnosis(
+                    "SELECTION_NOT_USED",
+                    "warning",
+                    "The run's own choice of regions and kernels cannot be used, so all are reported.",
+                    "Choose with --include, --exclude, --kernel-include and --kernel-exclude.",
+                )
+            ]
+        found[name] = patterns
+    return found, []
+
+
+def _is_harmless(pattern: str) -> bool:
+    """Few repetitions, none inside another: those of a stranger can keep a search busy for years."""
+    repeats = len(re.findall(r"(?<!\\)[*+{]", pattern))
+    return len(pattern) <= 4096 and repeats <= 3 and not re.search(r"\)[*+{?]", pattern)
 
 
 def _unfinished(steps: Sequence[dict[str, Any]]) -> Diagnosis:
@@ -55,5 +86,5 @@ def _unfinished(steps: Sequence[dict[str, Any]]) -> Diagnosis:
         "RUN_UNFINISHED",
         "warning",
         f"This run has not finished: it still goes on, or it was killed {where}. What later steps would have given is missing.",
-        "If nothing of it runs any more, start it again; manifest.json has the command.",
+        "If nothing of it runs any more, take what is missing: llm-perf profile --resume RUN",
     )

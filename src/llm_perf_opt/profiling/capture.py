@@ -18,6 +18,7 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.profiling.clean_logs import clean_logs
 from llm_perf_opt.profiling.outcome import Finished, Outcome, clean, judge
 from llm_perf_opt.profiling.progress import Progress, ProgressReader
 from llm_perf_opt.profiling.run_directory import RunDirectory, Step
@@ -71,7 +72,8 @@ def run_plainly(run: RunDirectory, command: list[str], tell: Tell = _silent) -> 
     """The workload alone. Its output goes to `stage1.log`. `tell`: hears what an interruption does."""
     step = run.begin("stage1", command, ".")
     log = run.path / "stage1.log"
-    ended = run_supervised(command, log=log, tell=tell)
+    ended = run_supervised(command, log=log, tell=tell, held=run.handles)
+    clean_logs([log], command)
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     code: ExitCode | None = None
     if ended.interrupted:
@@ -97,6 +99,7 @@ def record_timeline(
     timeout_s: float | None = None,
     max_bytes: int = 0,
     tell: Tell = _silent,
+    progress: Callable[[Progress], None] = lambda _: None,
 ) -> Captured:
     """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary."""
     folder = run.path / "nsys"
@@ -119,18 +122,30 @@ def record_timeline(
         tell=tell,
         stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
+        held=run.handles,
+        follow={log: _following(None, progress)},
     )
     program_pid.unlink(missing_ok=True)
+    clean_logs([log, workload_log], command)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
     _stop_if_given_up(ended)
-    if outcome.status == "nothing":
-        return Captured(outcome, ended)
-    sqlite = folder / "run.sqlite"
+    return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(run, nsys, ended))
+
+
+def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None) -> Path | None:
+    """nsys's recording of a run as `nsys/run.sqlite`, and the kernel summary; None where that failed.
+
+    `capture`: how the recording ended, where it was made just now.
+    """
+    folder = run.path / "nsys"
+    log, sqlite = folder / "nsys.log", folder / "run.sqlite"
     # Under another name until it is whole: a stump would be taken for the timeline.
     unfinished = folder / ".run.sqlite.tmp"
     export = build_nsys_export_cmd(nsys.path, folder / "run.nsys-rep", unfinished)
     step = run.begin("export", export, "nsys")
-    exported = run_aside(export, output=log, environment=_library_path(nsys), timeout_s=_EXPORT_TIMEOUT_S)
+    exported = run_aside(
+        export, output=log, environment=_library_path(nsys), timeout_s=_EXPORT_TIMEOUT_S, held=run.handles
+    )
     step.exit_code, step.seconds = exported.exit_code, round(exported.seconds, 2)
     if (why := _not_exported(exported, unfinished)) is None:
         unfinished.replace(sqlite)
@@ -143,11 +158,17 @@ def record_timeline(
         step.diagnostics = [Diagnosis("EXPORT_FAILED", severity, told, again)]
     step.status = "done" if sqlite.exists() else "nothing"
     run.save()
-    _stop_if_interrupted(exported, ended)
-    if sqlite.exists():
-        summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
-        _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys), ended)
-    return Captured(outcome, ended, sqlite if sqlite.exists() else None)
+    _stop_if_interrupted(exported, capture)
+    if not sqlite.exists():
+        return None
+    write_summary(run, nsys, sqlite, capture)
+    return sqlite
+
+
+def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path, capture: Ended | None = None) -> None:
+    """The kernels of a timeline as nsys prints them."""
+    summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
+    _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys), capture)
 
 
 def record_counters(
@@ -163,31 +184,53 @@ def record_counters(
     expected: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     tell: Tell = _silent,
+    ended_on_purpose: Callable[[], str] = lambda: "",
 ) -> Captured:
-    """Counters of the chosen launches: `ncu/<name>.ncu-rep`."""
+    """Counters of the chosen launches: `ncu/<name>.ncu-rep`.
+
+    `ended_on_purpose`: asked at the end for where the program ended itself, as it was told to; "" where it did not.
+    """
     folder = run.path / "ncu"
     log, workload_log = folder / f"{name}.log", folder / f"{name}-workload.log"
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
     argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
-    step = run.begin("ncu", argv, "ncu")
+    step = run.begin("ncu", argv, "ncu", name)
+    ended = run_supervised(
+        argv,
+        log=workload_log,
+        environment=environment,
+        timeout_s=timeout_s,
+        follow={log: _following(expected, progress)},
+        tell=tell,
+        held=run.handles,
+    )
+    clean_logs([log, workload_log], command)
+    mode = options.replay_mode or "kernel"
+    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, mode, ended_on_purpose())
+    _stop_if_given_up(ended)
+    report = folder / f"{name}.ncu-rep"
+    if outcome.status == "nothing" or not report.exists():
+        return Captured(outcome, ended)
+    write_raw(run, ncu, report, ended)
+    return Captured(outcome, ended, report)
+
+
+def write_raw(run: RunDirectory, ncu: Tool, report: Path, capture: Ended | None = None) -> None:
+    """The counters of a report as ncu prints them; `raw.csv` is that of the first capture, which most runs have alone."""
+    folder = report.parent
+    table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{report.stem}.csv")
+    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, capture, of=report.stem)
+
+
+def _following(expected: int | None, progress: Callable[[Progress], None]) -> Callable[[str], None]:
+    """Tells of the profiler's progress, line by line of its log."""
     reader = ProgressReader(expected)
 
     def follow(line: str) -> None:
         if (state := reader.feed(line)) is not None:
             progress(state)
 
-    ended = run_supervised(
-        argv, log=workload_log, environment=environment, timeout_s=timeout_s, follow={log: follow}, tell=tell
-    )
-    outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, options.replay_mode or "kernel")
-    _stop_if_given_up(ended)
-    report = folder / f"{name}.ncu-rep"
-    if outcome.status == "nothing" or not report.exists():
-        return Captured(outcome, ended)
-    # `raw.csv` is that of the first capture, which most runs have alone.
-    table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{name}.csv")
-    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, ended)
-    return Captured(outcome, ended, report)
+    return follow
 
 
 def first_failure(outcomes: list[Outcome]) -> ExitCode:
@@ -204,6 +247,7 @@ def _judge(
     log: Path,
     workload_log: Path,
     replay_mode: str = "kernel",
+    ended_on_purpose: str = "",
 ) -> Outcome:
     folder = log.parent
     files = {name: size for name, size in _files(folder).items() if tool == "nsys" or _is_of(name, log.stem)}
@@ -218,6 +262,7 @@ def _judge(
         timed_out=ended.timed_out,
         interrupted=ended.interrupted,
         too_large=ended.too_large,
+        ended_on_purpose=ended_on_purpose,
         replay_mode=replay_mode,
     )
     outcome = judge(finished)
@@ -275,24 +320,38 @@ def _stop_if_given_up(ended: Ended) -> None:
         raise GivenUp
 
 
-def _stop_if_interrupted(ended: Ended, before: Ended) -> None:
+def _stop_if_interrupted(ended: Ended, before: Ended | None) -> None:
     """A step that only turns a recording into something else: the run ends here, with the recording.
 
     `before`: the capture; where that was interrupted already, this is the second time.
     """
     if ended.interrupted:
-        raise GivenUp if ended.given_up or before.interrupted else KeyboardInterrupt
+        raise GivenUp if ended.given_up or (before is not None and before.interrupted) else KeyboardInterrupt
 
 
 def _write_table(
-    run: RunDirectory, name: str, argv: list[str], target: Path, environment: Mapping[str, str], capture: Ended
+    run: RunDirectory,
+    name: str,
+    argv: list[str],
+    target: Path,
+    environment: Mapping[str, str],
+    capture: Ended | None,
+    of: str = "",
 ) -> None:
-    """A summary of a capture by the tool itself; its absence loses nothing, so a failure is only noted."""
-    step = run.begin(name, argv, target.parent.name)
+    """A summary of a capture by the tool itself; its absence loses nothing, so a failure is only noted.
+
+    `of`: the name of the capture where there may be several.
+    """
+    step = run.begin(name, argv, target.parent.name, of)
     # Under another name until it is whole: half a table would be taken for all of it.
     unfinished = target.with_name(f".{target.name}.tmp")
     ended = run_aside(
-        argv, output=unfinished, environment=environment, timeout_s=_EXPORT_TIMEOUT_S, errors=subprocess.DEVNULL
+        argv,
+        output=unfinished,
+        environment=environment,
+        timeout_s=_EXPORT_TIMEOUT_S,
+        errors=subprocess.DEVNULL,
+        held=run.handles,
     )
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     written = unfinished.stat().st_size if unfinished.exists() else 0

@@ -277,7 +277,10 @@ def main() -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
-    os.set_inheritable(pipe, False)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
+        with contextlib.suppress(OSError):  # that of the listing itself is closed
+            if int(name) > 2:  # the pipe, and the lock of the run: ours, not the program's
+                os.set_inheritable(int(name), False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)

@@ -27,7 +27,7 @@ class Rule:
     """One known message: when it applies, what it means, what to do about it.
 
     `cause` and `fix` are format strings; they may use the named groups of `pattern` and the fields that
-    `outcome` adds (`exit`, `signal`, `leftover`, `elsewhere`, `mode`, `names`).
+    `outcome` adds (`exit`, `signal`, `leftover`, `elsewhere`, `mode`, `names`, `where`).
     """
 
     code: str
@@ -580,6 +580,13 @@ STATES: dict[str, Rule] = {
             cause="nsys stopped the program when its capture range closed (the default of `--capture-range-end`); the range itself is recorded in full.",
             fix="Let the program finish with `--capture-range-end stop`.",
             hides=_CONSEQUENCES,
+        ),
+        Rule(
+            code="ENDED_ON_PURPOSE",
+            severity="info",
+            cause="The program was ended on purpose before {where}: all planned samples were in (--stop-when-done).",
+            fix="Leave --stop-when-done out to let it run to its end under ncu.",
+            hides=frozenset({"WORKLOAD_FAILED", "UNKNOWN_ERROR"}),  # its exit code is ours
         ),
         Rule(
             code="WORKLOAD_FAILED",

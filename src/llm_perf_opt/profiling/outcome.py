@@ -46,7 +46,9 @@ _NSYS_EXITS_0 = frozenset(
         "DISK_FULL",
     }
 )
-_WANTED_ENDS = frozenset({"CAPTURE_RANGE_END_KILLED", "RECORDING_TOO_LARGE"})  # ended early, as it was asked for
+_WANTED_ENDS = frozenset(
+    {"CAPTURE_RANGE_END_KILLED", "RECORDING_TOO_LARGE", "ENDED_ON_PURPOSE"}
+)  # ended early, as it was asked for
 _CRASHES = frozenset({signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV})
 _STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
@@ -64,6 +66,7 @@ class Finished:
     timed_out: bool = False
     interrupted: bool = False
     too_large: bool = False  # ended because the recording had reached its limit
+    ended_on_purpose: str = ""  # where the program ended itself, because all it was watched for had been seen
     replay_mode: str = "kernel"
 
 
@@ -256,6 +259,9 @@ def _stopped(run: Finished, lines: list[str], usable: bool) -> Iterator[_Finding
     if run.too_large:
         yield _Finding(STATES["RECORDING_TOO_LARGE"])
         return
+    if run.ended_on_purpose and not run.interrupted:
+        yield _Finding(STATES["ENDED_ON_PURPOSE"], values={"where": run.ended_on_purpose})
+        return
     number = _signal_of(run.exit_code)
     ended = next((line for line in lines if (p := STATES["CAPTURE_RANGE_END_KILLED"].pattern) and p.search(line)), None)
     if run.interrupted:
@@ -397,7 +403,7 @@ def _status(run: Finished, findings: list[_Finding], has_data: bool) -> Status:
     if not has_data:
         return "nothing"
     codes = {finding.rule.code for finding in findings}
-    if "CAPTURE_RANGE_END_KILLED" in codes:  # what was to be recorded is there in full
+    if {"CAPTURE_RANGE_END_KILLED", "ENDED_ON_PURPOSE"} & codes:  # what was to be recorded is there in full
         return "captured"
     broken = any(finding.rule.severity == "error" for finding in findings)
     stopped = run.timed_out or run.interrupted or run.too_large

@@ -1,23 +1,27 @@
 """The folder a run leaves: who ran what, with which tools, and what came of it.
 
 Everything is written as the run goes, so that a run that was killed has it too: the manifest is replaced
-as a whole after every step and is valid JSON at any moment. A little space is set aside at the start, so
-that a run which fills the disk can still say so.
+as a whole after every step and is valid JSON at any moment. Whoever writes in the folder holds its lock. A
+little space is set aside at the start, so that a run which fills the disk can still say so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shlex
+import shutil
+import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import yaml
@@ -25,13 +29,19 @@ from attrs import Factory, define
 
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.interrupts import held
+from llm_perf_opt.profiling import run_lock
+from llm_perf_opt.profiling.seal import fits, seal
 from llm_perf_opt.profiling.secrets import clean_argv, clean_settings, without_secrets
 from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.version import __version__
 
+if TYPE_CHECKING:
+    import cattrs
+
 MANIFEST = "manifest.json"
-_RESERVE = ".reserve"  # given up when the disk is full
+RESERVE = ".reserve"  # given up when the disk is full
 _RESERVE_BYTES = 256 << 10
+LARGEST_MANIFEST = 64 << 20
 _GPU_FACTS = (
     "index",
     "name",
@@ -57,6 +67,7 @@ class Step:
     seconds: float | None = None
     files: dict[str, int] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)
+    capture: str = ""  # of ncu: the report's name without its ending
 
 
 @define
@@ -76,6 +87,26 @@ class Manifest:
     selection: dict[str, list[str]] = Factory(dict)  # regions and kernels the report is of
     steps: list[Step] = Factory(list)
     diagnostics: list[Diagnosis] = Factory(list)  # of the run as a whole; those of a step are with it
+    made_by: str = ""  # "profile" | "plan" | "deep_profile_runner" | "llm_profile_runner"
+    host: str = ""  # with `pid`: what to look for where it is not known whether the run still goes on
+    pid: int = 0
+    folder: str = ""  # where it was started: relative paths in its command begin there
+    program: dict[str, str] = Factory(dict)  # files named in the command, with the SHA-256 of each
+    captures: list[dict[str, Any]] | None = None  # what ncu is asked for, in order; None: not decided yet
+    earlier_steps: list[Step] = Factory(list)  # that were taken again when the run was resumed
+    resumed: list[dict[str, Any]] = Factory(list)
+    compressed: dict[str, dict[str, Any]] = Factory(dict)  # file of the run → what it is packed as
+    seal: str = ""  # see seal.py
+
+    @property
+    def orders(self) -> dict[str, Any]:
+        """What is started when the run is resumed, and how."""
+        return {"command": self.command, "settings": self.settings, "folder": self.folder, "captures": self.captures}
+
+    @property
+    def is_ours(self) -> bool:
+        """Are the orders those that this user gave on this machine?"""
+        return fits(self.orders, self.seal)
 
 
 @define
@@ -84,25 +115,43 @@ class RunDirectory:
 
     path: Path
     manifest: Manifest
+    lock: int | None = None  # see run_lock.py
+    seals: bool = True  # False: the orders are not this user's, and stay recognisable as such
     _began: float = Factory(time.monotonic)
 
     @staticmethod
     def create(
-        out: Path | None, command: list[str], settings: dict[str, Any], *, recordings: bool = True
+        out: Path | None,
+        command: list[str],
+        settings: dict[str, Any],
+        *,
+        recordings: bool = True,
+        made_by: str = "",
+        folder: Path | None = None,
     ) -> RunDirectory:
         """Make the folder. Two runs never share one: an existing, non-empty folder is refused.
 
-        `recordings`: whether profilers will leave something in it.
+        `recordings`: whether profilers will leave something in it. `folder`: where it was started, if not here.
         """
         settings = clean_settings(settings)
-        manifest = Manifest(__version__, _now(), clean_argv(command), settings=settings)
+        manifest = Manifest(
+            __version__,
+            now(),
+            clean_argv(command),
+            settings=settings,
+            made_by=made_by,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            folder=str((folder or Path.cwd()).absolute()),
+            program=program_files(command),
+        )
         path = fresh_folder() if out is None else out
         try:
             path = _own_folder(path, _manifest_text(manifest))
-            run = RunDirectory(path, manifest)
+            run = RunDirectory(path, manifest, _lock(path))
             for name in ("nsys", "ncu") if recordings else ():
                 (path / name).mkdir(exist_ok=True)
-            (path / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+            run.keep_reserve()
         except OSError as error:
             raise _unwritable(path, error) from error
         run.write_json("env.json", without_secrets(os.environ))
@@ -111,7 +160,36 @@ class RunDirectory:
         run.save()
         return run
 
+    @staticmethod
+    def reopen(path: Path) -> RunDirectory:
+        """A run that exists, to work on it: nobody else may meanwhile. Nothing is changed yet."""
+        path = path.absolute()
+        read_manifest(path)  # what is wrong with it matters more than who has it
+        lock = _lock(path)
+        try:
+            manifest = read_manifest(path)
+            return RunDirectory(path, manifest, lock, seals=manifest.is_ours)
+        except UserError:
+            run_lock.release(lock)
+            raise
+
+    def keep_reserve(self) -> None:
+        """Set a little space aside, for the last words of a run that fills the disk."""
+        (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+
+    def release(self) -> None:
+        """Others may write in the folder again."""
+        run_lock.release(self.lock)
+        self.lock = None
+
+    @property
+    def handles(self) -> tuple[int, ...]:
+        """File descriptors for everything that is started: as long as one is open, the run is not over."""
+        return () if self.lock is None else (self.lock,)
+
     def save(self) -> None:
+        if self.seals:
+            self.manifest.seal = seal(self.manifest.orders)
         self._replace(MANIFEST, _manifest_text(self.manifest))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -129,7 +207,7 @@ class RunDirectory:
                 except OSError as error:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
-                    (self.path / _RESERVE).unlink()
+                    (self.path / RESERVE).unlink()
                     self._replace_once(name, text)
             except OSError as error:
                 raise self._lost(error) from error
@@ -138,7 +216,10 @@ class RunDirectory:
         target = self.path / name
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+            # Made anew: what somebody else left under this name is not written through.
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
             temporary.replace(target)
         finally:
             with contextlib.suppress(OSError):
@@ -155,9 +236,9 @@ class RunDirectory:
             ExitCode.NOTHING_CAPTURED,
         )
 
-    def begin(self, name: str, argv: list[str], folder: str) -> Step:
+    def begin(self, name: str, argv: list[str], folder: str, capture: str = "") -> Step:
         """Note a command before it starts; `cmd.txt` can be pasted into a shell."""
-        step = Step(name, clean_argv(argv))
+        step = Step(name, clean_argv(argv), capture=capture)
         self.manifest.steps.append(step)
         self.save()
         try:
@@ -172,9 +253,9 @@ class RunDirectory:
     def finish(self, state: str) -> None:
         """Say how the run ended, as far as that can be written; nothing after it depends on this."""
         with contextlib.suppress(OSError):
-            (self.path / _RESERVE).unlink(missing_ok=True)
+            (self.path / RESERVE).unlink(missing_ok=True)
         self.manifest.state = state
-        self.manifest.finished_at = _now()
+        self.manifest.finished_at = now()
         self.manifest.seconds = round(time.monotonic() - self._began, 2)
         with contextlib.suppress(UserError):
             self.save()  # before the GPU is asked: that may take a while
@@ -184,6 +265,70 @@ class RunDirectory:
 
 def _manifest_text(manifest: Manifest) -> str:
     return json.dumps(attrs.asdict(manifest), indent=1) + "\n"
+
+
+def read_manifest(run: Path) -> Manifest:
+    """The manifest of a run directory; `UserError` where there is none, or none of ours."""
+    import cattrs  # here, because most commands only want the name of the file
+
+    try:
+        file = run / MANIFEST
+        if file.is_symlink() or not file.is_file():
+            raise FileNotFoundError(2, "there is no manifest.json in it")
+        if file.stat().st_size > LARGEST_MANIFEST:
+            raise ValueError("no manifest is that large")
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return _converter().structure(content, Manifest)
+    except OSError as error:
+        raise UserError(
+            f"{run} is not a run directory of llm-perf: {error.strerror or error}.",
+            "Give the folder that llm-perf profile made. See: llm-perf runs list",
+        ) from error
+    # What a stranger wrote there may fail in any way; RecursionError: brackets without end.
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, cattrs.BaseValidationError) as error:
+        raise UserError(
+            f"The manifest of {run} is damaged: it is not what llm-perf writes.",
+            f"Its recordings can still be reported: llm-perf report {shlex.quote(str(run))}",
+        ) from error
+
+
+@lru_cache(maxsize=1)
+def _converter() -> cattrs.Converter:
+    """Converts nothing: a text where a number belongs is damage."""
+    import cattrs
+
+    def exactly(kind: type) -> Callable[[Any, Any], Any]:
+        def structure(value: Any, _: Any) -> Any:
+            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                raise TypeError(f"{value!r} is not {kind.__name__}")
+            return value
+
+        return structure
+
+    converter = cattrs.Converter(detailed_validation=False)
+    for kind in (str, int):
+        converter.register_structure_hook(kind, exactly(kind))
+    return converter
+
+
+_LARGEST_PROGRAM_FILE = 64 << 20
+
+
+def program_files(command: list[str]) -> dict[str, str]:
+    """The files a command names, the program itself among them, with what they hold as SHA-256.
+
+    Modules they import are not among them: what runs is known to the program only.
+    """
+    found = {}
+    for number, word in enumerate(command):
+        name = shutil.which(word) if number == 0 else word
+        try:
+            path = Path(name or "")
+            if name and path.is_file() and path.stat().st_size <= _LARGEST_PROGRAM_FILE:
+                found[word] = hashlib.sha256(path.read_bytes()).hexdigest()
+        except (OSError, ValueError):  # ValueError: a word with a zero byte
+            continue
+    return {name: digest for name, digest in found.items() if clean_argv([name]) == [name]}
 
 
 def gpu_facts() -> list[dict[str, str]]:
@@ -202,7 +347,8 @@ def gpu_facts() -> list[dict[str, str]]:
     return [dict(zip(_GPU_FACTS, row, strict=False)) for row in rows]
 
 
-def _now() -> str:
+def now() -> str:
+    """The time, as manifests tell it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -259,6 +405,13 @@ def _not_empty(out: Path) -> UserError:
         f"The folder {out} is not empty.",
         "Every run needs a folder of its own: choose another with --out (the runners: hydra.run.dir).",
     )
+
+
+def _lock(path: Path) -> int | None:
+    try:
+        return run_lock.take(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:

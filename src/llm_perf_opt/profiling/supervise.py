@@ -85,6 +85,7 @@ def run_supervised(
     program_log: Path | None = None,
     stop_command: Sequence[str] = (),
     tell: Callable[[str], None] = lambda _: None,
+    held: Sequence[int] = (),
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`, of which beginning and end are kept.
 
@@ -97,6 +98,7 @@ def run_supervised(
     `stop_command`: what makes the profiler write its report before anything is interrupted.
     `grace_s`: how long a report may take to be written after an interruption (see `grace_seconds`).
     `tell`: hears what an interruption does.
+    `held`: file descriptors that stay open until everything has ended, even if we are killed before.
     """
     grace_s = grace_seconds() if grace_s is None else grace_s
     readers = [_Follower(path, action) for path, action in (follow or {}).items()]
@@ -110,7 +112,7 @@ def run_supervised(
         "program_log": None if program_log is None else str(program_log.resolve()),
     }
     with interruption.listening():
-        guard, pipe, mark = _start(argv, log, cwd, environment or {}, program_pid, settings)
+        guard, pipe, mark = _start(argv, log, cwd, environment or {}, program_pid, settings, held=held)
         looked = started
         until: float | None = None  # None: nobody has asked it to end
         try:
@@ -166,6 +168,7 @@ def run_aside(
     environment: Mapping[str, str],
     timeout_s: float,
     errors: int = subprocess.STDOUT,
+    held: Sequence[int] = (),
 ) -> Ended:
     """Run a short command of a tool that works on what was captured; its whole output is kept.
 
@@ -176,7 +179,7 @@ def run_aside(
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
     with interruption.listening():
-        guard, pipe, mark = _start(argv, output, None, environment, None, {"grace_s": 0}, errors)
+        guard, pipe, mark = _start(argv, output, None, environment, None, {"grace_s": 0}, errors, held)
         try:
             while guard.poll() is None and not (ended.timed_out or ended.interrupted):
                 time.sleep(_QUICK_SECONDS)
@@ -199,6 +202,7 @@ def _start(
     program_pid: Path | None,
     settings: Mapping[str, Any],
     errors: int = subprocess.STDOUT,
+    held: Sequence[int] = (),
 ) -> tuple[subprocess.Popen[bytes], int, str]:
     """A guard with its command, the pipe whose closing ends both, and the mark of all their processes."""
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -212,7 +216,7 @@ def _start(
                 stderr=errors,
                 cwd=cwd,
                 env={**os.environ, **environment, "LLM_PERF_GUARD": json.dumps(settings), _MARK: mark},
-                pass_fds=(pipe_read,),
+                pass_fds=(pipe_read, *held),
                 # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
                 start_new_session=True,
             )

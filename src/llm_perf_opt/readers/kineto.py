@@ -25,6 +25,7 @@ from attrs import Factory, define
 from numpy.typing import NDArray
 
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
     GraphNodes,
@@ -567,7 +568,7 @@ def _gpu_facts(properties: object) -> dict[int, dict[str, Any]]:
 
 def _printable(name: str) -> str:
     """JSON can spell half of a character, which nothing later could write."""
-    return name.encode("utf-8", "replace").decode("utf-8")
+    return shortened(name.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _diagnostics(trace: _Trace, source: str) -> list[Diagnosis]:
@@ -641,15 +642,17 @@ def _timeline(trace: _Trace, about: dict[str, Any], source: str) -> Timeline:
 def _split_domains(timeline: Timeline) -> None:
     """Kineto has no domains. Where the writer says that names hold them, the regions are those of NVTX."""
     ranges = timeline.ranges
-    for number in np.unique(ranges.name).tolist():
+    domains = {name: number for number, name in enumerate(timeline.domains)}
+    used, which = np.unique(ranges.name, return_inverse=True)
+    names, of_domain = used.astype(np.int32), np.zeros(len(used), dtype=np.int32)
+    for place, number in enumerate(used.tolist()):
         domain, at, name = timeline.strings[number].partition("@")
         if at and domain and name:
-            if domain not in timeline.domains:
-                timeline.domains.append(domain)
-            chosen = ranges.name == number
+            of_domain[place] = domains.setdefault(domain, len(domains))
+            names[place] = len(timeline.strings)
             timeline.strings.append(name)
-            ranges.domain[chosen] = timeline.domains.index(domain)
-            ranges.name[chosen] = len(timeline.strings) - 1
+    timeline.domains[:] = domains
+    ranges.name[:], ranges.domain[:] = names[which.reshape(-1)], of_domain[which.reshape(-1)]
 
 
 # --- the file ----------------------------------------------------------------------------------------------

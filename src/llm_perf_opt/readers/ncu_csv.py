@@ -20,6 +20,8 @@ from attrs import Factory, define, field
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.device_facts import device_facts
+from llm_perf_opt.readers.ncu_worker import LARGEST_COUNTER, LARGEST_FACT
+from llm_perf_opt.readers.plausible import LARGEST_DEVICE
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 from llm_perf_opt.regions.model import Diagnosis
 
@@ -635,6 +637,8 @@ class _Text:
         if kind == "kernel":
             _fill_certain_names(action)
         action.device = _integer(columns.cell(fields, "Device"))
+        if action.device is not None and action.device > LARGEST_DEVICE:
+            action.device = None
         action.process = _integer(columns.cell(fields, "Process ID"))
         action.push_pop = self._ranges(columns.push_pop, fields, start_end=False)
         action.start_end = self._ranges(columns.start_end, fields, start_end=True)
@@ -652,7 +656,7 @@ class _Text:
         return {domain: list(names) for domain, names in self.range_cache[key].items()}
 
     def _add_metric(self, action: Action, name: str, value: float, unit: str) -> None:
-        if not math.isfinite(value):
+        if not abs(value) < LARGEST_COUNTER:
             return
         action.metrics.setdefault(name, value)
         if name not in self.metric_info:
@@ -674,10 +678,12 @@ class _Text:
     def _read_launch(self, action: Action, columns: _Columns, fields: list[str]) -> None:
         def count(name: str) -> int | None:
             value = self._number(columns.cell(fields, name))
-            return int(value) if value is not None else None
+            return int(value) if value is not None and abs(value) < LARGEST_FACT else None
 
         if action.device is None:
             action.device = count("device__attribute_device_index")
+            if action.device is not None and not 0 <= action.device <= LARGEST_DEVICE:
+                action.device = None
         product = columns.cell(fields, _DISPLAY_NAME)
         if product and action.device is not None:
             self.gpus.setdefault(action.device, product)

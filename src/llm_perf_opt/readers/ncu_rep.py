@@ -4,66 +4,68 @@ Every action keeps its whole NVTX stack in every domain, so one kernel-replay re
 Actions of one report may carry different metrics. A metric's `rollup_operation()` says how it combines
 over the units of the chip, and that is also how plain counters combine over launches; percentages,
 rates and ratios (metrics with a sub-type) are averaged, weighted by time, never added.
+
+NVIDIA's reader is native code and trusts its input, so it runs in a process of its own (`ncu_worker`),
+with limits on memory and on how long it may be silent. What comes back is JSON, checked like any input.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable
+import contextlib
+import json
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from llm_perf_opt.errors import MissingTool, UnreadableInput
+from llm_perf_opt.readers import ncu_worker
 from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_container import read_container
+from llm_perf_opt.readers.plausible import LARGEST_DEVICE
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 from llm_perf_opt.regions.model import Diagnosis
 
-# Facts about the device, the launch and the profiler: not counters of the kernel's work.
-_NOT_COUNTERS = re.compile(
-    r"^(device__|launch__|profiler__|numa__|nvlink__|c2clink__|breakdown:|group:|pmsampling:|source__|derived_temp|smsp__pcsamp)"
-)
-_ROLLUPS = {1: "mean", 2: "max", 3: "min", 4: "sum"}  # IMetric.RollupOperation_*
-_KINDS = {0: "kernel", 1: "range", 2: "range", 3: "graph"}  # IAction.WorkloadType_*
-_NUMBERS = {3, 4, 5, 6}  # IMetric.ValueKind_FLOAT … UINT64
-
-DEFAULT_DOMAIN = "<default domain>"
+_LONGEST_SILENCE = 8.0  # seconds without a result; every report seen gives hundreds a second
+_LONGER_PER_BYTE = 1e-8  # seconds: opening a report of a gigabyte may take longer
+_MOST_ANSWER = 64 << 20  # bytes, and sixteen times the report: it answered with a tenth of it at the most
 
 Progress = Callable[[int], None]
 
 
 def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -> CounterSet:
     """Read a report. Raises `UnreadableInput` for a damaged file, `MissingTool` without the reader."""
-    try:
-        import ncu_report
-    except ImportError as error:
-        raise MissingTool(
-            f"{source} is an Nsight Compute report, and the package that reads them is not installed.",
-            "Install it with: pip install ncu-report  (Linux x86-64), or export the report: ncu --import FILE --csv --page raw",
-        ) from error
     container = read_container(path, source)
+    counters = CounterSet(source=source, kind="ncu-rep", actions=[])
+    counters.environment = {"tool": "Nsight Compute", "gpus": {}}
     try:
         with path.open("rb") as file:
-            counters = _read(
-                ncu_report.load_report(_utf8_name(path, file)),  # type: ignore[no-untyped-call,call-arg]
-                source,
-                container.process_ids,
-                container.process_of_result,
-                progress,
-            )
-    except (RuntimeError, TypeError, AttributeError, ValueError, SystemError, OSError) as error:
-        # The reader does not check what it reads: damage surfaces as any of these, far from its cause.
-        raise UnreadableInput(
-            f"{source} is a damaged Nsight Compute report: NVIDIA's reader gave up on it ({error}).",
-            "Copy the file again, or profile again.",
-        ) from error
+            for result in _results(path, file, source):
+                counters.actions.append(_action(result, counters))
+                if progress is not None:
+                    progress(1)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise _damaged(source, f"its answer makes no sense ({type(error).__name__})") from error
     if len(counters.actions) < container.results:
         # The reader leaves out what it cannot parse, with a line on stderr at the most.
         raise UnreadableInput(
             f"{source} is a damaged Nsight Compute report: NVIDIA's reader finds {len(counters.actions)} of its "
             f"{container.results} results.",
             "Copy the file again, or profile again.",
+        )
+    _name_processes(counters, container.process_ids, container.process_of_result)
+    if not counters.actions:
+        counters.diagnostics.append(
+            Diagnosis(
+                "NO_RESULTS",
+                "warning",
+                f"{source} holds no results: ncu profiled nothing.",
+                "The NVTX or kernel filter matched no launch. List what exists with: llm-perf ranges TIMELINE",
+            )
         )
     return counters
 
@@ -77,16 +79,129 @@ def _utf8_name(path: Path, file: IO[bytes]) -> str:
     return str(path)
 
 
-def _read(report: Any, source: str, pids: list[int], pid_of: list[int] | None, progress: Progress | None) -> CounterSet:
-    counters = CounterSet(source=source, kind="ncu-rep", actions=[])
-    gpus: dict[int, str] = {}
-    for range_index in range(report.num_ranges()):
-        result_range = report.range_by_idx(range_index)
-        for index in range(result_range.num_actions()):
-            action = _action(result_range.action_by_idx(index), counters, gpus)
-            counters.actions.append(action)
-            if progress is not None:
-                progress(1)
+# -- the process ------------------------------------------------------------------------------------
+
+
+def _results(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, Any]]:
+    """The results as the process tells them, one by one; what ends it early is an error with its cause."""
+    size = path.stat().st_size
+    # -P: nothing beside the file or in the working directory may be imported in place of a library.
+    argv = [sys.executable, "-P", str(Path(ncu_worker.__file__)), _utf8_name(path.resolve(), file)]
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(file.fileno(),),
+    )
+    ended = False
+    try:
+        for line in _lines(process, source, _LONGEST_SILENCE + _LONGER_PER_BYTE * size, _MOST_ANSWER + 16 * size):
+            told = json.loads(line)
+            if "missing" in told:
+                raise MissingTool(
+                    f"{source} is an Nsight Compute report, and the package that reads them is not installed.",
+                    "Install it with: pip install ncu-report  (Linux x86-64), or export the report: ncu --import FILE --csv --page raw",
+                )
+            if "error" in told:
+                raise _damaged(source, f"it gave up on it ({told['error']})")
+            if ended := "end" in told:
+                break
+            yield told
+    finally:
+        # Also where the caller stops listening; a process that has said everything is on its way out.
+        if not ended:
+            process.kill()
+        assert process.stdout is not None
+        process.stdout.close()
+        code = process.wait()
+    if not ended:
+        raise _damaged(source, f"it crashed on it ({_how(code)})")
+
+
+def _lines(process: subprocess.Popen[bytes], source: str, patience: float, most: int) -> Iterator[bytes]:
+    """Whole lines of the process, until it ends or is silent for too long."""
+    assert process.stdout is not None
+    held, heard = b"", 0
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        last = time.monotonic()
+        while True:
+            if not selector.select(max(patience - (time.monotonic() - last), 0)):
+                raise _damaged(source, f"it did not answer for {patience:.0f} s")
+            part = process.stdout.read1(1 << 20)  # type: ignore[attr-defined]
+            heard += len(part)
+            if heard > most:
+                raise _damaged(source, "it answers without an end")
+            if not part:
+                break
+            *lines, held = (held + part).split(b"\n")
+            if lines:
+                last = time.monotonic()
+            yield from lines
+    # Its output has ended: let it say itself how.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1.0)
+
+
+def _how(code: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def _damaged(source: str, what: str) -> UnreadableInput:
+    return UnreadableInput(
+        f"{source} is a damaged Nsight Compute report: NVIDIA's reader was tried, and {what}.",
+        "Copy the file again, or profile again.",
+    )
+
+
+# -- from its answer to columns ---------------------------------------------------------------------
+
+
+def _action(told: dict[str, Any], counters: CounterSet) -> Action:
+    action = Action(
+        kind=told["kind"],
+        name=told["name"],
+        device=told["device"],
+        passes=told["passes"],
+        push_pop=told["push_pop"],
+        start_end=told["start_end"],
+        metrics=told["metrics"],
+        kernels_inside=told.get("kernels_inside"),
+        rules=[
+            Rule(rule["rule"], rule["title"], rule["message"], rule["estimated_speedup_percent"])
+            for rule in told["rules"]
+        ],
+    )
+    if action.device is not None and not 0 <= action.device <= LARGEST_DEVICE:
+        action.device = None
+    if action.device is not None and "gpu" in told:
+        counters.environment["gpus"][action.device] = told["gpu"]
+        if "attributes" in told:
+            counters.gpu_facts.setdefault(action.device, device_facts(told["gpu"], told["attributes"].get))
+    if action.kind == "kernel":
+        action.demangled, action.mangled, action.short = (told[name] for name in ("demangled", "mangled", "short"))
+        action.grid, action.block = (_triple(told[name]) for name in ("grid", "block"))
+        action.shared_memory = told["shared_memory"]
+    for name, (unit, rollup) in told["info"].items():
+        counters.metric_info.setdefault(name, MetricInfo(unit=unit, rollup=rollup))
+    for identifier, shown in told["sections"]:
+        action.sections.append(identifier)
+        known = counters.section_metrics.setdefault(identifier, [])
+        known += [name for name in dict.fromkeys(shown) if name not in known]
+    return action
+
+
+def _triple(sizes: list[int] | None) -> tuple[int, int, int] | None:
+    if sizes is None:
+        return None
+    x, y, z = sizes
+    return x, y, z
+
+
+def _name_processes(counters: CounterSet, pids: list[int], pid_of: list[int] | None) -> None:
     if pid_of is not None and len(pid_of) == len(counters.actions):
         for action, pid in zip(counters.actions, pid_of, strict=True):
             action.process = pid
@@ -98,128 +213,6 @@ def _read(report: Any, source: str, pids: list[int], pid_of: list[int] | None, p
             Diagnosis(
                 "UNKNOWN_PROCESSES",
                 "info",
-                f"{source} holds results of {len(pids)} processes but does not say which result is whose.",
+                f"{counters.source} holds results of {len(pids)} processes but does not say which result is whose.",
             )
         )
-    counters.environment = {"tool": "Nsight Compute", "gpus": gpus}
-    if not counters.actions:
-        counters.diagnostics.append(
-            Diagnosis(
-                "NO_RESULTS",
-                "warning",
-                f"{source} holds no results: ncu profiled nothing.",
-                "The NVTX or kernel filter matched no launch. List what exists with: llm-perf ranges TIMELINE",
-            )
-        )
-    return counters
-
-
-def _action(raw: Any, counters: CounterSet, gpus: dict[int, str]) -> Action:
-    names = list(raw.metric_names())
-    if not names:
-        raise ValueError("a result without any metric")
-    kind = _KINDS.get(int(raw.workload_type()), "range")
-    facts = _facts(raw, names)
-    action = Action(
-        kind=kind,
-        name=_text(raw.name(raw.NameBase_DEMANGLED)) or _text(raw.name()),
-        device=facts("launch__device_id"),
-        passes=facts("profiler__replayer_passes"),
-    )
-    if action.device is not None and "device__attribute_display_name" in names:
-        gpus[action.device] = _text(raw.metric_by_name("device__attribute_display_name").as_string())
-        if action.device not in counters.gpu_facts:
-            counters.gpu_facts[action.device] = device_facts(gpus[action.device], facts)
-    if kind == "kernel":
-        action.demangled, action.mangled, action.short = (
-            _text(raw.name(base)) for base in (raw.NameBase_DEMANGLED, raw.NameBase_MANGLED, raw.NameBase_FUNCTION)
-        )
-        action.grid = _dimensions(facts, "launch__grid_dim_")
-        action.block = _dimensions(facts, "launch__block_dim_")
-        static, dynamic = (facts(f"launch__shared_mem_per_block_{part}") for part in ("static", "dynamic"))
-        action.shared_memory = None if static is None or dynamic is None else static + dynamic
-    elif "launch__grid_dim_x" in names:
-        # One instance per kernel of the range or graph.
-        action.kernels_inside = int(raw.metric_by_name("launch__grid_dim_x").num_instances()) or None
-    _stacks(raw.nvtx_state(), action)
-    for name in names:
-        if not _NOT_COUNTERS.match(name):
-            _counter(raw.metric_by_name(name), name, action, counters.metric_info)
-    action.rules = [rule for result in raw.rule_results_as_dicts() if (rule := _rule(result))]
-    for section in raw.sections():
-        # "section0" is what ncu calls the metrics that were asked for one by one.
-        if (identifier := _text(section.identifier())) != "section0":
-            action.sections.append(identifier)
-            known = counters.section_metrics.setdefault(identifier, [])
-            for metric in (*section.header_metrics(), *section.body_metrics()):
-                if metric is not None and (name := _text(metric.name())) in action.metrics and name not in known:
-                    known.append(name)
-    return action
-
-
-def _facts(raw: Any, names: list[str]) -> Callable[[str], int | None]:
-    known = set(names)
-
-    def fact(name: str) -> int | None:
-        if name not in known:
-            return None
-        metric = raw.metric_by_name(name)
-        return int(metric.as_double()) if metric.kind() in _NUMBERS else None
-
-    return fact
-
-
-def _dimensions(fact: Callable[[str], int | None], prefix: str) -> tuple[int, int, int] | None:
-    x, y, z = (fact(prefix + axis) for axis in "xyz")
-    return None if x is None or y is None or z is None else (x, y, z)
-
-
-def _text(value: Any) -> str:
-    """Names may be any bytes: what is not UTF-8 is replaced, so that everything later can print it."""
-    return str(value or "").encode("utf-8", "replace").decode("utf-8", "replace")
-
-
-def _stacks(state: Any, action: Action) -> None:
-    if state is None:
-        return
-    for key in state.domains():
-        domain = state[key]
-        name = _text(domain.name())
-        name = "" if name == DEFAULT_DOMAIN else name
-        if stack := [_text(n) for n in domain.push_pop_ranges()]:
-            action.push_pop[name] = stack
-        if ranges := [_text(n) for n in domain.start_end_ranges()]:
-            action.start_end[name] = ranges
-
-
-def _counter(metric: Any, name: str, action: Action, info: dict[str, MetricInfo]) -> None:
-    if metric.kind() not in _NUMBERS or not metric.has_value():
-        return
-    value = float(metric.as_double())
-    if not math.isfinite(value):
-        return
-    action.metrics[name] = value
-    if name not in info:
-        operation = metric.rollup_operation()
-        plain = metric.metric_subtype() is None and operation is not None
-        info[name] = MetricInfo(unit=_text(metric.unit()), rollup=_ROLLUPS.get(operation, "mean") if plain else "mean")
-
-
-def _rule(result: dict[str, Any]) -> Rule | None:
-    message = result.get("rule_message") or {}
-    text = _text(message.get("message"))
-    if not text:
-        return None
-    estimate = (result.get("speedup_estimation") or {}).get("speedup")
-    return Rule(
-        rule=_text(result.get("rule_identifier")),
-        title=_text(message.get("title")) or _text(result.get("name")),
-        message=_plain(text),
-        estimated_speedup_percent=float(estimate) if isinstance(estimate, int | float) else None,
-    )
-
-
-def _plain(message: str) -> str:
-    """ncu's links (`@url:Title:https://…@`, `@section:Id:Title@`) as plain text."""
-    message = re.sub(r"@url:([^@]*?):https?://[^@]*@", r"\1", message)
-    return re.sub(r"@section:[^:@]*:([^@]*)@", r"\1", message)

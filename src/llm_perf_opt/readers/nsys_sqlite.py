@@ -22,6 +22,7 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column, quoted, read_columns, sqlite_uri
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
@@ -68,6 +69,8 @@ _SAFE_SYSTEM_FACTS = {"NvDriverVersion": "driver", "CpuDescription": "cpu", "OsV
 
 # The second: SQLite's own message quotes the bytes it stumbled over, and Python cannot decode them.
 _DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+
+_LONGEST_CHAIN = 64  # nodes from an instantiated to a captured one; one step was ever seen
 
 Progress = Callable[[int], None]
 
@@ -186,6 +189,7 @@ class _Export:
     # -- strings --------------------------------------------------------------------------------
 
     def intern_text(self, text: str) -> int:
+        text = shortened(text)
         number = self._string_of_text.get(text)
         if number is None:
             number = self._string_of_text[text] = len(self.strings)
@@ -365,7 +369,7 @@ class _Export:
         for key in keys:
             at = row_of[key]
             seen = {at}
-            while original[at] != UNKNOWN:
+            while original[at] != UNKNOWN and len(seen) < _LONGEST_CHAIN:
                 following = row_of.get((int(process[at]), int(original[at])))
                 if following is None or following in seen:
                     break
@@ -470,20 +474,18 @@ class _Export:
         for tid, domain, name in domain_rows:
             if isinstance(tid, int) and isinstance(domain, int) and name is not None:
                 name_of[tid & ~_THREAD_BITS, domain] = str(name)
-        names: list[str] = [""]
+        numbered: dict[str, int] = {"": 0}
         keys = np.stack([ranges["tid"] & ~_THREAD_BITS, ranges["domain"]], axis=1)
         result = np.zeros(len(keys), dtype=np.int32)
         if len(keys) == 0:
-            return names, result
+            return list(numbered), result
         distinct, which = np.unique(keys, axis=0, return_inverse=True)
         numbers = []
         for process, domain in distinct.tolist():
             # Id 0 is the default domain; other ids without a name row keep their number as a name.
             name = name_of.get((process, domain), "" if domain == 0 else f"domain {domain}")
-            if name not in names:
-                names.append(name)
-            numbers.append(names.index(name))
-        return names, np.array(numbers, dtype=np.int32)[which.reshape(-1)]
+            numbers.append(numbered.setdefault(name, len(numbered)))
+        return list(numbered), np.array(numbers, dtype=np.int32)[which.reshape(-1)]
 
     def _ranges(
         self,
@@ -497,7 +499,8 @@ class _Export:
         never_closed = end == _NEVER
         if (end[~never_closed] < columns["start"][~never_closed]).any():
             raise _damaged(self.source, ValueError(f"ranges of {NVTX} end before they start"))
-        _refuse_impossible(self.source, NVTX, columns["start"], end[~never_closed])
+        _refuse_impossible(self.source, NVTX, columns["start"][~never_closed], end[~never_closed])
+        _refuse_impossible(self.source, NVTX, columns["start"][never_closed], columns["start"][never_closed])
         if never_closed.any():
             last = max(
                 [int(columns["start"].max()), int(end.max())] + [int(work.end.max()) for work in works if len(work)]
@@ -649,11 +652,13 @@ def _damaged(source: str, error: Exception) -> UnreadableInput:
     )
 
 
-def _refuse_impossible(source: str, table: str, *times: Int64s) -> None:
-    """Times so large that differences of them would overflow are damage, or malice."""
-    for column in times:
+def _refuse_impossible(source: str, table: str, start: Int64s, end: Int64s) -> None:
+    """Times so large that sums or differences of them would overflow are damage, or malice."""
+    for column in (start, end):
         if len(column) and (int(column.min()) <= -(2**61) or int(column.max()) >= 2**61):
             raise _damaged(source, ValueError(f"{table} holds impossible times"))
+    if len(start) and float(end.sum(dtype=np.float64) - start.sum(dtype=np.float64)) >= 2**61:
+        raise _damaged(source, ValueError(f"{table} holds impossible durations"))
 
 
 def refuse_truncated(path: Path, source: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import lzma
+import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Protocol
 
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
-from llm_perf_opt.regions.columns import Recording
+from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
+from llm_perf_opt.regions.columns import Recording, Timeline
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _HEAD = 65536
@@ -26,6 +29,10 @@ _READS = ".sqlite, .nsys-rep, .ncu-rep, ncu CSV, PyTorch trace (.json), each als
 
 # More than any real recording unpacks to in proportion, and far less than an archive made to fill a disk.
 MAX_RATIO, SMALL = 400, 64 << 20
+
+# Bytes of memory from the file to the finished report, measured (benchmarks/results/load.md).
+_SQLITE_BASE, _SQLITE_ROW = 150_000_000, 90
+_KINETO_BYTE = 3
 
 Progress = Callable[[int], None]
 
@@ -61,13 +68,34 @@ def read_recording(
     with contextlib.ExitStack() as stack:
         try:
             plain = stack.enter_context(unpacked(path, source))
-            return _read_plain(plain, source, (launch_config, streams), watch, stack)
+            recording = _read_plain(plain, source, (launch_config, streams), watch, stack)
+            if isinstance(recording, Timeline):
+                refuse_implausible(recording)
+            recording.gpu_facts = plausible_facts(recording.gpu_facts)
+            return recording
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise UnreadableInput(
                 f"{source} is a compressed file that is cut off or damaged ({error}).", "Copy it again."
             ) from error
         except OSError as error:
             raise UnreadableInput(f"{source} cannot be read: {error.strerror or error}.") from error
+
+
+def is_timeline(path: Path) -> bool:
+    """Is this a timeline, and no counters? Only the beginning is looked at; False where that does not tell."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(8)
+        opener = gzip.open if head.startswith(_GZIP) else lzma.open if head.startswith(_XZ) else Path.open
+        with opener(path, "rb") as file:
+            head = file.read(4096)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error):
+        return False
+    if looks_like_sqlite(head) or (_is_nsys_rep(head, path.name) and not head.startswith(NCU_MAGIC)):
+        return True
+    return (_as_text(head) or "").lstrip("\ufeff \t\r\n").startswith(("{", "["))
 
 
 def _refuse_what_is_no_file(path: Path, source: str) -> None:
@@ -120,7 +148,7 @@ def _read_plain(
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if looks_like_sqlite(head):
-        return _read_sqlite(path, source, columns, watch)
+        return _read_sqlite(_with_its_log(path, stack), source, columns, watch)
     if head.startswith(NCU_MAGIC):
         from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 
@@ -146,6 +174,8 @@ def _read_plain(
         from llm_perf_opt.readers.kineto import read_kineto
 
         watch.begin(source, None)
+        size = path.stat().st_size
+        refuse_if_too_large(source, size * _KINETO_BYTE, f"{size / 1e9:.1f} GB of JSON")
         with path.open("rb") as file:
             return read_kineto(file, source)
     if text is not None and ("==PROF==" in text or "==WARNING==" in text or "==ERROR==" in text or '"' in text):
@@ -158,11 +188,28 @@ def _read_plain(
     raise UnreadableInput(f"{source} is {kind} that llm-perf does not know.", f"It reads {_READS}.")
 
 
+def _with_its_log(path: Path, stack: contextlib.ExitStack) -> Path:
+    """The database itself; where a write-ahead log lies beside it, a private copy of both.
+
+    SQLite needs a third file to read the two, and would make it beside them: an input is never written to.
+    """
+    path = path.resolve()
+    log = path.with_name(path.name + "-wal")
+    if not log.is_file() or not log.stat().st_size:
+        return path
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-")))
+    shutil.copyfile(path, folder / "recording")
+    shutil.copyfile(log, folder / "recording-wal")
+    return folder / "recording"
+
+
 def _read_sqlite(path: Path, source: str, columns: tuple[bool, bool], watch: Observer) -> Recording:
     from llm_perf_opt.readers.nsys_sqlite import count_rows, read_nsys_sqlite
 
     launch_config, streams = columns
-    progress = watch.begin(source, count_rows(path, source))
+    rows = count_rows(path, source)
+    refuse_if_too_large(source, _SQLITE_BASE + rows * _SQLITE_ROW, f"{rows:,} rows")
+    progress = watch.begin(source, rows)
     return read_nsys_sqlite(path, source, launch_config=launch_config, streams=streams, progress=progress)
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
+
+from llm_perf_opt.untrusted import read_json
 
 PLACE = "torch_profiler/metrics.json"  # in a run directory
 
 
 def read_stage_timings(path: Path) -> dict[str, float]:
     """Seconds of one run of each stage, by its path, as in "generate/prefill"; ValueError for a file of another kind."""
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = read_json(path)
     timing = data.get("timing") if isinstance(data, dict) else None
     stages = timing.get("stages") if isinstance(timing, dict) else None
     if not isinstance(stages, list):

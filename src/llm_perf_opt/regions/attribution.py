@@ -125,6 +125,7 @@ class _RegionStacks:
 
     def _regions_of_nodes(self) -> Int64s:
         """Regions of all nodes there are by now; parents have lower numbers than their children."""
+        self.table.simplified = self.table.simplified or self.stacks.simplified
         done = len(self._regions)
         names = self.names[self.stacks.instance[done:]].tolist()
         for below, name in zip(self.stacks.parent[done:].tolist(), names, strict=True):

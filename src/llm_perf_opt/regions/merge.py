@@ -21,14 +21,14 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
     """One timeline with the processes of all; a single one is returned as it is."""
     if len(timelines) == 1:
         return timelines[0]
-    strings: list[str] = []
+    strings: dict[str, int] = {}
     domains: list[str] = [""]
     shifted = [_moved(timeline, strings, domains, timelines[:i]) for i, timeline in enumerate(timelines)]
     first = timelines[0]
     return Timeline(
         source=" + ".join(t.source for t in timelines),
         kind=first.kind,
-        strings=strings,
+        strings=list(strings),
         domains=domains,
         processes=[process for t in timelines for process in t.processes],
         threads=[thread for t in shifted for thread in t.threads],
@@ -69,13 +69,13 @@ def _joined_work(works: list[Work]) -> Work:
     return Work(**columns, bytes=sizes, config=config, stream=stream)
 
 
-def _moved(timeline: Timeline, strings: list[str], domains: list[str], before: list[Timeline]) -> Timeline:
-    """The same timeline with its indices shifted behind those of the timelines before it."""
+def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], before: list[Timeline]) -> Timeline:
+    """The same timeline with its indices shifted behind those of the timelines before it; equal names are one."""
     processes = sum(len(t.processes) for t in before)
     threads = sum(len(t.threads) for t in before)
     nodes = sum(len(t.graph_nodes.host_time) for t in before)
-    names = _offset(len(strings))
-    strings.extend(timeline.strings)
+    numbers = [strings.setdefault(text, len(strings)) for text in timeline.strings]
+    names = _renumbered(np.array([*numbers, UNKNOWN], dtype=np.int32))  # UNKNOWN is the last
     for domain in timeline.domains:
         if domain not in domains:
             domains.append(domain)
@@ -110,6 +110,10 @@ def _moved(timeline: Timeline, strings: list[str], domains: list[str], before: l
         ),
         graph_nodes=evolve(timeline.graph_nodes, thread=_offset(threads)(timeline.graph_nodes.thread)),
     )
+
+
+def _renumbered(new: NDArray[np.int32]) -> _Shift:
+    return lambda values: new[values].astype(values.dtype)
 
 
 def _offset(by: int) -> _Shift:

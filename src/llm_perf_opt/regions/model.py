@@ -332,6 +332,7 @@ class NCUProfileRegion:
     gpu_idle_ns: int | None = None  # part of wall_ns in which the GPU ran nothing of this process
     adopted_kernels: int = 0  # launched by a thread with no range open, counted to the process's ranges
     graph_kernels: int = 0  # of kernel_count, those that ran inside CUDA graphs
+    graph_replays: int = 0  # launches of the graphs those kernels belong to
     nvtx_include: str = ""  # the ncu expression that selects this region
     folder: str = ""  # its folder below `regions/`, empty where none was written
     sections: dict[str, Any] = Factory(dict)
@@ -387,6 +388,20 @@ class Coverage:
 
 
 @define
+class VerifiedCounter:
+    """One counter of one region: extrapolated from samples, and measured by replaying the region as a whole."""
+
+    region: str  # key
+    metric: str
+    unit: str
+    estimate: float
+    truth: float
+    ratio: float | None  # estimate over truth; None where the truth is 0
+    stated_error: float  # relative: how far apart the estimate lets expect them to be at most
+    agrees: bool
+
+
+@define
 class LaunchCounter:
     """One counter of one launch."""
 
@@ -430,6 +445,7 @@ class NCUProfileRegionReport:
     available_ranges: list[str] = Factory(list)  # filled where nothing matched: what could have been asked for
     coverage: Coverage | None = None
     launches: list[ProfiledLaunch] = Factory(list)  # filled where ncu was asked for a few launches only
+    verification: list[VerifiedCounter] = Factory(list)  # filled where the run was asked to verify its estimates
     hardware: list[GpuHardware] = Factory(list)  # one per device
     stages: list[str] = Factory(list)  # keys of the regions of the main scope that make up the run, none inside another
     opportunities: list[Opportunity] = Factory(list)  # of the stages, most recoverable time first

@@ -12,11 +12,21 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u
 
 def visible(name: str, longest: int = _LONGEST) -> str:
     r"""One line of text that shows what a name is: control characters as `\xNN`, the middle cut if long."""
-    text = _UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", name)
+    text = _UNSAFE.sub(_escape, name)
     if len(text) > longest:
         half = (longest - 3) // 2
         text = f"{text[:half]}…{text[-half:]}"
     return text or "(empty name)"
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: lines stay lines, and no other control character of whoever wrote it takes effect."""
+    return "\n".join(_UNSAFE.sub(_escape, line) for line in text.split("\n"))
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 # Parts of template arguments that say nothing about what a kernel does.

@@ -96,8 +96,11 @@ def parse_pattern(text: str) -> RegionPattern:
     if text.startswith("regex:"):
         try:
             return RegionPattern(text, regex=re.compile(text[6:]))
-        except re.error as error:
-            raise UserError(f"The pattern {text!r} is not a valid regular expression: {error}.") from error
+        except (re.error, OverflowError, RecursionError) as error:
+            raise UserError(
+                f"The pattern {text!r} is not a valid regular expression: {error}.",
+                "Correct it, or use a glob: * stands for any characters.",
+            ) from error
     if not text.strip():
         raise UserError("An empty region pattern matches nothing.", "Use '*' for every region.")
     parts = _split(text, "@", 1)
@@ -174,8 +177,11 @@ def _name_pattern(text: str) -> re.Pattern[str]:
         raise UserError("An empty kernel pattern matches nothing.", "Use '*' for every kernel.")
     try:
         return re.compile(text[6:]) if text.startswith("regex:") else re.compile(_glob_regex(text), re.DOTALL)
-    except re.error as error:
-        raise UserError(f"The pattern {text!r} is not a valid regular expression: {error}.") from error
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UserError(
+            f"The pattern {text!r} is not a valid regular expression: {error}.",
+            "Correct it, or use a glob: * stands for any characters.",
+        ) from error
 
 
 def exact_expression(domain: str, path: Sequence[str], *, anchored: bool = False, start_end: bool = False) -> str:

@@ -75,6 +75,7 @@ class RolledUp:
     busy: Int64s
     adopted: Int64s
     graph_kernels: Int64s
+    graph_replays: Int64s  # launches of graphs whose kernels were recorded one by one
     kernel_rows: list[KernelRows]  # one per nesting level: inclusive rows of the regions at that level
     all_kernels: KernelRows  # region column is 0: the whole scope
     scope_busy: int
@@ -118,9 +119,10 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     in_graph = chosen_mask & (timeline.kernels.graph_node != UNKNOWN)
     graph_kernels = add_up(_tally(attribution.kernels, in_graph, count), parent, depth)
     range_instances = instances.copy()
+    graph_replays = np.zeros(count, dtype=np.int64)
     if in_graph.any():
-        through_graphs = _graph_launches(timeline.kernels, attribution.kernels, np.flatnonzero(in_graph), parent, depth)
-        instances = np.where(instances > 0, instances, through_graphs)
+        graph_replays = _graph_launches(timeline.kernels, attribution.kernels, np.flatnonzero(in_graph), parent, depth)
+        instances = np.where(instances > 0, instances, graph_replays)
     present = (instances > 0) | (kernels_in.count > 0) | (copies_in.count > 0) | (graphs_in.count > 0)
     return RolledUp(
         exclusive=kernels,
@@ -138,6 +140,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         busy=busy,
         adopted=adopted,
         graph_kernels=graph_kernels,
+        graph_replays=graph_replays,
         kernel_rows=lift(
             exclusive_rows(timeline.kernels, attribution, selection.kernels, timeline.kernels.name),
             attribution,
@@ -181,6 +184,12 @@ def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, paren
             here = depth[current] == level
             pairs = np.unique(current[here] * (int(launches.max()) + 1) + launches[here])
             result += np.bincount(pairs // (int(launches.max()) + 1), minlength=len(parent))
+    if membership.start_end:
+        region, members = _start_end_members(kernels, membership, inside)
+        numbered = np.full(len(kernels), UNKNOWN, dtype=np.int64)
+        numbered[inside] = launch.reshape(-1)
+        pairs = np.unique(region.astype(np.int64) * (len(kernels) + 1) + numbered[members])
+        result += np.bincount(pairs // (len(kernels) + 1), minlength=len(parent))
     return result
 
 
@@ -424,6 +433,13 @@ def _merge_rows(
         shortest=minima,
         longest=maxima,
     )
+
+
+def merged_rows(tables: list[KernelRows]) -> KernelRows:
+    """Several tables of rows as one, equal rows added up."""
+    if len(tables) == 1:
+        return tables[0]
+    return _merge_rows(*(np.concatenate([getattr(rows, f) for rows in tables]) for f in _ROW_FIELDS))
 
 
 _ROW_FIELDS = ("region", "label", "device", "calls", "total", "shortest", "longest")

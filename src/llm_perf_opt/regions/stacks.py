@@ -20,9 +20,16 @@ from attrs import define
 
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s
 
+# Ranges open at one moment that are told apart, outermost first; fewer once that has taken many steps. Real
+# programs have a hundred open at the most; ten thousand that overlap would take all memory.
+_MOST_OPEN, _FEW_OPEN = 1024, 16
+_MOST_STEPS = 4_000_000
+
 
 class Stacks(Protocol):
     """Stack nodes of one group. A node is one range instance open on top of one particular stack."""
+
+    simplified: bool  # the innermost of very many open ranges were left out
 
     @property
     def instance(self) -> Int64s:
@@ -80,6 +87,7 @@ class _NestedStacks:
     parent: Int64s
     _starts: Int64s
     _ends: Int64s
+    simplified: bool = False
 
     def nodes_of_ranges(self) -> Int64s:
         return np.arange(len(self.instance))
@@ -107,6 +115,8 @@ class _OverlappingStacks:
         self._nodes: dict[tuple[int, int], int] = {}
         self._range_of_node: list[int] = []
         self._parents: list[int] = []
+        self._steps = 0
+        self.simplified = False
         moments = np.concatenate([start, end])
         # At one moment, ends come before starts: a range is not open at its own end.
         begins = np.concatenate([np.ones(len(start), dtype=np.int8), np.zeros(len(end), dtype=np.int8)])
@@ -155,7 +165,10 @@ class _OverlappingStacks:
                         del open_ranges[bisect_left(open_ranges, number)]
                 done = last = count
                 top = UNKNOWN
-                for number in open_ranges:
+                kept = open_ranges[:_MOST_OPEN] if self._steps < _MOST_STEPS else open_ranges[:_FEW_OPEN]
+                self._steps += len(kept)
+                self.simplified = self.simplified or len(kept) < len(open_ranges)
+                for number in kept:
                     top = self._node(top, number)
             result[place] = top
         return result

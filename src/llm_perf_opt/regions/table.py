@@ -13,6 +13,10 @@ ROOT = UNKNOWN  # parent of an outermost region
 
 PUSH_POP, START_END = False, True
 
+DEEPEST = 1024  # levels
+MOST_CHARACTERS = 30_000_000  # of all paths; a hundred thousand regions of a model have fifteen million
+POOLED = "(more ranges)"
+
 
 def region_key(domain: str, path: Sequence[str]) -> str:
     r"""One string for a region, the same in every run: `domain@a/b`, with `\`, `/` and `@` escaped."""
@@ -33,6 +37,11 @@ class RegionTable:
     parent: list[int] = Factory(list)
     depth: list[int] = Factory(list)
     start_end: list[bool] = Factory(list)
+    pooled: set[int] = Factory(set)  # regions that stand for ranges that are too many, or too deep
+    simplified: bool = False  # more ranges were open at once than stacks are kept of
+    _characters: list[int] = Factory(list)  # in the path of each region
+    _told: int = 0  # characters in all paths
+    _keys: dict[int, str] = field(factory=dict, repr=False)
     _numbers: dict[tuple[str, bool, int, str], int] = field(factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -42,7 +51,18 @@ class RegionTable:
         """Number of the region called `name` below `parent`; a new one where it is not known yet."""
         key = (domain, start_end, parent, name)
         number = self._numbers.get(key)
+        if number is None and self._is_full(parent):
+            if parent in self.pooled:
+                return parent
+            key = (domain, start_end, parent, POOLED)
+            number = self._numbers.get(key)
+            name = POOLED
+            if number is None:
+                self.pooled.add(len(self.name))
         if number is None:
+            characters = len(name) + 1 + (0 if parent == ROOT else self._characters[parent])
+            self._characters.append(characters)
+            self._told += characters
             number = self._numbers[key] = len(self.name)
             self.domain.append(domain)
             self.name.append(name)
@@ -50,6 +70,11 @@ class RegionTable:
             self.depth.append(0 if parent == ROOT else self.depth[parent] + 1)
             self.start_end.append(start_end)
         return number
+
+    def _is_full(self, parent: int) -> bool:
+        """No more regions there: they would be nested too deeply, or all paths together grow too long."""
+        too_deep = parent != ROOT and self.depth[parent] >= DEEPEST - 1
+        return too_deep or self._told > MOST_CHARACTERS
 
     def intern_path(self, domain: str, path: Sequence[str]) -> int:
         """Number of the push/pop region with this path; ROOT for an empty path."""
@@ -68,9 +93,22 @@ class RegionTable:
         return names
 
     def key(self, number: int) -> str:
-        key = region_key(self.domain[number], self.path(number))
-        # A start/end range may be called like a push/pop range of the same domain.
-        return f"{key} (start/end)" if self.start_end[number] else key
+        """The region's key, from that of the region around it: in a deep tree they are long."""
+        waiting = []
+        while number != ROOT and number not in self._keys:
+            waiting.append(number)
+            number = self.parent[number]
+        key = self._keys[number] if number != ROOT else ""
+        for number in reversed(waiting):
+            name = [self.name[number]]
+            if self.parent[number] != ROOT:
+                key = f"{key}/{region_key('', name)}"
+            else:
+                key = region_key(self.domain[number], name)
+                # A start/end range may be called like a push/pop range of the same domain.
+                key = f"{key} (start/end)" if self.start_end[number] else key
+            self._keys[number] = key
+        return key
 
     def in_tree_order(self) -> list[int]:
         """All regions, each followed by the regions below it, in the order they were first seen."""
@@ -95,7 +133,15 @@ def add_up(values: Int64s, parent: Int64s, depth: Int64s) -> Int64s:
     total = values.copy()
     if len(total) == 0:
         return total
-    for level in range(int(depth.max()), 0, -1):
+    levels = int(depth.max())
+    if levels * 16 > len(total):
+        # A deep and narrow tree: children have higher numbers than their parents, so one walk back does it.
+        sums, above = total.tolist(), parent.tolist()
+        for number in range(len(sums) - 1, -1, -1):
+            if above[number] != ROOT:
+                sums[above[number]] += sums[number]
+        return np.array(sums, dtype=values.dtype)
+    for level in range(levels, 0, -1):
         at = np.flatnonzero(depth == level)
         np.add.at(total, parent[at], total[at])
     return total

@@ -13,6 +13,7 @@ from llm_perf_opt.regions.model import (
     NCUProfileRegionReport,
     RegionPerformance,
 )
+from llm_perf_opt.report.csv_cells import cell
 
 _KERNEL_COLUMNS = ("kernel_name", "short_name", "device", "calls", "total_ms", "mean_ms", "min_ms", "max_ms", "family")
 
@@ -124,5 +125,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows(map(cell, row) for row in rows)
     return out.getvalue()

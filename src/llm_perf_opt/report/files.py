@@ -63,12 +63,31 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def make_folder_inside(out: Path, *names: str) -> Path:
+    """A folder below an output folder. A link there may lead anywhere, and is refused."""
+    folder = out
+    for name in names:
+        folder = folder / name
+        if folder.is_symlink():
+            raise UserError(
+                f"{folder} is a link, and a report is never written through one.",
+                "Remove it, or choose another folder with --out.",
+            )
+    return make_folder(folder)
+
+
+def open_new(path: Path) -> IO[bytes]:
+    """A file that nobody had before: what lies there under its name goes, and a link is not followed."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+
+
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into that takes the place of `path` when it is whole, and is gone when that fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with open_new(temporary) as file:
             yield file
         temporary.replace(path)
     except OSError as error:
@@ -85,7 +104,8 @@ def write_text(path: Path, text: str) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # Names from recordings may hold what UTF-8 cannot: shown as an escape rather than lost.
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        with open_new(temporary) as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -6,7 +6,8 @@ from attrs import define
 
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, SpeedOfLight
 from llm_perf_opt.regions.quantity import Quantity
-from llm_perf_opt.report.text import duration, full_label, gpu_time, share, weight
+from llm_perf_opt.report.host_only import is_host_only, sentences
+from llm_perf_opt.report.text import duration, full_label, gpu_time, judged_times, share, weight
 
 _MOST_OF_THE_WORK = 0.5
 
@@ -17,6 +18,7 @@ class Line:
 
     name: str
     text: str
+    lead: str = ""  # what the text begins with and the eye should find first
 
 
 def stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
@@ -41,7 +43,7 @@ def attainable(light: SpeedOfLight) -> Quantity:
 def light_parts(light: SpeedOfLight) -> list[tuple[str, str, float]]:
     """What the time of a stage consists of: kind, name, nanoseconds. `now` is their sum; parts of nothing are left out."""
     limit, above = light.limit.of("ns"), light.above_roof.of("ns")
-    work = [("light", "at the roof", limit), ("above", "kernels above it", above)]
+    work = [("light", "at the GPU's limit", limit), ("above", "slower than that", above)]
     parts = [
         *(work if roofs_known(light) else [("busy", "GPU work", limit + above)]),
         ("idle", "GPU waiting", light.waiting.of("ns")),
@@ -55,11 +57,31 @@ def headline(report: NCUProfileRegionReport) -> list[Line]:
     stages = stage_regions(report)
     if not stages or stages[0].performance is None:
         return []
-    return [Line("Where", _where(stages)), Line("Why", _why(stages[0])), Line("Do first", _first(report, stages[0]))]
+    if is_host_only(report):
+        first, *_, last = sentences(report)
+        return [Line("Where", first), Line("Not here", last)]
+    worst = stages[0]
+    title = worst.performance.verdict.title if worst.performance else ""
+    return [
+        _line("Where", _where(stages), full_label(worst)),
+        _line("Why", _why(worst), f"{title}."),
+        _line("Do first", _first(report, worst), _best_advice(report)),
+    ]
 
 
-def _time(region: NCUProfileRegion) -> int:
-    return region.wall_ns if region.wall_ns is not None else gpu_time(region.inclusive) or 0
+def _line(name: str, text: str, lead: str) -> Line:
+    """The lead counts only where the text really begins with it."""
+    found = text[: len(lead)]
+    return Line(name, text, found if lead and found.lower() == lead.lower() else "")
+
+
+def _best_advice(report: NCUProfileRegionReport) -> str:
+    return report.opportunities[0].advice.rstrip(".") if report.opportunities else ""
+
+
+def _time(region: NCUProfileRegion) -> float:
+    wall, _ = judged_times(region)
+    return wall if wall is not None else gpu_time(region.inclusive) or 0
 
 
 def _where(stages: list[NCUProfileRegion]) -> str:
@@ -92,11 +114,14 @@ def _first(report: NCUProfileRegionReport, worst: NCUProfileRegion) -> str:
     advice = best.advice[:1].upper() + best.advice[1:]
     region = next((r for r in stage_regions(report) if r.key == best.region), worst)
     text = (
-        f"{advice.rstrip('.')}: wins up to {duration(best.recoverable.of('ns'))} of the {duration(best.of.of('ns'))} "
-        f"of {full_label(region)}."
+        f"{advice.rstrip('.')}: that can win back up to {duration(best.recoverable.of('ns'))} of the "
+        f"{duration(best.of.of('ns'))} of {full_label(region)}."
     )
-    light = judged.speed_of_light
+    light = region.performance.speed_of_light if region.performance else None
     if light is not None and light.limit.value > 0:
-        ideal = "With every kernel at its roof and no waiting" if roofs_known(light) else "Without waiting"
-        text += f" {ideal} it would take {duration(attainable(light).of('ns'))}."
+        busy = light.limit + light.above_roof
+        text += f" Its GPU work alone takes {duration(busy.of('ns'))}"
+        text += (
+            f"; at the limit of the GPU it would be {duration(light.limit.of('ns'))}." if roofs_known(light) else "."
+        )
     return text

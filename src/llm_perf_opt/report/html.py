@@ -22,6 +22,7 @@ from llm_perf_opt.regions.model import (
     GpuHardware,
     NCUProfileRegion,
     NCUProfileRegionReport,
+    Opportunity,
     RegionPerformance,
     Scope,
     SpeedOfLight,
@@ -29,7 +30,9 @@ from llm_perf_opt.regions.model import (
 )
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.answer import answer
+from llm_perf_opt.report.glossary import glossary
 from llm_perf_opt.report.headline import headline, light_parts, roofs_known, stage_regions
+from llm_perf_opt.report.host_only import is_host_only, mean_ns
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions, peaks_used
 from llm_perf_opt.report.text import (
     counted,
@@ -39,10 +42,13 @@ from llm_perf_opt.report.text import (
     heaviest,
     idle_share,
     interesting_metrics,
+    judged_times,
     quantity,
     rows,
     share,
     trust,
+    verified_rows,
+    without_profiler,
     work_count,
 )
 from llm_perf_opt.version import __version__
@@ -70,7 +76,13 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"duration": duration, "visible": visible, "tone": _tone, "without": _without}
+    environment.filters |= {
+        "duration": duration,
+        "visible": visible,
+        "tone": _tone,
+        "reason": _reason,
+        "sentence": _sentence,
+    }
     environment.globals |= {
         "rows": rows,
         "gpu_time": gpu_time,
@@ -83,10 +95,12 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
         "counted": counted,
         "percent": percent,
         "counter_unit": counter_unit,
+        "mean_ns": mean_ns,
     }
     style = _asset("report.css")
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"
     regions = page_regions(report)
+    host_only = is_host_only(report)
     stages = _stages(report, regions)
     place = {region.key: number for number, region in enumerate(regions)}
     scope = report.main_scope
@@ -107,10 +121,13 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
         scopes=_scopes(report),
         scope_stages=[full_label(region) for region in stage_regions(report)[:_SCOPE_STAGES]],
         counters=_counters(stages),
+        verified=verified_rows(report),
         no_counters=_no_counters(report),
         provenance=_provenance(report),
         sections=_sections(report, scope, regions),
         interactive=bool(regions),
+        host_only=host_only,
+        glossary=[] if host_only else _glossary(report, stages),
         top=top,
         version=__version__,
         style=_ours(style),
@@ -126,9 +143,15 @@ def percent(part: float) -> str:
     return f"{100 * part:.1f} %"
 
 
-def _without(text: str, advice: str) -> str:
-    """An opportunity's sentence; its advice stands in a column of its own."""
-    return text.removesuffix(f": {advice}")
+def _reason(found: Opportunity) -> str:
+    """An opportunity's sentence alone: where it is and what to do stand in columns of their own."""
+    text = found.text.removesuffix(f": {found.advice}")
+    _, colon, rest = text.partition(": ")
+    return rest[:1].upper() + rest[1:] if colon else text
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _tone(bound: str) -> str:
@@ -173,6 +196,13 @@ def _title(report: NCUProfileRegionReport) -> str:
 def _sections(
     report: NCUProfileRegionReport, scope: Scope | None, regions: list[NCUProfileRegion]
 ) -> list[tuple[str, str]]:
+    if is_host_only(report):
+        return [
+            ("answer", "Answer"),
+            ("regions", "Regions"),
+            ("diagnostics", "Diagnostics"),
+            ("provenance", "Provenance"),
+        ]
     found = [("answer", "Answer")]
     found += [("opportunities", "Fix first")] if report.opportunities else []
     found += [("regions", "Regions"), ("timeline", "Timeline"), ("roofline", "Roofline")] if regions else []
@@ -220,17 +250,30 @@ class Stage:
 
 def _stages(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> list[Stage]:
     place = {region.key: number for number, region in enumerate(regions)}
-    return [_stage(region, place[region.key]) for region in stage_regions(report) if region.key in place]
+    make = _host_stage if is_host_only(report) else _stage
+    return [make(region, place[region.key]) for region in stage_regions(report) if region.key in place]
+
+
+def _host_stage(region: NCUProfileRegion, place: int) -> Stage:
+    """Of a run without a GPU: times, and tokens where they are known."""
+    stage = Stage(region, place, region.wall_ns, "wall time", None)
+    if region.instances and region.instances > 1:
+        stage.facts.append(Fact("each instance", duration(mean_ns(region))))
+    if region.performance and region.performance.tokens:
+        tokens = region.performance.tokens
+        stage.facts.append(Fact("tokens", quantity(tokens.now.value, "tok/s"), tokens.source))
+    return stage
 
 
 def _stage(region: NCUProfileRegion, place: int) -> Stage:
     performance = region.performance
-    timed = region.wall_ns is not None
+    wall, _ = judged_times(region)
+    timed = wall is not None
     stage = Stage(
         region,
         place,
-        region.wall_ns if timed else gpu_time(region.inclusive),
-        "wall time" if timed else "GPU time",
+        wall if timed else gpu_time(region.inclusive),
+        f"wall time{without_profiler(region)}" if timed else "GPU time",
         performance.verdict if performance else None,
     )
     stage.parts = _light_parts(performance.speed_of_light) if performance and performance.speed_of_light else []
@@ -265,10 +308,12 @@ def _busy_parts(region: NCUProfileRegion) -> list[Part]:
 
 def _time_facts(region: NCUProfileRegion) -> list[Fact]:
     values = region.inclusive
-    time, idle = gpu_time(values), idle_share(region)
+    time, (wall, idle) = gpu_time(values), judged_times(region)
     facts = []
-    if idle is not None:
-        facts.append(Fact("GPU busy", percent(1 - idle), "of the wall time, the GPU ran something of this process"))
+    if idle is not None and wall:
+        facts.append(
+            Fact("GPU busy", percent(1 - idle / wall), "of the wall time, the GPU ran something of this process")
+        )
     if values.kernel_count or values.graph_launches:
         mean = f" · {duration(time / values.kernel_count)} each" if time and values.kernel_count else ""
         facts.append(Fact("kernels", work_count(values) + mean, "launches, and how long one takes on average"))
@@ -330,6 +375,12 @@ def _scopes(report: NCUProfileRegionReport) -> list[tuple[Scope, list[NCUProfile
         by_key = {region.key: region for region in scope.regions}
         found.append((scope, [by_key.get(key) for key in stages]))
     return found
+
+
+def _glossary(report: NCUProfileRegionReport, stages: list[Stage]) -> list[tuple[str, str]]:
+    judged = [stage.verdict.title for stage in stages if stage.verdict]
+    timeline = any(stage.region.wall_ns is not None for stage in stages)
+    return glossary(judged, timeline=timeline, counters=report.coverage is not None)
 
 
 def _counters(stages: list[Stage]) -> list[tuple[NCUProfileRegion, list[Any]]]:
@@ -432,8 +483,12 @@ def _run_card(run: dict[str, Any]) -> ProvenanceCard:
         for gpu in gpus if isinstance(gpus, list) else []:
             facts = [f"{name} {gpu[name]}" for name in _CLOCKS if isinstance(gpu, dict) and gpu.get(name)]
             card.facts.append((f"GPU {when}", visible(", ".join(facts), 300)))
+    # Nested settings are in the configuration below, where they can be read.
+    nested = (dict,) if run.get("configuration") else ()
     card.facts += [
-        (visible(str(k)), visible(_plain(v), 200)) for k, v in _pairs(run.get("settings")) if v not in (None, [], "")
+        (visible(str(k)), visible(_plain(v), 200))
+        for k, v in _pairs(run.get("settings"))
+        if v not in (None, [], "", False) and not isinstance(v, nested)
     ]
     if isinstance(run.get("command"), list):
         card.commands.append(("the workload", visible(shlex.join(map(str, run["command"])), 4000)))

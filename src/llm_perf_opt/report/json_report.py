@@ -14,8 +14,10 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.regions import model
+from llm_perf_opt.untrusted import read_json
 
 _Report = TypeVar("_Report", bound=model.NCUProfileRegionReport)
+_LARGEST = 4 << 30  # bytes of a report that is read back
 _PRETTY_UP_TO = 5_000  # regions in all scopes; larger reports are for programs and are written compactly
 
 
@@ -91,9 +93,13 @@ def read_report(
     if not file.is_file():
         raise UnreadableInput(f"There is no report at {file}.", "Make one with: llm-perf report INPUT --out DIR")
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file, _LARGEST)
         return _structure(data, kind)
-    except (ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
+    except OSError as error:
+        raise UnreadableInput(
+            f"{file} cannot be read: {error.strerror or error}.", "Give a report that can be read."
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, cattrs.BaseValidationError) as error:
         raise UnreadableInput(
             f"{file} is not a report of llm-perf: {type(error).__name__}.",
             "Make one with: llm-perf report INPUT --out DIR",

@@ -13,6 +13,7 @@ from llm_perf_opt.regions.model import (
 )
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.answer import answer
+from llm_perf_opt.report.host_only import is_host_only, mean_ns, region_table
 from llm_perf_opt.report.md_syntax import code, plain, row
 from llm_perf_opt.report.performance_md import (
     family_table,
@@ -39,6 +40,7 @@ from llm_perf_opt.report.text import (
     rows,
     share,
     trust,
+    verified_rows,
     work_count,
 )
 from llm_perf_opt.version import __version__
@@ -54,6 +56,9 @@ def render_markdown(report: NCUProfileRegionReport, top: int = 10, pictures: Ite
     lines += [f"- {plain(sentence)}" for sentence in answer(report)]
     for title, path in pictures:
         lines += ["", f"![{title}]({path})"]
+    if is_host_only(report):
+        lines += ["", "## Regions", "", *region_table(report), *_diagnostics(report)]
+        return "\n".join(lines) + "\n"
     lines += verdict_table(report)
     lines += opportunity_lines(report)
     if report.available_ranges:
@@ -72,6 +77,7 @@ def render_markdown(report: NCUProfileRegionReport, top: int = 10, pictures: Ite
         lines += ["", "## Top kernels", "", *_kernel_table(scope.kernels[:top], scope.totals.gpu_time_ns)]
     lines += _other_scopes(report)
     lines += _coverage(report)
+    lines += _verification(report)
     lines += hardware_lines(report)
     lines += _diagnostics(report)
     lines += ["", "## How to read this", "", *_reading_notes(report)]
@@ -270,6 +276,23 @@ def _coverage(report: NCUProfileRegionReport) -> list[str]:
     return lines
 
 
+def _verification(report: NCUProfileRegionReport) -> list[str]:
+    """Estimates against the same regions measured as wholes."""
+    if not report.verification:
+        return []
+    lines = [
+        "",
+        "## Estimates against range replay",
+        "",
+        row(["region", "counter", "estimate", "measured as a whole", "estimate / measured", "stated error", ""]),
+        row(["---", "---", "---:", "---:", "---:", "---:", "---"]),
+    ]
+    for region, counter, estimate, truth, ratio, stated, agrees in verified_rows(report):
+        words = [code(region), plain(counter), estimate, truth, ratio, stated]
+        lines.append(row([*words, "agrees" if agrees else "**differs**"]))
+    return lines
+
+
 def _diagnostics(report: NCUProfileRegionReport) -> list[str]:
     if not report.diagnostics:
         return []
@@ -315,6 +338,10 @@ def render_kernels(report: NCUProfileRegionReport, top: int = 100) -> str:
 def render_region(region: NCUProfileRegion, top: int = 30) -> str:
     """`report.md` of one region's folder."""
     wall = duration(region.wall_ns)
+    if region.inclusive.gpu_time_ns is None and region.wall_ns is not None and not region.inclusive.metrics:
+        each = f" · {duration(mean_ns(region))} each" if (region.instances or 0) > 1 else ""
+        told = f"Instances {_count(region.instances)} · wall {wall}{each}. No GPU work is in the recording."
+        return f"# {plain(full_label(region))}\n\n{told}\n"
     lines = [
         f"# {plain(full_label(region))}",
         "",

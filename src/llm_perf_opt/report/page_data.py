@@ -28,6 +28,7 @@ from llm_perf_opt.regions.names import short_kernel_name, visible
 from llm_perf_opt.regions.quantity import Quantity, Unit
 from llm_perf_opt.regions.table import ROOT
 from llm_perf_opt.report.headline import attainable, roofs_known
+from llm_perf_opt.report.host_only import is_host_only
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust
 
@@ -59,6 +60,7 @@ def page_data(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -
     short = {kernel.kernel_name: kernel.short_name for kernel in scope.kernels}
     strip = _strip(detail, place, names, short) if detail else None
     return {
+        "hostOnly": is_host_only(report),
         "total": _totals(scope),
         "regions": _region_columns(regions, place, omitted),
         "rows": rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llm_perf_opt.analysis.families import label_of
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.quantity import Quantity, shown, total
+from llm_perf_opt.report.host_only import is_host_only, summary
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.performance_md import gpu_share, percent, reached, stage_regions, verdict_words
 from llm_perf_opt.report.text import NOT_MEASURED, full_label
@@ -19,6 +20,8 @@ Stage = tuple[NCUProfileRegion, RegionPerformance]
 def render_stakeholder(report: NCUProfileRegionReport) -> str:
     found = stage_regions(report)
     lines = ["# Performance summary", "", _environment(report), ""]
+    if is_host_only(report):
+        return "\n".join([*lines, *summary(report)]) + "\n"
     if not found:
         lines += ["No stage could be judged: " + _why(report), ""]
         return "\n".join(lines)
@@ -37,7 +40,7 @@ def _environment(report: NCUProfileRegionReport) -> str:
     facts = report.environment.get("recordings", [])
     drivers = sorted({str(f["driver"]) for f in facts if f.get("driver")})
     tools = sorted({" ".join(str(f.get(k, "")) for k in ("tool", "tool_version")).strip() for f in facts} - {""})
-    parts = [", ".join(map(plain, gpus)) or "unknown GPU"]
+    parts = [", ".join(map(plain, gpus)) or ("no GPU" if is_host_only(report) else "unknown GPU")]
     parts += [f"driver {plain(d)}" for d in drivers]
     parts += [plain(t) for t in tools]
     parts.append(f"inputs {', '.join(code(str(i.get('path', ''))) for i in report.inputs)}")

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, ProfiledLaunch, RegionStats, ScopeTotals
+from llm_perf_opt.regions.model import (
+    MetricValue,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    ProfiledLaunch,
+    RegionStats,
+    ScopeTotals,
+)
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.ranking import gpu_time as gpu_time  # for all who write for people, from one place
+from llm_perf_opt.regions.ranking import heaviest as heaviest
+from llm_perf_opt.regions.ranking import weight as weight
 
 _TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -93,6 +103,20 @@ def idle_share(region: NCUProfileRegion) -> float | None:
     return region.gpu_idle_ns / region.wall_ns
 
 
+def judged_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
+    """Wall and idle time as verdicts see them: of the program alone where that was timed, else of the timeline."""
+    time = region.performance.time if region.performance else None
+    if time is None or time.profiled_wall is None or time.wall is None or time.idle is None:
+        return region.wall_ns, region.gpu_idle_ns
+    return time.wall.of("ns"), time.idle.of("ns")
+
+
+def without_profiler(region: NCUProfileRegion) -> str:
+    """What to say of a wall time that is not the timeline's; empty where it is."""
+    wall = region.performance.time.profiled_wall if region.performance else None
+    return "" if wall is None else f" without a profiler ({duration(wall.of('ns'))} under it)"
+
+
 def trust(value: MetricValue) -> str:
     """How a counter came about, in few words."""
     if value.source != "extrapolated":
@@ -105,22 +129,10 @@ def trust(value: MetricValue) -> str:
     return ", ".join(words)
 
 
-def gpu_time(values: RegionStats | ScopeTotals) -> int | None:
-    """Time of kernels and of CUDA graphs recorded as one block; None where nothing was measured."""
-    if values.gpu_time_ns is None:
-        return None
-    return values.gpu_time_ns + values.graph_time_ns
-
-
 def work_count(values: RegionStats | ScopeTotals) -> str:
     """Kernels, and graphs whose kernels were not recorded: `69 + 6 graphs`."""
     graphs = f" + {counted(values.graph_launches, 'graph')}" if values.graph_time_ns else ""
     return f"{values.kernel_count:,}{graphs}"
-
-
-def weight(region: NCUProfileRegion) -> tuple[int, int]:
-    """How much a region matters: the time it took on the host or kept the GPU busy, whichever is longer."""
-    return max(region.wall_ns or 0, region.gpu_busy_ns or 0), gpu_time(region.inclusive) or 0
 
 
 def rows(regions: list[NCUProfileRegion]) -> list[tuple[int, str, NCUProfileRegion]]:
@@ -134,23 +146,27 @@ def rows(regions: list[NCUProfileRegion]) -> list[tuple[int, str, NCUProfileRegi
     return lines
 
 
-def heaviest(regions: list[NCUProfileRegion], count: int) -> list[NCUProfileRegion]:
-    """The regions that matter most, each with the regions around it, in the order of the tree."""
-    if len(regions) <= count:
-        return regions
-    by_key = {region.key: region for region in regions}
-    chosen: set[str] = set()
-    for region in sorted(regions, key=weight, reverse=True):
-        line, at = [], region
-        while at.key not in chosen:
-            line.append(at.key)
-            if at.parent is None or at.parent not in by_key:
-                break
-            at = by_key[at.parent]
-        if len(chosen) + len(line) > count:
-            break
-        chosen.update(line)
-    return [region for region in regions if region.key in chosen]
+def counter_title(name: str) -> str:
+    """A counter's name for people, where it has one."""
+    if name.startswith("sm__ops_path_tensor_") and name.endswith(".sum"):
+        return f"tensor FLOPs ({name.split('_tensor_')[1].removesuffix('.sum')})"
+    return dict(HEADLINE_METRICS).get(name, visible(name, 80))
+
+
+def verified_rows(report: NCUProfileRegionReport) -> list[tuple[str, str, str, str, str, str, bool]]:
+    """Estimate against truth: region, counter, both values, their ratio, the stated error, and whether they agree."""
+    return [
+        (
+            visible(c.region, 120),
+            counter_title(c.metric),
+            quantity(c.estimate, c.unit),
+            quantity(c.truth, c.unit),
+            NOT_MEASURED if c.ratio is None else f"{c.ratio:.3f}",
+            f"± {100 * c.stated_error:.1f} %",
+            c.agrees,
+        )
+        for c in report.verification
+    ]
 
 
 def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str, MetricValue]]:
@@ -158,8 +174,7 @@ def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str,
     found = [(name, title, metrics[name]) for name, title in HEADLINE_METRICS if name in metrics]
     for name in sorted(metrics):
         if name.startswith("sm__ops_path_tensor_") and name.endswith(".sum") and metrics[name].value:
-            kind = name.split("_tensor_")[1].removesuffix(".sum")
-            found.append((name, f"tensor FLOPs ({kind})", metrics[name]))
+            found.append((name, counter_title(name), metrics[name]))
     for name, title in (
         ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "SM throughput"),
         ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "memory throughput"),

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from llm_perf_opt.profiling.run_files import REPORT_LIST, listed_in_report, remove
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 from llm_perf_opt.report import csv_report
-from llm_perf_opt.report.files import folder_names, make_folder, write_text
+from llm_perf_opt.report.files import folder_names, make_folder, make_folder_inside, write_text
 from llm_perf_opt.report.json_report import render_json
 from llm_perf_opt.report.sections import render_sections
 from llm_perf_opt.report.text import gpu_time
@@ -26,7 +27,7 @@ def write_report(
 ) -> list[Path]:
     """Write the chosen formats and return the files. `regions`: where region folders go, below `out`."""
     make_folder(out)
-    earlier = _listed(out)
+    earlier = {name for name in listed_in_report(out) if _is_ours(Path(name))}
     written: list[Path] = []
     if "md" in formats or "csv" in formats:
         _name_folders(report)
@@ -37,7 +38,7 @@ def write_report(
 
         drawn = pictures(report)
         for picture in drawn:
-            written.append(write_text(make_folder(out / _PICTURES) / picture.name, picture.svg))
+            written.append(write_text(make_folder_inside(out, _PICTURES) / picture.name, picture.svg))
         shown = [(picture.title, f"{_PICTURES}/{picture.name}") for picture in drawn]
         written.append(write_text(out / "report.md", markdown.render_markdown(report, top, shown)))
         written.append(write_text(out / "kernels.md", markdown.render_kernels(report)))
@@ -50,12 +51,12 @@ def write_report(
 
         written.append(write_text(out / "report.html", render_html(report, top)))
     if "md" in formats or "csv" in formats:
-        written += _write_folders(report, out / regions, formats, top)
+        written += _write_folders(report, out, regions, formats, top)
     if "json" in formats:
         # Last, because it names the folders of the regions.
         written.append(write_text(out / "report.json", render_json(report)))
     if regions != _BESIDE:
-        written += _write_sections(report, out / Path(regions).parent, formats)
+        written += _write_sections(report, out, Path(regions).parent, formats)
         # A run directory keeps a copy of the region report with the folders of its regions.
         for name in ("report.json", "report.md"):
             if out / name in written:
@@ -63,44 +64,44 @@ def write_report(
                 if name.endswith(".md"):
                     # Pictures are once in the run, seen from another folder.
                     text = text.replace(f"]({_PICTURES}/", f"]({'../' * len(Path(regions).parts)}{_PICTURES}/")
-                written.append(write_text(make_folder(out / regions) / name, text))
+                written.append(write_text(make_folder_inside(out, *Path(regions).parts) / name, text))
     _forget(out, earlier - {str(path.relative_to(out)) for path in written})
-    write_text(out / _LIST, "".join(f"{path.relative_to(out)}\n" for path in written))
+    write_text(out / REPORT_LIST, "".join(f"{path.relative_to(out)}\n" for path in written))
     return written
 
 
-def _write_sections(report: NCUProfileRegionReport, folder: Path, formats: Sequence[str]) -> list[Path]:
+def _write_sections(report: NCUProfileRegionReport, out: Path, below: Path, formats: Sequence[str]) -> list[Path]:
     """All regions under ncu's section titles in one text, where sections were collected."""
     scope = report.main_scope
     regions = [region for region in (scope.regions if scope else []) if region.sections]
     if "md" not in formats or not regions:
         return []
     text = "\n".join(render_sections(region) for region in regions)
-    return [write_text(make_folder(folder) / "sections_report.txt", text)]
+    return [write_text(make_folder_inside(out, *below.parts) / "sections_report.txt", text)]
 
 
 _PICTURES = "pictures"
 _BESIDE = "regions"  # region folders beside the report
-_LIST = ".llm-perf-files"  # what the last report in a folder consists of
 
 
-def _listed(out: Path) -> set[str]:
-    """Files of an earlier report in this folder."""
-    try:
-        names = (out / _LIST).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return set()
-    return {name for name in names if name and not Path(name).is_absolute() and ".." not in Path(name).parts}
+_OWN_FILES = {
+    *("report.json", "report.md", "report.html", "kernels.md", "stakeholder_summary.md", "regions.csv", "kernels.csv"),
+    *("ncu/sections_report.txt",),
+}
+_OWN_FOLDERS = ("pictures", "regions", "ncu/regions")
+
+
+def _is_ours(name: Path) -> bool:
+    """Could a report have written this? The list is only a file, and may name recordings or files elsewhere."""
+    inside = ".." not in name.parts and any(name.is_relative_to(folder) for folder in _OWN_FOLDERS)
+    return inside or name.as_posix() in _OWN_FILES
 
 
 def _forget(out: Path, names: set[str]) -> None:
     """Remove files of an earlier report that this one does not have, so that old and new never mix."""
     for name in names:
-        path = out / name
-        with contextlib.suppress(OSError):
-            path.unlink()
-        with contextlib.suppress(OSError):
-            path.parent.rmdir()  # only if it is empty now
+        with contextlib.suppress(OSError):  # one that cannot go, or that a link leads to, stays
+            remove(out.resolve(), [name])
 
 
 def _name_folders(report: NCUProfileRegionReport) -> None:
@@ -124,7 +125,9 @@ def _name_folders(report: NCUProfileRegionReport) -> None:
         )
 
 
-def _write_folders(report: NCUProfileRegionReport, folder: Path, formats: Sequence[str], top: int) -> list[Path]:
+def _write_folders(
+    report: NCUProfileRegionReport, out: Path, regions: str, formats: Sequence[str], top: int
+) -> list[Path]:
     from llm_perf_opt.report.markdown import render_region
 
     scope = report.main_scope
@@ -132,7 +135,7 @@ def _write_folders(report: NCUProfileRegionReport, folder: Path, formats: Sequen
     for region in scope.regions if scope else []:
         if not region.folder:
             continue
-        here = make_folder(folder / region.folder)
+        here = make_folder_inside(out, *Path(regions).parts, region.folder)
         if "csv" in formats:
             written.append(write_text(here / "kernels.csv", csv_report.render_region_kernels(region)))
             written.append(write_text(here / "metrics.csv", csv_report.render_region_metrics(region)))

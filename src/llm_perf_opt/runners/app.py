@@ -26,6 +26,7 @@ from llm_perf_opt import interrupts
 from llm_perf_opt.conf.keys import KEYS, defaults, flattened
 from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.regions.names import printable
 from llm_perf_opt.runners.overrides import normalised
 
 Job = Callable[[dict[str, Any], Path], int]
@@ -180,6 +181,6 @@ def _first_lines(error: Exception) -> str:
 
 def say(error: UserError) -> None:
     """Cause and fix, for the person at the terminal."""
-    print(f"llm-perf: {in_keys(error.message)}", file=sys.stderr)
+    print(f"llm-perf: {printable(in_keys(error.message))}", file=sys.stderr)
     if error.fix:
-        print(f"  → {in_keys(error.fix)}", file=sys.stderr)
+        print(f"  → {printable(in_keys(error.fix))}", file=sys.stderr)

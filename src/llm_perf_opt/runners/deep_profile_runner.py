@@ -8,12 +8,15 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt import interrupts
 
 if __name__ == "__main__":
     interrupts.end_at_once()  # before Hydra is imported, which takes its time
+
+if TYPE_CHECKING:
+    from llm_perf_opt.profiling.run_directory import RunDirectory
 
 
 def job(config: dict[str, Any], run: Path) -> int:
@@ -30,8 +33,35 @@ def job(config: dict[str, Any], run: Path) -> int:
         file = Path(private) / "config.yaml"
         file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
         request, tools = ready(profile_request(config, run, file, start_folder()))
-        directory = RunDirectory.create(run, request.command, config)
+        directory = RunDirectory.create(
+            run, request.command, config, made_by="deep_profile_runner", folder=start_folder()
+        )
         return run_profile(request, tools, directory)
+
+
+def resume(directory: RunDirectory, config: dict[str, Any], changed: dict[str, Any], *, as_json: bool) -> int:
+    """Go on with a run of this runner. `changed`: limits that are to be others now."""
+    import yaml
+
+    from llm_perf_opt.errors import UserError
+    from llm_perf_opt.pipeline.profile import resume_profile
+    from llm_perf_opt.runners.requests import profile_request
+
+    with tempfile.TemporaryDirectory(prefix="llm-perf-") as private:
+        file = Path(private) / "config.yaml"
+        try:
+            nsys, ncu = config["pipeline"]["nsys"], config["pipeline"]["ncu"]
+            if "timeout" in changed:
+                nsys["timeout_s"] = ncu["timeout_s"] = changed["timeout"]
+            if "max_size" in changed:
+                nsys["max_size"] = changed["max_size"]
+            file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+            request = profile_request(config, directory.path, file, Path(directory.manifest.folder))
+        except (KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
+            raise UserError(
+                f"The configuration of {directory.path} is not that of a run ({error}).", "Start a new run."
+            ) from error
+        return resume_profile(request, directory, as_json=as_json)
 
 
 if __name__ == "__main__":

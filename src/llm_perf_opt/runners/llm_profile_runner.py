@@ -24,7 +24,8 @@ def job(config: dict[str, Any], run: Path) -> int:
     from llm_perf_opt.profiling.run_directory import RunDirectory
     from llm_perf_opt.runners.app import start_folder
 
-    directory = RunDirectory.create(run, sys.argv, config, recordings=False)
+    command = ["python", "-m", "llm_perf_opt.runners.llm_profile_runner", *sys.argv[1:]]  # as it can be typed again
+    directory = RunDirectory.create(run, command, config, recordings=False, made_by="llm_profile_runner")
     state = "failed"
     try:
         code = _run(config, run, start_folder())
@@ -34,6 +35,7 @@ def job(config: dict[str, Any], run: Path) -> int:
         raise
     finally:
         directory.finish(state)
+        directory.release()
     return code
 
 

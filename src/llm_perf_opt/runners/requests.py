@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 from llm_perf_opt.profiling.vendor.options import expressions, listed
 
 STAGE1 = "llm_perf_opt.runners.llm_profile_runner"
+_WHAT_RUNS = ("model", "infer", "dataset", "inputs", "device", "repeats")  # parts of the configuration
 
 
 def profile_request(config: Mapping[str, Any], run: Path, file: Path, folder: Path) -> ProfileRequest:
@@ -56,12 +58,16 @@ def profile_request(config: Mapping[str, Any], run: Path, file: Path, folder: Pa
             launches=ncu["launches"],
             top_n_kernels=config["run"]["top_n_kernels"] or None,
             fallback=ncu["fallback"],
+            stop_when_done=ncu["stop_when_done"],
+            verify=ncu["verify"],
             timeout_s=ncu["timeout_s"],
         ),
         strict=ncu["strict"],
         by_keys=True,
         timings=stage1_command(file, folder, run) if is_stage1(config) else [],
         annotate=AnnotateRequest(**pipeline["annotate"]),
+        # The command names files of this run alone; what is run follows from these.
+        known_as=[json.dumps({key: config.get(key) for key in _WHAT_RUNS} | pipeline["workload"], default=str)],
     )
 
 

@@ -144,7 +144,7 @@ def _from_manifest(source: Path) -> list[Item]:
     shape = "Write a list of inputs, as in:\n  - prompt: Say hello.\n  - path: pages/one.png"
     try:
         content = yaml.safe_load(_read_text(source))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: dates such as 2026-99-99
         raise UserError(f"The manifest {source} is not YAML: {' '.join(str(error).split())}", shape) from error
     if isinstance(content, dict) and set(content) == {"inputs"}:
         content = content["inputs"]

@@ -16,6 +16,7 @@ from llm_perf_opt.analysis.verdicts.performance import Judge
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stages import inside, stages
 from llm_perf_opt.regions.model import Diagnosis, GpuHardware, NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.regions.ranking import heaviest
 
 _MOST_REGIONS = 256  # judged in the main scope: the heaviest, each with the regions around it
 _MOST_ELSEWHERE = 12  # outermost regions judged in each other scope
@@ -153,26 +154,3 @@ def _diagnoses(report: NCUProfileRegionReport, inputs: Inputs) -> Iterable[Diagn
             "speed of light need counters.",
             "Take both with: llm-perf profile -- CMD  or give the counters beside the timeline: llm-perf report RUN.sqlite RUN.ncu-rep",
         )
-
-
-def heaviest(regions: list[NCUProfileRegion], count: int) -> list[NCUProfileRegion]:
-    """The regions that matter most, each with the regions around it, in the order of the tree."""
-    if len(regions) <= count:
-        return regions
-    by_key = {region.key: region for region in regions}
-    chosen: set[str] = set()
-
-    def weight(region: NCUProfileRegion) -> int:
-        return max(region.wall_ns or 0, region.gpu_busy_ns or 0, region.inclusive.gpu_time_ns or 0)
-
-    for region in sorted(regions, key=weight, reverse=True):
-        line, at = [], region
-        while at.key not in chosen:
-            line.append(at.key)
-            if at.parent is None or at.parent not in by_key:
-                break
-            at = by_key[at.parent]
-        if len(chosen) + len(line) > count:
-            break
-        chosen.update(line)
-    return [region for region in regions if region.key in chosen]

@@ -23,11 +23,15 @@ def opportunities(
     families: Sequence[FamilyTime],
     roofed: Roofed,
     verdict: Verdict,
+    from_graphs: bool = False,
 ) -> list[Opportunity]:
-    """All that are worth a line, ranked. `label`: the region's name, safe to show."""
+    """All that are worth a line, ranked. `label`: the region's name, safe to show.
+
+    `from_graphs`: most kernels come from CUDA graphs already.
+    """
     if light is None:
         return []
-    found = [*_waiting(key, label, split, light, verdict), *_host_copies(key, label, split, light)]
+    found = [*_waiting(key, label, split, light, verdict, from_graphs), *_host_copies(key, label, split, light)]
     scale = overlap_scale(split)
     fusable = [f for f in families if is_fusable(f.family)]
     others = [f for f in families if not is_fusable(f.family) and f.family != HOST_COPY]
@@ -37,10 +41,13 @@ def opportunities(
     return sorted((o for o in found if o.recoverable >= least), key=lambda o: -o.recoverable.of("ns"))
 
 
-def _waiting(key: str, label: str, split: TimeSplit, light: SpeedOfLight, verdict: Verdict) -> list[Opportunity]:
+def _waiting(
+    key: str, label: str, split: TimeSplit, light: SpeedOfLight, verdict: Verdict, from_graphs: bool
+) -> list[Opportunity]:
     if not light.waiting.value or not split.launches:
         return []
-    advice = verdict_rules().advice["waiting_host" if verdict.bound == "host" else "waiting"]
+    kind = "waiting_host" if verdict.bound == "host" else "waiting_graphs" if from_graphs else "waiting"
+    advice = verdict_rules().advice[kind]
     gap = f", {shown(split.gap_per_launch)} per launch" if split.gap_per_launch is not None else ""
     return [
         Opportunity(
@@ -95,7 +102,7 @@ def _kernels(
             region=key,
             kind="fusion" if fusable else "kernels",
             family="+".join(f.family for f in group),
-            text=f"{label}: {names}, {shown(time)} of {shown(light.now)}, {what}: up to {shown(recoverable)}: {advice}",
+            text=f"{label}: {names}, {shown(time)} of {shown(light.now)}, up to {shown(recoverable)} of it {what}: {advice}",
             time=time,
             recoverable=recoverable,
             of=light.now,

@@ -104,9 +104,16 @@ class Judge:
             families=families,
             unclassified_share=unclassified / kernel_time if kernel_time else None,
             speed_of_light=light,
-            tokens=token_rate(counted, light, now(split)),
+            tokens=token_rate(counted, light, now(split) or split.wall),
             opportunities=opportunities(
-                region.key, visible("/".join(region.path), 60), split, light, families, roofed, verdict
+                region.key,
+                visible("/".join(region.path), 60),
+                split,
+                light,
+                families,
+                roofed,
+                verdict,
+                from_graphs=region.graph_kernels >= 0.5 * max(region.inclusive.kernel_count, 1),
             ),
             signatures=listed,
             signatures_omitted=existing - len(listed),

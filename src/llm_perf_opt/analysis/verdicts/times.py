@@ -20,7 +20,9 @@ def time_split(region: NCUProfileRegion, alone: Quantity | None = None) -> TimeS
         None if v is None else nanoseconds(v) for v in (region.wall_ns, region.gpu_busy_ns, region.gpu_idle_ns)
     )
     split = TimeSplit(wall=wall, busy=busy, idle=idle, kernels=kernels)
-    split.launches = values.kernel_count - region.graph_kernels + values.graph_launches + values.memory.count
+    # What the host has to launch: a CUDA graph once, however many kernels it holds.
+    single = values.kernel_count - region.graph_kernels
+    split.launches = single + region.graph_replays + values.graph_launches + values.memory.count
     if timeline and kernels is not None:
         split.copies = nanoseconds(values.memory.time_ns)
         split.host_copies = nanoseconds(values.memory.host_time_ns)

@@ -2,8 +2,8 @@
 
 A counter is estimated as the mean of samples times the number of launches, place by place: one signature may
 do different work in `attention` and in `mlp`, in the prefill and in a decode step. Where a place has no sample
-of its own, the report takes those of the places most like it, and that is where estimates go wrong. Durations
-stand in for the counters, which nobody knows yet.
+of its own, the report takes those of the places most like it, scaled where their time tells that the work is
+another, and that is where estimates go wrong. Durations stand in for the counters, which nobody knows yet.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class Strata:
     # Where to look for samples when a stratum has none, nearest first: labels of the strata, equal ones pooled.
     likeness: list[Int64s]
 
+    @property
+    def in_region(self) -> Int64s:
+        """Labels of the strata, equal where signature and region are."""
+        return self.likeness[1]
+
     @staticmethod
     def of(launches: LaunchTable) -> Strata:
         places = max(len(launches.places), 1)
@@ -55,8 +60,8 @@ class Strata:
             deviation=np.sqrt(squares / np.maximum(count - 1, 1)),
             likeness=[
                 np.arange(len(seen)),
-                _pooled(signature, place),  # places of this name in other regions
                 _pooled(signature, region),  # other places of this region
+                _pooled(signature, place),  # places of this name in other regions
                 _pooled(signature),
             ],
         )
@@ -72,7 +77,7 @@ class Accuracy:
     time: Floats  # of each stratum, ns
     offset: Floats  # what the estimate of its time is off by, ns; NaN without any sample
     scatter: Floats  # standard error of that estimate, ns; NaN without any sample
-    own: Bools  # it has samples of its own
+    elsewhere: Bools  # its signature has samples in other regions only, or none
 
     @property
     def weight(self) -> Floats:
@@ -105,11 +110,14 @@ def expected(strata: Strata, launches: LaunchTable, taken: Bools) -> Accuracy:
         used[fill] = pooled_number[fill]
     # Without replacement: who samples all launches is certain.
     left = np.where(number > 0, np.maximum(1 / np.maximum(used, 1) - 1 / np.maximum(strata.count, 1), 0), 1 / used)
+    time = strata.count * strata.mean
     return Accuracy(
-        time=strata.count * strata.mean,
-        offset=strata.count * (mean - strata.mean),
+        time=time,
+        # Samples of launches that take much longer or shorter are scaled by that: what is off then is the guess
+        # that counters grow with the time, and hardly more than all there is.
+        offset=np.clip(strata.count * (mean - strata.mean), -time, time),
         scatter=np.where(np.isnan(mean), np.nan, strata.count * strata.deviation * np.sqrt(left)),
-        own=number > 0,
+        elsewhere=np.bincount(strata.in_region, weights=number)[strata.in_region] == 0 if len(strata) else number > 0,
     )
 
 

@@ -22,6 +22,7 @@ from attrs import define, evolve
 
 from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.untrusted import read_json
 
 _FILE = "costs.json"
 _FORMAT = 1
@@ -158,13 +159,13 @@ def costs_file(environment: Mapping[str, str] | None = None) -> Path:
 def load_observations(file: Path) -> tuple[dict[str, list[Observation]], list[Diagnosis]]:
     """All that is remembered, by machine. A file that cannot be used is passed over with a word."""
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
+        raw = read_json(file)
         if raw["format"] != _FORMAT:
             raise ValueError(f"its format is {raw['format']!r}")
         found = {str(key): [_observation(row) for row in rows] for key, rows in raw["machines"].items()}
     except FileNotFoundError:
         return {}, []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, [
             Diagnosis(
                 "COSTS_UNREADABLE",

@@ -14,30 +14,11 @@ from attrs import define, field
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.model import Scope
-from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.signatures import Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable, add_up
 
 _TURNS_OF_A_REGION = 4
 _TURNS_IN_ALL = 24
-
-
-@define(frozen=True)
-class Signature:
-    """What ncu's `per-launch-config` tells apart: the mangled name and the launch parameters."""
-
-    name: str  # mangled where the recording has it
-    shown: str  # demangled
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    shared_memory: int | None = None
-
-    def __str__(self) -> str:
-        where = "" if self.grid is None else f" grid {_size(self.grid)} block {_size(self.block)}"
-        return f"{short_kernel_name(self.shown)}{where}"
-
-
-def _size(axes: tuple[int, int, int] | None) -> str:
-    return "×".join(map(str, axes)) if axes else "?"
 
 
 @define(frozen=True)
@@ -73,6 +54,7 @@ class LaunchTable:
     process_scope: bool = False  # some launches come from threads without ranges of their own
     launches_elsewhere: int = 0  # outside the chosen regions: ncu passes them by
     has_configs: bool = True  # grid, block and mangled names were read
+    kernels: Int64s | None = None  # of each launch, its number among the kernels of the timeline
     _by_signature: tuple[Int64s, Int64s] | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -131,7 +113,8 @@ def describe_launches(
         region[(region == UNKNOWN) & _inside(attribution, root, len(kernels))] = index
     inside = np.flatnonzero(region != UNKNOWN)
     inside = inside[np.argsort(kernels.host_time[inside], kind="stable")]
-    label, described = _signatures(timeline, inside)
+    # ncu's `per-launch-config` tells shared memory apart too.
+    label, described = describe_signatures(timeline, inside, by_shared_memory=True)
     place, places = _places(attribution, [table.domain[n] for n in roots], region, inside, timeline)
     return LaunchTable(
         signatures=described,
@@ -146,6 +129,7 @@ def describe_launches(
         process_scope=bool(attribution.kernels.adopted[inside].any()),
         launches_elsewhere=len(kernels) - len(inside),
         has_configs=kernels.config is not None,
+        kernels=inside,
     )
 
 
@@ -196,45 +180,6 @@ def _places(
     # The last stands for ROOT: inside a start/end range alone.
     number = [names.setdefault(name, len(names)) for name in [*table.name, ""]]
     return np.array(number, dtype=np.int64)[innermost], list(names)
-
-
-def _signatures(timeline: Timeline, inside: Int64s) -> tuple[Int64s, list[Signature]]:
-    kernels, strings = timeline.kernels, timeline.strings
-    config = kernels.config
-    if config is None:
-        names, label = np.unique(kernels.name[inside], return_inverse=True)
-        return label.astype(np.int64).reshape(-1), [Signature(strings[n], strings[n]) for n in names.tolist()]
-    columns = [
-        config.mangled[inside],
-        kernels.name[inside],
-        *config.grid[inside].T,
-        *config.block[inside].T,
-        config.shared_memory[inside],
-    ]
-    label, first = _distinct([c.astype(np.int64) for c in columns])
-    described = []
-    for mangled, name, gx, gy, gz, bx, by, bz, shared in zip(*(c[first].tolist() for c in columns), strict=True):
-        shown = strings[name] if name >= 0 else ""
-        described.append(
-            Signature(strings[mangled] if mangled >= 0 else shown, shown, (gx, gy, gz), (bx, by, bz), shared)
-        )
-    return label, described
-
-
-def _distinct(columns: list[Int64s]) -> tuple[Int64s, Int64s]:
-    """Number of each row's combination of values, and one row for each number."""
-    label = np.zeros(len(columns[0]), dtype=np.int64)
-    kinds = 1
-    for column in columns:
-        low = int(column.min()) if len(column) else 0
-        width = (int(column.max()) if len(column) else 0) - low + 1
-        if kinds * width >= 2**62:
-            seen, label = np.unique(label, return_inverse=True)
-            label, kinds = label.reshape(-1), len(seen)
-        label = label * width + (column - low)
-        kinds *= width
-    _, first, label = np.unique(label, return_index=True, return_inverse=True)
-    return label.astype(np.int64).reshape(-1), first
 
 
 def _turns(

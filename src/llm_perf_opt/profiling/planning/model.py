@@ -10,9 +10,9 @@ from attrs import Factory, define
 from llm_perf_opt.profiling.metric_groups import PassCount
 from llm_perf_opt.profiling.planning.costs import Costs
 from llm_perf_opt.profiling.planning.filters import LaunchFilter
-from llm_perf_opt.profiling.planning.launches import Signature
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd
 from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.regions.signatures import Signature
 
 
 @define(frozen=True)

@@ -63,7 +63,7 @@ def _regions_apart(search: Search, fit: Fit, accuracy: Accuracy) -> list[Fit]:
     """For each region, a capture of its own for the kernels that were only sampled in an earlier one."""
     found = []
     for index, region in enumerate(search.launches.regions):
-        here = (search.strata.region == index) & ~accuracy.own
+        here = (search.strata.region == index) & accuracy.elsewhere
         if names := _heaviest(search, accuracy, here):
             apart = evolve(search.named(names, [region]), launch_count=search.request.launches)
             found.append(search.fit(fit.ask, [apart], f"{region.key}: kernels that were sampled elsewhere only"))

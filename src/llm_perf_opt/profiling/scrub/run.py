@@ -32,6 +32,7 @@ from llm_perf_opt.readers.nsys_rep import export_nsys_rep
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.readers.open import unpacked
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.untrusted import parse_json, read_json
 
 Kind = Literal["timeline", "counters", "environment", "report", "text", "raw timeline", "given", "unknown"]
 Action = Literal["cleaned", "copied", "dropped", "left out"]
@@ -49,6 +50,7 @@ _FILES: tuple[tuple[str, Kind], ...] = (
     ("inputs.yaml", "text"),
     ("plan.json", "text"),
     ("annotate.jsonl", "text"),
+    ("ncu/*-gate.json*", "text"),
     ("predictions.jsonl", "text"),
     ("cmd.txt", "text"),
     ("workload/*", "text"),
@@ -265,10 +267,10 @@ def _learn(item: _Item, private: Private) -> None:
         elif item.kind == "counters":
             ncu_report.learn(item.plain.read_bytes(), private)
         elif item.kind == "environment":
-            content = json.loads(item.plain.read_text(encoding="utf-8"))
+            content = read_json(item.plain)
             if isinstance(content, dict):
                 private.learn_environment({str(k): str(v) for k, v in content.items() if v != REMOVED})
-    except _DAMAGED as error:
+    except (*_DAMAGED, ValueError, OSError) as error:
         item.problem = f"it is damaged ({error})"
 
 
@@ -334,7 +336,7 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
 
 def _environment(text: str, private: Private) -> str:
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError:
         return private.text(text)
     if not isinstance(content, dict):

@@ -50,7 +50,7 @@ function regionFacts(number) {
     ["GPU busy", percent(busyPart(number), 1)],
     ["GPU time", duration(r.gpu[number])],
     ["own GPU time", duration(r.own[number])],
-    ["kernels", count(r.kernels[number])],
+    ["kernels", data.hostOnly ? MISSING : count(r.kernels[number])],
     ["instances", count(r.instances[number])],
   ];
   return facts.filter(([, value]) => value !== MISSING);
@@ -147,7 +147,7 @@ function choose(number) {
 
 function startIcicle() {
   if (!icicle || !regions.key.length) return;
-  byId("scale").append(...Array.from({ length: 20 }, (_, i) => svg("rect", { x: i, width: 1.02, height: 1, fill: busyColour(i / 19) })));
+  byId("scale")?.append(...Array.from({ length: 20 }, (_, i) => svg("rect", { x: i, width: 1.02, height: 1, fill: busyColour(i / 19) })));
   icicle.addEventListener("click", (event) => {
     const node = event.target.closest("[data-region]");
     if (node) choose(Number(node.dataset.region));

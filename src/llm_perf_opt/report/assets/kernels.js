@@ -3,7 +3,9 @@
 const MANY = 500, ROW_HEIGHT = 31, SPARE = 12;
 const kernelPanel = byId("kernel-panel");
 const LEVELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
+const ON_PAPER = 200;
 let listed = [];
+let printing = false;  // on paper there is nothing to scroll: the first rows, and no room kept for others
 
 const columns = [
   { id: "name", title: "kernel", text: true, value: (row) => data.names.short[rows.name[row]].toLowerCase() },
@@ -81,8 +83,8 @@ function kernelRow(row, index) {
 function drawRows() {
   const scroll = byId("kernel-scroll");
   const body = kernelPanel.querySelector("tbody");
-  const few = listed.length <= MANY;
-  let [from, to] = [0, listed.length];
+  const few = listed.length <= MANY || printing;
+  let [from, to] = [0, printing ? Math.min(ON_PAPER, listed.length) : listed.length];
   if (!few) {
     from = Math.max(Math.floor(scroll.scrollTop / ROW_HEIGHT) - SPARE, 0);
     to = Math.min(from + Math.ceil(scroll.clientHeight / ROW_HEIGHT) + 2 * SPARE, listed.length);
@@ -96,6 +98,7 @@ function drawRows() {
   if (!few) found.unshift(spacer(from * ROW_HEIGHT));
   if (!few) found.push(spacer((listed.length - to) * ROW_HEIGHT));
   const all = (rowsOf.get(state.region) ?? []).length;
+  if (to < listed.length && printing) found.push(el("tr", {}, el("td", { class: "text", colspan: columns.length }, `${plural(listed.length - to, "more kernel")} with less in this order: on the screen, and in kernels.csv.`)));
   if (!listed.length) found.push(el("tr", {}, el("td", { class: "text", colspan: columns.length }, all ? `No kernel of ${selectionName()} matches ${[state.query && `“${state.query}”`, state.family && `the family ${state.family}`].filter(Boolean).join(" and ")}.` : `${selectionName()} launched no kernel.`)));
   body.replaceChildren(...found);
 }

@@ -88,14 +88,22 @@ addEventListener("resize", () => {
   cancelAnimationFrame(resized);
   resized = requestAnimationFrame(() => { drawIcicle(); drawStrip(); drawRoofline(); drawFamilies(); });
 });
-// On paper every detail is open, and colours are the light ones.
+// On paper the words are there to be read, and colours are the light ones.
 let before = null;
+let opened = [];
 addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details.words:not([open]), details.glossary:not([open])")];
+  for (const detail of opened) detail.open = true;
   before = document.documentElement.dataset.theme ?? "";
   document.documentElement.dataset.theme = "light";
+  printing = true;
+  if (kernelPanel) drawRows();
   drawAll();
 });
 addEventListener("afterprint", () => {
+  for (const detail of opened) detail.open = false;
+  printing = false;
+  if (kernelPanel) drawRows();
   if (before) document.documentElement.dataset.theme = before;
   else delete document.documentElement.dataset.theme;
   drawAll();

@@ -8,7 +8,7 @@ function drawAbout() {
     const t = data.total;
     box.replaceChildren(column("The whole recording", facts([
       ["regions", count(regions.key.length)],
-      ["kernels", count(t.kernels)],
+      ["kernels", data.hostOnly ? MISSING : count(t.kernels)],
       ["in no range", t.outsideKernels ? `${plural(t.outsideKernels, "kernel")} · ${duration(t.outside)}` : MISSING],
     ])), column("", facts([
       ["from first to last event", duration(t.span)],
@@ -26,11 +26,15 @@ function drawAbout() {
     ["GPU idle", duration(r.idle[number])],
     ["GPU time", r.gpu[number] === null ? MISSING : `${duration(r.gpu[number])} · ${percent(r.gpu[number], data.total.gpu)} of all`],
     ["own GPU time", own === null ? MISSING : `${duration(own)} · ${plural(r.ownKernels[number], "kernel")}`],
-    ["kernels", count(r.kernels[number])],
+    ["kernels", data.hostOnly ? MISSING : count(r.kernels[number])],
     ["copies and fills", r.copies[number] ? `${count(r.copies[number])} · ${quantity(r.copied[number], "B")}` : MISSING],
     ["CUDA graphs", r.graphs[number] ? count(r.graphs[number]) : MISSING],
     ["from other threads", r.adopted[number] ? plural(r.adopted[number], "kernel") : MISSING],
   ]);
+  if (data.hostOnly) {
+    box.replaceChildren(column("", crumbs(number)), column("Time", time));
+    return;
+  }
   box.replaceChildren(
     column("", crumbs(number), ...verdict(number), r.nvtx[number] ? copyable("ncu selects it with", `--nvtx-include ${r.nvtx[number]}`) : null),
     column("Time", time),

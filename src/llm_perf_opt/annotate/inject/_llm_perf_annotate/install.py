@@ -39,7 +39,7 @@ def into_torch(torch: ModuleType) -> None:
         return
     source, push, pop = chosen
 
-    from . import calls, generation, graphs, model, ranges, stages, state, training, tree
+    from . import calls, gate, generation, graphs, model, ranges, stages, state, training, tree
 
     installed = Stages(push, pop)
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
@@ -47,7 +47,9 @@ def into_torch(torch: ModuleType) -> None:
     training.annotate(torch, installed)
     graphs.annotate(torch.cuda.CUDAGraph, installed)
     package = [sys.modules["nvtx.nvtx"]] if "nvtx.nvtx" in sys.modules else []
-    _hide_from_dynamo(torch, [*package, calls, generation, graphs, model, ranges, stages, state, tell, training, tree])
+    ours = [calls, gate, generation, graphs, model, ranges, stages, state, tell, training, tree]
+    _hide_from_dynamo(torch, [*package, *ours])
+    gate.install(torch, installed)
     active = installed
     tell.note("torch", version=version, mode=mode, ranges=source)
     atexit.register(lambda: tell.note("end", stages=installed.counts))

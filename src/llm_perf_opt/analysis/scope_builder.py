@@ -1,0 +1,170 @@
+"""From the columns of a scope to its regions: the place where a report's objects begin."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import define, field
+
+from llm_perf_opt.analysis.selected import kept_regions, kernel_record, ncu_expressions
+from llm_perf_opt.analysis.timeline_counters import RegionMetrics
+from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.model import KernelRecord, MemoryWork, NCUProfileRegion, RegionStats, Scope, ScopeTotals
+from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.regions.rollup import CopyKinds, KernelRows, RolledUp, Sums, rows_per_region
+from llm_perf_opt.regions.table import ROOT, RegionTable
+
+
+@define(eq=False)
+class ScopeBuilder:
+    """Builds scopes over one table of regions."""
+
+    table: RegionTable
+    strings: list[str]  # names of kernels, by label
+    region_filter: RegionFilter
+    saw_gpu: bool  # the recording has GPU work at all: without, its times are unknown, not 0
+    seen_by_ncu: set[int]  # regions that ncu can select: NVTX ranges that are open when something is launched
+    kept: list[bool] = field(init=False)
+    _order: list[int] = field(init=False)
+    _expressions: list[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.kept = kept_regions(self.table, self.region_filter)
+        self._order = self.table.in_tree_order()
+        self._expressions = ncu_expressions(self.table)
+        for number in range(len(self.table)):
+            if number not in self.seen_by_ncu:
+                self._expressions[number] = ""
+
+    def present(self, rolled: RolledUp) -> list[int]:
+        """Numbers of the kept regions with something in them, in the order of the tree."""
+        return [number for number in self._order if rolled.present[number] and self.kept[number]]
+
+    def existing(self, rolled: RolledUp) -> list[str]:
+        """Keys of all regions with something in them, kept or not."""
+        return [self.table.key(number) for number in self._order if rolled.present[number]]
+
+    def scope(
+        self,
+        name: str,
+        rolled: RolledUp,
+        totals: ScopeTotals,
+        *,
+        process_id: int | None = None,
+        device: int | None = None,
+        metrics: dict[int, RegionMetrics] | None = None,
+        most_regions: int | None = None,
+        most_kernels: int | None = None,
+    ) -> Scope:
+        """One scope. `most_regions`: only so many, the heaviest; `most_kernels`: listed a region, the longest."""
+        rows = rows_per_region(rolled.kernel_rows)
+        numbers = self.present(rolled)
+        if most_regions is not None and len(numbers) > most_regions:
+            numbers = self._heaviest(numbers, rolled, most_regions)
+        regions = []
+        for number in numbers:
+            region = self._region(number, rolled, rows.get(number), most_kernels)
+            region.device, region.process_id = device, process_id
+            if metrics is not None and (own := metrics.get(number)) is not None:
+                region.inclusive.metrics = own.inclusive
+                region.exclusive.metrics = own.exclusive
+                region.rules = own.rules
+                region.sections = own.sections
+            regions.append(region)
+        everything = np.arange(len(rolled.all_kernels.label))
+        return Scope(name, totals, regions, self._kernel_records(rolled.all_kernels, everything))
+
+    def _heaviest(self, numbers: list[int], rolled: RolledUp, most: int) -> list[int]:
+        """Those with the most time, each with the regions around it."""
+        weight = np.maximum(np.maximum(rolled.wall, rolled.busy), rolled.inclusive.time)
+        chosen: set[int] = set()
+        for number in sorted(numbers, key=lambda n: -int(weight[n])):
+            line, at = [], number
+            while at != ROOT and at not in chosen:
+                line.append(at)
+                at = self.table.parent[at]
+            if len(chosen) + len(line) > most:
+                break
+            chosen.update(line)
+        return [number for number in numbers if number in chosen]
+
+    def _region(
+        self, number: int, rolled: RolledUp, rows: tuple[KernelRows, Int64s] | None, most_kernels: int | None
+    ) -> NCUProfileRegion:
+        table = self.table
+        parent = table.parent[number]
+        has_ranges = bool(rolled.range_instances[number])
+        region = NCUProfileRegion(
+            name=table.name[number],
+            domain=table.domain[number],
+            path=table.path(number),
+            parent=None if parent == ROOT else self.table.key(parent),
+            depth=table.depth[number],
+            device=None,
+            process_id=None,
+            instances=int(rolled.instances[number]) or None,
+            inclusive=_stats(
+                number,
+                rolled.inclusive,
+                rolled.inclusive_copies,
+                rolled.inclusive_copy_kinds,
+                rolled.inclusive_graphs,
+            ),
+            exclusive=_stats(
+                number,
+                rolled.exclusive,
+                rolled.exclusive_copies,
+                rolled.exclusive_copy_kinds,
+                rolled.exclusive_graphs,
+            ),
+            key=self.table.key(number),
+            range_kind="start_end" if table.start_end[number] else "push_pop",
+            # A region known only through a graph's capture has no host-side range to measure.
+            wall_ns=int(rolled.wall[number]) if has_ranges else None,
+            gpu_busy_ns=int(rolled.busy[number]) if self.saw_gpu else None,
+            gpu_idle_ns=int(rolled.idle[number]) if has_ranges and self.saw_gpu else None,
+            adopted_kernels=int(rolled.adopted[number]),
+            graph_kernels=int(rolled.graph_kernels[number]),
+            graph_replays=int(rolled.graph_replays[number]),
+            nvtx_include=self._expressions[number],
+            kernels=self._kernel_records(*rows, most_kernels) if rows else [],
+            kernels_omitted=max(len(rows[1]) - most_kernels, 0) if rows and most_kernels is not None else 0,
+            selection=self.region_filter.as_json(),
+        )
+        if not self.saw_gpu:
+            region.inclusive.gpu_time_ns = region.exclusive.gpu_time_ns = None
+        return region
+
+    def _kernel_records(self, rows: KernelRows, which: Int64s, most: int | None = None) -> list[KernelRecord]:
+        order = which[np.argsort(-rows.total[which], kind="stable")][:most]
+        return [
+            kernel_record(self.strings[label], device, calls, total, low, high)
+            for label, device, calls, total, low, high in zip(
+                rows.label[order].tolist(),
+                rows.device[order].tolist(),
+                rows.calls[order].tolist(),
+                rows.total[order].tolist(),
+                rows.shortest[order].tolist(),
+                rows.longest[order].tolist(),
+                strict=True,
+            )
+        ]
+
+
+def _stats(number: int, kernels: Sums, copies: Sums, kinds: CopyKinds, graphs: Sums) -> RegionStats:
+    return RegionStats(
+        gpu_time_ns=int(kernels.time[number]),
+        kernel_count=int(kernels.count[number]),
+        memory=MemoryWork(
+            count=int(copies.count[number]),
+            time_ns=int(copies.time[number]),
+            bytes=int(copies.bytes[number]),
+            host_count=int(kinds.host.count[number]),
+            host_time_ns=int(kinds.host.time[number]),
+            host_bytes=int(kinds.host.bytes[number]),
+            device_count=int(kinds.device.count[number]),
+            device_time_ns=int(kinds.device.time[number]),
+            device_bytes=int(kinds.device.bytes[number]),
+        ),
+        graph_launches=int(graphs.count[number]),
+        graph_time_ns=int(graphs.time[number]),
+    )

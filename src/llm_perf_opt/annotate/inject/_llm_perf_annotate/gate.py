@@ -1,0 +1,112 @@
+"""Switches the profiler on around chosen stages only, and ends the program once all of them have been.
+
+ncu with `--profile-from-start off` profiles between cudaProfilerStart and cudaProfilerStop; everywhere else the
+program runs as if nobody watched. Which stages is told in a file, `LLM_PERF_GATE`:
+
+    {"windows": {"prefill": [1], "decode_step": [1, 8, 16]}, "stop": false}
+
+The numbers are those of the stages in this process, from 1. With `stop`, the next stage that would begin after the
+last window ends the program: SystemExit, so that `finally`, `with` and atexit do their work; where the model runs in
+a thread, the main thread is interrupted as by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from typing import Any, Callable
+
+from . import tell
+from .stages import Stages
+
+# A program may catch SystemExit and go on. It is asked again, but not for ever.
+_MOST_ENDINGS = 3
+
+Switch = Callable[[], Any]
+
+
+class Gate:
+    """A listener of stages. Windows may lie inside each other, and on several threads: the last to close switches off."""
+
+    def __init__(
+        self, windows: dict[str, frozenset[int]], stop: bool, switches: Callable[[], tuple[Switch, Switch]]
+    ) -> None:
+        self._windows = windows
+        self._stop = stop
+        self._switches = switches  # asked for when they are needed: before, CUDA may not be there
+        self._left = sum(map(len, windows.values()))
+        self._open = 0
+        self._opened = 0
+        self._endings = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str, number: int, begins: bool) -> None:
+        chosen = number in self._windows.get(name, ())
+        if begins and self._left == 0 and self._stop:
+            self._end_program(name, number)
+        elif chosen:
+            with self._lock:
+                if begins:
+                    self._enter()
+                else:
+                    self._leave(name, number)
+
+    def _enter(self) -> None:
+        self._open += 1
+        self._opened += 1
+        if self._open == 1:
+            _check(self._switches()[0]())
+
+    def _leave(self, name: str, number: int) -> None:
+        if self._open == 0:  # the program forked inside a window, or switching on failed
+            return
+        self._open -= 1
+        self._left -= 1
+        if self._open == 0:
+            _check(self._switches()[1]())
+        if self._left == 0:
+            tell.note("gate", done=True, windows=self._opened, last=f"{name} {number}")
+
+    def _end_program(self, name: str, number: int) -> None:
+        if self._endings >= _MOST_ENDINGS:
+            return
+        self._endings += 1
+        if self._endings == 1:
+            tell.note("gate", ended=True, before=f"{name} {number}")
+        elif self._endings == _MOST_ENDINGS:
+            tell.trouble("the program catches SystemExit, so it could not be ended early.")
+            tell.note("gate", ended=False)
+            return
+        if threading.current_thread() is not threading.main_thread():
+            # There SystemExit would end the thread alone, and whoever waits for it would wait for ever.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        raise SystemExit(0)
+
+
+def install(torch: Any, stages: Stages) -> None:
+    """Listen to the stages, where a file says which of them are wanted."""
+    path = os.environ.get("LLM_PERF_GATE")
+    if not path:
+        return
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
+            asked = json.load(file)
+        windows = {str(name): frozenset(map(int, numbers)) for name, numbers in asked["windows"].items()}
+        stop = asked["stop"] is True
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        tell.failed("reading which stages to profile", error)
+        return
+
+    def switches() -> tuple[Switch, Switch]:
+        runtime = torch.cuda.cudart()
+        return runtime.cudaProfilerStart, runtime.cudaProfilerStop
+
+    stages.listeners.append(Gate(windows, stop, switches))
+
+
+def _check(result: Any) -> None:
+    """cudart answers with an error code, 0 where all is well."""
+    if result is not None and int(result) != 0:
+        raise RuntimeError(f"the CUDA runtime answered with error {int(result)}")

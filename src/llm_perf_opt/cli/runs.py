@@ -1,0 +1,349 @@
+"""`llm-perf runs list|show|prune|compress`: what lies in the folder of runs, and how it stays small."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.cli.report import positive
+from llm_perf_opt.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from llm_perf_opt.profiling.retention.compress import Packing
+    from llm_perf_opt.profiling.retention.inventory import Run
+    from llm_perf_opt.profiling.retention.prune import Decision, Removal
+
+HELP = "list the runs, look at one, remove old ones, pack large recordings"
+DESCRIPTION = """\
+Works on run directories below a folder (default: tmp/profile-output). prune and compress only say what they
+would do until --yes is given. Files that llm-perf did not write, links, and runs that still go on are left
+alone and named.
+"""
+EXAMPLES = """\
+examples:
+  llm-perf runs list
+  llm-perf runs show tmp/profile-output/20250101-120000
+  llm-perf runs prune --keep 10 --max-size 2GB
+  llm-perf runs prune --keep 10 --yes
+  llm-perf runs compress tmp/profile-output/20250101-120000 --yes
+"""
+_FOLDER = "a run, or a folder of runs (default: tmp/profile-output)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="list|show|prune|compress", required=True)
+
+    def add(name: str, help_text: str, run_it: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        sub = actions.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        # The verb has the option too; without SUPPRESS the default here would overwrite it.
+        sub.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object instead of text"
+        )
+        sub.set_defaults(action_run=run_it)
+        return sub
+
+    listing = add("list", "list the runs, newest first, with state and size", _list)
+    listing.add_argument("folder", nargs="?", metavar="FOLDER", help=_FOLDER)
+    showing = add("show", "show how a run went, what is in it and what it lacks", _show)
+    showing.add_argument("folder", metavar="RUN", help="a run directory")
+    pruning = add("prune", "remove old runs; a dry run unless --yes is given", _prune)
+    pruning.add_argument("folder", nargs="?", metavar="FOLDER", help=_FOLDER)
+    pruning.add_argument("--keep", metavar="N", type=positive, help="keep the newest N runs")
+    pruning.add_argument("--max-size", metavar="SIZE", help="keep as many of the newest as fit into this, as in 2GB")
+    packing = add("compress", "pack large recordings, which stay readable; a dry run unless --yes is given", _compress)
+    packing.add_argument("folder", nargs="*", metavar="RUN", help=_FOLDER)
+    packing.add_argument("--format", choices=("xz", "gz"), default="xz", help="xz (default) packs better, gz is faster")
+    for sub in (pruning, packing):
+        sub.add_argument("--yes", action="store_true", help="do it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    code: int = arguments.action_run(arguments)
+    return code
+
+
+# -- list and show ---------------------------------------------------------------------------------
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.profiling.retention.inventory import RUNS, take_inventory
+
+    found = take_inventory(Path(arguments.folder) if arguments.folder else RUNS)
+    if arguments.json:
+        others = [{"path": str(path), "reason": reason} for path, reason in found.others]
+        return _print_json(
+            folder=str(found.folder), bytes=found.bytes, runs=[_told(run) for run in found.runs], others=others
+        )
+    if not found.runs:
+        print(f"There are no runs in {_shown(found.folder)}.")
+    for run_ in found.runs:
+        command = shlex.join(run_.manifest.command) if run_.manifest else run_.problem
+        when = run_.started.astimezone().strftime("%Y-%m-%d %H:%M")
+        print(f"{run_.state:<11} {_size(run_.bytes):>8}  {when}  {_shown(run_.path)}  {_shown(command, 60)}")
+    if found.runs:
+        print(f"{len(found.runs)} run{'s' if len(found.runs) != 1 else ''}, {_size(found.bytes)} in all")
+    for path, reason in found.others:
+        print(f"no run: {_shown(path)}: {reason}")
+    return int(ExitCode.DONE)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.profiling.retention.inventory import look_at
+
+    path = Path(arguments.folder)
+    found = look_at(path)
+    if found.manifest is None:
+        raise UserError(
+            found.problem, f"Its recordings can still be reported: llm-perf report {shlex.quote(str(path))}"
+        )
+    manifest = found.manifest
+    following = _next_commands(found)
+    if arguments.json:
+        return _print_json(
+            **_told(found),
+            settings=manifest.settings,
+            tools=manifest.tools,
+            steps=[
+                {
+                    "name": s.name,
+                    "capture": s.capture,
+                    "status": s.status,
+                    "exit_code": s.exit_code,
+                    "seconds": s.seconds,
+                }
+                for s in manifest.steps
+            ],
+            resumed=manifest.resumed,
+            files=[
+                {"name": f.name, "bytes": f.bytes, "ours": f.is_ours, "reason": f.why_not_ours} for f in found.files
+            ],
+            next=following,
+        )
+    print(f"{_shown(path)}: {found.state}, {_size(found.bytes)}")
+    print(f"  command   {_shown(shlex.join(manifest.command), 400)}")
+    print(f"  started   {_shown(manifest.started_at)}, finished {_shown(manifest.finished_at or '–')}")
+    for name, tool in manifest.tools.items():
+        print(f"  {_shown(name, 9):<9} {_shown(tool)}")
+    for step in manifest.steps:
+        seconds = f" in {step.seconds:.1f} s" if step.seconds is not None else ""
+        label = f"{step.name} {step.capture}".strip()
+        print(f"  step      {_shown(label)}: {_shown(step.status)}{seconds}")
+    for again in manifest.resumed:
+        print(
+            f"  resumed   {_shown(str(again.get('at')))}: {_shown(', '.join(map(str, again.get('took') or [])), 300)}"
+        )
+    for file in sorted(found.files, key=lambda file: -file.bytes)[:12]:
+        note = "" if file.is_ours else f"  ({file.why_not_ours})"
+        print(f"  {_size(file.bytes):>9} {_shown(file.name)}{note}")
+    if len(found.files) > 12:
+        print(f"            and {len(found.files) - 12} smaller files")
+    for diagnosis in (*manifest.diagnostics, *(d for s in manifest.steps for d in s.diagnostics)):
+        if diagnosis.severity != "info":
+            print(f"  {_shown(diagnosis.severity)}: {_shown(diagnosis.message, 400)}")
+    for command in following:
+        print(f"  → {_shown(command, 400)}")
+    return int(ExitCode.DONE)
+
+
+def _next_commands(run_: Run) -> list[str]:
+    """What one would type next."""
+    from llm_perf_opt.pipeline.resume import RESUMABLE
+
+    place = shlex.quote(str(run_.path))
+    found = []
+    manifest = run_.manifest
+    if manifest is not None and run_.state in ("failed", "interrupted", "killed") and manifest.made_by in RESUMABLE:
+        found.append(f"llm-perf profile --resume {place}")
+    return [*found, f"llm-perf report {place}"]
+
+
+def _told(run_: Run) -> dict[str, Any]:
+    manifest = run_.manifest
+    return {
+        "path": str(run_.path),
+        "state": run_.state,
+        "started_at": manifest.started_at if manifest else None,
+        "finished_at": manifest.finished_at if manifest else None,
+        "command": manifest.command if manifest else None,
+        "bytes": run_.bytes,
+        "foreign": [{"name": file.name, "reason": file.why_not_ours} for file in run_.foreign],
+        "problem": run_.problem,
+    }
+
+
+# -- prune -----------------------------------------------------------------------------------------
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.pipeline.request import bytes_of
+    from llm_perf_opt.profiling.retention.inventory import RUNS, take_inventory
+    from llm_perf_opt.profiling.retention.prune import carry_out, decide
+
+    if arguments.keep is None and arguments.max_size is None:
+        raise UserError("Nothing says which runs are to stay.", "Give --keep N, --max-size 2GB, or both.")
+    limit = None if arguments.max_size is None else bytes_of(arguments.max_size)
+    folder = Path(arguments.folder) if arguments.folder else RUNS
+    inventory = take_inventory(folder)
+    decision = decide(inventory, arguments.keep, limit)
+    if arguments.yes:
+        carry_out(decision, folder)
+    failed = any(removal.problem for removal in decision.removals)
+    if arguments.json:
+        _print_json(
+            folder=str(folder),
+            dry_run=not arguments.yes,
+            removed=[_removal_told(r) for r in decision.removals if not r.problem],
+            failed=[{"path": str(r.run.path), "reason": r.problem} for r in decision.removals if r.problem],
+            kept=[str(run_.path) for run_ in decision.kept],
+            left=[
+                *({"path": str(run_.path), "reason": reason} for run_, reason in decision.spared),
+                *({"path": str(path), "reason": reason} for path, reason in inventory.others),
+            ],
+            bytes_left=decision.bytes_left,
+            too_large=decision.too_large,
+        )
+    else:
+        _say_pruned(decision, inventory.others, done=arguments.yes)
+    return int(ExitCode.BAD_INPUT if failed else ExitCode.DONE)
+
+
+def _removal_told(removal: Removal) -> dict[str, Any]:
+    # Before anything was done: what would stay behind.
+    left = removal.left or [(file.name, file.why_not_ours) for file in removal.run.foreign]
+    return {
+        "path": str(removal.run.path),
+        "bytes": removal.bytes or removal.run.bytes,
+        "reason": removal.reason,
+        "left": [{"name": name, "reason": reason} for name, reason in left],
+    }
+
+
+def _say_pruned(decision: Decision, others: Iterable[tuple[Path, str]], *, done: bool) -> None:
+    word = "removed" if done else "would remove"
+    freed = 0
+    for removal in decision.removals:
+        if removal.problem:
+            print(f"left {_shown(removal.run.path)}: {_shown(removal.problem, 400)}")
+            continue
+        told = _removal_told(removal)
+        freed += told["bytes"]
+        print(f"{word} {_shown(removal.run.path)} ({_size(told['bytes'])}): {removal.reason}")
+        for file in told["left"]:
+            print(f"  left in it: {_shown(file['name'])}: {file['reason']}")
+    for run_, reason in decision.spared:
+        print(f"left {_shown(run_.path)} ({run_.state}): {_shown(reason, 400)}")
+    for path, reason in others:
+        print(f"left {_shown(path)}: {reason}")
+    print(f"{'Freed' if done else 'This would free'} {_size(freed)}; {_size(decision.bytes_left)} of runs stay.")
+    if decision.too_large:
+        print("That is more than the limit: what is left cannot be removed here.")
+    if not done and decision.removals:
+        print("Nothing was removed. Add --yes to do it.")
+
+
+# -- compress --------------------------------------------------------------------------------------
+
+
+def _compress(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.profiling.retention.compress import Packing, candidates, compress
+    from llm_perf_opt.profiling.retention.inventory import OVER, RUNS, take_inventory
+    from llm_perf_opt.profiling.run_directory import RunDirectory
+
+    folders = [Path(folder) for folder in dict.fromkeys(arguments.folder)] or [RUNS]
+    told: list[dict[str, Any]] = []
+    code = ExitCode.DONE
+    for run_ in [run_ for folder in folders for run_ in take_inventory(folder).runs]:
+        files: list[Packing] = []
+        problem = "" if run_.state in OVER else run_.problem
+        if not problem and not arguments.yes:
+            files = [Packing(file.name, file.bytes) for file in candidates(run_.files)]
+        elif not problem:
+            try:
+                directory = RunDirectory.reopen(run_.path)
+            except UserError as error:
+                problem = error.message
+            else:
+                try:
+                    files = compress(directory, arguments.format, _progress(run_.path, arguments.json))
+                except OSError as error:
+                    problem = (
+                        f"It could not be packed completely: {error.strerror} ({error.filename}). Nothing is lost."
+                    )
+                    code = ExitCode.BAD_INPUT
+                finally:
+                    directory.release()
+        told.append(
+            {
+                "path": str(run_.path),
+                "problem": problem,
+                "files": [
+                    {"name": f.name, "bytes": f.bytes, "packed_bytes": f.packed_bytes, "detail": f.detail}
+                    for f in files
+                ],
+            }
+        )
+    if arguments.json:
+        _print_json(dry_run=not arguments.yes, runs=told)
+    else:
+        _say_packed(told, done=arguments.yes)
+    return int(code)
+
+
+def _progress(path: Path, as_json: bool) -> Callable[[str], None]:
+    def say(name: str) -> None:
+        if not as_json:
+            print(f"packing {_shown(path / name)} …", file=sys.stderr, flush=True)
+
+    return say
+
+
+def _say_packed(told: list[dict[str, Any]], *, done: bool) -> None:
+    before = after = 0
+    for run_ in told:
+        if run_["problem"]:
+            print(f"left {_shown(run_['path'])}: {_shown(run_['problem'], 400)}")
+        for file in run_["files"]:
+            name = _shown(Path(run_["path"]) / file["name"])
+            if file["packed_bytes"] is not None:
+                before, after = before + file["bytes"], after + file["packed_bytes"]
+                print(f"packed {name}: {_size(file['bytes'])} → {_size(file['packed_bytes'])}")
+            elif done:
+                print(f"left {name}: {file['detail']}")
+            else:
+                before += file["bytes"]
+                print(f"would pack {name} ({_size(file['bytes'])})")
+    if done:
+        print(f"Packed {_size(before)} into {_size(after)}.")
+    else:
+        print(
+            f"{_size(before)} could be packed. Nothing was changed; add --yes to do it."
+            if before
+            else "There is nothing to pack."
+        )
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _print_json(**content: Any) -> int:
+    print(json.dumps(content))
+    return int(ExitCode.DONE)
+
+
+def _shown(text: object, longest: int = 200) -> str:
+    from llm_perf_opt.regions.names import visible
+
+    return visible(str(text), longest)
+
+
+def _size(size: int) -> str:
+    for unit, least in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= least:
+            return f"{size / least:.1f} {unit}"
+    return f"{size} B"

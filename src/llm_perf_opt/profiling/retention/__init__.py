@@ -1,0 +1,1 @@
+"""What becomes of runs when they are over: found, told, packed, removed."""

@@ -1,0 +1,143 @@
+"""NVIDIA's reader is native code: whatever it does, the program that asked goes on and says what happened.
+
+Each case puts a stand-in for the library in the way of the real worker process, in place of a report that
+makes the real one do the same: those differ from version to version.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import plain_bytes, recording
+from llm_perf_opt.errors import ExitCode, MissingTool, UnreadableInput
+from llm_perf_opt.readers import ncu_rep
+
+REPORT = "ncu-*-h200-threads-scope-thread.ncu-rep"
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a stand-in for `ncu_report` is found before the real one."""
+    folder = tmp_path / "library"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return folder / "ncu_report.py"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(plain_bytes(recording(REPORT)))
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UnreadableInput) as told:
+        ncu_rep.read_ncu_rep(path, path.name)
+    assert told.value.fix == "Copy the file again, or profile again."
+    return told.value.message
+
+
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [
+        ("import os; os.abort()", "SIGABRT"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+        ("import os; os._exit(0)", "exit code 0"),
+        ("raise RuntimeError('bad block')", "gave up on it (bad block)"),
+        ("raise SystemExit(3)", "exit code 3"),
+        ("return bytearray(1 << 31)", "more memory than a report of this size needs"),
+        ("return 5", "gave up on it"),
+    ],
+)
+def test_a_reader_that_dies_is_an_error_with_its_cause(library: Path, path: Path, deed: str, told: str) -> None:
+    library.write_text(f"def load_report(path):\n    {deed}\n", encoding="utf-8")
+    before = set(path.parent.iterdir())
+    assert told in refusal(path)
+    assert set(path.parent.iterdir()) == before  # no core file, nothing else
+
+
+def test_a_reader_that_never_returns_is_ended(library: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = path.parent / "pid"
+    library.write_text(
+        f"import os, time\ndef load_report(path):\n    open({str(pid)!r}, 'w').write(str(os.getpid()))\n    while True: time.sleep(1)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(ncu_rep, "_LONGEST_SILENCE", 1.5)
+    began = time.monotonic()
+    assert "did not answer for" in refusal(path)
+    assert time.monotonic() - began < 6
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text(encoding="ascii")), 0)
+
+
+def test_a_reader_that_never_stops_talking_is_ended(library: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor of the answer is the worker's own, but code run wild can find it."""
+    library.write_text(
+        "import os\ndef load_report(path):\n"
+        "    while True:\n        for fd in range(3, 9):\n            try: os.write(fd, b' ' * 65536)\n            except OSError: pass\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(ncu_rep, "_MOST_ANSWER", 1 << 20)
+    assert "without an end" in refusal(path)
+
+
+def test_what_the_reader_prints_is_not_taken_for_its_answer(library: Path, path: Path) -> None:
+    library.write_text(
+        "import os\ndef load_report(path):\n    os.write(1, b'{\"end\": 5}\\n')\n    print('{\"end\": 5}', flush=True)\n    raise RuntimeError('no')\n",
+        encoding="utf-8",
+    )
+    assert "gave up on it (no)" in refusal(path)
+
+
+def test_without_the_package_the_way_to_get_it_is_told(library: Path, path: Path) -> None:
+    library.write_text("raise ImportError('not here')\n", encoding="utf-8")
+    with pytest.raises(MissingTool) as told:
+        ncu_rep.read_ncu_rep(path, path.name)
+    assert "pip install ncu-report" in told.value.fix
+    assert told.value.code == ExitCode.MISSING_TOOL
+
+
+def test_nothing_beside_the_report_is_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody's folder with a report in it may hold anything."""
+    pytest.importorskip("ncu_report", reason="NVIDIA's reader is not installed (Linux x86-64 only)")
+    for name in ("json.py", "ncu_report.py", "resource.py"):
+        (path.parent / name).write_text("import os; os.abort()\n", encoding="utf-8")
+    monkeypatch.chdir(path.parent)
+    assert len(ncu_rep.read_ncu_rep(path, path.name).actions) == 5
+
+
+def test_reading_many_reports_does_not_fill_the_memory(path: Path) -> None:
+    """NVIDIA's reader keeps what it has read until its process ends."""
+    pytest.importorskip("ncu_report", reason="NVIDIA's reader is not installed (Linux x86-64 only)")
+    program = (
+        "import sys, resource; from pathlib import Path; from llm_perf_opt.readers.ncu_rep import read_ncu_rep\n"
+        "for _ in range(3): read_ncu_rep(Path(sys.argv[1]), 'x')\n"
+        "print('ncu_report' in sys.modules, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    loaded, peak_kb = done.stdout.split()
+    assert loaded == "False"
+    assert int(peak_kb) < 200_000
+
+
+def test_the_worker_s_memory_is_limited_and_its_crash_leaves_no_core(library: Path, path: Path) -> None:
+    seen = path.parent / "limits"
+    library.write_text(
+        "import resource\ndef load_report(path):\n"
+        f"    open({str(seen)!r}, 'w').write(str((resource.getrlimit(resource.RLIMIT_AS)[1], resource.getrlimit(resource.RLIMIT_CORE)[1])))\n"
+        "    raise RuntimeError('done')\n",
+        encoding="utf-8",
+    )
+    refusal(path)
+    memory, core = map(int, seen.read_text(encoding="ascii").strip("()").split(","))
+    assert core == 0
+    assert memory != resource.RLIM_INFINITY
+    assert memory < 2e9

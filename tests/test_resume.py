@@ -1,0 +1,383 @@
+"""`llm-perf profile --resume`: whole results are kept, the others are taken again, and nothing is lost on the way.
+
+With stand-ins for nsys and ncu (see fake_tools). The program notes every time it runs: that is what costs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fake_tools
+import llm_perf_opt
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.profiling import run_lock, seal
+
+PROGRAM = """\
+import os, sys, time
+with open(sys.argv[1], "a") as file:
+    file.write("x")
+runs = os.path.getsize(sys.argv[1])
+if os.path.exists(f"hang-{runs}"):
+    print("up", flush=True)
+    time.sleep(600)
+"""
+# A single capture, "run-0"; without these the plan for this timeline has two.
+ONE_CAPTURE = ("--include", "decode*", "--sample", "first")
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Fake tools, a program, and a complete run of it; tests work on copies."""
+    folder = tmp_path_factory.mktemp("workshop")
+    with pytest.MonkeyPatch.context() as patch:
+        fake_tools.install(folder, patch)
+        patch.chdir(folder)
+        Path("program.py").write_text(PROGRAM)
+        assert main(["profile", "--out", "complete", *ONE_CAPTURE, "--", sys.executable, "program.py", "ran"]) == 0
+        yield folder
+
+
+@pytest.fixture
+def desk(workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the program, with a run `run` of this test's own."""
+    fake_tools.install(workshop, monkeypatch)
+    monkeypatch.chdir(workshop)
+    shutil.rmtree("run", ignore_errors=True)
+    shutil.copytree("complete", "run")
+    Path("program.py").write_text(PROGRAM)
+    for file in workshop.glob("hang-*"):
+        file.unlink()
+    Path("ran").write_text("xx")
+    return workshop
+
+
+def resume(*words: str) -> int:
+    return main(["profile", "--resume", "run", *words])
+
+
+def times_run() -> int:
+    return Path("ran").stat().st_size - 2
+
+
+def manifest() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))
+    return content
+
+
+def change(**values: Any) -> None:
+    Path("run/manifest.json").write_text(json.dumps({**manifest(), **values}))
+
+
+def statuses() -> list[tuple[str, str]]:
+    return [(step["name"], step["status"]) for step in manifest()["steps"]]
+
+
+WHOLE = [("nsys", "captured"), ("export", "done"), ("stats", "done"), ("ncu", "captured"), ("raw", "done")]
+
+
+def assert_complete() -> None:
+    assert manifest()["state"] == "done"
+    assert sorted(statuses()) == sorted(WHOLE)
+    assert Path("run/ncu/raw.csv").read_bytes() == Path("complete/ncu/raw.csv").read_bytes()
+    assert not list(Path("run").glob("earlier-*"))
+    report = llm_perf_opt.load("run")
+    assert not [d for d in report.diagnostics if d.severity == "error"]
+    assert report.coverage is not None
+    assert report.coverage.signatures_matched == report.coverage.signatures
+
+
+def test_a_complete_run_has_nothing_to_do_and_gets_its_report_again(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for tool in ("NSYS", "NCU"):  # no tool is needed for nothing
+        monkeypatch.setenv(f"LLM_PERF_{tool}", "/nowhere")
+    Path("run/report.json").unlink()
+    before = manifest()
+    assert resume() == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert times_run() == 0
+    assert manifest() == before
+    assert_complete()
+
+
+def damage_sqlite() -> None:
+    file = Path("run/nsys/run.sqlite")
+    file.write_bytes(file.read_bytes()[:-4096])
+
+
+def killed_while(step: str) -> None:
+    """As `kill -9` leaves it: the step is running, later ones never began."""
+    names = [name for name, _ in WHOLE]
+    steps = manifest()["steps"][: names.index(step) + 1]
+    steps[-1] |= {"status": "running", "files": {}, "exit_code": None, "seconds": None}
+    captures = manifest()["captures"] if names.index(step) >= names.index("ncu") else None
+    if step == "raw":
+        os.truncate("run/ncu/raw.csv", 1000)
+    change(state="running", finished_at=None, steps=steps, captures=captures, pid=2**22 + 1)
+    reseal()
+
+
+def reseal() -> None:
+    content = manifest()
+    orders = {name: content[name] for name in ("command", "settings", "folder", "captures")}
+    change(seal=seal.seal(orders))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "times", "told"),
+    [
+        (damage_sqlite, 0, "the SQLite export of the timeline"),
+        (lambda: [Path(f"run/nsys/run.{e}").unlink() for e in ("sqlite", "nsys-rep")], 1, "the timeline"),
+        (lambda: os.truncate("run/ncu/run-0.ncu-rep", 3000), 1, "the counters 'run-0'"),
+        (lambda: killed_while("nsys"), 2, "the timeline, the counters"),
+        (lambda: killed_while("export"), 1, "the SQLite export of the timeline, the counters"),
+        (lambda: killed_while("ncu"), 1, "the counters 'run-0'"),
+        (lambda: killed_while("raw"), 0, "the counters of run-0.ncu-rep as a table"),
+    ],
+    ids=["sqlite cut", "timeline gone", "report cut"]
+    + [f"killed in {step}" for step in ("nsys", "export", "ncu", "raw")],
+)
+def test_only_what_is_missing_is_taken(
+    desk: Path, capsys: pytest.CaptureFixture[str], trouble: Any, times: int, told: str
+) -> None:
+    trouble()
+    assert resume() == 0
+    assert told in capsys.readouterr().err
+    assert times_run() == times
+    assert_complete()
+
+
+def test_a_damaged_report_of_the_right_size_is_taken_again(desk: Path) -> None:
+    (report,) = Path("run/ncu").glob("*.ncu-rep")
+    report.write_bytes(b"\0" * report.stat().st_size)
+    assert resume() == 0
+    assert times_run() == 1
+    assert_complete()
+
+
+def test_counters_that_failed_are_taken_when_the_cause_is_gone(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree("run")
+    monkeypatch.setenv("FAKE_NCU", "ncu-missing-slash")
+    assert main(["profile", "--out", "run", *ONE_CAPTURE, "--", sys.executable, "program.py", "ran"]) == 5
+    monkeypatch.delenv("FAKE_NCU")
+    ran = times_run()
+    assert resume() == 0
+    assert times_run() == ran + 1
+    assert_complete()
+    assert [step["name"] for step in manifest()["earlier_steps"]] == ["ncu"]
+    assert manifest()["resumed"][0]["took"] == ["the counters 'run-0'"]
+
+
+def test_a_second_failure_loses_nothing_of_the_first_attempt(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The counters are there in part, as after Ctrl-C; taking them again gives nothing at all.
+    steps = manifest()["steps"]
+    next(step for step in steps if step["name"] == "ncu")["status"] = "partial"
+    change(steps=steps, state="interrupted")
+    monkeypatch.setenv("FAKE_NCU", "ncu-missing-slash")
+    assert resume() == 5
+    assert Path("run/earlier-1/ncu/run-0.ncu-rep").is_file()
+    report = llm_perf_opt.load("run")
+    assert report.coverage is not None
+    assert report.coverage.signatures_matched
+    monkeypatch.delenv("FAKE_NCU")
+    assert resume() == 0
+    assert_complete()
+
+
+def test_a_run_that_was_killed_under_ncu_keeps_its_timeline(desk: Path) -> None:
+    shutil.rmtree("run")
+    Path("ran").unlink()
+    Path("hang-2").touch()
+    code = "from llm_perf_opt.cli.main import entry; entry()"
+    words = ["profile", "--out", "run", "--", sys.executable, "program.py", "ran"]
+    ours = subprocess.Popen(
+        [sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL, env={**os.environ, "LLM_PERF_GRACE_S": "2"}
+    )
+    until = time.monotonic() + 60
+    while not Path("ran").exists() or Path("ran").stat().st_size < 2:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    ours.send_signal(signal.SIGKILL)
+    ours.wait()
+    Path("hang-2").unlink()
+    timeline = Path("run/nsys/run.sqlite").stat()
+    assert resume() == 0  # it waits for what the killed run had started
+    assert Path("ran").stat().st_size == 4  # once under nsys, killed under ncu, and the two captures of the plan
+    assert Path("run/nsys/run.sqlite").stat().st_mtime_ns == timeline.st_mtime_ns
+    assert statuses() == [*WHOLE, *WHOLE[-2:]]
+    assert manifest()["state"] == "done"
+
+
+def test_another_replay_mode_that_worked_is_as_good(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree("run")
+    monkeypatch.setenv("FAKE_NCU", "range=ncu-range-transformer,app-range=ok")
+    words = ["--replay-mode", "range", "--include", "decode", "--", sys.executable, "program.py", "ran"]
+    assert main(["profile", "--out", "run", *words]) == 0
+    ran = times_run()
+    assert resume() == 0
+    assert times_run() == ran
+    assert llm_perf_opt.load("run").scope("aggregate").regions[0].key == "LLM@decode"
+    Path("run/ncu/run-app-range.ncu-rep").unlink()
+    assert resume() == 0
+    assert times_run() == ran + 2  # range replay is tried first again, for the program may allow it now
+    assert Path("run/ncu/run-app-range.ncu-rep").is_file()
+
+
+def test_what_has_changed_meanwhile_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    next(Path("run/ncu").glob("*.ncu-rep")).unlink()
+    Path("program.py").write_text(f"{PROGRAM}\n# faster now\n")
+    change(tools={"nsys": "2024.1.1 (/opt/nsys)", "ncu": "2024.1.1 (/opt/ncu)"}, llm_perf_opt="0.0.1")
+    assert resume() == 0
+    (told,) = [d for d in llm_perf_opt.load("run").diagnostics if d.code == "RESUMED_AFTER_CHANGES"]
+    assert "program.py has other content" in told.message
+    assert "ncu is 2025.3.1" in told.message
+    assert "instead of 2024.1.1" in told.message
+    assert "instead of 0.0.1" in told.message
+    assert "nsys" not in told.message  # it was not needed
+
+
+def test_the_command_of_a_stranger_s_run_is_not_started(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next(Path("run/ncu").glob("*.ncu-rep")).unlink()
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
+        assert resume() == 2
+        told = capsys.readouterr().err
+        assert "program.py ran" in told
+        assert "--trust-run" in told
+    harmless = manifest()
+    for orders in (
+        {"command": [sys.executable, "-c", "open('owned', 'w')"]},
+        {"settings": {**harmless["settings"], "annotate": "modules"}},
+        {"folder": str(tmp_path)},
+        {"captures": [{**harmless["captures"][0], "expressions": ["other/"]}]},
+        {"seal": ""},
+    ):
+        change(**{**harmless, **orders})
+        assert resume() == 2
+    assert times_run() == 0
+    assert not Path("owned").exists()
+    change(**harmless)
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
+        assert resume("--trust-run") == 0
+    assert times_run() == 1
+
+
+def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = seal.seal({"a": 1})
+    assert seal.key_file().stat().st_mode & 0o777 == 0o600
+    assert seal.seal({"a": 1}) == made
+    assert seal.fits({"a": 1}, made)
+    assert not seal.fits({"a": 2}, made)
+    assert not seal.fits({"a": 1}, "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert seal.seal({"a": 1}) == ""
+    assert not seal.fits({"a": 1}, made)
+
+
+def test_a_secret_in_the_command_has_to_be_given_again(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree("run")
+    work = [sys.executable, "program.py", "ran", "--token", "correct-horse-battery"]
+    assert main(["profile", "--no-counters", "--out", "run", "--", *work]) == 0
+    for file in Path("run/nsys").glob("run.*"):
+        file.unlink()
+    ran = times_run()
+    assert resume() == 2
+    assert "held a secret" in capsys.readouterr().err
+    assert resume("--", *work[:-1]) == 2
+    assert "not that of the run" in capsys.readouterr().err
+    assert times_run() == ran
+    assert resume("--", *work) == 0
+    assert times_run() == ran + 1
+    assert "correct-horse" not in Path("run/manifest.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--include", "decode*"], "--include cannot be given"),
+        (["--out", "elsewhere"], "--out cannot be given"),
+        (["--no-counters"], "--no-counters cannot be given"),
+    ],
+)
+def test_options_come_from_the_run(desk: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    assert resume(*words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_limit_may_be_another_one(desk: Path) -> None:
+    shutil.rmtree("run")
+    Path("ran").unlink()
+    Path("hang-1").touch()
+    assert (
+        main(["profile", "--timeout", "2", "--no-counters", "--out", "run", "--", sys.executable, "program.py", "ran"])
+        == 124
+    )
+    assert statuses()[0] == ("nsys", "partial")
+    assert resume("--timeout", "60") == 0  # the second time it does not hang
+    assert statuses()[0] == ("nsys", "captured")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        (lambda run: (run / "manifest.json").write_text(""), "damaged"),
+        (lambda run: (run / "manifest.json").write_text("[" * 100_000), "damaged"),
+        (lambda run: (run / "manifest.json").write_text('{"steps": 1}'), "damaged"),
+        (lambda run: (run / "manifest.json").unlink(), "not a run directory"),
+        (lambda run: change(made_by="plan"), "only profiling runs can"),
+        (lambda run: change(made_by=""), "older version"),
+        (lambda run: (change(folder="/nowhere/at/all"), reseal()), "is gone: /nowhere/at/all"),
+    ],
+)
+def test_runs_that_cannot_be_resumed_say_why(
+    desk: Path, capsys: pytest.CaptureFixture[str], trouble: Any, told: str
+) -> None:
+    trouble(Path("run"))
+    assert resume() == 2
+    assert told in capsys.readouterr().err
+    assert not run_lock.is_held(Path("run"))
+
+
+def test_nobody_works_on_a_run_that_goes_on(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = run_lock.take(Path("run"))
+    assert run_lock.is_held(Path("run"))
+    assert resume() == 2
+    assert "in use" in capsys.readouterr().err
+    run_lock.release(lock)
+    assert not run_lock.is_held(Path("run"))
+    assert resume() == 0
+
+
+def test_a_run_of_the_hydra_runner(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree("run")
+    command = f"pipeline.workload.command=[{sys.executable},program.py,ran]"
+    module = "llm_perf_opt.runners.deep_profile_runner"
+    words = [sys.executable, "-m", module, command, "hydra.run.dir=run", "nvtx.include=decode*"]
+    monkeypatch.setenv("FAKE_NCU", "ncu-missing-slash")
+    assert subprocess.run(words, capture_output=True).returncode == 5
+    monkeypatch.delenv("FAKE_NCU")
+    ran = times_run()
+    assert resume("--json") == 0
+    assert times_run() == ran + 1
+    assert_complete()
+    assert llm_perf_opt.load("run").scope("aggregate").regions[0].key == "LLM@decode"
+
+
+def test_trust_without_a_run_means_nothing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--trust-run", "--", sys.executable]) == 2
+    assert "--resume RUN" in capsys.readouterr().err

@@ -1,0 +1,53 @@
+"""Renders the pictures of the documentation from the recording that ships: docs/images.
+
+    python tools/render_screenshots.py
+
+To be run, and looked at, when the page has changed. Needs Chromium (tools/install_chromium.sh).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from llm_perf_opt.cli.main import main
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Picture, theme, window, and the section that stands at its top.
+PICTURES = (
+    ("report.png", "light", (1280, 1180), "answer"),
+    ("report-page.png", "dark", (1440, 1190), "regions"),
+)
+
+
+def browser() -> str:
+    found = os.environ.get("LLM_PERF_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        sys.exit("There is no Chromium: sh tools/install_chromium.sh")
+    return found
+
+
+def render(page: Path) -> None:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser(), args=["--no-sandbox", "--disable-gpu"])
+        for name, theme, (width, height), section in PICTURES:
+            context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+            window = context.new_page()
+            window.goto(page.as_uri())
+            window.wait_for_function("document.documentElement.dataset.ready")
+            if section != "answer":
+                window.locator(f"#{section}").evaluate("(part) => part.scrollIntoView()")
+            window.screenshot(path=IMAGES / name)
+        chromium.close()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        main(["demo", "--quiet", "--out", folder])
+        render(Path(folder) / "report.html")
