@@ -91,6 +91,7 @@ def summary(found: list[Outcome], arguments: argparse.Namespace, seconds: float)
         "seed": arguments.seed,
         "seconds": round(seconds),
         "inputs": len(found),
+        "planned": None if arguments.minutes is not None else arguments.count,
         "findings": sum(bool(o.problem) for o in found),
         "limits": {"seconds": MOST_SECONDS, "memory_mb": MOST_MEMORY_MB},
         "slowest_s": round(max(o.seconds for o in found), 2),
@@ -102,12 +103,15 @@ def summary(found: list[Outcome], arguments: argparse.Namespace, seconds: float)
 
 def markdown(result: dict[str, Any]) -> str:
     limits = result["limits"]
+    planned = result["planned"]
+    # Rounding makes a few more or less of each kind.
+    stopped = f" (stopped before the {planned:,} planned)" if planned and result["inputs"] < planned * 0.95 else ""
     lines = [
         "# Mutated inputs",
         "",
         f"Written by `{result['command']}` on {result['date']} (Python {result['python']}, {result['seconds']:,} s).",
         "",
-        f"{result['inputs']:,} inputs, {result['findings']} findings. A finding is a traceback, a crash, more than"
+        f"{result['inputs']:,} inputs{stopped}, {result['findings']} findings. A finding is a traceback, a crash, more than"
         f" {limits['seconds']:.0f} s or {limits['memory_mb']:,.0f} MB, a refusal without cause and next step, a report that"
         " cannot be read back, or anything written outside the output folder.",
         "",

@@ -147,16 +147,19 @@ def test_a_list_of_earlier_files_deletes_nothing_elsewhere(stranger: tuple[Path,
     stale.parent.mkdir(parents=True)
     stale.write_text("of an earlier report")
     (run / "ncu/regions/linked").symlink_to(home)
+    (run / "mine.md").write_text("no report writes such a file")
     names = [
         "ncu/regions/linked/report.md",
         "../../../home/report.md",
         str(home / "report.md"),
         "ncu/regions/gone/report.md",
+        "mine.md",
     ]
     (run / ".llm-perf-files").write_text("".join(f"{name}\n" for name in names))
     assert main(["report", str(run), "--json"]) == 0
     assert (home / "report.md").read_text() == "precious"
     assert not stale.exists()
+    assert (run / "mine.md").exists()
 
 
 @pytest.mark.parametrize(

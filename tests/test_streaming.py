@@ -34,7 +34,7 @@ def ranks() -> list[Timeline]:
 def at_once(timelines: list[Timeline], options: ReportOptions) -> NCUProfileRegionReport:
     """The same through one merged timeline."""
     found = build._with_timeline(timelines, [], options, *build._filters(options))
-    return build._finished(found, timelines, [], options, None)
+    return build._finished(found, timelines, [], options, None, lambda others: at_once(timelines, others))
 
 
 def comparable(report: NCUProfileRegionReport) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def comparable(report: NCUProfileRegionReport) -> dict[str, Any]:
 )
 def test_one_after_the_other_gives_the_figures_of_all_at_once(options: dict[str, Any]) -> None:
     chosen = ReportOptions(**options)
-    streamed, merged = build_streamed_report(iter(ranks()), chosen), at_once(ranks(), chosen)
+    streamed, merged = build_streamed_report(ranks, chosen), at_once(ranks(), chosen)
     assert comparable(streamed) == comparable(merged)
     assert [s.scope for s in streamed.scopes] == [s.scope for s in merged.scopes]
     assert set(codes(streamed)) - {"LAUNCHES_OF_ONE"} == set(codes(merged))
@@ -93,7 +93,7 @@ def test_only_the_first_timeline_is_kept(unpacked: Any) -> None:
             yield found
             del found
 
-    report = build_streamed_report(reading(), ReportOptions())
+    report = build_streamed_report(reading, ReportOptions())
     assert [ref() is not None for ref in alive] == [True, False, False, False]
     assert most == 3  # the first, the last given over, and the new one
     assert report.detail is not None

@@ -33,7 +33,7 @@ def load(path: Path) -> list[Entry]:
         raise UserError(
             f"The calibration {path} cannot be read: {error.strerror or error}.", "Make one with: llm-perf calibrate"
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} is no calibration of llm-perf ({error}).", "Delete it and run: llm-perf calibrate"
         ) from error

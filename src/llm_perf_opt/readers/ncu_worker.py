@@ -50,7 +50,9 @@ def main(path: str) -> None:
         return
     _limit_memory(Path(path).stat().st_size)
     try:
-        results = _read(ncu_report.load_report(path), out)  # type: ignore[no-untyped-call,call-arg]
+        with Path(path).open("rb") as file:
+            report = ncu_report.load_report(_utf8_name(path, file))  # type: ignore[no-untyped-call,call-arg]
+            results = _read(report, out)
     except (RuntimeError, TypeError, AttributeError, ValueError, SystemError, OSError, LookupError) as error:
         # The reader does not check what it reads: damage surfaces as any of these, far from its cause.
         _say(out, {"error": str(error)[:300]})
@@ -58,6 +60,15 @@ def main(path: str) -> None:
         _say(out, {"error": "it asks for more memory than a report of this size needs"})
     else:
         _say(out, {"end": results})
+
+
+def _utf8_name(path: str, file: BinaryIO) -> str:
+    """A name of an open file that NVIDIA's reader takes: it wants UTF-8, which a path need not be."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return f"/proc/self/fd/{file.fileno()}"
+    return path
 
 
 def _limit_memory(size: int) -> None:

@@ -6,6 +6,7 @@ names a different GPU for every kernel would keep a machine busy for days. Such 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ MOST_DOMAINS = 256
 MOST_CELLS = 400_000_000  # kernels times domains
 LARGEST_DEVICE = 2**31 - 1
 LARGEST_FACT = 2**53  # bytes, hertz, counts: a float holds them exactly
+_TEXTS = {
+    "name": re.compile(r".{1,300}", re.DOTALL),
+    "uuid": re.compile(r".{1,300}", re.DOTALL),
+    "compute_capability": re.compile(r"\d{1,3}\.\d{1,3}"),
+}
 LONGEST_NAME = 16_384  # characters; the longest kernel seen has nine thousand
 
 
@@ -30,17 +36,18 @@ def shortened(name: str) -> str:
 
 
 def plausible_facts(told: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Attributes of GPUs without those that can be none: names are texts, all else is a number above 0."""
+    """Attributes of GPUs without those that can be none: a few are texts, all else is a number above 0."""
     found = {}
     for device, facts in told.items():
         if 0 <= device <= LARGEST_DEVICE:
-            found[device] = {
-                name: value
-                for name, value in facts.items()
-                if (isinstance(value, str) and len(value) < 300)
-                or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LARGEST_FACT)
-            }
+            found[device] = {name: value for name, value in facts.items() if _is_plausible(name, value)}
     return found
+
+
+def _is_plausible(name: str, value: object) -> bool:
+    if name in _TEXTS:
+        return isinstance(value, str) and _TEXTS[name].fullmatch(value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LARGEST_FACT
 
 
 def refuse_implausible(timeline: Timeline) -> None:

@@ -165,7 +165,7 @@ def load_observations(file: Path) -> tuple[dict[str, list[Observation]], list[Di
         found = {str(key): [_observation(row) for row in rows] for key, rows in raw["machines"].items()}
     except FileNotFoundError:
         return {}, []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return {}, [
             Diagnosis(
                 "COSTS_UNREADABLE",
