@@ -4,7 +4,8 @@
 
 Needs neither a GPU nor NVIDIA's tools: stand-ins replay what the real ones said and left (tests/fault_matrix.py).
 A fault counts as survived when the run ended with the exit code it should, its manifest and its recordings are
-whole, `llm-perf report` opens it, and no process is left.
+whole, `llm-perf report` opens it, and no process is left. A run that was killed must also become whole when it is
+resumed with `llm-perf profile --resume`.
 """
 
 from __future__ import annotations
@@ -50,16 +51,17 @@ def try_faults(bench: Bench, chosen: list[Fault]) -> list[dict[str, Any]]:
 
 def try_kills(bench: Bench, count: int, seed: int) -> dict[str, Any]:
     """Kills spread over the whole of a run, from before its directory to after its report."""
-    bench.fresh()
-    began = time.monotonic()
-    bench.plainly(KILLED)
-    lasts = time.monotonic() - began
+    lasts = duration(bench)
     found: list[str] = []
     moments: collections.Counter[str] = collections.Counter()
     signals: collections.Counter[str] = collections.Counter()
-    for done, (number, moment) in enumerate(random_kills(count, lasts, seed), 1):
-        wrong, at = bench.kill(number, moment)
-        found += wrong
+    for done, (number, part) in enumerate(random_kills(count, seed), 1):
+        while True:
+            wrong, at = bench.kill(number, part * lasts)
+            found += wrong
+            if at is not None:
+                break
+            lasts = duration(bench)  # it was over by then: the machine has become quicker, and this was no kill
         moments[at] += 1
         signals[number.name] += 1
         for line in wrong:
@@ -76,6 +78,14 @@ def try_kills(bench: Bench, count: int, seed: int) -> dict[str, Any]:
         "signals": dict(signals),
         "step_at_the_kill": dict(moments),
     }
+
+
+def duration(bench: Bench) -> float:
+    """How long a run takes that nobody disturbs."""
+    bench.fresh()
+    began = time.monotonic()
+    bench.plainly(KILLED)
+    return time.monotonic() - began
 
 
 def summary(rows: list[dict[str, Any]], kills: dict[str, Any]) -> str:
@@ -106,7 +116,7 @@ def markdown(rows: list[dict[str, Any]], kills: dict[str, Any]) -> str:
     signals = ", ".join(f"{n} {name}" for name, n in kills["signals"].items())
     lines += [
         "",
-        f"Kills at random moments of a run of {kills['run_seconds']} s: {signals}; last step begun: {steps}.",
+        f"Kills at random moments of a run of about {kills['run_seconds']} s, from its first import to its report: {signals}; last step begun at the kill: {steps}. Runs that were over before their moment are not counted.",
         "",
     ]
     return "\n".join(lines)

@@ -252,14 +252,29 @@ class Bench:
             assert time.monotonic() < until, f"{mark} never came"
             time.sleep(0.005)
 
-    def kill(self, number: signal.Signals, moment: float) -> tuple[list[str], str]:
-        """One run, ended from outside after a while; what is wrong afterwards, and how far it had come."""
+    def not_resumed(self) -> Iterator[str]:
+        """`llm-perf profile --resume RUN` takes what the kill has cost."""
+        got = self.finish(self.start([*OURS, "profile", "--resume", str(self.run)], {}))
+        manifest = json.loads((self.run / "manifest.json").read_text())
+        if got.code != 0 or manifest["state"] != "done":
+            yield f"resumed, it ends with {got.code} and says {manifest['state']}: {got.said[-600:]}"
+            return
+        yield from self.no_process_left()
+        yield from self.manifest_wrong(self.run, in_order=True)
+        yield from self.report_wrong(self.run, kernels=True, counters=True)
+
+    def kill(self, number: signal.Signals, moment: float) -> tuple[list[str], str | None]:
+        """One run, ended from outside after a while; what is wrong afterwards, and how far it had come.
+
+        None: it had ended by itself before that moment, and nobody was killed.
+        """
         self.fresh()
         began = time.monotonic()
         ours = self.start(self.argv(KILLED), {})
         time.sleep(max(moment - (time.monotonic() - began), 0.0))
         # Python itself takes a moment to start; a signal before that is not ours to answer.
-        if ours.poll() is None:
+        in_time = ours.poll() is None
+        if in_time:
             ours.send_signal(number)
         got = self.finish(ours)
         wrong = [
@@ -277,11 +292,12 @@ class Bench:
             at = manifest["steps"][-1]["name"] if manifest["steps"] else "before the first step"
             ledger = (self.here / "ledger").read_text() if (self.here / "ledger").exists() else ""
             wrong += self.report_wrong(self.run, ".nsys-rep" in ledger, ".ncu-rep" in ledger)
+            wrong += self.not_resumed()
         elif self.run.exists() and self.report(self.run)[0] not in (2, 5):
             wrong.append("the empty run directory is not explained")
         if not wrong:
             shutil.rmtree(self.here)
-        return [f"{number.name} after {moment:.2f} s: {w}" for w in wrong], at
+        return [f"{number.name} after {moment:.2f} s: {w}" for w in wrong], at if in_time else None
 
 
 def processes_with(mark: bytes) -> Iterator[tuple[int, str]]:
@@ -751,8 +767,8 @@ def faults() -> list[Fault]:
     return [*_of_tools(), *_of_disks(), *_of_programs(), *_of_signals(), *_of_surroundings()]
 
 
-def random_kills(count: int, lasts_s: float, seed: int = 1) -> list[tuple[signal.Signals, float]]:
-    """Signals and moments: three of five are SIGKILL, which nobody can handle."""
+def random_kills(count: int, seed: int = 1) -> list[tuple[signal.Signals, float]]:
+    """Signals and moments, as parts of a run: three of five are SIGKILL, which nobody can handle."""
     chance = random.Random(seed)
     numbers = [signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]
-    return [(numbers[i % len(numbers)], chance.uniform(0.05, lasts_s)) for i in range(count)]
+    return [(numbers[i % len(numbers)], chance.random()) for i in range(count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 import re
 import shlex
@@ -84,3 +85,13 @@ def test_the_tables_of_diagnoses_are_those_of_the_source() -> None:
     codes |= set(re.findall(r'\bcode="([A-Z_]+)"', source))
     assert len(codes) > 80
     assert {code for code in codes if f"| `{code}` |" not in page} == set()
+
+
+def test_the_accuracy_in_the_documentation_is_the_measured_one() -> None:
+    measured = json.loads((ROOT / "benchmarks/results/join-accuracy.json").read_text(encoding="utf-8"))["rows"]
+    ratios = {(row["region"], row["counter"]): f"{row['ratio']:.3f}" for row in measured}
+    page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| ([A-Za-z2 ]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert {
+        (f"LLM@{stage}", name): r for name, *pair in told for stage, r in zip(("prefill", "decode"), pair, strict=True)
+    } == ratios

@@ -213,9 +213,10 @@ def test_a_run_that_was_killed_under_ncu_keeps_its_timeline(desk: Path) -> None:
     Path("hang-2").unlink()
     timeline = Path("run/nsys/run.sqlite").stat()
     assert resume() == 0  # it waits for what the killed run had started
-    assert Path("ran").stat().st_size == 4  # once under nsys, killed under ncu, and the two captures of the plan
+    captures = len(manifest()["captures"])
+    assert Path("ran").stat().st_size == 2 + captures  # once under nsys, killed under ncu, then each capture
     assert Path("run/nsys/run.sqlite").stat().st_mtime_ns == timeline.st_mtime_ns
-    assert statuses() == [*WHOLE, *WHOLE[-2:]]
+    assert statuses() == [*WHOLE[:3], *(WHOLE[-2:] * captures)]
     assert manifest()["state"] == "done"
 
 
@@ -232,6 +233,19 @@ def test_another_replay_mode_that_worked_is_as_good(desk: Path, monkeypatch: pyt
     assert resume() == 0
     assert times_run() == ran + 2  # range replay is tried first again, for the program may allow it now
     assert Path("run/ncu/run-app-range.ncu-rep").is_file()
+
+
+def test_a_verification_that_is_missing_is_taken(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree("run")
+    assert main(["profile", "--verify", "--out", "run", "--", sys.executable, "program.py", "ran"]) == 0
+    (report,) = Path("run/ncu").glob("verify*.ncu-rep")
+    report.unlink()
+    ran = times_run()
+    assert resume() == 0
+    assert "still to take: the verification" in capsys.readouterr().err
+    assert times_run() == ran + 1
+    assert report.is_file()
+    assert [d.code for d in llm_perf_opt.load("run").diagnostics if d.severity == "error"] == []
 
 
 def test_what_has_changed_meanwhile_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

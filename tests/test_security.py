@@ -142,17 +142,23 @@ def test_links_in_the_place_of_files_are_replaced_not_followed(stranger: tuple[P
 
 def test_a_list_of_earlier_files_deletes_nothing_elsewhere(stranger: tuple[Path, Path]) -> None:
     run, home = stranger
-    (run / "old").symlink_to(home)
-    (run / "pictures").mkdir(exist_ok=True)
-    (run / "pictures" / "stale.svg").write_text("of an earlier report")
+    (home / "report.md").write_text("precious")
+    stale = run / "ncu/regions/gone/report.md"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("of an earlier report")
+    (run / "ncu/regions/linked").symlink_to(home)
     (run / "mine.md").write_text("no report writes such a file")
-    absolute = str(home / "victim.svg")
-    (run / ".llm-perf-files").write_text(
-        f"old/victim.svg\n../../../home/victim.svg\n{absolute}\npictures/stale.svg\nmine.md\n"
-    )
+    names = [
+        "ncu/regions/linked/report.md",
+        "../../../home/report.md",
+        str(home / "report.md"),
+        "ncu/regions/gone/report.md",
+        "mine.md",
+    ]
+    (run / ".llm-perf-files").write_text("".join(f"{name}\n" for name in names))
     assert main(["report", str(run), "--json"]) == 0
-    assert (home / "victim.svg").read_text() == "precious"
-    assert not (run / "pictures" / "stale.svg").exists()
+    assert (home / "report.md").read_text() == "precious"
+    assert not stale.exists()
     assert (run / "mine.md").exists()
 
 

@@ -16,6 +16,8 @@ from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.regions.quantity import Quantity
+from llm_perf_opt.report.answer import answer
+from llm_perf_opt.report.headline import headline
 from test_join_rules import result
 from test_join_rules import timeline as made
 
@@ -232,7 +234,10 @@ def test_waiting_that_the_profiler_may_have_caused_is_not_called_certain() -> No
 def test_the_wall_time_of_the_program_alone_is_the_one_that_is_judged() -> None:
     rows = [("k", 35_000 * i, 15_000) for i in range(100)]
     recording = made([("prefill", 0, 3_500_000)], rows, domains={"prefill": "LLM"})
-    of = performance(judged(recording, alone={"prefill": 1.6e-3}), "LLM@prefill")
+    found = judged(recording, alone={"prefill": 1.6e-3})
+    assert "1.6 ms wall time without a profiler (3.5 ms under it), GPU working 93.8 %" in answer(found)[0]
+    assert headline(found)[0].text == "LLM@prefill takes 1.6 ms."
+    of = performance(found, "LLM@prefill")
     assert (of.time.wall, of.time.profiled_wall) == (Quantity(1.6e6, "ns"), Quantity(3.5e6, "ns"))
     assert of.time.idle is not None
     assert of.time.idle.of("s") == pytest.approx(0.1e-3)

@@ -95,7 +95,6 @@ def main() -> int:
     run = profile(work, "ended", *both, "--sample", "first", "--stop-when-done")
     checks += [
         ("ended: told as on purpose", "ENDED_ON_PURPOSE" in told(run), str(told(run))),
-        ("ended: sooner than without", seconds(run)[0] > 0, f"{seconds(run)} s"),
         ("ended: has results", len(results(run)) > 0, str(len(results(run)))),
     ]
 
@@ -105,8 +104,8 @@ def main() -> int:
     checks += [
         ("planned: the same launches as without a gate", one == other, f"{sum(one.values())}, {sum(other.values())}"),
         ("planned: the gate opened", "GATE_DID_NOT_OPEN" not in told(run), str(told(run))),
-        ("planned: time with and without", True, f"{seconds(run)} s, {seconds(plain)} s"),
     ]
+    print(f"seconds under ncu: {seconds(plain)} without a gate, {seconds(run)} with one", flush=True)
     for what, good, value in checks:
         print(f"{'good' if good else 'BAD '}  {what}: {value}", flush=True)
     return int(not all(good for _, good, _ in checks))

@@ -30,7 +30,7 @@ from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
 from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
 from llm_perf_opt.regions.signatures import Signature, describe_signatures
-from llm_perf_opt.regions.table import RegionTable
+from llm_perf_opt.regions.table import ROOT, RegionTable
 
 _AGREE = (0.9, 1.1)  # estimate over truth: outside of this a warning is due
 
@@ -158,27 +158,30 @@ class TimelineCounters:
         places = {n: place_of(self.attribution.table, n) for n in np.unique(rows.region).tolist()}
         pairs = list(zip(rows.region.tolist(), rows.label.tolist(), strict=True))
         durations = _mean_durations(pairs, rows)
+        sampled: dict[tuple[str, int, tuple[int, ...]], float | None] = {}
         groups = []
-        for pair in pairs:
-            found, there = self._join.nearest(places[pair[0]], pair[1])
-            scale = self._scale(found, places[pair[0]], pair, durations) if found else 1.0
-            groups.append(self._join.group(found, there, scale) if found else NO_SAMPLES)
+        for region, signature in pairs:
+            place = places[region]
+            found, there = self._join.nearest(place, signature)
+            if not found:
+                groups.append(NO_SAMPLES)
+                continue
+            key = (place[0], signature, tuple(found))
+            if key not in sampled:
+                sampled[key] = self._sampled_duration(*key, durations)
+            # Start/end ranges are not where a sample says it was taken.
+            usual = None if place[1] else sampled[key]
+            groups.append(self._join.group(found, there, _scale(durations[region, signature], usual)))
         return np.array(groups, dtype=np.int64)
 
-    def _scale(
-        self, samples: list[int], place: Place, pair: tuple[int, int], durations: dict[tuple[int, int], float]
-    ) -> float:
-        """How much more work a region's launches do than the sampled ones, judged by how long the timeline has both."""
-        domain, start_end, _ = place
-        if start_end:
-            return 1.0
+    def _sampled_duration(
+        self, domain: str, signature: int, samples: tuple[int, ...], durations: dict[tuple[int, int], float]
+    ) -> float | None:
+        """How long the timeline has the launches of a signature in the regions where its samples were taken."""
         stacks = [self.samples.actions[row].push_pop.get(domain, []) for row in samples]
-        sampled = [self._regions.get((domain, False, tuple(stack)), -1) for stack in stacks]
-        known = [durations[region, pair[1]] for region in sampled if (region, pair[1]) in durations]
-        if not known or not sum(known):
-            return 1.0
-        ratio = durations[pair] * len(known) / sum(known)
-        return 1.0 if SAME_WORK[0] <= ratio <= SAME_WORK[1] else ratio
+        regions = [self._regions.get((domain, False, tuple(stack)), ROOT) for stack in stacks]
+        known = [durations[region, signature] for region in regions if (region, signature) in durations]
+        return sum(known) / len(known) if known else None
 
     def _metrics_of(
         self, number: int, inclusive: LaunchRows, exclusive: LaunchRows, rolled: RolledUp
@@ -309,6 +312,15 @@ def _mean_durations(pairs: list[tuple[int, int]], rows: KernelRows) -> dict[tupl
         both[0] += calls
         both[1] += total
     return {pair: total / max(calls, 1) for pair, (calls, total) in sums.items()}
+
+
+def _scale(duration: float, sampled: float | None) -> float:
+    """How much more work launches do than the sampled ones, judged by how long the timeline has both."""
+    if not sampled:
+        return 1.0
+    ratio = duration / sampled
+    # More digits would say more than is known, and make a group of samples for every region.
+    return 1.0 if SAME_WORK[0] <= ratio <= SAME_WORK[1] else float(f"{ratio:.2g}")
 
 
 def _launch_rows(rows: tuple[KernelRows, Int64s] | None) -> LaunchRows:

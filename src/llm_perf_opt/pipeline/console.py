@@ -210,7 +210,7 @@ def stage_table(report: NCUProfileRegionReport, width: int) -> Table:
 
     from llm_perf_opt.report.headline import roofs_known, stage_regions
     from llm_perf_opt.report.performance_md import reached
-    from llm_perf_opt.report.text import NOT_MEASURED, duration, full_label, gpu_time, share
+    from llm_perf_opt.report.text import NOT_MEASURED, duration, full_label, gpu_time, judged_times, share
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage", overflow="fold", min_width=12)
@@ -224,11 +224,12 @@ def stage_table(report: NCUProfileRegionReport, width: int) -> Table:
     for region in stage_regions(report)[:_STAGES]:
         judged = region.performance
         light = judged.speed_of_light if judged else None
-        busy = None if region.wall_ns is None or region.gpu_idle_ns is None else region.wall_ns - region.gpu_idle_ns
+        wall, idle = judged_times(region)
+        busy = None if wall is None or idle is None else wall - idle
         tokens = judged.tokens if judged else None
         cells: dict[str, str | Text] = {
-            "time": duration(region.wall_ns if region.wall_ns is not None else gpu_time(region.inclusive)),
-            "GPU busy": share(busy, region.wall_ns),
+            "time": duration(wall if wall is not None else gpu_time(region.inclusive)),
+            "GPU busy": share(busy, wall),
             "kernels": f"{region.inclusive.kernel_count:,}",
             "MFU": reached(judged, "mfu", "wall") if judged else NOT_MEASURED,
             "bandwidth": reached(judged, "mbu", "wall") if judged else NOT_MEASURED,

@@ -150,9 +150,7 @@ def resume_profile(request: ProfileRequest, directory: RunDirectory, *, as_json:
             needs = attrs.evolve(
                 request,
                 timeline=attrs.evolve(request.timeline, enable=nsys),
-                counters=attrs.evolve(
-                    request.counters, enable=any(what.startswith("the counters") for what in lacking)
-                ),
+                counters=attrs.evolve(request.counters, enable=kept.needs_ncu(request)),
             )
             checked, tools = ready(needs) if nsys or needs.counters.enable else (needs, tools)
             options = checked.counters.options

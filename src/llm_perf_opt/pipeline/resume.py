@@ -70,6 +70,15 @@ class Kept:
         found += ["the table of the timeline's kernels"] if self.without_summary else []
         return found + [f"the counters of {report.name} as a table" for report in self.without_table]
 
+    def needs_ncu(self, request: ProfileRequest) -> bool:
+        """Is there anything left that only ncu can do?"""
+        if not request.counters.enable:
+            return False
+        if self.captures is None or self.without_table:
+            return True
+        unverified = request.counters.verify and bool(self.captures) and not self.verification
+        return unverified or any(capture.name not in self.reports for capture in self.captures)
+
 
 def as_order(capture: PlannedCapture) -> dict[str, Any]:
     """A planned capture as the manifest keeps it."""

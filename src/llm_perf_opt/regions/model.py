@@ -53,7 +53,9 @@ class MetricValue:
     samples: int  # results it was computed from
     launches: int | None = None  # launches it stands for; None where no timeline says
     coverage: float | None = None  # share of the region's GPU time those launches are; None where unknown
-    spread: float | None = None  # relative standard error between samples; None where it cannot be known
+    spread: float | None = (
+        None  # relative standard error, between samples and of what is known of their kind; None where it cannot be known
+    )
 
 
 @define

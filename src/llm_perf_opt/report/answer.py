@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.report.host_only import is_host_only, sentences
-from llm_perf_opt.report.text import counted, duration, full_label, gpu_time, idle_share, quantity, share, weight
+from llm_perf_opt.report.text import (
+    counted,
+    duration,
+    full_label,
+    gpu_time,
+    judged_times,
+    quantity,
+    share,
+    weight,
+    without_profiler,
+)
 
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
 _LATE = 0.1  # GPU work after the end of the range, as a share of its wall time, above which it returns early
@@ -43,22 +53,22 @@ def _verdict(region: NCUProfileRegion) -> str:
 def _time(region: NCUProfileRegion) -> str:
     """Where the time of a region goes."""
     work = _work(region)
-    idle = idle_share(region)
-    if idle is None or region.wall_ns is None or region.gpu_idle_ns is None:
+    wall, idle = judged_times(region)
+    if not wall or idle is None:
         time = gpu_time(region.inclusive)
         if region.wall_ns is not None and time is None:
             return f"{duration(region.wall_ns)} wall time; what the GPU did is not in the recording."
         return f"{work}." if time is None else f"{duration(time)} of GPU time in {work}."
-    inside = region.wall_ns - region.gpu_idle_ns
-    text = f"{duration(region.wall_ns)} wall time, GPU working {share(inside, region.wall_ns)} of it ({work})."
-    if region.gpu_busy_ns and region.gpu_busy_ns - inside > _LATE * region.wall_ns:
+    inside = wall - idle
+    text = f"{duration(wall)} wall time{without_profiler(region)}, GPU working {share(inside, wall)} of it ({work})."
+    if region.gpu_busy_ns and region.gpu_busy_ns - inside > _LATE * wall:
         # The range launches and returns: idle time inside it says little about the stage.
         return (
-            f"{duration(region.wall_ns)} wall time, launches {duration(region.gpu_busy_ns)} of GPU work ({work}) "
+            f"{duration(wall)} wall time, launches {duration(region.gpu_busy_ns)} of GPU work ({work}) "
             "and returns before it is done; look at the range around it, or synchronise."
         )
-    if idle > _WAITING and region.gpu_busy_ns:
-        text += f" The GPU waits for the host: {duration(region.gpu_idle_ns)} idle."
+    if idle > _WAITING * wall and region.gpu_busy_ns:
+        text += f" The GPU waits for the host: {duration(idle)} idle."
     return text
 
 

@@ -7,7 +7,7 @@ from attrs import define
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, SpeedOfLight
 from llm_perf_opt.regions.quantity import Quantity
 from llm_perf_opt.report.host_only import is_host_only, sentences
-from llm_perf_opt.report.text import duration, full_label, gpu_time, share, weight
+from llm_perf_opt.report.text import duration, full_label, gpu_time, judged_times, share, weight
 
 _MOST_OF_THE_WORK = 0.5
 
@@ -79,8 +79,9 @@ def _best_advice(report: NCUProfileRegionReport) -> str:
     return report.opportunities[0].advice.rstrip(".") if report.opportunities else ""
 
 
-def _time(region: NCUProfileRegion) -> int:
-    return region.wall_ns if region.wall_ns is not None else gpu_time(region.inclusive) or 0
+def _time(region: NCUProfileRegion) -> float:
+    wall, _ = judged_times(region)
+    return wall if wall is not None else gpu_time(region.inclusive) or 0
 
 
 def _where(stages: list[NCUProfileRegion]) -> str:

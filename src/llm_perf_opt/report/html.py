@@ -42,11 +42,13 @@ from llm_perf_opt.report.text import (
     heaviest,
     idle_share,
     interesting_metrics,
+    judged_times,
     quantity,
     rows,
     share,
     trust,
     verified_rows,
+    without_profiler,
     work_count,
 )
 from llm_perf_opt.version import __version__
@@ -265,12 +267,13 @@ def _host_stage(region: NCUProfileRegion, place: int) -> Stage:
 
 def _stage(region: NCUProfileRegion, place: int) -> Stage:
     performance = region.performance
-    timed = region.wall_ns is not None
+    wall, _ = judged_times(region)
+    timed = wall is not None
     stage = Stage(
         region,
         place,
-        region.wall_ns if timed else gpu_time(region.inclusive),
-        "wall time" if timed else "GPU time",
+        wall if timed else gpu_time(region.inclusive),
+        f"wall time{without_profiler(region)}" if timed else "GPU time",
         performance.verdict if performance else None,
     )
     stage.parts = _light_parts(performance.speed_of_light) if performance and performance.speed_of_light else []
@@ -305,10 +308,12 @@ def _busy_parts(region: NCUProfileRegion) -> list[Part]:
 
 def _time_facts(region: NCUProfileRegion) -> list[Fact]:
     values = region.inclusive
-    time, idle = gpu_time(values), idle_share(region)
+    time, (wall, idle) = gpu_time(values), judged_times(region)
     facts = []
-    if idle is not None:
-        facts.append(Fact("GPU busy", percent(1 - idle), "of the wall time, the GPU ran something of this process"))
+    if idle is not None and wall:
+        facts.append(
+            Fact("GPU busy", percent(1 - idle / wall), "of the wall time, the GPU ran something of this process")
+        )
     if values.kernel_count or values.graph_launches:
         mean = f" · {duration(time / values.kernel_count)} each" if time and values.kernel_count else ""
         facts.append(Fact("kernels", work_count(values) + mean, "launches, and how long one takes on average"))

@@ -90,7 +90,7 @@ def _denominators(report: NCUProfileRegionReport, found: Sequence[tuple[NCUProfi
         for kind, used in peaks.items()
     ]
     return (
-        f"Denominators: {', '.join(plain(t) for t in told)}. *Wall* is the time of the range, *busy* the time the GPU worked. "
+        f"Denominators: {', '.join(plain(t) for t in told)}. *Wall* is the time of the range (of the program alone where stage 1 timed it), *busy* the time the GPU worked. "
         "Peaks are dense, without sparsity."
     )
 

@@ -103,13 +103,27 @@ def idle_share(region: NCUProfileRegion) -> float | None:
     return region.gpu_idle_ns / region.wall_ns
 
 
+def judged_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
+    """Wall and idle time as verdicts see them: of the program alone where that was timed, else of the timeline."""
+    time = region.performance.time if region.performance else None
+    if time is None or time.profiled_wall is None or time.wall is None or time.idle is None:
+        return region.wall_ns, region.gpu_idle_ns
+    return time.wall.of("ns"), time.idle.of("ns")
+
+
+def without_profiler(region: NCUProfileRegion) -> str:
+    """What to say of a wall time that is not the timeline's; empty where it is."""
+    wall = region.performance.time.profiled_wall if region.performance else None
+    return "" if wall is None else f" without a profiler ({duration(wall.of('ns'))} under it)"
+
+
 def trust(value: MetricValue) -> str:
     """How a counter came about, in few words."""
     if value.source != "extrapolated":
         return f"measured ({value.source})"
     words = [counted(value.samples, "sample") + (f" for {counted(value.launches, 'launch')}" if value.launches else "")]
     if value.spread is not None:
-        words.append(f"samples spread {100 * value.spread:.1f} %")
+        words.append(f"± {100 * value.spread:.1f} %")
     if value.coverage is not None and value.coverage < 0.995:
         words.append(f"covers {100 * value.coverage:.0f} % of the GPU time")
     return ", ".join(words)

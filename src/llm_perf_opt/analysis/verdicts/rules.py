@@ -187,7 +187,7 @@ def _confidence(margin: float, trust: Trust | None) -> tuple[str, list[str]]:
     if coverage is not None:
         reasons.append(f"counters cover {100 * coverage:.0f} % of the kernel time")
     if spread is not None:
-        reasons.append(f"samples spread {100 * spread:.1f} %")
+        reasons.append(f"counters ± {100 * spread:.1f} %")
     if trust:
         reasons += trust.reasons
     for level, least in verdict_rules().confidence.items():
