@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> list[Outcome]:
 
 def summary(found: list[Outcome], arguments: argparse.Namespace, seconds: float) -> dict[str, Any]:
     readers = []
+    size = f"--count {arguments.count}" if arguments.minutes is None else f"--minutes {arguments.minutes:g}"
     for kind in KINDS:
         mine = [o for o in found if o.kind == kind]
         if mine:
@@ -85,7 +86,7 @@ def summary(found: list[Outcome], arguments: argparse.Namespace, seconds: float)
                 }
             )
     return {
-        "command": f"python benchmarks/fuzz.py --seed {arguments.seed} --count {arguments.count}",
+        "command": " ".join(["python benchmarks/fuzz.py", f"--seed {arguments.seed}", size]),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "seed": arguments.seed,
