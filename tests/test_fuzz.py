@@ -259,6 +259,15 @@ def test_attributes_of_a_gpu_that_can_be_none_are_not_used(export: Path, value: 
     assert gpu.name == "NVIDIA H200"
 
 
+@pytest.mark.parametrize("number", [True, {}, [0], -1, 2**80, 0.5, None, "0"])
+def test_a_trace_whose_devices_have_odd_numbers_is_read(number: Any, tmp_path: Path) -> None:
+    trace = {**cases.small_trace(), "deviceProperties": [{"id": number, "name": "NVIDIA X", "numSms": 5}]}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(trace), encoding="utf-8")
+    assert main(["report", str(path), "--out", str(tmp_path / "out"), "--json", "--format", "json"]) == 0
+    assert "NVIDIA X" not in {gpu.name for gpu in llm_perf_opt.load(tmp_path / "out").hardware}
+
+
 def test_costs_beyond_any_number_are_passed_over(tmp_path: Path) -> None:
     row = {"seconds": 10**400, "program_s": 1.0, "launches": 1, "passes": 1, "time_only": False}
     path = tmp_path / "costs.json"

@@ -543,9 +543,14 @@ def _devices(properties: object) -> dict[int, str]:
         if not isinstance(device, dict):
             continue
         number, name = device.get("id"), device.get("name")
-        if isinstance(number, int) and isinstance(name, str) and not isinstance(name, DecimalText):
-            found[number] = _printable(name)
+        if _is_device(number) and isinstance(name, str) and not isinstance(name, DecimalText):
+            found[int(number)] = _printable(name)
     return found
+
+
+def _is_device(number: Any) -> bool:
+    """JSON's true is a number to Python."""
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= _LARGEST_SIZE
 
 
 _FACTS = {"totalGlobalMem": "memory_bytes", "numSms": "sm_count"}
@@ -556,7 +561,7 @@ def _gpu_facts(properties: object) -> dict[int, dict[str, Any]]:
     facts: dict[int, dict[str, Any]] = {}
     devices = _devices(properties)
     for device in properties if isinstance(properties, list) else []:
-        if isinstance(device, dict) and device.get("id") in devices:
+        if isinstance(device, dict) and _is_device(device.get("id")) and device["id"] in devices:
             number = int(device["id"])
             facts[number] = {"name": devices[number]}
             facts[number] |= {fact: device[key] for key, fact in _FACTS.items() if isinstance(device.get(key), int)}
