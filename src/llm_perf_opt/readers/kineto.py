@@ -18,7 +18,7 @@ import zlib
 from array import array
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeGuard, TypeVar
 
 import numpy as np
 from attrs import Factory, define
@@ -544,11 +544,11 @@ def _devices(properties: object) -> dict[int, str]:
             continue
         number, name = device.get("id"), device.get("name")
         if _is_device(number) and isinstance(name, str) and not isinstance(name, DecimalText):
-            found[int(number)] = _printable(name)
+            found[number] = _printable(name)
     return found
 
 
-def _is_device(number: Any) -> bool:
+def _is_device(number: object) -> TypeGuard[int]:
     """JSON's true is a number to Python."""
     return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= _LARGEST_SIZE
 
