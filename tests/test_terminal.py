@@ -78,8 +78,8 @@ def test_a_run_on_a_terminal_shows_plan_progress_and_a_short_result(tools: Path)
     assert code == 0, seen
     text = plain(seen)
     # the plan with its cost
-    assert re.search(r"plan: counters of [\d,]+ of 4,367 launches in 2 captures, about \d+", text)
-    assert re.search(r"capture 1 of 2: 248 launches, 1 pass, about \d+ s \(LLM@prefill, LLM@decode\)", text)
+    assert re.search(r"plan: counters of [\d,]+ of 4,367 launches in 1 capture, about \d+", text)
+    assert re.search(r"capture 1 of 1: 248 launches, 1 pass, about \d+ s \(LLM@prefill, LLM@decode\)", text)
     # ncu's own lines, as a bar with the time left, in whole seconds, and what comes after this capture
     assert re.search(r"[2-7] of 248 launches, 1 pass each, (?:\d+ min )?\d+ s \+ \d+ s left", text)
     assert "\x1b[1A" in seen or "\x1b[2K" in seen  # a line that is written again
