@@ -39,6 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     with as_file(files("llm_perf_opt.demo_data")) as folder:
-        report = make_report([str(folder / name) for name in _RECORDINGS], ReportOptions(), quiet=silent)
+        report = make_report(
+            [str(folder / name) for name in _RECORDINGS],
+            ReportOptions(),
+            quiet=silent,
+            calibration=str(folder / "calibration.json"),  # of another GPU of the same model
+        )
     showing = Showing(arguments.json, quiet=arguments.quiet, brief=True)
     return publish(report, Path(arguments.out), showing=showing)
