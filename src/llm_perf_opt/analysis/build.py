@@ -206,6 +206,7 @@ def _finished(
             calibrations=options.calibrations,
             formula=options.formula,
             alone=options.alone,
+            verdicts=options.verdicts,
             good=good,
             odd=odd,
             has_counters=any(c.actions for c in counter_sets),

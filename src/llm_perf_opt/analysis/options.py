@@ -26,6 +26,7 @@ class ReportOptions:
     hardware: dict[str, Any] = Factory(dict)  # overrides of the GPU's figures: `hardware.*` of the configuration
     calibrations: list[dict[str, Any]] = Factory(list)  # as `llm-perf calibrate` stores them
     formula: dict[str, dict[str, float]] = Factory(dict)  # region name or key -> "flops" of one run, "repeats"
+    verdicts: bool = True  # False: regions and their numbers only, for those who plan
     alone: dict[str, float] = Factory(dict)  # path of a stage -> seconds of one run without a profiler
 
     def fingerprint(self) -> str:

@@ -372,7 +372,8 @@ class _Run:
                 self.note(Diagnosis("NOT_ANNOTATED", "warning", trouble, fix))
 
     def take_counters(self, timeline: Path | None) -> None:
-        seen = None if timeline is None else make_report([str(timeline)], known_patterns(self.request), quiet=True)
+        numbers = attrs.evolve(known_patterns(self.request), verdicts=False)
+        seen = None if timeline is None else make_report([str(timeline)], numbers, quiet=True)
         if self.kept.captures is not None:
             plan = CounterPlan(self.kept.captures)
         else:

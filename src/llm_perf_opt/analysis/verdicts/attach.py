@@ -35,6 +35,7 @@ class Inputs:
     calibrations: Sequence[Mapping[str, Any]] = ()
     formula: dict[str, dict[str, float]] = Factory(dict)  # region name or key -> "flops" of one run, "repeats"
     alone: dict[str, float] = Factory(dict)  # path of a stage -> seconds of one run without a profiler
+    verdicts: bool = True  # False: the hardware alone
     good: set[str] = Factory(set)  # counters that may be used
     odd: list[str] = Factory(list)  # counters whose unit is not what it should be
     has_counters: bool = False
@@ -45,6 +46,8 @@ class Inputs:
 def attach(report: NCUProfileRegionReport, inputs: Inputs) -> None:
     """Fill in `hardware`, `stages`, `opportunities` and the regions' `performance`."""
     report.hardware = _hardware(report, inputs)
+    if not inputs.verdicts:
+        return
     main = report.main_scope
     chosen_stages = stages(main.regions) if main is not None else []
     plain = KindList()
