@@ -591,7 +591,7 @@ def _of_disks() -> Iterator[Fault]:
     yield fault("the disk is full when nsys writes", "340k", says="DISK_FULL", quick=True, **none)
     yield fault("the disk is full when nsys exports", "428k", says="EXPORT_FAILED", **none)
     yield fault("the disk is full when ncu writes", "540k", says="DISK_FULL", counters=False)
-    yield fault("the disk is full when the report is written", "720k", says="NO_REPORT", quick=True)
+    yield fault("the disk is full when the report is written", "720k", says="NO_REPORT")
     yield fault("the folder becomes read-only under nsys", "8m", work=LOCKS, state="running", writable=False, **none)
     yield fault(
         "the folder becomes read-only under ncu",
@@ -646,7 +646,6 @@ def _of_programs() -> Iterator[Fault]:
         state="done",
         work=PRINTS,
         check=log_is_bounded,
-        quick=True,
     )
     yield Fault(
         name="the program prints gigabytes",
@@ -674,7 +673,7 @@ _BEFORE_NCU = {"nsys", "nsys-writes", "export", "stats", "ncu"}
 
 def _of_signals() -> Iterator[Fault]:
     group = "signals"
-    quick = {("SIGKILL", "export"), ("SIGINT", "ncu"), ("SIGTERM", "nsys-writes")}
+    quick = {("SIGKILL", "export"), ("SIGINT", "ncu"), ("SIGTERM", "nsys")}
     for step in SIGNAL_STEPS:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             killed = number == signal.SIGKILL
@@ -749,7 +748,7 @@ def _of_surroundings() -> Iterator[Fault]:
         **fine,
     )
     yield Fault(name="nobody reads what we print", happen=with_nobody_reading, **fine)
-    yield Fault(name="two runs want one folder", happen=one_folder_for_all, quick=True, **fine)
+    yield Fault(name="two runs want one folder", happen=one_folder_for_all, **fine)
     yield Fault(name="locale C", variables=ascii_only, work="print('caf\\u00e9'.encode())", **fine)
     yield Fault(
         name="locale C, and nothing is ASCII",
