@@ -158,7 +158,7 @@ def resume_profile(request: ProfileRequest, directory: RunDirectory, *, as_json:
         changed = changes(directory.manifest, request.command, (tools.nsys, tools.ncu)) if lacking else []
         if lacking or directory.manifest.state != "done":
             begin_again(directory, kept, lacking, changed)
-    except BaseException:
+    except BaseException:  # an interrupt too: whoever resumes next must not find the run locked
         directory.release()
         raise
     said = f"still to take: {', '.join(lacking)}" if lacking else "nothing to do: every step of this run is whole"
