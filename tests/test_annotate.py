@@ -256,16 +256,16 @@ def test_multiprocessing(method: str, tmp_path: Path) -> None:
     assert str(ended.returncode) == "0"
 
 
-# --- the seam for those who act on stages ---
+# --- the seam for those who act on ranges ---
 
 LISTENS = """
 import torch
-from _llm_perf_annotate import install
+from _llm_perf_annotate.opened import opened
 heard = []
-def gate(name, number, begins):
+def gate(domain, name, number, begins):
     heard.append((name, number, begins))
     if number == 3: raise ValueError("broken")
-install.active.listeners.append(gate)
+opened.listeners.append(gate)
 model = torch.nn.Sequential(torch.nn.Linear(2, 2))
 for _ in range(4): model(torch.randn(1, 2))
 print(heard)
@@ -274,7 +274,9 @@ print(heard)
 
 @TORCH
 def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: Path) -> None:
-    ended = python(LISTENS, LLM_PERF_ANNOTATE_SINK=str(tmp_path / "sink"))
+    added = environment("stages", ranges=True) | {"LLM_PERF_ANNOTATE_SINK": str(tmp_path / "sink")}
+    code = [sys.executable, "-c", LISTENS]
+    ended = subprocess.run(code, env={**os.environ, **added}, capture_output=True, text=True, timeout=600)
     heard = [("forward", 1, True), ("forward", 1, False), ("forward", 2, True), ("forward", 2, False)]
     assert ended.stdout.strip() == str([*heard, ("forward", 3, True)])
     assert ended.stderr.count("llm-perf annotate") == 1

@@ -1,7 +1,7 @@
-"""The profiler is on around the chosen stages and nowhere else, and a program may be ended once they have been.
+"""The profiler is on around the chosen ranges and nowhere else, and a program may be ended once they have been.
 
-There is no GPU here: an object with the two functions of the CUDA runtime stands in for it, and the stages are
-those of a real model under the real annotation.
+There is no GPU here: an object with the two functions of the CUDA runtime stands in for it, and the ranges are
+those of a real model under the real annotation, or a program's own through the real nvtx package.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from llm_perf_opt.annotate import Gate, environment, read_log
+from llm_perf_opt.annotate.environment import INJECTED
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")
+
+PREFILL, STEP = ("", "prefill"), ("", "decode_step")
 
 # One prompt and eight steps; says when the profiler goes on and off, and which step runs.
 PROGRAM = """
@@ -47,15 +51,17 @@ def generate():
 """
 
 
-def run(code: str, gate: Gate, folder: Path, answer: str = "0", **variables: str) -> subprocess.CompletedProcess[str]:
-    added = environment("stages") | gate.environment(folder / "gate.json", folder / "log")
+def run(
+    code: str, gate: Gate, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    added = environment(mode, ranges=True) | gate.environment(folder / "gate.json", folder / "log")
     program = PROGRAM.replace("ANSWER", answer) + code
     variables = {**os.environ, **added, "LLM_PERF_ANNOTATE_SINK": str(folder / "sink"), **variables}
     return subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=300)
 
 
 def test_the_profiler_is_on_in_the_windows_only(tmp_path: Path) -> None:
-    ended = run("generate()", Gate({"prefill": (1,), "decode_step": (2, 8)}), tmp_path)
+    ended = run("generate()", Gate({PREFILL: (1,), STEP: (2, 8)}), tmp_path)
     assert ended.stdout.split() == ["on", "5", "off", "1", "on", "1", "off", *"11111", "on", "1", "off", "end"]
     assert ended.returncode == 0
     assert ended.stderr == ""
@@ -69,7 +75,7 @@ import atexit; atexit.register(print, "atexit")
 try: generate()
 finally: print("finally")
 """
-    ended = run(code, Gate({"prefill": (1,), "decode_step": (2,)}, stop=True), tmp_path)
+    ended = run(code, Gate({PREFILL: (1,), STEP: (2,)}, stop=True), tmp_path)
     assert ended.stdout.split() == ["on", "5", "off", "1", "on", "1", "off", "finally", "atexit"]
     assert ended.returncode == 0
     assert ended.stderr == ""
@@ -79,7 +85,7 @@ finally: print("finally")
 
 
 def test_a_window_that_never_comes_ends_nothing(tmp_path: Path) -> None:
-    ended = run("generate()", Gate({"prefill": (1,), "decode_step": (99,)}, stop=True), tmp_path)
+    ended = run("generate()", Gate({PREFILL: (1,), STEP: (99,)}, stop=True), tmp_path)
     assert ended.stdout.split()[-1] == "end"
     assert read_log(tmp_path / "log").windows == 0, "not all windows have been"
 
@@ -90,7 +96,7 @@ for _ in range(3):
     try: generate()
     except BaseException as error: print(type(error).__name__)
 """
-    ended = run(code, Gate({"prefill": (1,)}, stop=True), tmp_path)
+    ended = run(code, Gate({PREFILL: (1,)}, stop=True), tmp_path)
     assert ended.stdout.split().count("SystemExit") == 2
     assert ended.stdout.split()[-1] == "end"
     assert "catches SystemExit" in ended.stderr
@@ -104,7 +110,7 @@ worker.start()
 threading.Event().wait(20)
 print("waited for ever")
 """
-    ended = run(code, Gate({"decode_step": (1,)}, stop=True), tmp_path)
+    ended = run(code, Gate({STEP: (1,)}, stop=True), tmp_path)
     assert "waited" not in ended.stdout
     assert read_log(tmp_path / "log").ended_before == "decode_step 2"
 
@@ -113,14 +119,14 @@ print("waited for ever")
     ("answer", "told"), [("2", "answered with error 2"), ("1 / 0", "ZeroDivisionError")], ids=["refused", "broken"]
 )
 def test_a_runtime_that_refuses_leaves_the_program_alone_and_is_told(tmp_path: Path, answer: str, told: str) -> None:
-    ended = run("generate()", Gate({"prefill": (1,)}, stop=True), tmp_path, answer)
+    ended = run("generate()", Gate({PREFILL: (1,)}, stop=True), tmp_path, answer)
     assert ended.returncode == 0
     assert ended.stdout.split()[-1] == "end"
     (trouble,) = read_log(tmp_path / "log").troubles
     assert told in trouble
 
 
-@pytest.mark.parametrize("content", ["[]", '{"windows": {"prefill": ["x"]}, "stop": true}'])
+@pytest.mark.parametrize("content", ["[]", '{"windows": [["", "prefill", ["x"]]], "stop": true}'])
 def test_a_damaged_file_gates_nothing_and_is_told(tmp_path: Path, content: str) -> None:
     damaged = tmp_path / "damaged.json"
     damaged.write_text(content)
@@ -128,3 +134,73 @@ def test_a_damaged_file_gates_nothing_and_is_told(tmp_path: Path, content: str) 
     assert "on" not in ended.stdout.split()
     assert ended.returncode == 0
     assert len(read_log(tmp_path / "log").troubles) == 1
+
+
+# A program with ranges of its own, in all the ways the nvtx package has.
+OWN_RANGES = """
+import nvtx
+
+@nvtx.annotate("layer", domain="LLM")
+def layer(name): print(name)
+
+@nvtx.annotate(domain="LLM")
+def unnamed(): print("unnamed")
+
+for step in range(3):
+    with nvtx.annotate("step", color="red", domain="LLM"):
+        layer("first")
+        try:
+            with nvtx.annotate("fails"): raise ValueError
+        except ValueError: pass
+        layer("second")
+    nvtx.push_range("tail", domain="LLM"); print("tail"); nvtx.pop_range(domain="LLM")
+    nvtx.push_range("tail", "blue", "LLM"); nvtx.pop_range("LLM")
+unnamed()
+nvtx.pop_range()
+"""
+
+
+@pytest.mark.skipif(find_spec("nvtx") is None, reason="needs nvtx")
+def test_ranges_of_the_program_itself_are_counted_and_gated_without_annotation(tmp_path: Path) -> None:
+    windows = {("LLM", "layer"): (2, 5), ("LLM", "tail"): (3,), ("LLM", "unnamed"): (1,)}
+    ended = run(OWN_RANGES, Gate(windows), tmp_path, mode="off")
+    assert ended.stderr == ""
+    steps = ["first", "on", "second", "off", "tail", "first", "second", "on", "tail", "off", "on", "first", "off"]
+    assert ended.stdout.split() == [*steps, "second", "tail", "on", "unnamed", "off"]
+    log = read_log(tmp_path / "log")
+    (ranges,) = log.ranges.values()
+    own = {("LLM", "step"): 3, ("LLM", "layer"): 6, ("LLM", "tail"): 6, ("LLM", "unnamed"): 1, ("", "fails"): 3}
+    assert ranges == own
+    assert (log.windows, log.stages, log.processes) == (4, {}, 0)
+
+
+def test_ranges_of_torch_are_counted_as_they_are_pushed_and_popped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's functions in C are only in its CUDA builds: others with the same names stand in for them."""
+    monkeypatch.syspath_prepend(str(INJECTED))
+    from _llm_perf_annotate import hooks, opened  # type: ignore[import-not-found]
+
+    seen: list[object] = []
+    calls: list[object] = []
+    fresh = opened.Opened()
+    fresh.listeners.append(lambda *told: seen.append(told))
+    monkeypatch.setattr(hooks, "opened", fresh)
+    nvtx = SimpleNamespace(rangePushA=lambda name: calls.append(name) or 7, rangePop=lambda: calls.append("pop") or 6)
+    hooks.into_torch(SimpleNamespace(_C=SimpleNamespace(_nvtx=nvtx)))
+    assert [nvtx.rangePushA("a"), nvtx.rangePushA("a"), nvtx.rangePop(), nvtx.rangePop(), nvtx.rangePop()] == [
+        *(7, 7),
+        *(6, 6, 6),
+    ]
+    assert calls == ["a", "a", "pop", "pop", "pop"]
+    assert seen == [("", "a", 1, True), ("", "a", 2, True), ("", "a", 2, False), ("", "a", 1, False)]
+    hooks.into_torch(SimpleNamespace(_C=SimpleNamespace()))  # a build without NVTX
+
+
+def test_names_without_end_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(INJECTED))
+    from _llm_perf_annotate import opened  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(opened, "_MOST_NAMES", 3)
+    ranges = opened.Opened()
+    for name in ("a", "b", "c", "d", "a"):
+        ranges.begin("", name)
+    assert ranges.counts == {("", "a"): 2, ("", "b"): 1, ("", "c"): 1}

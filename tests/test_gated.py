@@ -1,7 +1,7 @@
-"""Captures that the program itself switches on and off: which stages, what ncu is told, and what is said of the end.
+"""Captures that the program itself switches on and off: which ranges, what ncu is told, and what is said of the end.
 
-The timeline is a real one whose ranges were moved to the default domain, where annotation puts its own; the stages
-the annotation counts are those of a real model with as many steps.
+The timeline is a real one; where stages are annotated, its ranges were moved to the default domain, where annotation
+puts its own, and those the annotation counts are of a real model with as many steps.
 """
 
 from __future__ import annotations
@@ -10,27 +10,33 @@ import json
 import lzma
 import sqlite3
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import llm_perf_opt
 from fake_tools import TIMELINE, write
 from fake_tools import tools as tools
 from llm_perf_opt.analysis.options import ReportOptions
-from llm_perf_opt.annotate import Gate
+from llm_perf_opt.annotate import Gate, Named
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.pipeline.gated import gate_around
-from llm_perf_opt.pipeline.planned import gates, make_plan
+from llm_perf_opt.pipeline.gated import gate_around, unseen
+from llm_perf_opt.pipeline.planned import make_plan, with_gates
 from llm_perf_opt.pipeline.reporting import make_report
-from llm_perf_opt.pipeline.request import AnnotateRequest, CounterRequest, ProfileRequest
+from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.profiling.planning import Plan
 from llm_perf_opt.readers.open import read_recording
-from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.columns import Action, Timeline
+from llm_perf_opt.regions.model import NCUProfileRegionReport
 
-STAGES = {"prefill": 1, "decode_step": 8}
+PREFILL, STEP = ("", "prefill"), ("", "decode_step")
 
 
 @pytest.fixture(scope="module")
@@ -51,61 +57,131 @@ def recorded(file: Path) -> Timeline:
     return found
 
 
-def kernels_in(timeline: Timeline, name: str, turns: tuple[int, ...]) -> np.ndarray:
-    """Kernels launched in some instances of a range."""
+def spans(timeline: Timeline, named: Named, turns: Sequence[int]) -> list[tuple[int, int]]:
+    """When some instances of a range were open."""
     ranges = timeline.ranges
-    mine = sorted(i for i, n in enumerate(ranges.name.tolist()) if timeline.strings[n] == name)
-    spans = [(int(ranges.start[mine[t - 1]]), int(ranges.end[mine[t - 1]])) for t in turns]
-    inside = [i for i, at in enumerate(timeline.kernels.host_time.tolist()) if any(a <= at < b for a, b in spans)]
+    names = [(timeline.domains[d], timeline.strings[n]) for d, n in zip(ranges.domain, ranges.name, strict=True)]
+    mine = sorted((int(ranges.start[i]), int(ranges.end[i])) for i, n in enumerate(names) if n == named)
+    return [mine[turn - 1] for turn in turns]
+
+
+def kernels_in(timeline: Timeline, windows: Mapping[Named, Sequence[int]]) -> np.ndarray:
+    """Kernels launched while a window was open, one by one."""
+    times = [span for named, turns in windows.items() for span in spans(timeline, named, turns)]
+    inside = [i for i, at in enumerate(timeline.kernels.host_time.tolist()) if any(a <= at < b for a, b in times)]
     return np.array(inside, dtype=np.int64)
 
 
+def all_opened(timeline: Timeline) -> dict[int, dict[Named, int]]:
+    """What a program that opens all its ranges through torch or nvtx would have counted."""
+    ranges = timeline.ranges
+    names = [(timeline.domains[d], timeline.strings[n]) for d, n in zip(ranges.domain, ranges.name, strict=True)]
+    return {timeline.processes[0].pid: dict(Counter(names))}
+
+
 @pytest.mark.parametrize("turns", [(1,), (2, 8), (3, 4, 5)])
-def test_the_windows_are_the_innermost_stages_around_the_launches(annotated: Path, turns: tuple[int, ...]) -> None:
+def test_where_the_program_knows_its_stages_only_they_are_the_windows(annotated: Path, turns: tuple[int, ...]) -> None:
     timeline = recorded(annotated)
-    chosen = np.append(kernels_in(timeline, "prefill", (1,)), kernels_in(timeline, "decode_step", turns))
-    gate = gate_around(timeline, chosen, STAGES, stop=True)
-    assert gate == Gate({"decode_step": turns, "prefill": (1,)}, stop=True)
+    chosen = kernels_in(timeline, {PREFILL: (1,), STEP: turns})
+    opened = {timeline.processes[0].pid: {PREFILL: 1, STEP: 8}}
+    found = gate_around(timeline, chosen, opened, stop=True)
+    assert not isinstance(found, str)
+    assert found[0] == Gate({STEP: turns, PREFILL: (1,)}, stop=True)
+    assert np.flatnonzero(found[1]).tolist() == chosen.tolist()
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_wanted_launch_is_in_a_window_and_none_could_be_left_out(data: st.DataObject) -> None:
+    """Against the timeline itself: windows hold all wanted launches, each of them some, and none lies in another."""
+    timeline = recorded(TIMELINE)
+    inside = kernels_in(timeline, {("LLM", "prefill"): (1,), ("LLM", "decode"): (1,)}).tolist()
+    chosen = np.array(sorted(data.draw(st.sets(st.sampled_from(inside), min_size=1, max_size=12))), dtype=np.int64)
+    found = gate_around(timeline, chosen, all_opened(timeline), stop=False)
+    assert not isinstance(found, str)
+    gate, held = found
+    assert np.flatnonzero(held).tolist() == kernels_in(timeline, gate.windows).tolist()
+    assert held[chosen].all()
+    each = [span for named, turns in gate.windows.items() for span in spans(timeline, named, turns)]
+    times = timeline.kernels.host_time[chosen].tolist()
+    assert all(any(a <= t < b for t in times) for a, b in each)
+    assert not any(a <= c and d <= b for a, b in each for c, d in each if (a, b) != (c, d))
+
+
+def test_a_few_launches_of_a_layer_open_that_layer_and_not_the_step() -> None:
+    timeline = recorded(TIMELINE)
+    chosen = kernels_in(timeline, {("LLM", "layer5"): (4,)})
+    found = gate_around(timeline, chosen[:2], all_opened(timeline), stop=False)
+    assert not isinstance(found, str)
+    assert set(found[0].windows) == {("LLM", "layer5")}
+    assert found[0].count == 1
+
+
+def test_a_process_is_known_by_its_number_or_because_there_is_no_other(annotated: Path) -> None:
+    timeline = recorded(annotated)
+    chosen = kernels_in(timeline, {STEP: (1,)})
+    for pid in (timeline.processes[0].pid, 1):  # in a container it may have another
+        assert not isinstance(gate_around(timeline, chosen, {pid: {STEP: 8}}, stop=False), str)
+    two = {1: {STEP: 8}, 2: {STEP: 8}}
+    assert gate_around(timeline, chosen, two, stop=False) == "the program was not seen to open any range"
 
 
 @pytest.mark.parametrize(
-    ("stages", "why"),
+    ("opened", "why"),
     [
-        ({}, "no stage was annotated"),
-        ({"prefill": 1, "decode_step": 9}, "has 8 ranges 'decode_step', and the annotation opened 9"),
-        ({"prefill": 1}, "in no stage"),
+        ({}, "not seen to open any range"),
+        ({PREFILL: 1, STEP: 9}, "in no range that the program was seen to open"),
+        ({PREFILL: 2, STEP: 9}, "in a way that cannot be seen"),
+        ({("LLM", "decode_step"): 8}, "in a way that cannot be seen"),
     ],
 )
-def test_where_the_stages_are_not_those_of_the_timeline_nothing_is_gated(
-    annotated: Path, stages: dict[str, int], why: str
+def test_where_the_ranges_are_not_those_of_the_timeline_nothing_is_gated(
+    annotated: Path, opened: dict[Named, int], why: str
 ) -> None:
     timeline = recorded(annotated)
-    found = gate_around(timeline, kernels_in(timeline, "decode_step", (1,)), stages, stop=False)
+    found = gate_around(timeline, kernels_in(timeline, {STEP: (1,)}), {1: opened}, stop=False)
     assert isinstance(found, str)
     assert why in found
 
 
-def test_ranges_of_the_program_s_own_domain_are_not_taken_for_stages() -> None:
-    timeline = read_recording(TIMELINE, launch_config=True)
-    assert isinstance(timeline, Timeline)
-    found = gate_around(timeline, kernels_in(timeline, "decode_step", (1,)), STAGES, stop=False)
-    assert found == "the timeline has 0 ranges 'prefill', and the annotation opened 1"
-
-
-def test_a_plan_is_gated_to_the_stages_that_hold_its_launches(annotated: Path) -> None:
-    """Every step has a kernel of its own here (the cache grows), so all of them are needed; others are not."""
-    seen = make_report([str(annotated)], ReportOptions(include=["prefill", "decode*"]), quiet=True)
-    request = ProfileRequest(
-        command=["program"],
-        counters=CounterRequest(stop_when_done=True),
-        annotate=AnnotateRequest(mode="stages"),
-        report=ReportOptions(include=["prefill", "decode*"]),
-    )
-    plan = make_plan(annotated, seen, request, {})
+def a_plan(file: Path) -> tuple[Plan, NCUProfileRegionReport, ProfileRequest]:
+    seen = make_report([str(file)], ReportOptions(verdicts=False), quiet=True)
+    request = ProfileRequest(command=["program"])
+    plan = make_plan(file, seen, request, {})
     assert plan is not None
-    assert gates(annotated, seen, request, plan.captures, STAGES) == [
-        Gate({"decode_step": (1, 2, 3, 4, 5, 6, 7, 8), "prefill": (1,)}, stop=True)
-    ]
+    return plan, seen, request
+
+
+def test_a_plan_is_gated_to_ranges_that_hold_what_its_launches_tell() -> None:
+    """Every step has a concatenation of its own (the cache grows): the first stands in for the others."""
+    plan, seen, request = a_plan(TIMELINE)
+    timeline = recorded(TIMELINE)
+    gated = with_gates(plan, TIMELINE, seen, request, all_opened(timeline))
+    (gate,) = gated.gates
+    assert isinstance(gate, Gate)
+    assert gate.windows[("LLM", "prefill")] == (1,)
+    assert len(kernels_in(timeline, gate.windows)) < 0.4 * plan.launches
+    assert gated.plan.results < plan.results
+    assert gated.plan.seconds < plan.seconds
+    left_out = [s for s in gated.plan.signatures if not s.planned]
+    assert left_out
+    assert {s.reason for s in left_out} == {
+        "another stands in for it: the same kernel on a grid of nearly the same size"
+    }
+    assert {s.signature.name for s in left_out} <= {s.signature.name for s in gated.plan.signatures if s.planned}
+    assert {s.signature for s in gated.plan.signatures} == {s.signature for s in plan.signatures}
+
+
+def test_what_cannot_be_gated_stays_as_planned() -> None:
+    plan, seen, request = a_plan(TIMELINE)
+    gated = with_gates(plan, TIMELINE, seen, request, {})
+    assert gated.gates == ["the program was not seen to open any range"]
+    assert gated.plan == plan
+
+
+def test_windows_without_results_are_named() -> None:
+    here = Action("kernel", "k", push_pop={"LLM": ["prefill", "layer0"]})
+    assert unseen(Gate({("LLM", "prefill"): (1,), ("LLM", "decode_step"): (1,)}), [here]) == ["decode_step"]
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -163,7 +239,7 @@ def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     assert "--range-filter" not in command
     assert "--nvtx-include prefill/ --nvtx-include decode_step/" in command
     assert json.loads(Path("run/ncu/run-gate.json").read_text()) == {
-        "windows": {"prefill": [1], "decode_step": [1]},
+        "windows": [["", "prefill", [1]], ["", "decode_step", [1]]],
         "stop": True,
     }
     assert profiler.read_text().split() == ["cudaProfilerStart", "cudaProfilerStop"] * 2
@@ -179,6 +255,34 @@ def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
 
 
 @needs_torch
+def test_a_program_with_ranges_of_its_own_is_gated_without_being_asked_for(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program opens as many ranges of each name as the timeline has, in another order."""
+    monkeypatch.setenv("FAKE_PROFILER", str(tools / "profiler"))
+    (ranges,) = all_opened(recorded(TIMELINE)).values()
+    marks = f"import nvtx\nfor (domain, name), count in {ranges!r}.items():\n    for _ in range(count):\n"
+    marks += "        nvtx.push_range(name, domain=domain); nvtx.pop_range(domain=domain)\n"
+    Path("program.py").write_text(PROGRAM.replace("ANSWER", "0") + marks, encoding="utf-8")
+    assert main(["profile", "--out", "run", "--", sys.executable, "program.py"]) == 0
+    (command,) = commands()
+    assert "--profile-from-start off" in command
+    assert "--launch-count 3" in command
+    windows = json.loads(Path("run/ncu/run-gate.json").read_text())["windows"]
+    assert ["LLM", "prefill", [1]] in windows
+    count = sum(len(numbers) for _, _, numbers in windows)
+    assert (tools / "profiler").read_text().split() == ["cudaProfilerStart", "cudaProfilerStop"] * count
+    assert f"ncu is switched on from inside the program, in {count} ranges" in capsys.readouterr().err
+    report = llm_perf_opt.load("run")
+    assert not [d for d in report.diagnostics if d.severity == "error"]
+    assert report.coverage is not None
+    assert report.coverage.signatures_matched == report.coverage.signatures
+
+    assert main(["profile", "--out", "ungated", "--no-gate", "--", sys.executable, "program.py"]) == 0
+    assert "--profile-from-start" not in Path("ungated/ncu/cmd.txt").read_text()
+
+
+@needs_torch
 def test_a_gate_that_does_not_open_is_told_and_ncu_s_own_filters_do_the_work(profiler: Path) -> None:
     assert profile(answer="1 / 0") == 0
     first, *others = commands()
@@ -191,6 +295,6 @@ def test_a_gate_that_does_not_open_is_told_and_ncu_s_own_filters_do_the_work(pro
     assert report.coverage is not None
 
 
-def test_without_annotation_nothing_knows_when_to_stop(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--stop-when-done", "--", sys.executable, "-c", "pass"]) == 2
-    assert "--annotate stages" in capsys.readouterr().err
+def test_without_the_gate_nothing_knows_when_to_stop(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--stop-when-done", "--no-gate", "--", sys.executable, "-c", "pass"]) == 2
+    assert "Leave out --no-gate" in capsys.readouterr().err

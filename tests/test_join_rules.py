@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import attrs
 import numpy as np
 import pytest
 
@@ -123,6 +126,42 @@ def test_samples_of_the_same_stage_are_preferred_to_those_of_the_same_layer_in_a
     assert metric(report, "decode/layer1/attention").value == 1
     assert metric(report, "prefill/layer0/attention").value == 1000
     assert metric(report, "decode").value == 2
+
+
+def on_grids(blocks: list[int]) -> Timeline:
+    """Launches of one kernel in `decode`, each on another grid."""
+    recording = timeline([("decode", 0, 1000)], [("k", 10 * (i + 1), 5) for i in range(len(blocks))])
+    assert recording.kernels.config is not None
+    recording.kernels.config.grid = np.array([(b, 1, 1) for b in blocks], dtype=np.int32)
+    return recording
+
+
+def test_a_grid_without_a_sample_takes_those_of_the_nearest_in_proportion_to_the_blocks() -> None:
+    """As the cache grows: the grids 100 and 109 were sampled, 101, 108 and 118 not."""
+    samples = [attrs.evolve(result({"": ["decode"]}, bytes_sum=float(10 * b)), grid=(b, 1, 1)) for b in (100, 109)]
+    report = joined(on_grids([100, 101, 108, 109, 118]), *samples)
+    assert report.coverage is not None
+    assert metric(report, "decode").value == pytest.approx(10 * (100 + 101 + 108 + 109) + 10 * 118)
+    assert (report.coverage.signatures_matched, report.coverage.signatures_scaled) == (5, 3)
+    assert report.coverage.gpu_time_scaled_ns == 15
+    assert metric(report, "decode").source == "extrapolated"
+    # What the scaled ones may be off by is what they were scaled by.
+    off = 1000 * 0.01 + 1090 * (1 / 109) + 1090 * (118 / 109 - 1)
+    assert metric(report, "decode").spread == pytest.approx(off / metric(report, "decode").value, rel=0.15)
+    (told,) = [d for d in report.diagnostics if d.code == "SIGNATURES_SCALED"]
+    assert "3 of 5 kernel signatures in the regions (60.0% of their GPU time)" in told.message
+
+
+@pytest.mark.parametrize(
+    "change", [{"grid": (112, 1, 1)}, {"block": (2, 1, 1)}, {"mangled": "other", "demangled": "other"}]
+)
+def test_what_is_no_neighbour_fills_nothing_in(change: dict[str, Any]) -> None:
+    """A grid more than a tenth larger, another block, another kernel."""
+    sample = attrs.evolve(result({"": ["decode"]}, bytes_sum=5.0), grid=(100, 1, 1))
+    report = joined(on_grids([101]), attrs.evolve(sample, **change))
+    assert metric(report, "decode") is None
+    assert report.coverage is not None
+    assert (report.coverage.signatures_matched, report.coverage.signatures_scaled) == (0, 0)
 
 
 def test_the_stage_is_looked_for_below_a_range_that_holds_everything() -> None:

@@ -34,6 +34,7 @@ from llm_perf_opt.profiling.planning import (
     known_costs,
     machine_of,
     make_plan,
+    needed,
     observe,
     parse_seconds,
     remember,
@@ -49,7 +50,7 @@ from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.regions.attribution import Mode, attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import Diagnosis
-from llm_perf_opt.regions.signatures import Signature
+from llm_perf_opt.regions.signatures import Signature, neighbours
 
 HOPPER, _ = groups_for("9.0")
 COSTS = default_costs()
@@ -460,6 +461,30 @@ def test_more_budget_never_gives_a_lower_level_nor_less_coverage_at_the_same_lev
     if rank(rich) == rank(less):
         assert rich.coverage >= less.coverage - 1e-9
         assert rich.results >= less.results or rich.error is None or rich.error <= (less.error or 0) + 1e-9
+
+
+@slow
+@given(tables(), st.data())
+def test_every_signature_keeps_a_launch_or_one_that_stands_in_for_it(
+    launches: LaunchTable, data: st.DataObject
+) -> None:
+    """Grids of 20 to 24 blocks: each is a neighbour of the next, not of all."""
+    signatures = [evolve(s, grid=(19 + s.grid[0], 1, 1)) for s in launches.signatures if s.grid]
+    launches = evolve(launches, signatures=signatures)
+    size = len(launches)
+    taken = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), dtype=np.bool_)
+    kept = needed(launches, taken)
+    assert not (kept & ~taken).any()
+    has = {int(s) for s in launches.signature[kept]}
+    for number in {int(s) for s in launches.signature[taken]} - has:
+        mine = signatures[number]
+        (region,) = set(launches.region[launches.signature == number].tolist())
+        others = [
+            signatures[s]
+            for s in has
+            if signatures[s].name == mine.name and set(launches.region[launches.signature == s].tolist()) == {region}
+        ]
+        assert any(neighbours(other.blocks, mine.blocks) for other in others)  # type: ignore[arg-type]
 
 
 @slow

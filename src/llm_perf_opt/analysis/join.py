@@ -5,8 +5,9 @@ form ncu prints) and launch configuration (grid and block). One signature may st
 different places (a matrix product's inner dimension is in neither), so each region's own launches take
 the samples nearest to that region, and parents add up their children. Where those were taken elsewhere, and
 the timeline shows that launches there last much longer or shorter, they are scaled by that (`SAME_WORK`).
-Nothing is filled in for a signature without a sample: the value's coverage says how much of the region's GPU
-time it speaks for.
+A signature without a sample takes those of the same kernel on a grid of nearly the same size, in proportion to the
+blocks (`neighbours`). Nothing is filled in for any other: the value's coverage says how much of the region's GPU time
+it speaks for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from llm_perf_opt.analysis.samples import Floats, Samples, combine
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
 from llm_perf_opt.regions.model import Coverage, MetricValue
 from llm_perf_opt.regions.names import printed_form, short_kernel_name
-from llm_perf_opt.regions.signatures import Signature
+from llm_perf_opt.regions.signatures import NEIGHBOUR, Axes, Signature, neighbours
 
 Config = tuple[tuple[int, ...], tuple[int, ...]]
 Place = tuple[str, bool, tuple[str, ...]]  # domain, is a start/end range, path: a region as samples know it
@@ -64,6 +65,7 @@ class _Samples:
     rows: list[int] = Factory(list)
     inside: dict[Place, list[int]] = Factory(dict)  # every region a sample was taken in, however deep
     stacks: dict[str, dict[Stack, list[int]]] = Factory(dict)  # by domain
+    scale: float | None = None  # samples of a neighbour: blocks over those of its grid; None: its own
 
     def add(self, row: int, action: Action) -> None:
         self.rows.append(row)
@@ -81,7 +83,7 @@ class _Samples:
         other stages in the same order; else any: the same kernel on the same shape.
         """
         if rows := self.inside.get(place):
-            return rows, True
+            return rows, self.scale is None
         domain, _, path = place
         likeness = {stack: _likeness(stack, path, stage_level) for stack in self.stacks.get(domain, {})}
         best = max(likeness.values(), default=_UNLIKE)
@@ -214,9 +216,11 @@ class Join:
         off_by = np.zeros((len(labels), len(self.samples.metrics)))
         written = [i for i, name in enumerate(self.samples.metrics) if name.startswith(_WRITTEN)]
         off_by[:, written] = np.where(short, _WRITTEN_OFF_BY[True], _WRITTEN_OFF_BY[False])[:, None]
-        # Other work than was sampled: how counters grow with the time is a guess.
-        off_by[[self.scales[label] != 1 for label in labels.tolist()]] = 1.0
-        return off_by
+        scales = np.array([self.scales[label] for label in labels.tolist()])
+        # A little larger: what does not grow with the blocks is off by that. Quite other work than was sampled: how
+        # counters grow with the time is a guess.
+        little = (scales >= 1 / NEIGHBOUR) & (scales <= NEIGHBOUR)
+        return np.hypot(off_by, np.where(little, np.abs(scales - 1), 1.0)[:, None])
 
 
 def _roll_up(samples: Samples, typical: Floats, known: Bools, counts: Floats, times: Floats) -> Floats:
@@ -286,6 +290,7 @@ def join_samples(
             found.add(row, samples.actions[row])
         by_signature.append(found)
         matched.update(found.rows)
+    _ask_neighbours(described, by_signature, samples.actions)
     join = Join(samples, [s.shown or s.name for s in described], by_signature, [])
     for row in samples.wholes:
         action = samples.actions[row]
@@ -300,6 +305,24 @@ def join_samples(
             matched.add(row)
     join.unmatched = [row for row in (*samples.kernels, *samples.wholes) if row not in matched]
     return join
+
+
+def _ask_neighbours(described: Sequence[Signature], found: Sequence[_Samples], actions: Sequence[Action]) -> None:
+    """Give signatures without samples those of the same kernel on the grid nearest in size, if it is near enough."""
+    sampled: dict[tuple[str, Axes | None], list[tuple[int, list[int]]]] = {}
+    for signature, samples in zip(described, found, strict=True):
+        if samples.rows and signature.blocks:
+            sampled.setdefault((signature.name, signature.block), []).append((signature.blocks, samples.rows))
+    for signature, samples in zip(described, found, strict=True):
+        blocks = signature.blocks
+        if samples.rows or not blocks:
+            continue
+        near = [(b, rows) for b, rows in sampled.get((signature.name, signature.block), []) if neighbours(b, blocks)]
+        if near:
+            theirs, rows = min(near, key=lambda pair: abs(pair[0] - blocks))
+            for row in rows:
+                samples.add(row, actions[row])
+            samples.scale = blocks / theirs
 
 
 def measured_range(action: Action, kernels_per_instance: Callable[[Place], float | None]) -> Place | None:
@@ -335,6 +358,7 @@ def _names_of(action: Action, simplified: bool) -> Iterable[str]:
 def coverage_of(join: Join, launches: LaunchRows) -> Coverage:
     """How much of some launches the samples speak for, and what is left out, worst first."""
     found = np.array([bool(join.by_signature[s].rows) for s in launches.label.tolist()], dtype=np.bool_)
+    scaled = np.array([join.by_signature[s].scale is not None for s in launches.label.tolist()], dtype=np.bool_)
     columns = (launches.label.tolist(), launches.calls.tolist(), launches.total.tolist(), found.tolist())
     missing = [(total, calls, join.names[s]) for s, calls, total, ok in zip(*columns, strict=True) if not ok]
     missing.sort(reverse=True)
@@ -345,6 +369,8 @@ def coverage_of(join: Join, launches: LaunchRows) -> Coverage:
         launches_matched=int(launches.calls[found].sum()),
         gpu_time_ns=int(launches.total.sum()),
         gpu_time_matched_ns=int(launches.total[found].sum()),
+        signatures_scaled=int(scaled.sum()),
+        gpu_time_scaled_ns=int(launches.total[scaled].sum()),
         results=len(join.samples.actions),
         results_unmatched=len(join.unmatched),
         unmatched_signatures=[

@@ -29,7 +29,7 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
 from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
-from llm_perf_opt.regions.signatures import Signature, describe_signatures
+from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 _AGREE = (0.9, 1.1)  # estimate over truth: outside of this a warning is due
@@ -171,7 +171,8 @@ class TimelineCounters:
                 sampled[key] = self._sampled_duration(*key, durations)
             # Start/end ranges are not where a sample says it was taken.
             usual = None if place[1] else sampled[key]
-            groups.append(self._join.group(found, there, _scale(durations[region, signature], usual)))
+            scale = _scale(durations[region, signature], usual) * (self._join.by_signature[signature].scale or 1.0)
+            groups.append(self._join.group(found, there, scale))
         return np.array(groups, dtype=np.int64)
 
     def _sampled_duration(
@@ -285,6 +286,18 @@ class TimelineCounters:
                     f"{missing} of {coverage.signatures} kernel signatures in the regions have no counters "
                     f"({share:.1%} of their GPU time); metrics say how much they cover.",
                     "Profile those launches too: " + "; ".join(coverage.unmatched_signatures[:3]),
+                )
+            )
+        if coverage.signatures_scaled:
+            share = coverage.gpu_time_scaled_ns / coverage.gpu_time_ns if coverage.gpu_time_ns else 0.0
+            found.append(
+                Diagnosis(
+                    "SIGNATURES_SCALED",
+                    "info",
+                    f"{coverage.signatures_scaled} of {coverage.signatures} kernel signatures in the regions ({share:.1%} "
+                    "of their GPU time) have no sample of their own: their counters are those of the same kernel on a "
+                    f"grid at most {NEIGHBOUR - 1:.0%} larger or smaller, in proportion to the blocks.",
+                    "--no-gate lets ncu sample each of them, at the price of a longer run.",
                 )
             )
         if coverage.results_unmatched:

@@ -20,27 +20,31 @@ def environment(
     base_env: Mapping[str, str] | None = None,
     *,
     fold: bool = False,
+    ranges: bool = False,
     log: Path | None = None,
 ) -> dict[str, str]:
     """The variables to add to `base_env` (by default, our own environment) for a command.
 
     `depth`: levels of modules that get a range of their own, below the outermost. `fold`: numbers in their names
-    become `N`, so that all layers are one region. `log`: a file in which the processes note what they annotated;
+    become `N`, so that all layers are one region. `ranges`: count the ranges that are opened, whoever does, and let a
+    `Gate` act on them; works without annotation too. `log`: a file in which the processes note what they did;
     `read_log` reads it.
     """
     if mode not in MODES:
         raise UserError(f"--annotate {mode!r} is not known.", f"It is one of: {', '.join(MODES)}.")
     if depth < 1:
         raise UserError(f"--annotate-depth {depth} annotates nothing.", "Give 1 or more, or use --annotate stages.")
-    if os.pathsep in str(INJECTED):
+    if os.pathsep in str(INJECTED) and mode == "off":
+        ranges = False  # a gate saves time, no more
+    elif os.pathsep in str(INJECTED):
         raise UserError(
             f"Programs cannot be annotated from {INJECTED}, because PYTHONPATH cannot hold a path with {os.pathsep!r}.",
             "Install llm-perf-opt elsewhere, or use --annotate off.",
         )
     base = os.environ if base_env is None else base_env
-    if mode == "off":
+    if mode == "off" and not ranges:
         # An outer run may have switched it on.
-        return {"LLM_PERF_ANNOTATE": "off"} if "LLM_PERF_ANNOTATE" in base else {}
+        return {name: "off" for name in ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES") if name in base}
     theirs = base.get("PYTHONPATH", "")
     first = theirs.split(os.pathsep)[0] if theirs else ""
     path = theirs if first == str(INJECTED) else os.pathsep.join(p for p in (str(INJECTED), theirs) if p)
@@ -49,6 +53,7 @@ def environment(
         "LLM_PERF_ANNOTATE": mode,
         "LLM_PERF_ANNOTATE_DEPTH": str(depth),
         "LLM_PERF_ANNOTATE_FOLD": "1" if fold else "0",
+        "LLM_PERF_RANGES": "1" if ranges else "0",
     }
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())

@@ -1,24 +1,39 @@
-"""Which stages a profiler is switched on around, for the annotation inside the program to act on."""
+"""Which ranges a profiler is switched on around, for the code inside the program to act on."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from attrs import define
+
+Named = tuple[str, str]  # the domain of a range ("": the default one) and its name
 
 
 @define(frozen=True)
 class Gate:
     """Windows in which ncu profiles (`--profile-from-start off`)."""
 
-    windows: Mapping[str, tuple[int, ...]]  # of each stage, its numbers in the process, from 1
+    windows: Mapping[Named, tuple[int, ...]]  # numbers of ranges among those of their name in the process, from 1
     stop: bool = False  # end the program once all of them have been
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.windows.values()))
+
+    def as_json(self) -> dict[str, Any]:
+        windows = [[domain, name, list(numbers)] for (domain, name), numbers in self.windows.items()]
+        return {"windows": windows, "stop": self.stop}
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> Gate:
+        windows = {(str(domain), str(name)): tuple(map(int, numbers)) for domain, name, numbers in raw["windows"]}
+        return Gate(windows, raw["stop"] is True)
 
     def environment(self, file: Path, log: Path) -> dict[str, str]:
         """Write the windows to `file`; the variables that make the program use them, and note in `log` what it did."""
-        windows = {name: list(numbers) for name, numbers in self.windows.items()}
-        file.write_text(json.dumps({"windows": windows, "stop": self.stop}) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(self.as_json()) + "\n", encoding="utf-8")
         log.unlink(missing_ok=True)
         return {"LLM_PERF_GATE": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from attrs import Factory, define
 
+from llm_perf_opt.annotate.gate import Named
 from llm_perf_opt.untrusted import parse_json
 
 
@@ -17,8 +19,9 @@ class Annotated:
     stages: dict[str, int] = Factory(dict)  # how often each stage was seen, in processes that ended by themselves
     troubles: list[str] = Factory(list)
     ended: int = 0  # processes that ended by themselves
-    windows: int = 0  # stages the profiler was switched on around, in processes that had all of theirs
-    ended_before: str = ""  # the stage before which a process was ended on purpose, because all samples were in
+    ranges: dict[int, dict[Named, int]] = Factory(dict)  # of each process, how many ranges it opened, by name
+    windows: int = 0  # ranges the profiler was switched on around, in processes that had all of theirs
+    ended_before: str = ""  # the range before which a process was ended on purpose, because all samples were in
 
     @property
     def message(self) -> str:
@@ -61,4 +64,15 @@ def read_log(path: Path) -> Annotated:
             for name, count in stages.items() if isinstance(stages, dict) else ():
                 if isinstance(count, int):
                     found.stages[name] = found.stages.get(name, 0) + count
+            if ranges := _ranges(note.get("ranges")):
+                found.ranges[note.get("pid") if isinstance(note.get("pid"), int) else 0] = ranges
+    return found
+
+
+def _ranges(noted: Any) -> dict[Named, int]:
+    found: dict[Named, int] = {}
+    for row in noted if isinstance(noted, list) else ():
+        match row:
+            case [str(domain), str(name), int(count)]:
+                found[domain, name] = count
     return found

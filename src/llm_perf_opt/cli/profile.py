@@ -97,9 +97,14 @@ def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) ->
         help="how ncu replays (default: kernel by kernel); a mode the program does not allow falls back to the next",
     )
     parser.add_argument(
+        "--no-gate",
+        action="store_true",
+        help="leave the program alone: by default code inside a PyTorch program switches ncu on around planned launches",
+    )
+    parser.add_argument(
         "--stop-when-done",
         action="store_true",
-        help="with --annotate: end the program under ncu as soon as all planned samples are in",
+        help="end the program under ncu as soon as all planned samples are in",
     )
     parser.add_argument(
         "--verify",
@@ -242,6 +247,7 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
             # A launch is chosen by its number among all that match, wherever it happens, unless regions are named.
             gating_nvtx=not arguments.kernel or bool(arguments.include),
             fallback=not arguments.no_fallback,
+            gate=not arguments.no_gate,
             stop_when_done=arguments.stop_when_done,
             verify=arguments.verify,
             timeout_s=arguments.timeout,

@@ -26,6 +26,7 @@ _OWN = {
     "--no-aggregate": f"{_NCU}aggregate=false",
     "--strict": f"{_NCU}strict=true",
     "--verify": f"{_NCU}verify=true",
+    "--no-gate": f"{_NCU}gate=false",
     "--stop-when-done": f"{_NCU}stop_when_done=true",
     "--annotate": "pipeline.annotate.mode",
     "--annotate-depth": "pipeline.annotate.depth",

@@ -1,58 +1,133 @@
-"""Which stages hold the planned launches: the annotation in the program can switch the profiler on around those alone.
+"""Which ranges hold the planned launches: the code inside the program can switch the profiler on around those alone.
 
-Pure: a timeline, kernels of it and what the annotation counted go in, a gate or the reason why there is none comes
-out. The annotation numbers a stage by its name in the process, so a stage is known in the timeline by its name and
-its turn; that holds only where both have seen the same number of them.
+Pure: a timeline, kernels of it and what was counted inside the program go in, a gate or the reason why there is none
+comes out. The program numbers its ranges by domain and name, so a range of the timeline is known there by these and
+its turn; that holds only for names of which both have seen the same number.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
 
-from llm_perf_opt.annotate import Gate
+from llm_perf_opt.annotate import Gate, Named
 from llm_perf_opt.pipeline.choose import PlannedCapture
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
-from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Timeline
-from llm_perf_opt.regions.stacks import build_stacks
+from llm_perf_opt.regions.columns import UNKNOWN, Action, Bools, Int64s, Timeline
+from llm_perf_opt.regions.signatures import distinct_rows
+from llm_perf_opt.regions.stacks import Stacks, build_stacks
+
+# What a window costs, in seconds: switching, and every launch in it that is not profiled. Seen on an H200: a launch that
+# ncu looks at and lets pass takes 0.5 ms, one while it is switched off 0.1 ms. Switching was not measured.
+_SWITCH_S = 0.005
+_LAUNCH_S = 0.0004
+
+Opened = Mapping[int, Mapping[Named, int]]  # by process id: how many ranges of each name were opened
 
 
-def gate_around(timeline: Timeline, kernels: Int64s, stages: Mapping[str, int], *, stop: bool) -> Gate | str:
-    """The innermost stages around some kernels; or why they cannot be gated.
+def gate_around(timeline: Timeline, kernels: Int64s, opened: Opened, *, stop: bool) -> tuple[Gate, Bools] | str:
+    """The ranges around some kernels that are cheapest to profile in, and which kernels of the timeline lie in them.
 
-    `stages`: how often the annotation opened each, in the run of the timeline.
+    Or why there are none. `opened`: what the processes of the timeline's run counted.
     """
-    if not stages:
-        return "no stage was annotated"
     if len(np.unique(timeline.kernels.process[kernels])) != 1:
         return "the launches are of several processes"
     process = int(timeline.kernels.process[kernels[0]])
+    counted = counted_by(timeline, process, opened)
+    if not counted:
+        return "the program was not seen to open any range"
+    usable, number = _numbered(timeline, process, counted)
+    if not len(usable):
+        return "the program opens ranges in a way that cannot be seen from inside"
+    # The profiler is switched for the whole process, so one thread tells when.
+    threads = timeline.ranges.thread[usable]
+    usable = usable[threads == np.bincount(threads).argmax()]
+    stacks = build_stacks(timeline.ranges.start, timeline.ranges.end, usable)
+    mine = np.flatnonzero(timeline.kernels.process == process)
+    tops = np.full(len(timeline.kernels), UNKNOWN, dtype=np.int64)
+    tops[mine] = stacks.top_at(timeline.kernels.host_time[mine])
+    if (tops[kernels] == UNKNOWN).any():
+        return "some launches are in no range that the program was seen to open"
+    nodes = _cheapest(stacks, tops[mine], tops[kernels])
+    windows: dict[Named, set[int]] = {}
+    for instance in np.unique(stacks.instance[nodes]).tolist():
+        windows.setdefault(_name(timeline, instance), set()).add(number[instance])
+    gate = Gate({name: tuple(sorted(numbers)) for name, numbers in sorted(windows.items())}, stop)
+    return gate, _below(stacks, nodes, tops)
+
+
+def counted_by(timeline: Timeline, process: int, opened: Opened) -> Mapping[Named, int]:
+    """What a process of the timeline counted; where there is but one, it need not have the same number (containers)."""
+    found = opened.get(timeline.processes[process].pid)
+    if found is None and len(opened) == 1 and len(np.unique(timeline.ranges.process)) == 1:
+        return next(iter(opened.values()))
+    return found or {}
+
+
+def _name(timeline: Timeline, instance: int) -> Named:
     ranges = timeline.ranges
-    names = [timeline.strings[n] for n in ranges.name.tolist()]
-    default = [i for i, domain in enumerate(timeline.domains) if domain == ""]
-    candidates = np.isin(ranges.domain, default) & ~ranges.start_end & (ranges.process == process)
-    marked = np.array([i for i in np.flatnonzero(candidates).tolist() if names[i] in stages], dtype=np.int64)
-    number: dict[int, int] = {}
-    for stage, count in stages.items():
-        mine = [i for i in marked.tolist() if names[i] == stage]
-        if len(mine) != count:
-            return f"the timeline has {len(mine)} ranges {stage!r}, and the annotation opened {count}"
-        number |= {i: turn for turn, i in enumerate(sorted(mine, key=lambda i: int(ranges.start[i])), 1)}
-    stacks = build_stacks(ranges.start, ranges.end, marked)
-    tops = stacks.top_at(timeline.kernels.host_time[kernels])
-    if (tops == UNKNOWN).any():
-        return "some launches are in no stage"
-    windows: dict[str, set[int]] = {}
-    for instance in np.unique(stacks.instance[tops]).tolist():
-        windows.setdefault(names[instance], set()).add(number[instance])
-    return Gate({name: tuple(sorted(numbers)) for name, numbers in sorted(windows.items())}, stop)
+    return timeline.domains[int(ranges.domain[instance])], timeline.strings[int(ranges.name[instance])]
 
 
-def gated(capture: PlannedCapture, gate: Gate) -> PlannedCapture:
-    """A capture that profiles in the windows of a gate only, and what to do where that gives nothing."""
-    return attrs.evolve(capture, options=_from_start_off(capture), gate=gate, instead=(capture,))
+def _numbered(timeline: Timeline, process: int, counted: Mapping[Named, int]) -> tuple[Int64s, dict[int, int]]:
+    """Push/pop ranges of a process that are known inside the program, and the number of each there."""
+    ranges = timeline.ranges
+    mine = np.flatnonzero((ranges.process == process) & ~ranges.start_end)
+    if not len(mine):
+        return mine, {}
+    label, first = distinct_rows([ranges.domain[mine].astype(np.int64), ranges.name[mine].astype(np.int64)])
+    seen = np.bincount(label)
+    known = np.array([counted.get(_name(timeline, int(mine[f]))) == seen[n] for n, f in enumerate(first.tolist())])
+    order = np.lexsort((ranges.start[mine], label))
+    turn = np.arange(len(mine)) - np.repeat(np.cumsum(seen) - seen, seen) + 1
+    number = {int(mine[i]): int(t) for i, t in zip(order.tolist(), turn.tolist(), strict=True) if known[label[i]]}
+    return mine[known[label]], number
+
+
+def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> list[int]:
+    """Nodes to profile in, so that every wanted launch is in one: a range as a whole, or ranges inside it."""
+    parent = stacks.parent
+    inside = np.bincount(launches[launches != UNKNOWN], minlength=len(parent)).astype(np.float64)
+    direct = np.bincount(wanted, minlength=len(parent)) > 0
+    below = np.zeros(len(parent))  # what windows inside a range cost together
+    holds = direct.copy()
+    whole = np.zeros(len(parent), dtype=np.bool_)
+    for node in range(len(parent) - 1, -1, -1):  # parents have lower numbers
+        alone = _SWITCH_S + inside[node] * _LAUNCH_S
+        inner = math.inf if direct[node] else below[node]
+        whole[node] = alone <= inner
+        above = int(parent[node])
+        if above != UNKNOWN:
+            inside[above] += inside[node]
+            if holds[node]:
+                holds[above] = True
+                below[above] += min(alone, inner)
+    chosen = []
+    covered = np.zeros(len(parent), dtype=np.bool_)
+    for node in np.flatnonzero(holds).tolist():
+        above = int(parent[node])
+        covered[node] = whole[node] or (above != UNKNOWN and covered[above])
+        if whole[node] and not (above != UNKNOWN and covered[above]):
+            chosen.append(node)
+    return chosen
+
+
+def _below(stacks: Stacks, nodes: Sequence[int], tops: Int64s) -> Bools:
+    """Which kernels lie in some nodes or below them."""
+    parent = stacks.parent
+    inside = np.zeros(len(parent) + 1, dtype=np.bool_)  # the last stands for UNKNOWN
+    inside[list(nodes)] = True
+    for node, above in enumerate(parent.tolist()):
+        inside[node] |= above != UNKNOWN and inside[above]
+    return inside[tops]
+
+
+def gated(capture: PlannedCapture, gate: Gate, *, instead: PlannedCapture) -> PlannedCapture:
+    """A capture that profiles in the windows of a gate only; `instead`: what to do where that gives nothing."""
+    return attrs.evolve(capture, options=_from_start_off(capture), gate=gate, instead=(instead,))
 
 
 def together(captures: Sequence[PlannedCapture], gate: Gate) -> PlannedCapture:
@@ -70,16 +145,26 @@ def together(captures: Sequence[PlannedCapture], gate: Gate) -> PlannedCapture:
     )
 
 
-def sampled_gate(captures: Sequence[PlannedCapture], stages: Mapping[str, int], *, stop: bool) -> Gate | str:
-    """The windows of captures that each take some instances of one annotated stage; or why there are none."""
-    windows: dict[str, tuple[int, ...]] = {}
+def sampled_gate(captures: Sequence[PlannedCapture], opened: Opened, *, stop: bool) -> Gate | str:
+    """The windows of captures that each take some instances of one range; or why there are none."""
+    if len(opened) != 1:
+        return "no process was seen to open ranges" if not opened else "several processes open ranges"
+    (counted,) = opened.values()
+    windows: dict[Named, tuple[int, ...]] = {}
     for capture in captures:
         region, taken = capture.instances
-        if region is None or region.domain or stages.get(region.name) != region.instances:
-            return f"{region.key if region else capture.name} is not a stage that was annotated"
-        windows[region.name] = tuple(sorted({*windows.get(region.name, ()), *taken}))
+        named = (region.domain, region.name) if region is not None else ("", "")
+        if region is None or counted.get(named) != region.instances:
+            return f"the program was not seen to open {region.key if region else capture.name}"
+        windows[named] = tuple(sorted({*windows.get(named, ()), *taken}))
     scopes = {capture.options.nvtx_push_pop_scope for capture in captures}
-    return Gate(windows, stop) if len(scopes) == 1 else "some of the stages need the ranges of the whole process"
+    return Gate(windows, stop) if len(scopes) == 1 else "some of the ranges need those of the whole process"
+
+
+def unseen(gate: Gate, results: Sequence[Action]) -> list[str]:
+    """Names of windows in which nothing was profiled."""
+    seen = {name for action in results for stack in action.push_pop.values() for name in stack}
+    return [name for _, name in gate.windows if name not in seen]
 
 
 def _from_start_off(capture: PlannedCapture) -> NcuOptions:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
+from attrs import define
 
 from llm_perf_opt.annotate import Gate
 from llm_perf_opt.pipeline.choose import PlannedCapture, excluded, raw_expressions
-from llm_perf_opt.pipeline.gated import gate_around
+from llm_perf_opt.pipeline.gated import Opened, gate_around
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.profiling import planning
 from llm_perf_opt.profiling.metric_groups import groups_for
@@ -81,21 +83,53 @@ def forecasts(
     return [planning.forecast(c.options, c.expected, program_s, groups, costs) for c in captures]
 
 
-def gates(
-    file: Path,
-    seen: NCUProfileRegionReport,
-    request: ProfileRequest,
-    captures: Sequence[planning.Capture],
-    stages: Mapping[str, int],
-) -> list[Gate | str]:
-    """For each capture of a plan the stages that hold its launches, or why it cannot be gated."""
+@define
+class Gated:
+    """A plan whose captures are switched on and off from inside the program, as far as that can be."""
+
+    plan: planning.Plan
+    gates: list[Gate | str]  # of each capture: its windows, or why it has none
+
+
+def with_gates(
+    plan: planning.Plan, file: Path, seen: NCUProfileRegionReport, request: ProfileRequest, opened: Opened
+) -> Gated:
+    """Windows for the captures of a plan, and the plan as it will come out with them."""
     timeline, launches = _launches(file, seen, request)
     if timeline is None or launches is None or launches.kernels is None:
-        return ["the timeline has no launches"] * len(captures)
-    return [
-        gate_around(timeline, launches.kernels[c.filter.taken(launches)], stages, stop=request.counters.stop_when_done)
-        for c in captures
-    ]
+        return Gated(plan, ["the timeline has no launches"] * len(plan.captures))
+    found: list[Gate | str] = []
+    captures = []
+    taken = np.zeros(len(launches), dtype=np.bool_)
+    for capture in plan.captures:
+        mine = capture.filter.taken(launches)
+        wanted = launches.kernels[planning.needed(launches, mine)]
+        around = gate_around(timeline, wanted, opened, stop=request.counters.stop_when_done)
+        if isinstance(around, str):
+            found.append(around)
+            captures.append(capture)
+        else:
+            gate, windows = around
+            mine = capture.filter.taken(launches, windows[launches.kernels])
+            found.append(gate)
+            captures.append(_cheaper(capture, int(mine.sum()), plan.costs))
+        taken |= mine
+    sampled = dict(zip(launches.signatures, launches.counts(taken).tolist(), strict=True))
+    signatures = [_resampled(s, sampled.get(s.signature, s.planned)) for s in plan.signatures]
+    return Gated(attrs.evolve(plan, captures=captures, signatures=signatures), found)
+
+
+def _cheaper(capture: planning.Capture, launches: int, costs: planning.Costs) -> planning.Capture:
+    """A capture of fewer launches."""
+    saved = (capture.launches - launches) * costs.launch_s(capture.passes.passes)
+    return attrs.evolve(capture, launches=launches, seconds=max(capture.seconds - saved, 0.0))
+
+
+def _resampled(signature: planning.PlannedSignature, planned: int) -> planning.PlannedSignature:
+    reason = signature.reason
+    if signature.planned and not planned:
+        reason = "another stands in for it: the same kernel on a grid of nearly the same size"
+    return attrs.evolve(signature, planned=planned, turns=signature.turns if planned else (), reason=reason)
 
 
 def _launches(

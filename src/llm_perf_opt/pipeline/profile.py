@@ -32,8 +32,8 @@ from llm_perf_opt.pipeline.choose import (
     plan_counters,
     plan_verification,
 )
-from llm_perf_opt.pipeline.gated import gated, sampled_gate, together
-from llm_perf_opt.pipeline.planned import captures_of, gates, learn, make_plan, plans
+from llm_perf_opt.pipeline.gated import Opened, gated, sampled_gate, together, unseen
+from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans, with_gates
 from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, check_patterns, make_report, publish
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.resume import Kept, as_order, begin_again, changes, drop_earlier, look
@@ -65,6 +65,11 @@ from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 from llm_perf_opt.report.text import counted
 
 
+# A capture that is switched on and off from inside has failed where it gives less than this part of what was planned,
+# and some windows have nothing at all.
+_FEW_RESULTS = 0.7
+
+
 @define
 class Tools:
     """The profilers of a run; None where it needs none."""
@@ -86,10 +91,10 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         )
     if request.counters.launches < 1:
         raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
-    if request.counters.stop_when_done and request.annotate.mode == "off":
+    if request.counters.stop_when_done and not request.counters.gate:
         raise UserError(
-            "--stop-when-done needs the annotation, which knows inside the program when all samples are in.",
-            "Add --annotate stages (the runners: pipeline.annotate.mode=stages), or leave --stop-when-done out.",
+            "--stop-when-done needs the gate, which knows inside the program when all samples are in.",
+            "Leave out --no-gate, or leave out --stop-when-done.",
         )
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
@@ -197,7 +202,8 @@ def _run_profile(
     kept: Kept,
 ) -> int:
     log = directory.path / "annotate.jsonl"
-    environment = annotate.environment(request.annotate.mode, request.annotate.depth, log=log)
+    ranges = request.counters.enable and request.counters.gate
+    environment = annotate.environment(request.annotate.mode, request.annotate.depth, ranges=ranges, log=log)
     showing = Showing(as_json, request.strict, silent, quiet=quiet, brief=True)
     run = _Run(request, tools, directory, Speaker(quiet=quiet, silent=as_json), environment, kept)
     if kept.resumed and directory.manifest.state == "done":  # nothing is taken, so nothing is noted
@@ -273,8 +279,7 @@ class _Run:
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
     results: dict[str, list[Action]] = field(factory=dict)  # of the captures that succeeded, by name
-    stages: dict[str, int] = field(factory=dict)  # how often the annotation opened each, in the run of the timeline
-    gated: bool = False  # captures did not run the whole program: what they took says nothing about others
+    opened: Opened = field(factory=dict)  # ranges that were seen inside the program, in the run of the timeline
     stopped: bool = False
     given_up: bool = False  # interrupted twice
     not_exported: bool = False  # there is a timeline that nsys itself could not read
@@ -360,12 +365,11 @@ class _Run:
         return captured.file
 
     def _look_at_annotation(self) -> None:
-        """Say so where the program could not be annotated: its regions would be missing without a word."""
+        """What was seen inside the program; where it could not be annotated, its regions would be missing without a word."""
+        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
+        self.opened = annotated.ranges
         if self.request.annotate.mode == "off":
             return
-        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
-        # Where several processes ran, whose stage is whose is not known.
-        self.stages = annotated.stages if annotated.processes == annotated.ended == 1 else {}
         for trouble in [*annotated.troubles, annotated.message]:
             if trouble:
                 fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
@@ -444,7 +448,7 @@ class _Run:
 
     def learn(self) -> None:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
-        if not self.stopped and not self.gated:
+        if not self.stopped and not self.request.counters.stop_when_done:  # else it was not the whole program
             with contextlib.suppress(UserError):
                 learn(attrs.asdict(self.directory.manifest), self.results)
 
@@ -456,25 +460,31 @@ class _Run:
             return CounterPlan(skipped=f"the plan has no captures: {why}")
         for diagnosis in plan.diagnostics:
             self.note(diagnosis)
+        ungated = captures_of(plan, self.request)
+        found: list[Gate | str] = ["the gate is off"] * len(ungated)
+        if self.request.counters.gate:
+            result = with_gates(plan, timeline, seen, self.request, self.opened)
+            plan, found = result.plan, result.gates
         self.directory.write_json("plan.json", planning.as_json(plan, self.request.command))
         self.say.plan(plan)
-        captures = captures_of(plan, self.request)
-        if self.request.counters.stop_when_done:
-            found = gates(timeline, seen, self.request, plan.captures, self.stages)
-            for number, gate in enumerate(found):
-                if isinstance(gate, str):
+        captures = []
+        for whole, part, gate in zip(ungated, captures_of(plan, self.request), found, strict=True):
+            if isinstance(gate, Gate):
+                self.say(f"  ncu is switched on from inside the program, in {counted(gate.count, 'range')}")
+                captures.append(gated(part, gate, instead=whole))
+            else:
+                captures.append(whole)
+                if self.request.counters.stop_when_done:
                     self._not_ended(gate)
-                else:
-                    captures[number] = gated(captures[number], gate)
         return CounterPlan(captures)
 
     def _with_gate(self, plan: CounterPlan) -> CounterPlan:
-        """Chosen instances of several stages in one run of the program, where the annotation can tell them apart.
+        """Chosen instances of several ranges in one run of the program, where that can tell them apart.
 
-        ncu numbers the instances of all ranges together, so it would need one run for each stage.
+        ncu numbers the instances of all ranges together, so it would need one run for each.
         """
         stop = self.request.counters.stop_when_done
-        gate = sampled_gate(plan.captures, self.stages, stop=stop) if self.stages else "no stage was annotated"
+        gate = sampled_gate(plan.captures, self.opened, stop=stop)
         if isinstance(gate, Gate) and (stop or len(plan.captures) > 1):
             return attrs.evolve(plan, captures=[together(plan.captures, gate)])
         if stop and isinstance(gate, str):
@@ -483,23 +493,30 @@ class _Run:
 
     def _not_ended(self, why: str) -> None:
         message = f"The program is not ended early, because {why}."
-        fix = "--stop-when-done works for launches inside the stages that --annotate marks, in one process."
+        fix = "--stop-when-done works in one process of Python, for launches inside ranges of torch or nvtx, or of --annotate."
         self.note(Diagnosis("NOT_ENDED_EARLY", "info", message, fix))
 
     def _capture_gated(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """A capture that is switched on and off from inside the program; without a gate where that gives nothing."""
         captured = self._replay(capture, capture.options.replay_mode or "kernel")
-        self.gated = True
         nothing = captured.outcome.status == "nothing" and captured.outcome.exit_code == ExitCode.NOTHING_CAPTURED
-        if self.stopped or not nothing:
+        results = self.results.get(capture.name, [])
+        few = (
+            captured.outcome.status == "captured"
+            and capture.gate is not None
+            and len(results) < _FEW_RESULTS * (capture.expected or 0)
+            and bool(unseen(capture.gate, results))
+        )
+        if self.stopped or not (nothing or few):
             self.outcomes.append(captured.outcome)
             return
         for diagnosis in captured.outcome.diagnoses:
             diagnosis.severity = "info"  # it explains the other way; nothing is missing
         troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").troubles
         said = f" ({troubles[0].rstrip('.')})" if troubles else ""
+        gave = f"{len(results)} of {capture.expected} results" if few else "nothing"
         message = (
-            f"Switching ncu on and off from inside the program gave nothing{said}; its own filters are used instead."
+            f"Switching ncu on and off from inside the program gave {gave}{said}; its own filters are used instead."
         )
         self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
         for other in capture.instead:

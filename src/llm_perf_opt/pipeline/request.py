@@ -46,7 +46,8 @@ class CounterRequest:
     launches: int = 3  # of each kernel and launch configuration, where the strategy is auto
     top_n_kernels: int | None = None  # the heaviest kernels of the chosen regions; None: all
     fallback: bool = True  # where the program does not allow a replay mode, try the next
-    stop_when_done: bool = False  # end the program once all planned samples are in; needs the annotation in it
+    gate: bool = True  # have the program switch ncu on around the planned launches only, where it can
+    stop_when_done: bool = False  # end the program once all planned samples are in; needs the gate
     verify: bool = False  # measure the regions as wholes too, and hold the estimates against that
     timeout_s: float | None = None
 

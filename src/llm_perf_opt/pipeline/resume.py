@@ -88,7 +88,7 @@ def as_order(capture: PlannedCapture) -> dict[str, Any]:
         "options": options,
         "expressions": list(capture.expressions),
         "expected": capture.expected,
-        "gate": capture.gate and {"windows": dict(capture.gate.windows), "stop": capture.gate.stop},
+        "gate": capture.gate and capture.gate.as_json(),
         "instead": [as_order(other) for other in capture.instead],
     }
 
@@ -100,7 +100,7 @@ def _planned(order: Mapping[str, Any]) -> PlannedCapture:
         NcuOptions(**order["options"]),
         tuple(map(str, order["expressions"])),
         order["expected"],
-        gate=gate and Gate({str(k): tuple(map(int, v)) for k, v in gate["windows"].items()}, gate["stop"] is True),
+        gate=gate and Gate.from_json(gate),
         instead=tuple(_planned(other) for other in order["instead"]),
     )
 

@@ -383,6 +383,9 @@ class Coverage:
     launches_matched: int = 0
     gpu_time_ns: int = 0
     gpu_time_matched_ns: int = 0
+    # Of the matched: without a sample of their own, from the same kernel on a grid of nearly the same size.
+    signatures_scaled: int = 0
+    gpu_time_scaled_ns: int = 0
     results: int = 0
     results_unmatched: int = 0
     unmatched_signatures: list[str] = Factory(list)  # worst first, cut at 20

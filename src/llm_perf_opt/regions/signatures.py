@@ -5,6 +5,7 @@ The planner and the join both tell launches apart by them, so there is one descr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,9 @@ from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.names import short_kernel_name
 
 Axes = tuple[int, int, int]
+# Blocks of one grid over those of another up to which a launch is taken for the same work, a little larger: the cache
+# of a decoder grows with every token, and with it the grid of the kernels that go through it.
+NEIGHBOUR = 1.1
 
 
 @define(frozen=True)
@@ -32,6 +36,11 @@ class Signature:
         """Every name it is known by, the most exact first."""
         return list(dict.fromkeys(n for n in (self.name, self.shown, self.short) if n))
 
+    @property
+    def blocks(self) -> int | None:
+        """Blocks of its grid."""
+        return None if self.grid is None else math.prod(self.grid)
+
     def __str__(self) -> str:
         where = "" if self.grid is None else f" grid {_size(self.grid)} block {_size(self.block)}"
         return f"{short_kernel_name(self.shown)}{where}"
@@ -39,6 +48,11 @@ class Signature:
 
 def _size(axes: Axes | None) -> str:
     return "×".join(map(str, axes)) if axes else "?"
+
+
+def neighbours(blocks: int, others: int) -> bool:
+    """Are two grids of one kernel nearly the same size?"""
+    return max(blocks, others) <= NEIGHBOUR * min(blocks, others)
 
 
 def describe_signatures(

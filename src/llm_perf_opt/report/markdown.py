@@ -259,6 +259,11 @@ def _coverage(report: NCUProfileRegionReport) -> list[str]:
         f"{share(coverage.launches_matched, coverage.launches)} of the launches. "
         f"{coverage.results - coverage.results_unmatched} of {coverage.results} kernel results of ncu were used.",
     ]
+    if coverage.signatures_scaled:
+        lines[-1] += (
+            f" {coverage.signatures_scaled} of the signatures, {share(coverage.gpu_time_scaled_ns, coverage.gpu_time_ns)} "
+            "of the GPU time, take the counters of the same kernel on a grid of nearly the same size."
+        )
     if coverage.unmatched_signatures:
         lines += [
             "",

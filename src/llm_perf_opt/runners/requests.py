@@ -58,6 +58,7 @@ def profile_request(config: Mapping[str, Any], run: Path, file: Path, folder: Pa
             launches=ncu["launches"],
             top_n_kernels=config["run"]["top_n_kernels"] or None,
             fallback=ncu["fallback"],
+            gate=ncu["gate"],
             stop_when_done=ncu["stop_when_done"],
             verify=ncu["verify"],
             timeout_s=ncu["timeout_s"],

@@ -1,6 +1,6 @@
 """Run by every Python that starts with this folder on PYTHONPATH: prepares annotation, then steps aside.
 
-`llm-perf profile --annotate` puts the folder there. This file imports nothing that is not already loaded,
+`llm-perf profile` puts the folder there. This file imports nothing that is not already loaded,
 so that a program without PyTorch pays next to nothing; it takes the folder off `sys.path` again, and gives
 way to the `sitecustomize` that Python would have found without it. What goes wrong here never reaches the
 program: it is told once on standard error.
@@ -11,8 +11,8 @@ import sys
 
 
 def _prepare() -> None:
-    """Have torch and transformers annotated once the program imports them."""
-    if os.environ.get("LLM_PERF_ANNOTATE", "off") in ("", "off"):
+    """Have torch and transformers annotated, and ranges watched, once the program imports what it takes."""
+    if os.environ.get("LLM_PERF_ANNOTATE", "off") in ("", "off") and os.environ.get("LLM_PERF_RANGES") != "1":
         return
     try:
         # Found through sys.path now; its modules are found through the package when the folder has gone.

@@ -30,6 +30,7 @@ from llm_perf_opt.profiling.planning.launches import LaunchTable, describe_launc
 from llm_perf_opt.profiling.planning.model import Capture, Plan, PlannedSignature
 from llm_perf_opt.profiling.planning.planner import make_plan
 from llm_perf_opt.profiling.planning.request import Request
+from llm_perf_opt.profiling.planning.stand_ins import needed
 
 __all__ = [
     "Capture",
@@ -51,6 +52,7 @@ __all__ = [
     "machine_key",
     "machine_of",
     "make_plan",
+    "needed",
     "observe",
     "parse_seconds",
     "remember",

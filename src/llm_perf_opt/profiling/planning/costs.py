@@ -212,6 +212,7 @@ def _observation(row: Mapping[str, Any]) -> Observation:
         passes=int(row["passes"]),
         time_only=row["time_only"] is True,
     )
-    if not (math.isfinite(made.seconds) and math.isfinite(made.program_s)) or made.launches < 0 or made.passes < 0:
+    counts = (made.launches, made.passes)
+    if not (math.isfinite(made.seconds) and math.isfinite(made.program_s)) or not all(0 <= n < 2**53 for n in counts):
         raise ValueError("a run with impossible numbers")
     return made

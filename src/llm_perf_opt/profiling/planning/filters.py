@@ -90,9 +90,11 @@ class LaunchFilter:
             launch_count=self.launch_count,
         )
 
-    def taken(self, launches: LaunchTable) -> Bools:
-        """Which of the launches ncu will profile."""
+    def taken(self, launches: LaunchTable, windows: Bools | None = None) -> Bools:
+        """Which of the launches ncu will profile. `windows`: those it sees at all, where it is switched on and off."""
         candidates = self._inside(launches)
+        if windows is not None:
+            candidates &= windows
         if self.names is not None:
             wanted = np.array([s.name in self.names for s in launches.signatures], dtype=np.bool_)
             candidates &= wanted[launches.signature]

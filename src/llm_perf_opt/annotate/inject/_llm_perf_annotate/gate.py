@@ -1,13 +1,13 @@
-"""Switches the profiler on around chosen stages only, and ends the program once all of them have been.
+"""Switches the profiler on around chosen ranges only, and ends the program once all of them have been.
 
-ncu with `--profile-from-start off` profiles between cudaProfilerStart and cudaProfilerStop; everywhere else the
-program runs as if nobody watched. Which stages is told in a file, `LLM_PERF_GATE`:
+ncu with `--profile-from-start off` profiles between cudaProfilerStart and cudaProfilerStop, and lets launches pass
+quickly everywhere else. Which ranges is told in a file, `LLM_PERF_GATE`, by domain ("" is the default one), name, and
+their numbers among those of that name in this process, from 1:
 
-    {"windows": {"prefill": [1], "decode_step": [1, 8, 16]}, "stop": false}
+    {"windows": [["", "prefill", [1]], ["LLM", "decode_step", [1, 8, 16]]], "stop": false}
 
-The numbers are those of the stages in this process, from 1. With `stop`, the next stage that would begin after the
-last window ends the program: SystemExit, so that `finally`, `with` and atexit do their work; where the model runs in
-a thread, the main thread is interrupted as by Ctrl-C.
+With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
+`with` and atexit do their work; where the model runs in a thread, the main thread is interrupted as by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 from typing import Any, Callable
 
 from . import tell
-from .stages import Stages
+from .opened import Opened
 
 # A program may catch SystemExit and go on. It is asked again, but not for ever.
 _MOST_ENDINGS = 3
@@ -28,10 +28,13 @@ Switch = Callable[[], Any]
 
 
 class Gate:
-    """A listener of stages. Windows may lie inside each other, and on several threads: the last to close switches off."""
+    """A listener of ranges. Windows may lie inside each other, and on several threads: the last to close switches off."""
 
     def __init__(
-        self, windows: dict[str, frozenset[int]], stop: bool, switches: Callable[[], tuple[Switch, Switch]]
+        self,
+        windows: dict[tuple[str, str], frozenset[int]],
+        stop: bool,
+        switches: Callable[[], tuple[Switch, Switch]],
     ) -> None:
         self._windows = windows
         self._stop = stop
@@ -42,8 +45,8 @@ class Gate:
         self._endings = 0
         self._lock = threading.Lock()
 
-    def __call__(self, name: str, number: int, begins: bool) -> None:
-        chosen = number in self._windows.get(name, ())
+    def __call__(self, domain: str, name: str, number: int, begins: bool) -> None:
+        chosen = number in self._windows.get((domain, name), ())
         if begins and self._left == 0 and self._stop:
             self._end_program(name, number)
         elif chosen:
@@ -85,25 +88,25 @@ class Gate:
         raise SystemExit(0)
 
 
-def install(torch: Any, stages: Stages) -> None:
-    """Listen to the stages, where a file says which of them are wanted."""
+def install(torch: Any, opened: Opened) -> None:
+    """Listen to the ranges, where a file says which of them are wanted."""
     path = os.environ.get("LLM_PERF_GATE")
     if not path:
         return
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
             asked = json.load(file)
-        windows = {str(name): frozenset(map(int, numbers)) for name, numbers in asked["windows"].items()}
+        windows = {(str(domain), str(name)): frozenset(map(int, numbers)) for domain, name, numbers in asked["windows"]}
         stop = asked["stop"] is True
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        tell.failed("reading which stages to profile", error)
+        tell.failed("reading which ranges to profile", error)
         return
 
     def switches() -> tuple[Switch, Switch]:
         runtime = torch.cuda.cudart()
         return runtime.cudaProfilerStart, runtime.cudaProfilerStop
 
-    stages.listeners.append(Gate(windows, stop, switches))
+    opened.listeners.append(Gate(windows, stop, switches))
 
 
 def _check(result: Any) -> None:

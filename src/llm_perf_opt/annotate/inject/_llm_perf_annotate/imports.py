@@ -1,9 +1,10 @@
-"""Notices when the program imports torch or transformers, and has them annotated right after.
+"""Notices when the program imports torch, transformers or nvtx, and has them prepared right after.
 
 A finder on `sys.meta_path` answers for the watched names only, by asking the other finders and having the
 loader call back when the module has been executed. It leaves when it has nothing left to watch.
 """
 
+import os
 import sys
 from _thread import get_ident
 
@@ -90,9 +91,19 @@ def _generation(module: "ModuleType") -> None:
     install.into_generation(module)
 
 
+def _nvtx(module: "ModuleType") -> None:
+    from . import install
+
+    install.into_nvtx(module)
+
+
 def watch() -> None:
-    """Watch for torch and for the part of transformers that has `generate()`."""
-    actions: dict[str, Callable[[ModuleType], None]] = {"torch": _torch, "transformers.generation.utils": _generation}
+    """Watch for torch, and as it was asked for, for the part of transformers that has `generate()` and for nvtx."""
+    actions: dict[str, Callable[[ModuleType], None]] = {"torch": _torch}
+    if os.environ.get("LLM_PERF_ANNOTATE", "off") not in ("", "off"):
+        actions["transformers.generation.utils"] = _generation
+    if os.environ.get("LLM_PERF_RANGES") == "1":
+        actions["nvtx"] = _nvtx
     finder = Watch(actions)
     sys.meta_path.insert(0, finder)
     for name in list(actions):

@@ -13,16 +13,45 @@ from .ranges import choose
 from .stages import Stages
 
 MODES = ("stages", "modules")
+_OFF = ("", "off")
 _DEFAULT_DEPTH = 3
 
-# The seam for those who act on stages: None until torch has been imported, or where nothing can be annotated.
+# None until torch has been imported, or where nothing is annotated.
 active: Stages | None = None
 
 
 def into_torch(torch: ModuleType) -> None:
-    """Annotate every model this process runs from now on."""
+    """Annotate every model this process runs from now on, and watch the ranges it opens, as far as that is asked for."""
+    watched = os.environ.get("LLM_PERF_RANGES") == "1"
+    if watched:
+        from . import gate, hooks, opened
+
+        hooks.into_torch(torch)  # before the annotation takes its functions from there
+        gate.install(torch, opened.opened)
+        _hide_from_dynamo(torch, [gate, hooks, opened, tell])
+    if os.environ.get("LLM_PERF_ANNOTATE", "off") not in _OFF:
+        _annotate(torch)
+    if watched or active is not None:
+        atexit.register(_note_end)
+
+
+def into_nvtx(package: ModuleType) -> None:
+    """Watch the ranges a program opens through the nvtx package."""
+    from . import hooks
+
+    hooks.into_nvtx(package)
+
+
+def _note_end() -> None:
+    from .opened import opened
+
+    ranges = [[domain, name, count] for (domain, name), count in opened.counts.items()]
+    tell.note("end", stages=active.counts if active is not None else {}, ranges=ranges)
+
+
+def _annotate(torch: ModuleType) -> None:
     global active
-    mode = os.environ.get("LLM_PERF_ANNOTATE", "off")
+    mode = os.environ["LLM_PERF_ANNOTATE"]
     if mode not in MODES:
         tell.trouble(f"LLM_PERF_ANNOTATE={mode} is not known; it is one of: off, {', '.join(MODES)}.")
         return
@@ -39,7 +68,7 @@ def into_torch(torch: ModuleType) -> None:
         return
     source, push, pop = chosen
 
-    from . import calls, gate, generation, graphs, model, ranges, stages, state, training, tree
+    from . import calls, generation, graphs, model, opened, ranges, stages, state, training, tree
 
     installed = Stages(push, pop)
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
@@ -47,12 +76,10 @@ def into_torch(torch: ModuleType) -> None:
     training.annotate(torch, installed)
     graphs.annotate(torch.cuda.CUDAGraph, installed)
     package = [sys.modules["nvtx.nvtx"]] if "nvtx.nvtx" in sys.modules else []
-    ours = [calls, gate, generation, graphs, model, ranges, stages, state, tell, training, tree]
+    ours = [calls, generation, graphs, model, opened, ranges, stages, state, tell, training, tree]
     _hide_from_dynamo(torch, [*package, *ours])
-    gate.install(torch, installed)
     active = installed
     tell.note("torch", version=version, mode=mode, ranges=source)
-    atexit.register(lambda: tell.note("end", stages=installed.counts))
 
 
 def into_generation(module: ModuleType) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from json.encoder import encode_basestring_ascii as quoted  # in C: torch.compile does not look into it
 from typing import Any, Callable
 
 from . import tell
+from .opened import opened
 
 Push = Callable[[str], Any]
 Pop = Callable[[], Any]
@@ -56,19 +58,17 @@ def choose(torch: Any) -> tuple[str, Push, Pop] | None:
     if not path:
         return found
     sink = Sink(path)
-    if found is None:
-        return "file", sink.push, sink.pop
-    source, push, pop = found
+    source, push, pop = found or ("file", partial(opened.begin, ""), partial(opened.end, ""))
 
     def push_both(name: str) -> None:
+        push(name)  # first: it may end the program, and then no range stays open
         sink.push(name)
-        push(name)
 
     def pop_both() -> None:
         pop()
         sink.pop()
 
-    return f"{source} and file", push_both, pop_both
+    return f"{source} and file" if found else source, push_both, pop_both
 
 
 def _of_torch(torch: Any) -> tuple[str, Push, Pop] | None:

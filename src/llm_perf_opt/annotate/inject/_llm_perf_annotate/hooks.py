@@ -1,0 +1,101 @@
+"""Lets `opened` see the ranges that a program makes through torch or through the nvtx package.
+
+Ranges made in C++ (autograd's `emit_nvtx`) or through a domain object of the nvtx package are not seen. Nobody needs
+to know which: a name is used only where the timeline has as many ranges of it as were seen here.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from types import ModuleType
+from typing import Any, Callable
+
+from .opened import opened
+
+
+def into_torch(torch: Any) -> None:
+    """See the ranges of `torch.cuda.nvtx`, and those of the annotation, which go the same way.
+
+    Its functions in C are exchanged, not `range_push` itself: that is one torch.compile knows by its identity.
+    """
+    nvtx = getattr(torch._C, "_nvtx", None)
+    if nvtx is None:
+        return
+    push, pop = nvtx.rangePushA, nvtx.rangePop
+
+    def range_push(name: str) -> Any:
+        opened.begin("", name)
+        return push(name)
+
+    def range_pop() -> Any:
+        result = pop()
+        opened.end("")
+        return result
+
+    nvtx.rangePushA, nvtx.rangePop = range_push, range_pop
+
+
+def into_nvtx(package: ModuleType) -> None:
+    """See the ranges of the nvtx package: its context manager, its decorator, and its two functions."""
+    _into_annotate(package.annotate)
+    places = [package, package.nvtx]
+    push, pop = package.push_range, package.pop_range
+
+    @wraps(push)
+    def push_range(message: str | None = None, *more: Any, **named: Any) -> Any:
+        domain = named.get("domain", more[1] if len(more) > 1 else None)
+        opened.begin(domain or "", message or "")
+        return push(message, *more, **named)
+
+    @wraps(pop)
+    def pop_range(domain: str | None = None) -> Any:
+        result = pop(domain)
+        opened.end(domain or "")
+        return result
+
+    for place in places:
+        place.push_range, place.pop_range = push_range, pop_range
+
+
+def _into_annotate(annotate: Any) -> None:
+    create, enter, leave, decorate = annotate.__init__, annotate.__enter__, annotate.__exit__, annotate.__call__
+
+    @wraps(create)
+    def __init__(self: Any, message: str | None = None, *more: Any, **named: Any) -> None:
+        create(self, message, *more, **named)
+        domain = named.get("domain", more[1] if len(more) > 1 else None)
+        self._llm_perf_range = (domain or "", message or "")
+
+    @wraps(enter)
+    def __enter__(self: Any) -> Any:
+        opened.begin(*self._llm_perf_range)
+        return enter(self)
+
+    @wraps(leave)
+    def __exit__(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        opened.end(self._llm_perf_range[0])
+        return result
+
+    @wraps(decorate)
+    def __call__(self: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        domain, message = self._llm_perf_range
+        name = message or function.__name__
+        marked = decorate(self, function)
+
+        @wraps(function)
+        def seen(*positional: Any, **named: Any) -> Any:
+            opened.begin(domain, name)
+            try:
+                return marked(*positional, **named)
+            finally:
+                opened.end(domain)
+
+        return seen
+
+    annotate.__init__, annotate.__enter__, annotate.__exit__, annotate.__call__ = (
+        __init__,
+        __enter__,
+        __exit__,
+        __call__,
+    )

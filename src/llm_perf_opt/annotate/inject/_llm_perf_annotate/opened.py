@@ -1,0 +1,67 @@
+"""Every NVTX range this process opens, whoever does: counted by domain and name, and open to those who act on them.
+
+A listener is called with the domain ("" is the default one) and the name of a range, its number among those of that
+name in this process (from 1), and whether it begins (before it opens) or has ended (after it closed). That is the
+place to switch a profiler on and off around, say, the fifth decode step.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable
+
+from . import tell
+
+Listener = Callable[[str, str, int, bool], None]
+# A program that puts numbers into its names has no end of them; the first tell enough.
+_MOST_NAMES = 20_000
+
+
+class _Stacks(threading.local):
+    """Ranges that are open on a thread, innermost last; every domain has a stack of its own."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[tuple[str, int]]] = {}
+
+
+class Opened:
+    """Ranges of the process. `begin` comes right before a range is pushed, `end` right after one was popped."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str], int] = {}
+        self.listeners: list[Listener] = []
+        self._stacks = _Stacks()
+        self._lock = threading.Lock()
+
+    def begin(self, domain: str, name: str) -> None:
+        number = self._count(domain, name)
+        if self.listeners:
+            self._tell(domain, name, number, True)
+        self._stacks.of.setdefault(domain, []).append((name, number))
+
+    def end(self, domain: str) -> None:
+        stack = self._stacks.of.get(domain)
+        if not stack:  # a range that was opened in a way nobody sees
+            return
+        name, number = stack.pop()
+        if self.listeners:
+            self._tell(domain, name, number, False)
+
+    def _count(self, domain: str, name: str) -> int:
+        with self._lock:
+            number = self.counts.get((domain, name), 0) + 1
+            if number > 1 or len(self.counts) < _MOST_NAMES:
+                self.counts[domain, name] = number
+        return number
+
+    def _tell(self, domain: str, name: str, number: int, begins: bool) -> None:
+        for listener in list(self.listeners):
+            try:
+                listener(domain, name, number, begins)
+            except Exception as error:
+                self.listeners.remove(listener)
+                tell.failed("acting on a range", error)
+
+
+# One for the process: torch and the nvtx package may both be there.
+opened = Opened()

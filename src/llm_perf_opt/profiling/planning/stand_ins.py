@@ -1,0 +1,46 @@
+"""Which of the planned launches are worth a window of their own, where the program switches ncu on and off.
+
+Not those that another can stand in for: the same kernel on a grid of nearly the same size. The cache of a decoder grows with every token, and the kernels that go through it have another grid in every step:
+sampling each would need every step. The join takes such a neighbour's counters in proportion to the blocks
+(`regions.signatures.neighbours`), so one of them is enough. And of kernels that take next to no time one launch has
+to do. What lies in the windows of others is sampled all the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llm_perf_opt.profiling.planning.filters import numbered
+from llm_perf_opt.profiling.planning.launches import LaunchTable
+from llm_perf_opt.regions.columns import Bools
+from llm_perf_opt.regions.signatures import Axes, neighbours
+
+_WORTH_MORE_THAN_ONE = 0.002  # share of the GPU time
+
+_Kernel = tuple[str, Axes | None, int | None, int]  # name, block, shared memory, region
+
+
+def needed(launches: LaunchTable, taken: Bools) -> Bools:
+    """Of the taken launches, those to open windows for; a neighbour in another region stands in for nothing."""
+    _, first = np.unique(launches.signature, return_index=True)
+    lowest = np.full(len(launches.signatures), np.iinfo(np.int64).max)
+    highest = np.full(len(launches.signatures), -1)
+    np.minimum.at(lowest, launches.signature, launches.region)
+    np.maximum.at(highest, launches.signature, launches.region)
+    wanted = np.ones(len(launches.signatures), dtype=np.bool_)
+    sampled = launches.counts(taken) > 0
+    standing: dict[_Kernel, list[int]] = {}  # blocks of the grids that are sampled
+    for number in launches.signature[np.sort(first)].tolist():  # in the order in which they first run
+        signature = launches.signatures[number]
+        if not sampled[number] or signature.blocks is None or lowest[number] != highest[number]:
+            continue
+        kernel = (signature.name, signature.block, signature.shared_memory, int(lowest[number]))
+        others = standing.setdefault(kernel, [])
+        if any(neighbours(signature.blocks, blocks) for blocks in others):
+            wanted[number] = False
+        else:
+            others.append(signature.blocks)
+    heavy = launches.times() >= _WORTH_MORE_THAN_ONE * launches.time_ns
+    first_taken = taken & (numbered(launches, taken) == 1)
+    worth: Bools = wanted[launches.signature] & (first_taken | (taken & heavy[launches.signature]))
+    return worth
