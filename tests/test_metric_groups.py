@@ -24,7 +24,7 @@ from llm_perf_opt.profiling.metric_groups import (
     types_of_name,
     unknown_metrics,
 )
-from llm_perf_opt.profiling.metric_groups.data_types import canonical, least_share
+from llm_perf_opt.profiling.metric_groups.data_types import canonical
 from llm_perf_opt.profiling.metric_groups.names import allowed_suffixes, exists
 from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS
 
@@ -377,7 +377,8 @@ def test_types_with_next_to_no_time_are_left_out_and_named() -> None:
     assert found.types == ("bf16",)
     assert found.left_out == ("fp32_cuda",)
     assert found.share == {"bf16": 0.999, "fp32_cuda": 0.001}
-    assert least_share() == 0.01
+    assert types_in_use([(BF16, 96), (SGEMM, 4)]).left_out == ("fp32_cuda",)
+    assert types_in_use([(BF16, 94), (SGEMM, 6)]).types == ("bf16", "fp32_cuda")
 
 
 def test_a_program_without_matrix_work_has_no_types() -> None:

@@ -64,7 +64,6 @@ from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 from llm_perf_opt.report.text import counted
 
-
 # A capture that is switched on and off from inside has failed where it gives less than this part of what was planned,
 # and some windows have nothing at all.
 _FEW_RESULTS = 0.7

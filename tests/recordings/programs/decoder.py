@@ -6,6 +6,7 @@ Needs torch, transformers and nvtx, and a CUDA GPU.
 
 import argparse
 import contextlib
+import time
 
 import nvtx
 import torch
@@ -68,17 +69,21 @@ ids = torch.randint(0, 1000, (1, args.prompt), device="cuda")
 
 
 def generate(steps):
+    """Prefill and decode; how long each took, by the clock of the host."""
+    began = time.perf_counter()
     with torch.inference_mode():
         with region("prefill"):
             out = model(ids, use_cache=True, logits_to_keep=1)
             token = out.logits[:, -1:].argmax(-1)
             torch.cuda.synchronize()
+        first = time.perf_counter()
         with region("decode"):
             for _ in range(steps):
                 with region("decode_step"):
                     out = model(token, past_key_values=out.past_key_values, use_cache=True)
                     token = out.logits[:, -1:].argmax(-1)
             torch.cuda.synchronize()
+    return first - began, time.perf_counter() - first
 
 
 generate(args.warmup)
@@ -86,8 +91,9 @@ marking = True
 if args.trace:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
-        generate(args.steps)
+        times = generate(args.steps)
     profiler.export_chrome_trace(args.trace)
 else:
-    generate(args.steps)
+    times = generate(args.steps)
+print(f"prefill {times[0] * 1e3:.3f} ms, decode {times[1] * 1e3:.3f} ms")
 print("parameters", sum(p.numel() for p in model.parameters()))

@@ -73,8 +73,7 @@ def types_in_use(kernels: Iterable[tuple[str, int]], model_type: str | None = No
         found[spoken] = 0
         reasons.append(f"the model computes in {spoken}")
     ordered = sorted(found, key=lambda t: -found[t])
-    least = least_share() * total
-    worth = tuple(t for t in ordered if found[t] >= least or t == spoken)
+    worth = tuple(t for t in ordered if found[t] >= least_share(t) * total or t == spoken)
     return TypesInUse(
         types=worth,
         share={t: n / total for t, n in time.items()} if total else {},
@@ -83,9 +82,10 @@ def types_in_use(kernels: Iterable[tuple[str, int]], model_type: str | None = No
     )
 
 
-def least_share() -> float:
+def least_share(data_type: str) -> float:
     """Share of the GPU time below which a type is not worth counting."""
-    return float(read_toml("kernel_types.toml")["least_share"])
+    cuda_cores = data_type.endswith("_cuda")
+    return float(read_toml("kernel_types.toml")["least_share_of_cuda_cores" if cuda_cores else "least_share"])
 
 
 def canonical(data_type: str | None) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from llm_perf_opt.profiling.metric_groups.data_types import least_share
 from llm_perf_opt.profiling.planning.budget import spoken_seconds
 from llm_perf_opt.profiling.planning.model import Plan
 from llm_perf_opt.profiling.planning.refine import with_more_captures
@@ -89,12 +88,16 @@ def _types(search: Search, plan: Plan) -> list[Diagnosis]:
             Diagnosis(
                 "TYPES_LEFT_OUT",
                 "info",
-                f"Operations in {', '.join(search.types.left_out)} are not counted: "
-                f"their kernels take less than {least_share():.0%} of the GPU time.",
+                f"Operations in {' and '.join(_with_share(t, search) for t in search.types.left_out)} are not counted: "
+                "each type takes further passes of every launch.",
                 "Add their metrics with --metrics to count them.",
             )
         )
     return found + [Diagnosis("TYPES_ASSUMED", "info", f"Data types: {r}.") for r in search.types.reasons]
+
+
+def _with_share(data_type: str, search: Search) -> str:
+    return f"{data_type} ({search.types.share.get(data_type, 0.0):.1%} of the GPU time)"
 
 
 def _given_up(search: Search, plan: Plan, fit: Fit) -> list[Diagnosis]:
