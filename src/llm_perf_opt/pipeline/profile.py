@@ -278,7 +278,6 @@ class _Run:
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
     results: dict[str, list[Action]] = field(factory=dict)  # of the captures that succeeded, by name
-    opened: Opened = field(factory=dict)  # ranges that were seen inside the program, in the run of the timeline
     stopped: bool = False
     given_up: bool = False  # interrupted twice
     not_exported: bool = False  # there is a timeline that nsys itself could not read
@@ -289,6 +288,11 @@ class _Run:
         """The exit code of the run, as far as it came."""
         first = first_failure(self.outcomes)
         return first if first != ExitCode.DONE else next(iter(self.failures), ExitCode.DONE)
+
+    @property
+    def opened(self) -> Opened:
+        """Ranges that were seen inside the program, in the run of the timeline."""
+        return annotate.read_log(self.directory.path / "annotate.jsonl").ranges
 
     def take_all(self) -> None:
         """All steps in order, each only where those before allow it."""
@@ -364,11 +368,10 @@ class _Run:
         return captured.file
 
     def _look_at_annotation(self) -> None:
-        """What was seen inside the program; where it could not be annotated, its regions would be missing without a word."""
-        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
-        self.opened = annotated.ranges
+        """Say so where the program could not be annotated: its regions would be missing without a word."""
         if self.request.annotate.mode == "off":
             return
+        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
         for trouble in [*annotated.troubles, annotated.message]:
             if trouble:
                 fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
