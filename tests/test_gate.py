@@ -13,6 +13,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -193,6 +194,35 @@ def test_ranges_of_torch_are_counted_as_they_are_pushed_and_popped(monkeypatch: 
     assert calls == ["a", "a", "pop", "pop", "pop"]
     assert seen == [("", "a", 1, True), ("", "a", 2, True), ("", "a", 2, False), ("", "a", 1, False)]
     hooks.into_torch(SimpleNamespace(_C=SimpleNamespace()))  # a build without NVTX
+
+
+def test_ranges_of_a_domain_object_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvtx gives such objects only where a tool is attached: a class with the same methods stands in for it."""
+    monkeypatch.syspath_prepend(str(INJECTED))
+    from _llm_perf_annotate import hooks, opened  # type: ignore[import-not-found]
+
+    class Domain:
+        name = "LLM"
+        calls: ClassVar[list[object]] = []
+
+        def push_range(self, attributes: object = None, *, message: str | None = None) -> None:
+            self.calls.append((attributes, message))
+
+        def pop_range(self) -> None:
+            self.calls.append("pop")
+
+    fresh = opened.Opened()
+    monkeypatch.setattr(hooks, "opened", fresh)
+    hooks._into_domain(Domain)
+    step = SimpleNamespace(message=SimpleNamespace(string="step"))
+    Domain().push_range(step)
+    Domain().push_range(message="named")
+    Domain().push_range(SimpleNamespace(message=None))
+    for _ in range(3):
+        Domain().pop_range()
+    assert fresh.counts == {("LLM", "step"): 1, ("LLM", "named"): 1, ("LLM", ""): 1}
+    assert Domain.calls[:2] == [(step, None), (None, "named")]
+    assert Domain.calls[3:] == ["pop"] * 3
 
 
 def test_names_without_end_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

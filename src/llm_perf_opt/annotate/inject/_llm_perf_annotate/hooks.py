@@ -1,7 +1,7 @@
 """Lets `opened` see the ranges that a program makes through torch or through the nvtx package.
 
-Ranges made in C++ (autograd's `emit_nvtx`) or through a domain object of the nvtx package are not seen. Nobody needs
-to know which: a name is used only where the timeline has as many ranges of it as were seen here.
+Ranges made in C++ (autograd's `emit_nvtx`) are not seen. Nobody needs to know which: a name is used only where the
+timeline has as many ranges of it as were seen here.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def into_torch(torch: Any) -> None:
 
 
 def into_nvtx(package: ModuleType) -> None:
-    """See the ranges of the nvtx package: its context manager, its decorator, and its two functions."""
+    """See the ranges of the nvtx package: its context manager, its decorator, its two functions and its domains."""
     _into_annotate(package.annotate)
+    _into_domain(package.nvtx.Domain)
     places = [package, package.nvtx]
     push, pop = package.push_range, package.pop_range
 
@@ -55,6 +56,25 @@ def into_nvtx(package: ModuleType) -> None:
 
     for place in places:
         place.push_range, place.pop_range = push_range, pop_range
+
+
+def _into_domain(domain: Any) -> None:
+    """`get_domain(…)` gives an object of this class where a tool is attached."""
+    push, pop = domain.push_range, domain.pop_range
+
+    @wraps(push)
+    def push_range(self: Any, attributes: Any = None, **named: Any) -> Any:
+        registered = named.get("message", getattr(attributes, "message", None))
+        opened.begin(self.name or "", getattr(registered, "string", registered) or "")
+        return push(self, attributes, **named)
+
+    @wraps(pop)
+    def pop_range(self: Any) -> Any:
+        result = pop(self)
+        opened.end(self.name or "")
+        return result
+
+    domain.push_range, domain.pop_range = push_range, pop_range
 
 
 def _into_annotate(annotate: Any) -> None:
