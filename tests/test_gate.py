@@ -127,7 +127,7 @@ def test_a_runtime_that_refuses_leaves_the_program_alone_and_is_told(tmp_path: P
     assert told in trouble
 
 
-@pytest.mark.parametrize("content", ["[]", '{"windows": [["", "prefill", ["x"]]], "stop": true}'])
+@pytest.mark.parametrize("content", ["[]", '{"windows": [["", "prefill", ["x"]]], "holes": [], "stop": true}'])
 def test_a_damaged_file_gates_nothing_and_is_told(tmp_path: Path, content: str) -> None:
     damaged = tmp_path / "damaged.json"
     damaged.write_text(content)
@@ -173,6 +173,41 @@ def test_ranges_of_the_program_itself_are_counted_and_gated_without_annotation(t
     own = {("LLM", "step"): 3, ("LLM", "layer"): 6, ("LLM", "tail"): 6, ("LLM", "unnamed"): 1, ("", "fails"): 3}
     assert ranges == own
     assert (log.windows, log.stages, log.processes) == (4, {}, 0)
+
+
+HOLES = """
+import nvtx
+for step in range(4):
+    with nvtx.annotate("step", domain="LLM"):
+        print(step)
+        for layer in range(3):
+            with nvtx.annotate(f"layer{layer}", domain="LLM"): print(f"layer{layer}")
+        print("head")
+"""
+
+
+@pytest.mark.skipif(find_spec("nvtx") is None, reason="needs nvtx")
+def test_the_profiler_is_off_in_the_holes_of_a_window(tmp_path: Path) -> None:
+    """Of two layers that are left out one after the other, none is profiled; holes outside of windows are nothing."""
+    gate = Gate({("LLM", "step"): (2,)}, holes={("LLM", "layer1"): (1, 2), ("LLM", "layer2"): (2,)})
+    ended = run(HOLES, gate, tmp_path, mode="off")
+    plain = ["layer0", "layer1", "layer2", "head"]
+    chosen = ["on", "1", "layer0", "off", "layer1", "on", "off", "layer2", "on", "head", "off"]
+    assert ended.stdout.split() == ["0", *plain, *chosen, "2", *plain, "3", *plain]
+    assert ended.stderr == ""
+    (told,) = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"gate"' in line]
+    assert (told["windows"], told["switches"]) == (1, 6)
+
+
+@pytest.mark.skipif(find_spec("nvtx") is None, reason="needs nvtx")
+def test_holes_are_left_alone_where_switching_is_slow(tmp_path: Path) -> None:
+    gate = Gate(
+        {("LLM", "step"): (1, 2, 3, 4)}, holes={("LLM", "layer0"): (1, 2, 3, 4), ("LLM", "layer2"): (1, 2, 3, 4)}
+    )
+    ended = run(HOLES, gate, tmp_path, answer="__import__('time').sleep(0.05)", mode="off")
+    said = ended.stdout.split()
+    assert said[: said.index("1")].count("off") == 3, "the first step has its holes"
+    assert said[said.index("1") :].count("off") == 3, "and the others have none"
 
 
 def test_ranges_of_torch_are_counted_as_they_are_pushed_and_popped(monkeypatch: pytest.MonkeyPatch) -> None:

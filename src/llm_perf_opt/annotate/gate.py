@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import define
+from attrs import Factory, define
 
 Named = tuple[str, str]  # the domain of a range ("": the default one) and its name
 
@@ -18,22 +18,29 @@ class Gate:
 
     windows: Mapping[Named, tuple[int, ...]]  # numbers of ranges among those of their name in the process, from 1
     stop: bool = False  # end the program once all of them have been
+    holes: Mapping[Named, tuple[int, ...]] = Factory(dict)  # ranges inside windows in which ncu does not profile
 
     @property
     def count(self) -> int:
         return sum(map(len, self.windows.values()))
 
     def as_json(self) -> dict[str, Any]:
-        windows = [[domain, name, list(numbers)] for (domain, name), numbers in self.windows.items()]
-        return {"windows": windows, "stop": self.stop}
+        return {"windows": _rows(self.windows), "holes": _rows(self.holes), "stop": self.stop}
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> Gate:
-        windows = {(str(domain), str(name)): tuple(map(int, numbers)) for domain, name, numbers in raw["windows"]}
-        return Gate(windows, raw["stop"] is True)
+        return Gate(_ranges(raw["windows"]), raw["stop"] is True, _ranges(raw["holes"]))
 
     def environment(self, file: Path, log: Path) -> dict[str, str]:
         """Write the windows to `file`; the variables that make the program use them, and note in `log` what it did."""
         file.write_text(json.dumps(self.as_json()) + "\n", encoding="utf-8")
         log.unlink(missing_ok=True)
         return {"LLM_PERF_GATE": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
+
+
+def _rows(ranges: Mapping[Named, tuple[int, ...]]) -> list[Any]:
+    return [[domain, name, list(numbers)] for (domain, name), numbers in ranges.items()]
+
+
+def _ranges(rows: Any) -> dict[Named, tuple[int, ...]]:
+    return {(str(domain), str(name)): tuple(map(int, numbers)) for domain, name, numbers in rows}

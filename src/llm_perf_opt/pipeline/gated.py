@@ -51,12 +51,17 @@ def gate_around(timeline: Timeline, kernels: Int64s, opened: Opened, *, stop: bo
     tops[mine] = stacks.top_at(timeline.kernels.host_time[mine])
     if (tops[kernels] == UNKNOWN).any():
         return "some launches are in no range that the program was seen to open"
-    nodes = _cheapest(stacks, tops[mine], tops[kernels])
-    windows: dict[Named, set[int]] = {}
-    for instance in np.unique(stacks.instance[nodes]).tolist():
-        windows.setdefault(_name(timeline, instance), set()).add(number[instance])
-    gate = Gate({name: tuple(sorted(numbers)) for name, numbers in sorted(windows.items())}, stop)
-    return gate, _below(stacks, nodes, tops)
+    nodes, holes = _cheapest(stacks, tops[mine], tops[kernels])
+    instance = stacks.instance
+
+    def named(chosen: Sequence[int]) -> dict[Named, tuple[int, ...]]:
+        found: dict[Named, set[int]] = {}
+        for one in np.unique(instance[list(chosen)]).tolist():
+            found.setdefault(_name(timeline, one), set()).add(number[one])
+        return {name: tuple(sorted(numbers)) for name, numbers in sorted(found.items())}
+
+    gate = Gate(named(nodes), stop, named(holes))
+    return gate, _below(stacks, nodes, tops) & ~_below(stacks, holes, tops)
 
 
 def counted_by(timeline: Timeline, process: int, opened: Opened) -> Mapping[Named, int]:
@@ -87,24 +92,37 @@ def _numbered(timeline: Timeline, process: int, counted: Mapping[Named, int]) ->
     return mine[known[label]], number
 
 
-def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> list[int]:
-    """Nodes to profile in, so that every wanted launch is in one: a range as a whole, or ranges inside it."""
+def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[int], list[int]]:
+    """Nodes to profile in, so that every wanted launch is in one, and those inside them to leave out again.
+
+    A range as a whole, but for ranges inside it with many launches and none that is wanted; or ranges inside it.
+    """
     parent = stacks.parent
-    inside = np.bincount(launches[launches != UNKNOWN], minlength=len(parent)).astype(np.float64)
+    # Of each range: launches in it and below, but for its holes, and how many holes those are.
+    remaining = np.bincount(launches[launches != UNKNOWN], minlength=len(parent)).astype(np.float64)
+    turns = np.zeros(len(parent))
+    hole = np.zeros(len(parent), dtype=np.bool_)
     direct = np.bincount(wanted, minlength=len(parent)) > 0
     below = np.zeros(len(parent))  # what windows inside a range cost together
     holds = direct.copy()
     whole = np.zeros(len(parent), dtype=np.bool_)
     for node in range(len(parent) - 1, -1, -1):  # parents have lower numbers
-        alone = _SWITCH_S + inside[node] * _LAUNCH_S
+        alone = remaining[node] * _LAUNCH_S + (1 + turns[node]) * _SWITCH_S
         inner = math.inf if direct[node] else below[node]
         whole[node] = alone <= inner
         above = int(parent[node])
-        if above != UNKNOWN:
-            inside[above] += inside[node]
-            if holds[node]:
-                holds[above] = True
-                below[above] += min(alone, inner)
+        if above == UNKNOWN:
+            continue
+        if holds[node]:
+            holds[above] = True
+            below[above] += min(alone, inner)
+            remaining[above] += remaining[node]
+            turns[above] += turns[node]
+        elif remaining[node] * _LAUNCH_S > _SWITCH_S:
+            hole[node] = True
+            turns[above] += 1
+        else:
+            remaining[above] += remaining[node]
     chosen = []
     covered = np.zeros(len(parent), dtype=np.bool_)
     for node in np.flatnonzero(holds).tolist():
@@ -112,7 +130,8 @@ def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> list[int]:
         covered[node] = whole[node] or (above != UNKNOWN and covered[above])
         if whole[node] and not (above != UNKNOWN and covered[above]):
             chosen.append(node)
-    return chosen
+    holes = [node for node in np.flatnonzero(hole).tolist() if parent[node] != UNKNOWN and covered[parent[node]]]
+    return chosen, holes
 
 
 def _below(stacks: Stacks, nodes: Sequence[int], tops: Int64s) -> Bools:

@@ -3,19 +3,21 @@
 Not those that another can stand in for: the same kernel on a grid of nearly the same size. The cache of a decoder grows with every token, and the kernels that go through it have another grid in every step:
 sampling each would need every step. The join takes such a neighbour's counters in proportion to the blocks
 (`regions.signatures.neighbours`), so one of them is enough. And of kernels that take next to no time one launch has
-to do. What lies in the windows of others is sampled all the same.
+to do, of those that always take as long two. What lies in the windows of others is sampled all the same.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from llm_perf_opt.profiling.planning.accuracy import variation
 from llm_perf_opt.profiling.planning.filters import numbered
 from llm_perf_opt.profiling.planning.launches import LaunchTable
 from llm_perf_opt.regions.columns import Bools
 from llm_perf_opt.regions.signatures import Axes, neighbours
 
 _WORTH_MORE_THAN_ONE = 0.002  # share of the GPU time
+_STEADY = 0.1  # standard deviation of the durations over their mean
 
 _Kernel = tuple[str, Axes | None, int | None, int]  # name, block, shared memory, region
 
@@ -40,7 +42,7 @@ def needed(launches: LaunchTable, taken: Bools) -> Bools:
             wanted[number] = False
         else:
             others.append(signature.blocks)
-    heavy = launches.times() >= _WORTH_MORE_THAN_ONE * launches.time_ns
-    first_taken = taken & (numbered(launches, taken) == 1)
-    worth: Bools = wanted[launches.signature] & (first_taken | (taken & heavy[launches.signature]))
-    return worth
+    light = launches.times() < _WORTH_MORE_THAN_ONE * launches.time_ns
+    most = np.where(light, 1, np.where(variation(launches) <= _STEADY, 2, np.iinfo(np.int64).max))
+    few: Bools = numbered(launches, taken) <= most[launches.signature]
+    return taken & wanted[launches.signature] & few

@@ -4,9 +4,9 @@ ncu with `--profile-from-start off` profiles between cudaProfilerStart and cudaP
 quickly everywhere else. Which ranges is told in a file, `LLM_PERF_GATE`, by domain ("" is the default one), name, and
 their numbers among those of that name in this process, from 1:
 
-    {"windows": [["", "prefill", [1]], ["LLM", "decode_step", [1, 8, 16]]], "stop": false}
+    {"windows": [["", "prefill", [1]], ["LLM", "step", [1, 8]]], "holes": [["LLM", "layer3", [1]]], "stop": false}
 
-With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
+Inside a window the profiler is off again in its holes: ranges with many launches that nobody wants. With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
 `with` and atexit do their work; where the model runs in a thread, the main thread is interrupted as by Ctrl-C.
 """
 
@@ -16,6 +16,7 @@ import json
 import os
 import signal
 import threading
+import time
 from typing import Any, Callable
 
 from . import tell
@@ -23,8 +24,13 @@ from .opened import Opened
 
 # A program may catch SystemExit and go on. It is asked again, but not for ever.
 _MOST_ENDINGS = 3
+# Holes are there to save time. A launch that ncu lets pass costs 0.4 ms more inside a window; where switching takes
+# longer than some twenty of them, in the mean of as many turns as it takes to tell, holes are left alone.
+_TRIED = 6
+_SLOW_S = 0.008
 
 Switch = Callable[[], Any]
+Ranges = dict[tuple[str, str], frozenset[int]]
 
 
 class Gate:
@@ -32,35 +38,43 @@ class Gate:
 
     def __init__(
         self,
-        windows: dict[tuple[str, str], frozenset[int]],
+        windows: Ranges,
+        holes: Ranges,
         stop: bool,
         switches: Callable[[], tuple[Switch, Switch]],
     ) -> None:
         self._windows = windows
+        self._holes = holes
         self._stop = stop
         self._switches = switches  # asked for when they are needed: before, CUDA may not be there
         self._left = sum(map(len, windows.values()))
         self._open = 0
         self._opened = 0
+        self._in_holes = 0
+        self._is_on = False
+        self._switched = 0
+        self._switching_s = 0.0
         self._endings = 0
         self._lock = threading.Lock()
 
     def __call__(self, domain: str, name: str, number: int, begins: bool) -> None:
-        chosen = number in self._windows.get((domain, name), ())
         if begins and self._left == 0 and self._stop:
             self._end_program(name, number)
-        elif chosen:
+        elif number in self._windows.get((domain, name), ()):
             with self._lock:
                 if begins:
                     self._enter()
                 else:
                     self._leave(name, number)
+        elif self._open and number in self._holes.get((domain, name), ()):
+            with self._lock:
+                self._in_holes = max(self._in_holes + (1 if begins else -1), 0)
+                self._switch()
 
     def _enter(self) -> None:
         self._open += 1
         self._opened += 1
-        if self._open == 1:
-            _check(self._switches()[0]())
+        self._switch()
 
     def _leave(self, name: str, number: int) -> None:
         if self._open == 0:  # the program forked inside a window, or switching on failed
@@ -68,9 +82,28 @@ class Gate:
         self._open -= 1
         self._left -= 1
         if self._open == 0:
-            _check(self._switches()[1]())
+            self._in_holes = 0
+        self._switch()
         if self._left == 0:
-            tell.note("gate", done=True, windows=self._opened, last=f"{name} {number}")
+            spent = {"switches": self._switched, "switching_s": round(self._switching_s, 4)}
+            tell.note("gate", done=True, windows=self._opened, last=f"{name} {number}", **spent)
+
+    def _switch(self) -> None:
+        """Have the profiler on where it should be."""
+        wanted = self._open > 0 and (self._in_holes == 0 or self._is_slow)
+        if wanted == self._is_on:
+            return
+        switch = self._switches()[0 if wanted else 1]
+        began = time.perf_counter()
+        _check(switch())
+        self._switching_s += time.perf_counter() - began
+        self._switched += 1
+        self._is_on = wanted
+
+    @property
+    def _is_slow(self) -> bool:
+        """Does switching take more time than holes save?"""
+        return self._switched >= _TRIED and self._switching_s > self._switched * _SLOW_S
 
     def _end_program(self, name: str, number: int) -> None:
         if self._endings >= _MOST_ENDINGS:
@@ -96,7 +129,7 @@ def install(torch: Any, opened: Opened) -> None:
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
             asked = json.load(file)
-        windows = {(str(domain), str(name)): frozenset(map(int, numbers)) for domain, name, numbers in asked["windows"]}
+        windows, holes = _ranges(asked["windows"]), _ranges(asked["holes"])
         stop = asked["stop"] is True
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         tell.failed("reading which ranges to profile", error)
@@ -106,7 +139,11 @@ def install(torch: Any, opened: Opened) -> None:
         runtime = torch.cuda.cudart()
         return runtime.cudaProfilerStart, runtime.cudaProfilerStop
 
-    opened.listeners.append(Gate(windows, stop, switches))
+    opened.listeners.append(Gate(windows, holes, stop, switches))
+
+
+def _ranges(rows: Any) -> Ranges:
+    return {(str(domain), str(name)): frozenset(map(int, numbers)) for domain, name, numbers in rows}
 
 
 def _check(result: Any) -> None:
