@@ -33,6 +33,7 @@ from llm_perf_opt.pipeline.choose import (
 )
 from llm_perf_opt.pipeline.gated import gated, sampled_gate, together
 from llm_perf_opt.pipeline.planned import captures_of, gates, learn, make_plan, plans
+from llm_perf_opt.pipeline.preload import preload
 from llm_perf_opt.pipeline.reporting import (
     INSIDE_RUN,
     SELECTION,
@@ -66,6 +67,7 @@ from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
 from llm_perf_opt.profiling.vendor.tools import Asked, Tool, known_options
+from llm_perf_opt.readers.kept import keeping
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
@@ -172,7 +174,8 @@ def run_profile(
     shown: somebody else has the word. `kept`: what is there already.
     """
     try:
-        return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept())
+        with keeping():
+            return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept())
     finally:
         directory.release()
 
@@ -345,6 +348,7 @@ class _Run:
                 self.failures.append(ExitCode.NOTHING_CAPTURED)
             return exported
         asked = self.request.timeline
+        self.directory.aside.start(preload, lambda _: None)
         with self.say.work(
             f"timeline: {nsys} runs the program", "timeline", expected_s=self._known("nsys")
         ) as progress:
