@@ -21,6 +21,8 @@ _LATER = (
     "llm_perf_opt.report.pictures",
     "llm_perf_opt.report.stakeholder",
     "llm_perf_opt.report.html",
+    "llm_perf_opt.pipeline.console",
+    "numpy.ma",
     "rich.console",
     "rich.table",
 )

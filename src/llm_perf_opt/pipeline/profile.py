@@ -279,6 +279,7 @@ class _Run:
     not_exported: bool = False  # there is a timeline that nsys itself could not read
     later_s: float = 0.0  # what the captures after the present one will take
     built: NCUProfileRegionReport | None = None  # the report, but for what the run says of its own end
+    folders: list[Path] | None = None  # files of it that are written already
 
     @property
     def code(self) -> ExitCode:
@@ -301,18 +302,28 @@ class _Run:
             )
 
     def build_meanwhile(self) -> None:
-        """Build the report while the tools' own tables of the captures are still being written, and wait for those."""
+        """Begin the report while the tools' own tables of the captures are still being written; wait for those."""
         self.directory.ask_gpus()
         try:
             if not self.failures:  # what failed once would fail, and perhaps take its time, twice
-                with contextlib.suppress(UserError, OSError):  # the same again, and told, when it is written
-                    self.built = build_from([str(self.directory.path)], known_patterns(self.request), quiet=True)
+                self._begin_report()
             self.directory.aside.wait()
         except KeyboardInterrupt as interrupt:
-            self.built = None
+            self.built = self.folders = None
             raise (GivenUp if self.stopped else KeyboardInterrupt) from interrupt
         with contextlib.suppress(UserError):
             self.directory.save()
+
+    def _begin_report(self) -> None:
+        """All of the report that does not depend on how the run ended."""
+        from llm_perf_opt.report.write import write_folders
+
+        path, top = self.directory.path, self.request.report.top
+        try:
+            self.built = build_from([str(path)], known_patterns(self.request), quiet=True)
+            self.folders = write_folders(self.built, path, top=top, regions=INSIDE_RUN)
+        except (UserError, OSError):  # the same again, and told, when the report is written
+            self.built = self.folders = None
 
     def take_timings(self) -> bool:
         """The workload without a profiler; False where it failed, and so would everything else."""
@@ -649,6 +660,7 @@ def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
             regions=INSIDE_RUN,
             top=run.request.report.top,
             showing=showing,
+            folders=run.folders,
         )
     except UserError as error:
         if code == ExitCode.DONE:

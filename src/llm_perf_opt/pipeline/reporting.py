@@ -165,13 +165,14 @@ def publish(
     regions: str = BESIDE,
     top: int = 30,
     showing: Showing | None = None,
+    folders: list[Path] | None = None,
 ) -> int:
-    """Write the files, show the answer, and choose the exit code."""
+    """Write the files, show the answer, and choose the exit code. `folders`: see `write_report`."""
     from llm_perf_opt.analysis.build import matched_anything
     from llm_perf_opt.report.write import write_report
 
     showing = showing or Showing()
-    files = write_report(report, out, formats, top, regions)
+    files = write_report(report, out, formats, top, regions, folders)
     matched = matched_anything(report)
     if showing.as_json:
         print(json.dumps(_summary(report, out, files, matched)))

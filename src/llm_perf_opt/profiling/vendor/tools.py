@@ -216,9 +216,11 @@ class Asked:
         # The first place to look at is nearly always the right one: its options are asked for beside its version.
         first = shutil.which(os.environ.get(variable) or name)
         if first is not None:
-            questions = _questions(name, first)
-            self._answers[first] = [self._pool.submit(_output, argv, _TIMEOUT_S) for argv in questions]
+            self._answers[first] = self._about(name, first)
         return self._pool.submit(find)
+
+    def _about(self, name: str, program: str) -> list[Future[str]]:
+        return [self._pool.submit(_output, argv, _TIMEOUT_S) for argv in _questions(name, program)]
 
     def tools(self) -> tuple[Tool | None, Tool | None]:
         """nsys and ncu, each with its options known; raises what was wrong with the first."""
@@ -227,9 +229,9 @@ class Asked:
 
     def _found(self, asked: Future[Tool]) -> Tool:
         tool = asked.result()
-        if (answers := self._answers.get(os.fspath(tool.path))) and tool not in _known:
-            _understand(tool, [answer.result() for answer in answers])
-        known_options(tool)
+        if tool not in _known:
+            path = os.fspath(tool.path)
+            _understand(tool, [answer.result() for answer in self._answers.get(path) or self._about(tool.name, path)])
         return tool
 
     def __enter__(self) -> Asked:
@@ -237,19 +239,20 @@ class Asked:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        stop_asking()
+        for child, asker in tuple(_asking.items()):
+            if asker is self._stop:
+                _kill(child)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 _here = threading.local()  # in a thread of `Asked`: the event that says nobody waits for its answer any more
-_asking: set[subprocess.Popen[str]] = set()
+_asking: dict[subprocess.Popen[str], threading.Event | None] = {}  # questions that are open, and whose they are
 
 
-def stop_asking() -> None:
-    """End every question that is still open: whoever waits for the answers of other threads was interrupted."""
-    for child in tuple(_asking):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+def _kill(child: subprocess.Popen[str]) -> None:
+    """End a question. The group, not the child alone: CUDA's wrapper scripts start the tool as a child of their own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _output(argv: Sequence[str], timeout_s: float) -> str:
@@ -269,16 +272,14 @@ def _output(argv: Sequence[str], timeout_s: float) -> str:
         )
     except OSError as error:
         raise MissingTool(f"{argv[0]} cannot be run: {error.strerror}.") from error
-    _asking.add(child)
+    _asking[child] = stop
     if stop is not None and stop.is_set():  # while it was being started
-        stop_asking()
+        _kill(child)
     with child:
         try:
             return child.communicate(timeout=timeout_s)[0]
         except subprocess.TimeoutExpired as error:
-            # The group, not the child alone: CUDA's wrapper scripts start the tool as a child of their own.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _kill(child)
             raise MissingTool(f"{' '.join(argv)} did not answer within {timeout_s:g} s.") from error
         finally:
-            _asking.discard(child)
+            del _asking[child]
