@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.pipeline.profile import known_patterns
     from llm_perf_opt.pipeline.reporting import make_report
     from llm_perf_opt.profiling import planning
-    from llm_perf_opt.profiling.run_directory import gpu_facts
+    from llm_perf_opt.profiling.gpu_facts import gpu_facts
 
     request = profile.request_of(arguments)
     about: dict[str, Any] = {"gpus_before": gpu_facts(), "steps": []}

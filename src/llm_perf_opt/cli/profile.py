@@ -136,17 +136,22 @@ def _seconds(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.pipeline.profile import ready, run_profile
-    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.profiling.gpu_facts import GpusAsked
+    from llm_perf_opt.profiling.vendor.tools import Asked
 
     if arguments.resume is not None:
         return resume(arguments)
     if arguments.trust_run:
         raise UserError("--trust-run is about a run that is resumed.", "Add --resume RUN.")
-    request, tools = ready(request_of(arguments))
-    settings = {k: v for k, v in vars(arguments).items() if k not in _NOT_SETTINGS}
-    out = Path(arguments.out) if arguments.out else None
-    directory = RunDirectory.create(out, request.command, settings, made_by="profile")
+    # The tools and nvidia-smi take their time to answer; what is needed next is imported meanwhile.
+    with Asked(nsys=True, ncu=not arguments.no_counters) as asked, GpusAsked() as gpus:
+        from llm_perf_opt.pipeline.profile import ready, run_profile
+        from llm_perf_opt.profiling.run_directory import RunDirectory
+
+        request, tools = ready(request_of(arguments), asked)
+        settings = {k: v for k, v in vars(arguments).items() if k not in _NOT_SETTINGS}
+        out = Path(arguments.out) if arguments.out else None
+        directory = RunDirectory.create(out, request.command, settings, made_by="profile", gpus=gpus.facts)
     return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
 
 

@@ -12,8 +12,7 @@ import shlex
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -34,7 +33,16 @@ from llm_perf_opt.pipeline.choose import (
 )
 from llm_perf_opt.pipeline.gated import Opened, gated, sampled_gate, together, unseen
 from llm_perf_opt.pipeline.planned import captures_of, learn, make_plan, plans, with_gates
-from llm_perf_opt.pipeline.reporting import INSIDE_RUN, SELECTION, Showing, check_patterns, make_report, publish
+from llm_perf_opt.pipeline.preload import preload
+from llm_perf_opt.pipeline.reporting import (
+    INSIDE_RUN,
+    SELECTION,
+    Showing,
+    build_from,
+    check_patterns,
+    make_report,
+    publish,
+)
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.resume import Kept, as_order, begin_again, changes, drop_earlier, look
 from llm_perf_opt.pipeline.run_state import state_of
@@ -58,7 +66,8 @@ from llm_perf_opt.profiling.supervise import GivenUp
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
-from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options, stop_asking
+from llm_perf_opt.profiling.vendor.tools import Asked, Tool, known_options
+from llm_perf_opt.readers.kept import keeping
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
@@ -77,8 +86,8 @@ class Tools:
     ncu: Tool | None
 
 
-def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
-    """Check a request and find its tools, before anything is created or launched.
+def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileRequest, Tools]:
+    """Check a request and find its tools, before anything is created or launched. `asked`: the tools, since before.
 
     The request comes back with defaults of ours left out that the installed ncu does not know.
     """
@@ -97,7 +106,8 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         )
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
-    tools = _find_tools(request)
+    with asked or Asked(nsys=request.timeline.enable, ncu=request.counters.enable) as answers:
+        tools = Tools(*answers.tools())
     if tools.nsys is not None:
         _refuse_unknown(nsys_arguments("run", options=request.timeline.options), tools.nsys)
     if tools.ncu is not None:
@@ -105,24 +115,6 @@ def ready(request: ProfileRequest) -> tuple[ProfileRequest, Tools]:
         _refuse_unknown(ncu_arguments("run", options=options), tools.ncu)
         request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
     return request, tools
-
-
-def _find_tools(request: ProfileRequest) -> Tools:
-    """The tools of a request, each with its options already asked for: both answer slowly, so side by side."""
-
-    def find(search: Callable[[], Tool]) -> Tool:
-        tool = search()
-        known_options(tool)
-        return tool
-
-    with ThreadPoolExecutor() as pool:
-        nsys = pool.submit(find, find_nsys) if request.timeline.enable else None
-        ncu = pool.submit(find, find_ncu) if request.counters.enable else None
-        try:
-            return Tools(nsys.result() if nsys else None, ncu.result() if ncu else None)
-        except KeyboardInterrupt:
-            stop_asking()
-            raise
 
 
 def check_program(command: list[str]) -> None:
@@ -186,7 +178,8 @@ def run_profile(
     shown: somebody else has the word. `kept`: what is there already.
     """
     try:
-        return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept())
+        with keeping():
+            return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept())
     finally:
         directory.release()
 
@@ -219,6 +212,7 @@ def _run_profile(
     try:
         with _ending_in_order(run):
             run.take_all()
+            run.build_meanwhile()
         code = run.code
         directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
         if run.given_up:
@@ -245,23 +239,28 @@ def _ending_in_order(run: _Run) -> Iterator[None]:
 
     in_main = threading.current_thread() is threading.main_thread()
     old = signal.signal(signal.SIGTERM, terminated) if in_main else None
+    known = False  # how it ended, to whoever finishes the run
     try:
         yield
+        known = True
     except KeyboardInterrupt as interrupt:  # between two supervised commands: they handle signals themselves
         run.stopped, run.given_up = True, isinstance(interrupt, GivenUp)
         run.failures.append(ExitCode.INTERRUPTED)
         run.note(diagnose(STATES["INTERRUPTED"], signal="twice" if run.given_up else "between two steps"))
+        known = True
     except UserError as error:
         run.failures.append(error.code)
         run.note(Diagnosis("RUN_FAILED", "error", error.message, error.fix))
+        known = True
     except OSError as error:  # such as a folder that somebody removed between two steps
         run.failures.append(ExitCode.NOTHING_CAPTURED)
         told = f"The run could not go on: {error.strerror or error} ({error.filename})."
         run.note(Diagnosis("RUN_FAILED", "error", told, "Check free space and rights; what was captured is kept."))
+        known = True
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, old)
-        if run.directory.manifest.state == "running":
+        if not known:  # a mistake of ours, or one more interrupt: the run must not look as if it went on
             run.directory.finish("interrupted" if run.stopped else "failed")
 
 
@@ -282,6 +281,8 @@ class _Run:
     given_up: bool = False  # interrupted twice
     not_exported: bool = False  # there is a timeline that nsys itself could not read
     later_s: float = 0.0  # what the captures after the present one will take
+    built: NCUProfileRegionReport | None = None  # the report, but for what the run says of its own end
+    folders: list[Path] | None = None  # files of it that are written already
 
     @property
     def code(self) -> ExitCode:
@@ -307,6 +308,30 @@ class _Run:
                 "note: recordings of nsys carry the environment of the program; "
                 f"before you share one: llm-perf scrub {self.directory.path}"
             )
+
+    def build_meanwhile(self) -> None:
+        """Begin the report while the tools' own tables of the captures are still being written; wait for those."""
+        self.directory.ask_gpus()
+        try:
+            if not self.failures:  # what failed once would fail, and perhaps take its time, twice
+                self._begin_report()
+            self.directory.aside.wait()
+        except KeyboardInterrupt as interrupt:
+            self.built = self.folders = None
+            raise (GivenUp if self.stopped else KeyboardInterrupt) from interrupt
+        with contextlib.suppress(UserError):
+            self.directory.save()
+
+    def _begin_report(self) -> None:
+        """All of the report that does not depend on how the run ended."""
+        from llm_perf_opt.report.write import write_folders
+
+        path, top = self.directory.path, self.request.report.top
+        try:
+            self.built = build_from([str(path)], known_patterns(self.request), quiet=True)
+            self.folders = write_folders(self.built, path, top=top, regions=INSIDE_RUN)
+        except (UserError, OSError):  # the same again, and told, when the report is written
+            self.built = self.folders = None
 
     def take_timings(self) -> bool:
         """The workload without a profiler; False where it failed, and so would everything else."""
@@ -342,6 +367,7 @@ class _Run:
                 self.failures.append(ExitCode.NOTHING_CAPTURED)
             return exported
         asked = self.request.timeline
+        self.directory.aside.start(preload, lambda _: None)
         with self.say.work(
             f"timeline: {nsys} runs the program", "timeline", expected_s=self._known("nsys")
         ) as progress:
@@ -645,7 +671,7 @@ def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
         if run.not_exported:  # a report would only try the same again
             again = f"The recording is kept; try it again: llm-perf report {shlex.quote(str(directory.path))}"
             raise UserError("There is no report: nsys could not export the timeline.", again)
-        report = make_report([str(directory.path)], known_patterns(run.request), quiet=True)
+        report = make_report([str(directory.path)], known_patterns(run.request), quiet=True, built=run.built)
         run._worded(report.diagnostics)
         matched = publish(
             report,
@@ -653,6 +679,7 @@ def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
             regions=INSIDE_RUN,
             top=run.request.report.top,
             showing=showing,
+            folders=run.folders,
         )
     except UserError as error:
         if code == ExitCode.DONE:

@@ -13,10 +13,10 @@ from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 from llm_perf_opt.pipeline import inputs
-from llm_perf_opt.pipeline.run_state import RunState, state_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.pipeline.run_state import RunState
     from llm_perf_opt.regions.columns import CounterSet, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
 
@@ -52,12 +52,36 @@ def check_patterns(options: ReportOptions, *, ncu_expressions: bool = False) -> 
 
 
 def make_report(
+    paths: Sequence[str],
+    options: ReportOptions,
+    *,
+    quiet: bool = False,
+    calibration: str | None = None,
+    built: NCUProfileRegionReport | None = None,
+) -> NCUProfileRegionReport:
+    """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine.
+
+    `built`: what `build_from` made of the same inputs and options.
+    """
+    report = built or build_from(paths, options, quiet=quiet, calibration=calibration)
+    run = Path(paths[0]) if len(paths) == 1 else None
+    if run is None:
+        return report
+    if (state := _state_of(run)) is not None:
+        _explain_missing_kernels(report, state)
+        report.diagnostics = [*state.diagnostics, *report.diagnostics]
+    if facts := inputs.run_facts(run):
+        report.environment["run"] = facts
+    return report
+
+
+def build_from(
     paths: Sequence[str], options: ReportOptions, *, quiet: bool = False, calibration: str | None = None
 ) -> NCUProfileRegionReport:
-    """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine."""
+    """A report without what a run says of itself, which may still change: all that takes time."""
     check_patterns(options)
     run = Path(paths[0]) if len(paths) == 1 else None
-    state = state_of(run) if run is not None else None
+    state = _state_of(run) if run is not None else None
     if state is not None and not chooses(options):
         # The report of a run shows what the run was asked for, unless something else is asked for now.
         asked = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
@@ -77,12 +101,13 @@ def make_report(
     if run is not None and (cpu := inputs.ran_on_cpu(run)):
         _explain_cpu(report, cpu)
     report.diagnostics += [*beside.notes, *unreadable]
-    if state is not None:
-        _explain_missing_kernels(report, state)
-        report.diagnostics = [*state.diagnostics, *report.diagnostics]
-    if run is not None and (facts := inputs.run_facts(run)):
-        report.environment["run"] = facts
     return report
+
+
+def _state_of(run: Path) -> RunState | None:
+    from llm_perf_opt.pipeline.run_state import state_of  # here: most commands only want names of this module
+
+    return state_of(run)
 
 
 def _build(
@@ -140,13 +165,14 @@ def publish(
     regions: str = BESIDE,
     top: int = 30,
     showing: Showing | None = None,
+    folders: list[Path] | None = None,
 ) -> int:
-    """Write the files, show the answer, and choose the exit code."""
+    """Write the files, show the answer, and choose the exit code. `folders`: see `write_report`."""
     from llm_perf_opt.analysis.build import matched_anything
     from llm_perf_opt.report.write import write_report
 
     showing = showing or Showing()
-    files = write_report(report, out, formats, top, regions)
+    files = write_report(report, out, formats, top, regions, folders)
     matched = matched_anything(report)
     if showing.as_json:
         print(json.dumps(_summary(report, out, files, matched)))

@@ -24,7 +24,8 @@ from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.pipeline.choose import PlannedCapture
 from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import ProfileRequest
-from llm_perf_opt.profiling.run_directory import Manifest, RunDirectory, Step, gpu_facts, now, program_files
+from llm_perf_opt.profiling.gpu_facts import gpu_facts
+from llm_perf_opt.profiling.run_directory import Manifest, RunDirectory, Step, now, program_files
 from llm_perf_opt.profiling.run_files import EARLIER, OF_CAPTURE, PACKED, files_of, remove
 from llm_perf_opt.profiling.run_lock import Busy
 from llm_perf_opt.profiling.secrets import REMOVED, clean_argv
@@ -39,6 +40,7 @@ RESUMABLE = ("profile", "deep_profile_runner")
 # What a run says of its end: it ends anew.
 _OF_THE_END = ("INTERRUPTED", "RUN_FAILED", "NO_REPORT", "WORKLOAD_FAILED")
 _WANTED_END = "RECORDING_TOO_LARGE"  # stopped at the size that was asked for: it would be again
+_TRY_AGAIN = ("running", "failed")  # of a table: cut off by a kill, or by an interrupt
 _PATIENCE_S = 150.0  # after a kill the guard ends what is left within this
 
 
@@ -231,7 +233,7 @@ def look(directory: RunDirectory, request: ProfileRequest) -> Kept:
 
 
 def _look_at_tables(kept: Kept, steps: Sequence[Step]) -> None:
-    ended = [step for step in steps if step.status != "running"]
+    ended = [step for step in steps if step.status not in _TRY_AGAIN]
     if kept.timeline is not None and kept.timeline.suffix not in PACKED:
         kept.without_summary = not any(step.name == "stats" for step in ended)
     tables = {step.capture for step in ended if step.name == "raw"}
@@ -353,9 +355,9 @@ def _stays(step: Step, kept: Kept) -> bool:
     if step.name == "nsys":
         return kept.recording or kept.timeline is not None
     if step.name in ("export", "stats"):
-        return kept.timeline is not None and step.status != "running"
+        return kept.timeline is not None and step.status not in _TRY_AGAIN
     names = [*kept.reports, *([VERIFY] if kept.verification else [])]
-    return any(serves(step, name) for name in names) and step.status != "running"
+    return any(serves(step, name) for name in names) and step.status not in _TRY_AGAIN
 
 
 def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:

@@ -6,10 +6,12 @@ exit code. A step that fails does not undo the one before: what was captured sta
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -161,14 +163,14 @@ def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None)
     _stop_if_interrupted(exported, capture)
     if not sqlite.exists():
         return None
-    write_summary(run, nsys, sqlite, capture)
+    write_summary(run, nsys, sqlite)
     return sqlite
 
 
-def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path, capture: Ended | None = None) -> None:
-    """The kernels of a timeline as nsys prints them."""
+def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path) -> None:
+    """Begin to write the kernels of a timeline as nsys prints them; see `run.aside`."""
     summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
-    _write_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys), capture)
+    _begin_table(run, "stats", build_nsys_stats_cmd(nsys.path, sqlite), summary, _library_path(nsys))
 
 
 def record_counters(
@@ -211,15 +213,21 @@ def record_counters(
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
         return Captured(outcome, ended)
-    write_raw(run, ncu, report, ended)
+    write_raw(run, ncu, report)
     return Captured(outcome, ended, report)
 
 
-def write_raw(run: RunDirectory, ncu: Tool, report: Path, capture: Ended | None = None) -> None:
-    """The counters of a report as ncu prints them; `raw.csv` is that of the first capture, which most runs have alone."""
+def write_raw(run: RunDirectory, ncu: Tool, report: Path) -> None:
+    """Begin to write the counters of a report as ncu prints them; see `run.aside`.
+
+    `raw.csv` is that of the first capture, which most runs have alone.
+    """
     folder = report.parent
-    table = folder / ("raw.csv" if not (folder / "raw.csv").exists() else f"raw-{report.stem}.csv")
-    _write_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, capture, of=report.stem)
+    first = not (folder / "raw.csv").exists() and not any(
+        step.name == "raw" and step.status == "running" for step in run.manifest.steps
+    )
+    table = folder / ("raw.csv" if first else f"raw-{report.stem}.csv")
+    _begin_table(run, "raw", build_ncu_raw_cmd(ncu.path, report), table, {}, of=report.stem)
 
 
 def _following(expected: int | None, progress: Callable[[Progress], None]) -> Callable[[str], None]:
@@ -329,37 +337,41 @@ def _stop_if_interrupted(ended: Ended, before: Ended | None) -> None:
         raise GivenUp if ended.given_up or (before is not None and before.interrupted) else KeyboardInterrupt
 
 
-def _write_table(
-    run: RunDirectory,
-    name: str,
-    argv: list[str],
-    target: Path,
-    environment: Mapping[str, str],
-    capture: Ended | None,
-    of: str = "",
+def _begin_table(
+    run: RunDirectory, name: str, argv: list[str], target: Path, environment: Mapping[str, str], of: str = ""
 ) -> None:
-    """A summary of a capture by the tool itself; its absence loses nothing, so a failure is only noted.
+    """Begin a summary of a capture by the tool itself, beside the steps that follow: none of them needs it.
 
-    `of`: the name of the capture where there may be several.
+    Its absence loses nothing, so a failure is only noted. `of`: the name of the capture where there may be several.
     """
     step = run.begin(name, argv, target.parent.name, of)
     # Under another name until it is whole: half a table would be taken for all of it.
     unfinished = target.with_name(f".{target.name}.tmp")
-    ended = run_aside(
-        argv,
-        output=unfinished,
-        environment=environment,
-        timeout_s=_EXPORT_TIMEOUT_S,
-        errors=subprocess.DEVNULL,
-        held=run.handles,
-    )
-    step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
-    written = unfinished.stat().st_size if unfinished.exists() else 0
-    if ended.exit_code == 0 and written:
-        unfinished.replace(target)
-        step.status, step.files = "done", {target.name: written}
-    else:
-        step.status = "nothing"
-        unfinished.unlink(missing_ok=True)
-    run.save()
-    _stop_if_interrupted(ended, capture)
+    held = run.handles
+
+    def write(stop: threading.Event) -> Ended:
+        try:
+            return run_aside(
+                argv,
+                output=unfinished,
+                environment=environment,
+                timeout_s=_EXPORT_TIMEOUT_S,
+                errors=subprocess.DEVNULL,
+                held=held,
+                stop=stop,
+            )
+        except UserError:  # it could not even be started
+            return Ended(exit_code=-1, seconds=0.0)
+
+    def note(ended: Ended) -> None:
+        step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
+        step.status = "failed" if ended.interrupted else "nothing"  # an interrupted one is worth another try
+        with contextlib.suppress(OSError):  # somebody removed the folder
+            written = unfinished.stat().st_size if unfinished.exists() else 0
+            if ended.exit_code == 0 and written:
+                unfinished.replace(target)
+                step.status, step.files = "done", {target.name: written}
+            else:
+                unfinished.unlink(missing_ok=True)
+
+    run.aside.start(write, note)

@@ -15,7 +15,6 @@ import os
 import shlex
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -30,6 +29,8 @@ from attrs import Factory, define
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.interrupts import held
 from llm_perf_opt.profiling import run_lock
+from llm_perf_opt.profiling.aside import Aside
+from llm_perf_opt.profiling.gpu_facts import gpu_facts
 from llm_perf_opt.profiling.seal import fits, seal
 from llm_perf_opt.profiling.secrets import clean_argv, clean_settings, without_secrets
 from llm_perf_opt.regions.model import Diagnosis
@@ -42,18 +43,6 @@ MANIFEST = "manifest.json"
 RESERVE = ".reserve"  # given up when the disk is full
 _RESERVE_BYTES = 256 << 10
 LARGEST_MANIFEST = 64 << 20
-_GPU_FACTS = (
-    "index",
-    "name",
-    "uuid",
-    "driver_version",
-    "compute_cap",
-    "memory.total",
-    "clocks.sm",
-    "clocks.mem",
-    "clocks.max.sm",
-    "pstate",
-)
 
 
 @define
@@ -117,7 +106,9 @@ class RunDirectory:
     manifest: Manifest
     lock: int | None = None  # see run_lock.py
     seals: bool = True  # False: the orders are not this user's, and stay recognisable as such
+    aside: Aside = Factory(Aside)  # noted whenever the manifest is written
     _began: float = Factory(time.monotonic)
+    _gpus_asked: bool = False
 
     @staticmethod
     def create(
@@ -128,10 +119,12 @@ class RunDirectory:
         recordings: bool = True,
         made_by: str = "",
         folder: Path | None = None,
+        gpus: Callable[[], list[dict[str, str]]] | None = None,
     ) -> RunDirectory:
         """Make the folder. Two runs never share one: an existing, non-empty folder is refused.
 
         `recordings`: whether profilers will leave something in it. `folder`: where it was started, if not here.
+        `gpus`: gives what the GPUs said; they are asked where it is missing.
         """
         settings = clean_settings(settings)
         manifest = Manifest(
@@ -156,7 +149,7 @@ class RunDirectory:
             raise _unwritable(path, error) from error
         run.write_json("env.json", without_secrets(os.environ))
         run.write_yaml("config.yaml", settings)
-        manifest.gpus_before = gpu_facts()
+        manifest.gpus_before = gpus() if gpus is not None else gpu_facts()
         run.save()
         return run
 
@@ -178,7 +171,8 @@ class RunDirectory:
         (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
 
     def release(self) -> None:
-        """Others may write in the folder again."""
+        """Others may write in the folder again: nothing of ours does."""
+        self.aside.end()
         run_lock.release(self.lock)
         self.lock = None
 
@@ -188,6 +182,7 @@ class RunDirectory:
         return () if self.lock is None else (self.lock,)
 
     def save(self) -> None:
+        self.aside.settle()
         if self.seals:
             self.manifest.seal = seal(self.manifest.orders)
         self._replace(MANIFEST, _manifest_text(self.manifest))
@@ -250,8 +245,21 @@ class RunDirectory:
                 raise self._lost(error) from error
         return step
 
+    def ask_gpus(self) -> None:
+        """Begin to ask how the GPUs are at the end of the run, beside whatever is left to do."""
+        self._gpus_asked = True
+        self.aside.start(gpu_facts, self._note_gpus)
+
+    def _note_gpus(self, facts: list[dict[str, str]]) -> None:
+        self.manifest.gpus_after = facts
+
     def finish(self, state: str) -> None:
-        """Say how the run ended, as far as that can be written; nothing after it depends on this."""
+        """Say how the run ended, as far as that can be written; nothing after it depends on this.
+
+        What still goes on beside the run is ended: who wants it waits for it before.
+        """
+        with held():  # a second interrupt must not leave a run that seems to go on
+            self.aside.end()
         with contextlib.suppress(OSError):
             (self.path / RESERVE).unlink(missing_ok=True)
         self.manifest.state = state
@@ -259,8 +267,9 @@ class RunDirectory:
         self.manifest.seconds = round(time.monotonic() - self._began, 2)
         with contextlib.suppress(UserError):
             self.save()  # before the GPU is asked: that may take a while
-            self.manifest.gpus_after = gpu_facts()
-            self.save()
+            if not self._gpus_asked:
+                self.manifest.gpus_after = gpu_facts()
+                self.save()
 
 
 def _manifest_text(manifest: Manifest) -> str:
@@ -329,22 +338,6 @@ def program_files(command: list[str]) -> dict[str, str]:
         except (OSError, ValueError):  # ValueError: a word with a zero byte
             continue
     return {name: digest for name, digest in found.items() if clean_argv([name]) == [name]}
-
-
-def gpu_facts() -> list[dict[str, str]]:
-    """Name, driver and clocks of every GPU as nvidia-smi tells them; empty where there is none."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={','.join(_GPU_FACTS)}", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-    return [dict(zip(_GPU_FACTS, row, strict=False)) for row in rows]
 
 
 def now() -> str:

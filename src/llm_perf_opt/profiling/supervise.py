@@ -169,11 +169,13 @@ def run_aside(
     timeout_s: float,
     errors: int = subprocess.STDOUT,
     held: Sequence[int] = (),
+    stop: threading.Event | None = None,
 ) -> Ended:
     """Run a short command of a tool that works on what was captured; its whole output is kept.
 
     Under a guard as well: an export that hangs must not outlive us. Nothing is lost by ending it, so an
-    interruption ends it at once. `errors`: where its messages go, with the output unless told.
+    interruption ends it at once. `errors`: where its messages go, with the output unless told. `stop`: ends it
+    as well; in a thread beside the main one nothing else does, for signals are not heard there.
     """
     started = time.monotonic()
     interruption = Interruption()
@@ -184,7 +186,7 @@ def run_aside(
             while guard.poll() is None and not (ended.timed_out or ended.interrupted):
                 time.sleep(_QUICK_SECONDS)
                 ended.timed_out = time.monotonic() - started > timeout_s
-                ended.interrupted = interruption.times > 0
+                ended.interrupted = interruption.times > 0 or (stop is not None and stop.is_set())
             if guard.poll() is None:
                 guard.send_signal(signal.SIGUSR1)
         finally:

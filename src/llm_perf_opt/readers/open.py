@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers import kept
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
@@ -65,13 +66,19 @@ def read_recording(
     source = source or path.name
     watch: Observer = observer or Silent()
     _refuse_what_is_no_file(path, source)
+    if not streams and (known := kept.take(path, source, launch_config=launch_config)) is not None:
+        return known
     with contextlib.ExitStack() as stack:
         try:
             plain = stack.enter_context(unpacked(path, source))
-            recording = _read_plain(plain, source, (launch_config, streams), watch, stack)
+            to_keep = not streams and kept.is_kept(path)
+            recording = _read_plain(plain, source, (launch_config or to_keep, streams), watch, stack)
             if isinstance(recording, Timeline):
                 refuse_implausible(recording)
             recording.gpu_facts = plausible_facts(recording.gpu_facts)
+            if to_keep:
+                kept.keep(path, recording)
+                return kept.take(path, source, launch_config=launch_config) or recording
             return recording
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise UnreadableInput(

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import shlex
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -72,7 +73,9 @@ _SCRIPTS = (
 )
 
 
-def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
+@cache
+def template() -> jinja2.Template:
+    """The page without its contents; to compile it takes as long as to fill it."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -97,6 +100,10 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
         "counter_unit": counter_unit,
         "mean_ns": mean_ns,
     }
+    return environment.from_string(_text("templates/report.html"))
+
+
+def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
     style = _asset("report.css")
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"
     regions = page_regions(report)
@@ -104,7 +111,7 @@ def render_html(report: NCUProfileRegionReport, top: int = _KERNELS) -> str:
     stages = _stages(report, regions)
     place = {region.key: number for number, region in enumerate(regions)}
     scope = report.main_scope
-    page = environment.from_string(_text("templates/report.html")).render(
+    page = template().render(
         report=report,
         title=_title(report),
         gpus=sorted({visible(str(name)) for name in report.environment.get("gpus", {}).values()}),

@@ -24,13 +24,17 @@ def write_report(
     formats: Sequence[str] = FORMATS,
     top: int = 30,
     regions: str = "regions",
+    folders: list[Path] | None = None,
 ) -> list[Path]:
-    """Write the chosen formats and return the files. `regions`: where region folders go, below `out`."""
+    """Write the chosen formats and return the files. `regions`: where region folders go, below `out`.
+
+    `folders`: what `write_folders` has written of the same report.
+    """
     make_folder(out)
     earlier = {name for name in listed_in_report(out) if _is_ours(Path(name))}
     written: list[Path] = []
-    if "md" in formats or "csv" in formats:
-        _name_folders(report)
+    if folders is None:
+        _name_folders(report, formats)
     if "md" in formats:
         from llm_perf_opt.report import markdown
         from llm_perf_opt.report.pictures import pictures
@@ -50,8 +54,7 @@ def write_report(
         from llm_perf_opt.report.html import render_html
 
         written.append(write_text(out / "report.html", render_html(report, top)))
-    if "md" in formats or "csv" in formats:
-        written += _write_folders(report, out, regions, formats, top)
+    written += _write_folders(report, out, regions, formats, top) if folders is None else folders
     if "json" in formats:
         # Last, because it names the folders of the regions.
         written.append(write_text(out / "report.json", render_json(report)))
@@ -68,6 +71,19 @@ def write_report(
     _forget(out, earlier - {str(path.relative_to(out)) for path in written})
     write_text(out / REPORT_LIST, "".join(f"{path.relative_to(out)}\n" for path in written))
     return written
+
+
+def write_folders(
+    report: NCUProfileRegionReport,
+    out: Path,
+    formats: Sequence[str] = FORMATS,
+    top: int = 30,
+    regions: str = "regions",
+) -> list[Path]:
+    """The files of the single regions: all of a report that does not depend on how its run ended."""
+    make_folder(out)
+    _name_folders(report, formats)
+    return _write_folders(report, out, regions, formats, top)
 
 
 def _write_sections(report: NCUProfileRegionReport, out: Path, below: Path, formats: Sequence[str]) -> list[Path]:
@@ -104,10 +120,10 @@ def _forget(out: Path, names: set[str]) -> None:
             remove(out.resolve(), [name])
 
 
-def _name_folders(report: NCUProfileRegionReport) -> None:
+def _name_folders(report: NCUProfileRegionReport, formats: Sequence[str]) -> None:
     """Give the heaviest regions of the main scope a folder; say so where not all get one."""
     scope = report.main_scope
-    if scope is None:
+    if scope is None or not {"md", "csv"} & set(formats):
         return
     chosen = sorted(scope.regions, key=lambda r: -(gpu_time(r.inclusive) or 0))[:MOST_FOLDERS]
     labels = [(r.domain, [*r.path, "start-end"] if r.range_kind == "start_end" else r.path) for r in chosen]

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
 from llm_perf_opt.errors import MissingTool
-from llm_perf_opt.profiling.messages import ASK_DOCTOR
-from llm_perf_opt.profiling.vendor.help_text import KnownOptions, parse_ncu_help, parse_nsys_help
 from llm_perf_opt.readers import nsys_tool
+
+if TYPE_CHECKING:  # imported where they are needed: a run asks its questions before it imports anything else
+    from llm_perf_opt.profiling.vendor.help_text import KnownOptions
 
 NCU_VARIABLE = "LLM_PERF_NCU"
 NSYS_VARIABLE = nsys_tool.ENVIRONMENT_VARIABLE
@@ -95,16 +97,30 @@ def tool_version(path: str | os.PathLike[str], timeout_s: float = _TIMEOUT_S) ->
     )
 
 
-@functools.lru_cache(maxsize=8)
+_known: dict[Tool, KnownOptions] = {}
+
+
 def known_options(tool: Tool, timeout_s: float = _TIMEOUT_S) -> KnownOptions:
     """The options this very installation understands, for `help_text.validate`; asked once."""
-    program = os.fspath(tool.path)
-    if tool.name == "nsys":
-        return parse_nsys_help(_output([program, "profile", "--help"], timeout_s))
-    # Each answer takes ncu about a second, nearly all of it waiting.
-    questions = ([program, option] for option in ("--help", "--list-sets", "--list-sections"))
-    with ThreadPoolExecutor() as pool:
-        return parse_ncu_help(*pool.map(lambda argv: _output(argv, timeout_s), questions))
+    if tool not in _known:
+        # Each answer takes ncu about a second, nearly all of it waiting.
+        questions = _questions(tool.name, os.fspath(tool.path))
+        with ThreadPoolExecutor() as pool:
+            _understand(tool, list(pool.map(lambda argv: _output(argv, timeout_s), questions)))
+    return _known[tool]
+
+
+def _questions(name: str, program: str) -> list[list[str]]:
+    """What to ask a tool about its options."""
+    if name == "nsys":
+        return [[program, "profile", "--help"]]
+    return [[program, option] for option in ("--help", "--list-sets", "--list-sections")]
+
+
+def _understand(tool: Tool, answers: Sequence[str]) -> None:
+    from llm_perf_opt.profiling.vendor.help_text import parse_ncu_help, parse_nsys_help
+
+    _known[tool] = parse_nsys_help(*answers) if tool.name == "nsys" else parse_ncu_help(*answers)
 
 
 def library_path_for(nsys: str | os.PathLike[str]) -> str | None:
@@ -153,6 +169,8 @@ def _find(
             return Tool(name, candidate, tool_version(candidate), source)
         except MissingTool as error:
             problems.append(error.message)
+    from llm_perf_opt.profiling.messages import ASK_DOCTOR
+
     on_path_says = "that on PATH does not run" if on_path else "PATH has none"
     looked = (
         f"{variable} is not set, {on_path_says}, and nothing that runs is where NVIDIA's installers put it "
@@ -181,18 +199,67 @@ def _package(name: str) -> str:
     return _PRODUCT[name].lower().replace(" ", "-")
 
 
-_asking: set[subprocess.Popen[str]] = set()
+class Asked:
+    """The questions of a run to its tools, all asked at once and while the run does something else.
+
+    As a context: what is still open at its end is not waited for.
+    """
+
+    def __init__(self, *, nsys: bool, ncu: bool) -> None:
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(16, "asked", initializer=_here.__setattr__, initargs=("stop", self._stop))
+        self._answers: dict[str, list[Future[str]]] = {}
+        self._nsys = self._ask("nsys", NSYS_VARIABLE, find_nsys) if nsys else None
+        self._ncu = self._ask("ncu", NCU_VARIABLE, find_ncu) if ncu else None
+
+    def _ask(self, name: str, variable: str, find: Callable[[], Tool]) -> Future[Tool]:
+        # The first place to look at is nearly always the right one: its options are asked for beside its version.
+        first = shutil.which(os.environ.get(variable) or name)
+        if first is not None:
+            self._answers[first] = self._about(name, first)
+        return self._pool.submit(find)
+
+    def _about(self, name: str, program: str) -> list[Future[str]]:
+        return [self._pool.submit(_output, argv, _TIMEOUT_S) for argv in _questions(name, program)]
+
+    def tools(self) -> tuple[Tool | None, Tool | None]:
+        """nsys and ncu, each with its options known; raises what was wrong with the first."""
+        nsys, ncu = (None if asked is None else self._found(asked) for asked in (self._nsys, self._ncu))
+        return nsys, ncu
+
+    def _found(self, asked: Future[Tool]) -> Tool:
+        tool = asked.result()
+        if tool not in _known:
+            path = os.fspath(tool.path)
+            _understand(tool, [answer.result() for answer in self._answers.get(path) or self._about(tool.name, path)])
+        return tool
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for child, asker in tuple(_asking.items()):
+            if asker is self._stop:
+                _kill(child)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def stop_asking() -> None:
-    """End every question that is still open: whoever waits for the answers of other threads was interrupted."""
-    for child in tuple(_asking):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+_here = threading.local()  # in a thread of `Asked`: the event that says nobody waits for its answer any more
+_asking: dict[subprocess.Popen[str], threading.Event | None] = {}  # questions that are open, and whose they are
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    """End a question. The group, not the child alone: CUDA's wrapper scripts start the tool as a child of their own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _output(argv: Sequence[str], timeout_s: float) -> str:
     """Standard output and error of a short command. At a time-out its whole process group is ended."""
+    stop: threading.Event | None = getattr(_here, "stop", None)
+    if stop is not None and stop.is_set():
+        raise MissingTool(f"{argv[0]} was not asked any more.")
     try:
         child = subprocess.Popen(
             argv,
@@ -205,14 +272,14 @@ def _output(argv: Sequence[str], timeout_s: float) -> str:
         )
     except OSError as error:
         raise MissingTool(f"{argv[0]} cannot be run: {error.strerror}.") from error
-    _asking.add(child)
+    _asking[child] = stop
+    if stop is not None and stop.is_set():  # while it was being started
+        _kill(child)
     with child:
         try:
             return child.communicate(timeout=timeout_s)[0]
         except subprocess.TimeoutExpired as error:
-            # The group, not the child alone: CUDA's wrapper scripts start the tool as a child of their own.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _kill(child)
             raise MissingTool(f"{' '.join(argv)} did not answer within {timeout_s:g} s.") from error
         finally:
-            _asking.discard(child)
+            del _asking[child]

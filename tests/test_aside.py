@@ -1,0 +1,355 @@
+"""What goes on beside the steps of a run: tables, questions, imports; and the timeline it keeps."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from conftest import RECORDINGS, plain_bytes
+from fake_tools import TIMELINE
+from fake_tools import tools as tools
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.pipeline import preload
+from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.pipeline.resume import look
+from llm_perf_opt.profiling.aside import Aside
+from llm_perf_opt.profiling.capture import write_raw, write_summary
+from llm_perf_opt.profiling.gpu_facts import GpusAsked, gpu_facts
+from llm_perf_opt.profiling.run_directory import RunDirectory
+from llm_perf_opt.profiling.vendor.tools import Asked, Tool, known_options
+from llm_perf_opt.readers import kept
+from llm_perf_opt.readers import open as opening
+from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.model import Diagnosis
+
+# -- the threads ------------------------------------------------------------------------------------
+
+
+def test_what_came_of_it_is_noted_by_the_thread_that_owns_the_run() -> None:
+    aside, go = Aside(), threading.Event()
+    noted: list[tuple[str, threading.Thread]] = []
+
+    def work(_: threading.Event) -> str:
+        go.wait()
+        return threading.current_thread().name
+
+    aside.start(work, lambda name: noted.append((name, threading.current_thread())))
+    aside.settle()
+    assert noted == []
+    go.set()
+    aside.wait()
+    ((name, noter),) = noted
+    assert noter is threading.current_thread()
+    assert name != noter.name
+    aside.end()
+
+
+def test_its_end_stops_what_goes_on_and_forgets_what_has_not_begun() -> None:
+    aside = Aside()
+    noted: list[bool] = []
+    for _ in range(5):  # more than there are threads
+        aside.start(lambda stop: stop.wait(60), noted.append)
+    aside.end()
+    assert 1 <= len(noted) <= 2
+    assert all(noted)
+    aside.start(lambda stop: stop.is_set(), noted.append)  # and it can be used again
+    aside.wait()
+    assert noted[-1] is False
+    aside.end()
+
+
+# -- tables -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunDirectory]:
+    directory = RunDirectory.create(tmp_path / "run", ["program"], {})
+    yield directory
+    directory.release()
+
+
+def waiting_tool(folder: Path, name: str) -> Tool:
+    """Prints a table as soon as somebody has made the file `go`, and its process id into `pid` before."""
+    program = folder / name
+    program.write_text(
+        f"#!{sys.executable} -IS\nimport os, pathlib, time\nhere = pathlib.Path({str(folder)!r})\n"
+        "(here / 'pid.tmp').write_text(str(os.getpid())); (here / 'pid.tmp').rename(here / 'pid')\n"
+        "while not (here / 'go').exists(): time.sleep(0.01)\nprint('a,table')\n"
+    )
+    program.chmod(0o755)
+    return Tool(name, program, "1.0")
+
+
+def steps(run: RunDirectory) -> list[tuple[str, str]]:
+    content = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))
+    return [(step["name"], step["status"]) for step in content["steps"]]
+
+
+def test_a_table_is_noted_when_it_is_there_and_nobody_waits_for_it(tmp_path: Path, run: RunDirectory) -> None:
+    sqlite = run.path / "nsys" / "run.sqlite"
+    write_summary(run, waiting_tool(tmp_path, "nsys"), sqlite)
+    table = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
+    run.save()
+    assert steps(run) == [("stats", "running")]  # as a kill would leave it
+    assert not table.exists()
+    (tmp_path / "go").touch()
+    run.aside.wait()
+    run.save()
+    assert steps(run) == [("stats", "done")]
+    assert table.read_text() == "a,table\n"
+    assert run.manifest.steps[0].files == {table.name: 8}
+
+
+def test_tables_of_two_captures_have_two_names(tmp_path: Path, run: RunDirectory) -> None:
+    ncu = waiting_tool(tmp_path, "ncu")
+    for name in ("one", "two"):  # the first is not there yet when the second begins
+        write_raw(run, ncu, run.path / "ncu" / f"{name}.ncu-rep")
+    (tmp_path / "go").touch()
+    run.aside.wait()
+    assert [step.files for step in run.manifest.steps] == [{"raw.csv": 8}, {"raw-two.csv": 8}]
+
+
+def test_a_table_that_is_interrupted_leaves_nothing_and_is_made_by_the_next_attempt(
+    tmp_path: Path, run: RunDirectory
+) -> None:
+    sqlite = run.path / "nsys" / "run.sqlite"
+    sqlite.write_bytes(plain_bytes(TIMELINE))
+    for name, file in (("nsys", run.path / "nsys" / "run.nsys-rep"), ("export", sqlite)):
+        file.touch()
+        step = run.begin(name, [name], "nsys")
+        step.status, step.files = "done", {file.name: file.stat().st_size}
+    write_summary(run, waiting_tool(tmp_path, "nsys"), sqlite)
+    while not (tmp_path / "pid").exists():
+        threading.Event().wait(0.01)
+    run.finish("interrupted")
+    assert steps(run)[-1] == ("stats", "failed")
+    assert sorted(p.name for p in sqlite.parent.iterdir()) == ["cmd.txt", "run.nsys-rep", "run.sqlite"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert look(run, ProfileRequest(command=["program"])).without_summary
+
+
+def test_a_table_whose_tool_is_gone_is_only_noted(tmp_path: Path, run: RunDirectory) -> None:
+    write_summary(run, Tool("nsys", tmp_path / "nowhere", "1.0"), run.path / "nsys" / "run.sqlite")
+    run.aside.wait()
+    run.save()
+    assert steps(run) == [("stats", "nothing")]
+
+
+# -- questions --------------------------------------------------------------------------------------
+
+
+def counting(folder: Path, name: str, says: str = "", ends: str = "") -> Path:
+    """A program that notes how it was called, in `<name>.calls`."""
+    program = folder / name
+    program.write_text(f"#!/bin/sh\necho \"$*\" >> '{folder / name}.calls'\necho '{says}'\n{ends}\n")
+    program.chmod(0o755)
+    return program
+
+
+def calls(folder: Path, name: str) -> list[str]:
+    return sorted((folder / f"{name}.calls").read_text().splitlines())
+
+
+def test_every_question_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nsys", "ncu"):
+        monkeypatch.setenv(f"LLM_PERF_{name.upper()}", str(counting(tmp_path, name, f"{name} version 2025.3.1")))
+    with Asked(nsys=True, ncu=True) as asked:
+        found = asked.tools()
+    for tool in found:
+        assert tool is not None
+        known_options(tool)
+    assert calls(tmp_path, "nsys") == ["--version", "profile --help"]
+    assert calls(tmp_path, "ncu") == ["--help", "--list-sections", "--list-sets", "--version"]
+
+
+def test_a_tool_that_is_not_wanted_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_PERF_NSYS", str(counting(tmp_path, "nsys", "nsys version 2025.3.1")))
+    monkeypatch.setenv("LLM_PERF_NCU", "/nowhere")
+    with Asked(nsys=True, ncu=False) as asked:
+        assert asked.tools()[1] is None
+
+
+def test_questions_are_taken_back_where_something_else_goes_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nsys", "ncu"):
+        ends = f"echo $$ >> '{tmp_path}/pids'; exec sleep 600"
+        monkeypatch.setenv(f"LLM_PERF_{name.upper()}", str(counting(tmp_path, name, ends=ends)))
+    with Asked(nsys=True, ncu=True) as asked:  # whoever asked does not come to the answers
+        while not (tmp_path / "pids").exists() or len((tmp_path / "pids").read_text().split()) < 6:
+            threading.Event().wait(0.01)
+    asked._pool.shutdown()  # every thread has seen the end of its process
+    for pid in map(int, (tmp_path / "pids").read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+GPU = "0, NVIDIA H200, GPU-1, 580.65.06, 9.0, 143771 MiB, 345 MHz, 2619 MHz, 1980 MHz, P0"
+
+
+def test_gpus_are_asked_beside_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting(tmp_path, "nvidia-smi", GPU)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with GpusAsked() as gpus:
+        (gpu,) = gpus.facts()
+    assert (gpu["name"], gpu["compute_cap"], gpu["pstate"]) == ("NVIDIA H200", "9.0", "P0")
+
+
+@pytest.mark.parametrize("ends", ["exit 9", "exec sleep 600"])
+def test_no_answer_of_the_gpus_is_no_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    counting(tmp_path, "nvidia-smi", GPU, ends)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    stop = threading.Event()
+    stop.set()
+    assert gpu_facts(stop) == []
+
+
+def test_a_run_asks_the_gpus_before_and_after(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting(tools, "nvidia-smi", GPU)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    assert main(["profile", "--out", "run", "--", sys.executable, "-c", "pass"]) == 0
+    assert len(calls(tools, "nvidia-smi")) == 2
+    manifest = json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))
+    assert manifest["gpus_before"] == manifest["gpus_after"] != []
+    # The report knows how everything ended, though it was begun before.
+    told = json.loads(Path("run/report.json").read_text(encoding="utf-8"))["environment"]["run"]
+    assert told["gpus_after"] == manifest["gpus_after"]
+    assert told["state"] == manifest["state"] == "done"
+    assert [step["status"] for step in told["steps"]] == ["captured", "done", "done", "captured", "done"]
+
+
+# -- imports ----------------------------------------------------------------------------------------
+
+
+def test_what_is_imported_ahead_exists() -> None:
+    preload.preload(threading.Event())
+    assert [name for name in preload._LATER if name not in sys.modules] == []
+    for name in preload._LATER:
+        importlib.import_module(name)
+
+
+def test_nothing_is_imported_for_a_run_that_is_over() -> None:
+    code = "import sys, threading; from llm_perf_opt.pipeline.preload import preload; stop = threading.Event(); stop.set(); preload(stop)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print('jinja2' in sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("llm_perf_opt.cli.main", ["numpy", "yaml", "cattrs", "llm_perf_opt.regions.model"]),
+        ("llm_perf_opt.profiling.vendor.tools", ["numpy", "yaml", "llm_perf_opt.regions.model"]),
+        ("llm_perf_opt.pipeline.profile", []),
+    ],
+)
+def test_what_a_command_does_not_need_at_its_start_is_not_imported(module: str, without: list[str]) -> None:
+    heavy = [*without, "pandas", "matplotlib", "plotly", "jinja2", "hydra", "omegaconf", "rich", "torch"]
+    code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# -- the timeline -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timeline(tmp_path: Path) -> Path:
+    file = tmp_path / "run.sqlite"
+    file.write_bytes(plain_bytes(RECORDINGS / "nsys-2025.3.1-h200-threads.sqlite.xz"))
+    return file
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    found: list[Path] = []
+    really = opening._read_sqlite
+
+    def counted(path: Path, *more: object) -> object:
+        found.append(path)
+        return really(path, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opening, "_read_sqlite", counted)
+    return found
+
+
+def read(file: Path, **options: bool) -> Timeline:
+    found = read_recording(file, **options)
+    assert isinstance(found, Timeline)
+    return found
+
+
+def test_a_timeline_is_read_once_while_it_is_kept(timeline: Path, reads: list[Path]) -> None:
+    plain, joined = read(timeline), read(timeline, launch_config=True)
+    reads.clear()
+    with kept.keeping():
+        first, second = read(timeline), read(timeline, launch_config=True)
+        assert len(reads) == 1
+    assert first.kernels.config is None
+    assert second.kernels.config is not None
+    assert joined.kernels.config is not None
+    assert (second.kernels.config.grid == joined.kernels.config.grid).all()
+    assert (first.kernels.start == plain.kernels.start).all()
+    names = [[t.strings[n] for n in t.kernels.name.tolist()] for t in (first, plain)]
+    assert names[0] == names[1]
+    read(timeline)
+    assert len(reads) == 2  # and forgotten afterwards
+
+
+def test_who_reads_a_kept_timeline_may_add_to_what_it_says(timeline: Path) -> None:
+    with kept.keeping():
+        first = read(timeline)
+        first.diagnostics.append(Diagnosis("OF_MINE", "info", "…"))
+        first.environment["mine"] = first.gpu_facts[99] = {}
+        second = read(timeline)
+        assert "OF_MINE" not in [d.code for d in second.diagnostics]
+        assert "mine" not in second.environment
+        assert 99 not in second.gpu_facts
+
+
+def test_another_file_of_the_same_name_is_read(timeline: Path, reads: list[Path]) -> None:
+    with kept.keeping():
+        few = len(read(timeline).kernels)
+        timeline.write_bytes(plain_bytes(TIMELINE))
+        assert len(read(timeline).kernels) > few
+        assert len(reads) == 2
+
+
+@pytest.mark.parametrize("why", ["large", "streams"])
+def test_what_is_not_kept_is_read_again(
+    timeline: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "large":
+        monkeypatch.setattr(kept, "LARGEST", 1000)
+    with kept.keeping():
+        for _ in range(2):
+            found = read(timeline, streams=why == "streams")
+        assert len(reads) == 2
+        assert found.kernels.config is None
+        assert (found.kernels.stream is not None) == (why == "streams")
+
+
+def test_a_report_of_a_kept_timeline_is_the_same(timeline: Path) -> None:
+    from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.pipeline.reporting import make_report
+    from llm_perf_opt.report.json_report import as_json
+
+    def told() -> dict[str, object]:
+        report = make_report([str(timeline)], ReportOptions(), quiet=True)
+        return as_json(attrs.evolve(report, generated_at=""))
+
+    alone = told()
+    with kept.keeping():
+        assert [told(), told()] == [alone, alone]
