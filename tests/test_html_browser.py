@@ -72,29 +72,43 @@ class Browser:
         self._chromium = playwright.chromium.launch(executable_path=chromium(), headless=True, args=list(FLAGS))
         self._folder = folder
         self._number = 0
+        self._contexts: list[Any] = []
 
     def open(self, html: str, *, hash: str = "", **options: Any) -> Opened:
         self._number += 1
         path = self._folder / f"page{self._number}.html"
         path.write_text(html, encoding="utf-8", errors="backslashreplace")
         settings = {"viewport": {"width": 1440, "height": 900}} | options
-        opened = Opened(self._chromium.new_context(**settings).new_page())
+        context = self._chromium.new_context(**settings)
+        self._contexts.append(context)
+        opened = Opened(context.new_page())
         opened.page.goto(path.as_uri() + hash)
         if options.get("java_script_enabled", True):
             opened.page.wait_for_function("document.documentElement.dataset.ready")
         return opened
+
+    def close_pages(self) -> None:
+        """Pages that stay open go on working, and slow down the others."""
+        while self._contexts:
+            self._contexts.pop().close()
 
     def close(self) -> None:
         self._chromium.close()
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium_itself(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     chromium()
     with sync_api.sync_playwright() as playwright:
         found = Browser(playwright, tmp_path_factory.mktemp("pages"))
         yield found
         found.close()
+
+
+@pytest.fixture
+def browser(chromium_itself: Browser) -> Iterator[Browser]:
+    yield chromium_itself
+    chromium_itself.close_pages()
 
 
 @pytest.fixture(scope="module")
