@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from hypothesis import settings
 
@@ -97,4 +98,22 @@ def no_calibration_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> 
     """Reports look for measured peaks in the user's cache: tests have one of their own, empty."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def templates_are_compiled_once() -> Iterator[None]:
+    """A process writes one report and compiles the template of its page once; the tests write hundreds."""
+    compile_one = jinja2.Environment.compile
+    compiled: dict[tuple[Any, ...], Any] = {}
+
+    def compile_once(self: jinja2.Environment, source: Any, *others: Any, **more: Any) -> Any:
+        options = (self.autoescape, self.trim_blocks, self.lstrip_blocks, self.undefined)
+        asked = (source, others, tuple(sorted(more.items())), options, frozenset(self.filters), frozenset(self.tests))
+        if asked not in compiled:
+            compiled[asked] = compile_one(self, source, *others, **more)
+        return compiled[asked]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jinja2.Environment, "compile", compile_once)
         yield

@@ -1,19 +1,14 @@
 """The program behind the stand-ins of `fake_tools`, which start it with `SETTINGS` defined.
 
 It runs the program it is given, says what the real tool said, and leaves a real recording. See `fake_tools`
-for the variables that let it fail.
+for the variables that let it fail. It is started some ten times in a run: what only some steps need is imported there.
 """
 
 from __future__ import annotations
 
-import errno
-import gzip
-import hashlib
 import json
-import lzma
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -53,6 +48,8 @@ def main(argv: list[str]) -> int:
 
 
 def record(tool: str, argv: list[str]) -> int:
+    import subprocess
+
     mode = value(argv, "--replay-mode") or "kernel"
     scenario = os.environ.get(f"FAKE_{tool.upper()}", "ok")
     if "=" in scenario:
@@ -107,7 +104,15 @@ def value(argv: list[str], option: str) -> str:
 
 def unpacked(name: str) -> bytes:
     data = Path(name).read_bytes()
-    return lzma.decompress(data) if name.endswith(".xz") else gzip.decompress(data) if name.endswith(".gz") else data
+    if name.endswith(".xz"):
+        import lzma
+
+        return lzma.decompress(data)
+    if name.endswith(".gz"):
+        import gzip
+
+        return gzip.decompress(data)
+    return data
 
 
 def at(step: str) -> None:
@@ -143,6 +148,8 @@ def leave(step: str, data: bytes, target: str, says: str = "") -> int:
             while rest:
                 rest = rest[file.write(rest[: 1 << 16]) :]
     except OSError as error:
+        import errno
+
         if step == "nsys":
             Path(target).unlink(missing_ok=True)  # its raw stream is elsewhere
         if step == "export":
@@ -152,6 +159,8 @@ def leave(step: str, data: bytes, target: str, says: str = "") -> int:
     if kind == "crash-during":
         crash()
     if not half and "FAKE_LEDGER" in os.environ and step in ("nsys", "ncu"):
+        import hashlib
+
         with Path(os.environ["FAKE_LEDGER"]).open("a") as ledger:
             ledger.write(json.dumps([str(Path(target).resolve()), hashlib.sha256(data).hexdigest()]) + "\n")
     if kind == "crash-after":

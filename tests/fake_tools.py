@@ -19,11 +19,15 @@ With `--profile-from-start off` ncu profiles only if the program has said `cudaP
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conftest import RECORDINGS
+from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report import write as write_all
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz"
@@ -72,3 +76,19 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "desk").mkdir()
     monkeypatch.chdir(tmp_path / "desk")
     return tmp_path
+
+
+@pytest.fixture
+def json_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a report only `report.json` is written, which `llm_perf_opt.load` reads.
+
+    For tests of what is measured, and not of how it is shown: most of the time of a run with the stand-ins goes into
+    the other files.
+    """
+    whole = write_all.write_report
+
+    def write_report(report: NCUProfileRegionReport, out: Path, formats: Sequence[str], *others: Any) -> list[Path]:
+        assert "json" in formats
+        return whole(report, out, ("json",), *others)
+
+    monkeypatch.setattr(write_all, "write_report", write_report)

@@ -9,8 +9,10 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from attrs import define
 
 from llm_perf_opt.annotate import Annotated, environment, problems, read_log
 from llm_perf_opt.annotate.environment import INJECTED
@@ -43,11 +45,14 @@ def trees(sink: Path) -> dict[str, str]:
 
     Fails where a range is closed that is not the innermost open one, or stays open.
     """
+    return trees_of([json.loads(line) for line in sink.read_text().splitlines()])
+
+
+def trees_of(events: list[dict[str, Any]]) -> dict[str, str]:
     found: dict[str, str] = {}
     part = ""
     threads: dict[tuple[int, int], list[tuple[str, list[str]]]] = {}
-    for line in sink.read_text().splitlines():
-        event = json.loads(line)
+    for event in events:
         if event["event"] == "part":
             part = event["name"]
             assert all(len(stack) == 1 for stack in threads.values()), f"open before {part}"
@@ -76,43 +81,93 @@ def _runs(names: list[str]) -> str:
     return " ".join(run[0] if len(run) == 1 else f"{run[0]}*{len(run)}" for run in runs)
 
 
-def annotated(program: str, mode: str, folder: Path, **variables: str) -> dict[str, str]:
+@define(frozen=True)
+class Ran:
+    """What a program printed, and what it wrote to the file of ranges."""
+
+    stdout: str
+    events: list[dict[str, Any]]
+
+    @property
+    def trees(self) -> dict[str, str]:
+        return trees_of(self.events)
+
+
+def all_of(mode: str, folder: Path, programs: list[Path]) -> dict[str, Ran]:
+    """Run programs in forks of one process: each has a fresh torch, which is imported only once."""
     sink = folder / "ranges.jsonl"
-    ended = start([sys.executable, str(PROGRAMS / program)], mode, sink, **variables)
+    ended = start([sys.executable, str(PROGRAMS / "forked.py"), str(folder), *map(str, programs)], mode, sink)
     assert ended.returncode == 0, ended.stderr
-    assert "llm-perf annotate" not in ended.stderr
-    return trees(sink)
+    events: dict[str, list[dict[str, Any]]] = {"": []}
+    name = ""
+    for line in sink.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "program":
+            name = event["name"]
+            events[name] = []
+        else:
+            events[name].append(event)
+    assert events.pop("") == []
+    ran = {}
+    for program in programs:
+        out, err, code = ((folder / f"{program.name}.{ending}").read_text() for ending in ("out", "err", "code"))
+        assert code == "0", f"{program.name}: {err}"
+        assert "llm-perf annotate" not in err, f"{program.name}: {err}"
+        ran[program.name] = Ran(out, events[program.name])
+    return ran
+
+
+@pytest.fixture(scope="module")
+def off(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    names = ("generate_plain.py", "models_unharmed.py", "compiled.py")
+    return all_of("off", tmp_path_factory.mktemp("off"), [PROGRAMS / name for name in names])
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    folder = tmp_path_factory.mktemp("stages")
+    (folder / "captures.py").write_text(CAPTURES)
+    programs = [PROGRAMS / name for name in ("generate_kinds.py", "hand_loops.py", "training.py")]
+    return all_of("stages", folder, [*programs, folder / "captures.py"])
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    names = ("generate_plain.py", "named_modules.py", "models_unharmed.py", "compiled.py")
+    return all_of("modules", tmp_path_factory.mktemp("modules"), [PROGRAMS / name for name in names])
 
 
 # --- generate() ---
 
 
 @TORCH
-def test_a_plain_script_gets_prefill_and_decode_and_the_same_tokens(tmp_path: Path) -> None:
+def test_a_plain_script_gets_prefill_and_decode_and_the_same_tokens(tmp_path: Path, off: dict[str, Ran]) -> None:
     plain = [sys.executable, str(PROGRAMS / "generate_plain.py")]
     sink, log = tmp_path / "plain.jsonl", tmp_path / "plain.log"
     marked = start(plain, "stages", sink, LLM_PERF_ANNOTATE_LOG=str(log))
-    assert marked.stdout == start(plain, "off").stdout
+    assert marked.returncode == 0, marked.stderr
+    assert marked.stdout == off["generate_plain.py"].stdout
+    assert off["generate_plain.py"].events == []
     assert trees(sink) == {"": "generate(prefill decode(decode_step*4))"}
     counts = {"generate": 1, "prefill": 1, "decode": 1, "decode_step": 4}
     assert read_log(log) == Annotated(processes=1, stages=counts, ended=1)
 
 
 @TORCH
-def test_modules_of_the_plain_script(tmp_path: Path) -> None:
+def test_modules_of_the_plain_script(modules: dict[str, Ran]) -> None:
     layer = "model.layers.{n}({a}input_layernorm {a}self_attn {a}post_attention_layernorm {a}mlp)"
     layers = " ".join(layer.format(n=n, a=f"model.layers.{n}.") for n in range(2))
-    modules = f"model(model.embed_tokens model.rotary_emb {layers} model.norm) lm_head"
-    expected = f"generate(prefill({modules}) decode(decode_step({modules})*4))"
-    assert annotated("generate_plain.py", "modules", tmp_path) == {"": expected}
+    inside = f"model(model.embed_tokens model.rotary_emb {layers} model.norm) lm_head"
+    expected = f"generate(prefill({inside}) decode(decode_step({inside})*4))"
+    assert modules["generate_plain.py"].trees == {"": expected}
 
 
 GENERATE = "generate(prefill decode(decode_step*3))"
 
 
 @TORCH
-def test_ways_of_generating(tmp_path: Path) -> None:
-    found = annotated("generate_kinds.py", "stages", tmp_path)
+def test_ways_of_generating(stages: dict[str, Ran]) -> None:
+    found = stages["generate_kinds.py"].trees
     # The assistant is asked for guesses before the first call of the model and after others; how often, and how many
     # steps are saved, is a matter of luck.
     assert found.pop("assistant").startswith("generate(draft prefill(draft) decode(decode_step(draft)")
@@ -137,8 +192,8 @@ def test_ways_of_generating(tmp_path: Path) -> None:
 
 
 @TORCH
-def test_hand_written_loops(tmp_path: Path) -> None:
-    assert annotated("hand_loops.py", "stages", tmp_path) == {
+def test_hand_written_loops(stages: dict[str, Ran]) -> None:
+    assert stages["hand_loops.py"].trees == {
         "loop": "prefill decode_step*3",
         "two requests": "prefill decode_step prefill decode_step",
         "pieces of prompt": "prefill*2 decode_step",
@@ -158,8 +213,8 @@ def test_hand_written_loops(tmp_path: Path) -> None:
 
 
 @TORCH
-def test_training(tmp_path: Path) -> None:
-    assert annotated("training.py", "stages", tmp_path) == {
+def test_training(stages: dict[str, Ran]) -> None:
+    assert stages["training.py"].trees == {
         "steps": "forward backward optimizer_step forward backward optimizer_step",
         "failures": "backward optimizer_step",
         "after them": "forward backward optimizer_step",
@@ -179,8 +234,8 @@ WHOLE = f"forward(vision({tower('vision.')}) head)"
 
 
 @TORCH
-def test_names_of_modules(tmp_path: Path) -> None:
-    assert annotated("named_modules.py", "modules", tmp_path) == {
+def test_names_of_modules(modules: dict[str, Ran]) -> None:
+    assert modules["named_modules.py"].trees == {
         "whole": WHOLE,
         "a part called alone": f"forward(vision({tower('vision.')}))",
         "a block called alone": BLOCK.format(p="vision.", n=1),
@@ -197,39 +252,32 @@ def test_depth_and_folded_names(tmp_path: Path) -> None:
     sink = tmp_path / "folded.jsonl"
     added = environment("modules", 2, fold=True)
     files = {"LLM_PERF_ANNOTATE_SINK": str(sink), "PARTS_FILE": str(sink)}
-    command = [sys.executable, str(PROGRAMS / "named_modules.py")]
+    command = [sys.executable, str(PROGRAMS / "named_modules.py"), "whole"]
     subprocess.run(command, env={**os.environ, **added, **files}, check=True, capture_output=True, timeout=600)
-    assert trees(sink)["whole"] == "forward(vision(vision.blocks.N*2 vision.named.last) head)"
-
-
-def printed(program: str, mode: str, sink: Path | None = None) -> list[str]:
-    ended = start([sys.executable, str(PROGRAMS / program)], mode, sink)
-    assert ended.returncode == 0, ended.stderr
-    assert "llm-perf annotate" not in ended.stderr
-    return ended.stdout.splitlines()
+    assert trees(sink) == {"whole": "forward(vision(vision.blocks.N*2 vision.named.last) head)"}
 
 
 @TORCH
-def test_models_are_what_they_were(tmp_path: Path) -> None:
+def test_models_are_what_they_were(off: dict[str, Ran], modules: dict[str, Ran]) -> None:
     """Signatures, copies, pickles, hooks, fx, TorchScript, export, functorch, and when memory is freed."""
-    expected = printed("models_unharmed.py", "off")
+    expected = off["models_unharmed.py"].stdout.splitlines()
     assert len(expected) > 15
     assert "False" not in "\n".join(
         line.removesuffix(" False") for line in expected if not line.startswith("signature")
     )
-    sink = tmp_path / "unharmed.jsonl"
-    assert printed("models_unharmed.py", "modules", sink) == expected
-    assert trees(sink)
+    assert modules["models_unharmed.py"].stdout.splitlines() == expected
+    assert modules["models_unharmed.py"].trees
+    assert off["models_unharmed.py"].events == []
 
 
 @TORCH
-def test_torch_compile_makes_the_same_graphs(tmp_path: Path) -> None:
+def test_torch_compile_makes_the_same_graphs(off: dict[str, Ran], modules: dict[str, Ran]) -> None:
     """As many graphs, frames and recompilations, and no more graph breaks."""
-    expected = printed("compiled.py", "off")
+    expected = off["compiled.py"].stdout.splitlines()
     assert len(expected) == 11
-    sink = tmp_path / "compiled.jsonl"
-    assert printed("compiled.py", "modules", sink) == expected
-    assert "forward" in sink.read_text()
+    assert modules["compiled.py"].stdout.splitlines() == expected
+    assert "forward" in {event["name"] for event in modules["compiled.py"].events}
+    assert off["compiled.py"].events == []
 
 
 # --- several processes ---
@@ -283,10 +331,7 @@ def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: 
     assert trees(tmp_path / "sink") == {"": "forward*4"}
 
 
-@TORCH
-def test_a_captured_graph_replays_under_its_stage(tmp_path: Path) -> None:
-    """The class of CUDA graphs cannot be had without a GPU: one with the same methods stands in for it here."""
-    code = """
+CAPTURES = """
 import torch
 from _llm_perf_annotate import graphs, install
 class Graph:
@@ -300,9 +345,12 @@ graph.capture_begin(); model(torch.zeros(2, 1, dtype=torch.long)); graph.capture
 empty.capture_begin(); empty.capture_end()
 model(torch.zeros(2, 5, dtype=torch.long)); graph.replay(); graph.replay(); empty.replay()
 """
-    ended = python(code, LLM_PERF_ANNOTATE_SINK=str(tmp_path / "sink"))
-    assert ended.returncode == 0, ended.stderr
-    assert trees(tmp_path / "sink") == {"": "decode_step prefill decode_step*2"}
+
+
+@TORCH
+def test_a_captured_graph_replays_under_its_stage(stages: dict[str, Ran]) -> None:
+    """The class of CUDA graphs cannot be had without a GPU: one with the same methods stands in for it here."""
+    assert stages["captures.py"].trees == {"": "decode_step prefill decode_step*2"}
 
 
 # --- programs without torch, and what can go wrong ---

@@ -21,6 +21,7 @@ import llm_perf_opt
 from conftest import counters as recorded_counters
 from conftest import read
 from fake_tools import TIMELINE
+from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
 
@@ -57,12 +58,14 @@ def test_one_command_gives_a_timeline_counters_and_one_report(tools: Path, monke
             assert secret.encode() not in file.read_bytes(), file
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_patterns_decide_what_ncu_is_asked_for(tools: Path) -> None:
     assert profile("--include", "decode_step") == 0
     assert "--nvtx-include LLM@decode_step/" in Path("run/ncu/cmd.txt").read_text()
     assert "prefill" not in Path("run/ncu/cmd.txt").read_text()
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_a_pattern_with_a_typo_costs_no_counter_run(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile("--include", "decode_stepp") == 0
     assert not Path("run/ncu/cmd.txt").exists()
@@ -83,6 +86,7 @@ def test_collectives_of_several_processes_are_not_replayed(processes: int, kerne
     assert talks_between_processes(build_report([recording], ReportOptions())) == waits
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_the_timeline_alone(tools: Path) -> None:
     assert profile("--no-counters") == 0
     assert not list(Path("run/ncu").glob("*.ncu-rep"))
@@ -115,6 +119,7 @@ def test_a_timeline_that_was_not_recorded_is_explained(
 @pytest.mark.parametrize(
     ("scenario", "code"), [("ncu-missing-slash", 5), ("ncu-range-transformer", 5), ("ncu-file-exists", 2)]
 )
+@pytest.mark.usefixtures("json_alone")
 def test_a_failed_counter_run_keeps_the_timeline_s_report(
     tools: Path, monkeypatch: pytest.MonkeyPatch, scenario: str, code: int
 ) -> None:
@@ -124,6 +129,7 @@ def test_a_failed_counter_run_keeps_the_timeline_s_report(
     assert manifest()["state"] == "failed"
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_a_program_that_fails_is_told_apart_from_a_profiler_that_fails(
     tools: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,12 +154,14 @@ def test_mistakes_before_anything_runs(
     assert "nsys" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_two_runs_of_the_same_second_have_folders_of_their_own(tools: Path) -> None:
     for _ in range(2):
         assert main(["profile", "--no-counters", "--json", "--", *WORK]) == 0
     assert len(list(Path("tmp/profile-output").iterdir())) == 2
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_a_hanging_program_is_stopped_and_its_timeline_kept(tools: Path) -> None:
     assert profile("--timeout", "2", work=[sys.executable, "-c", "import time; time.sleep(600)"]) == 124
     # nsys is told to write its report before anything is interrupted: only so the kernels are in it
@@ -190,6 +198,7 @@ def test_an_interrupted_run_opens_and_leaves_no_process(tools: Path, number: sig
     assert not _alive(mark)
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_a_report_built_again_knows_what_the_first_one_knew(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,6 +213,7 @@ def test_a_report_built_again_knows_what_the_first_one_knew(
     assert llm_perf_opt.load("run").scope("aggregate").regions[0].key == "LLM@prefill"
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_a_killed_run_says_what_is_missing(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile("--no-counters") == 0
     content = manifest()
@@ -226,6 +236,7 @@ def test_a_program_that_crashes_under_nsys_is_the_one_that_is_blamed(
     assert "SIGSEGV" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_a_damaged_counter_file_does_not_cost_the_timeline(tools: Path) -> None:
     assert profile() == 0
     for file in Path("run/ncu").glob("*.ncu-rep"):
@@ -238,6 +249,7 @@ def test_a_damaged_counter_file_does_not_cost_the_timeline(tools: Path) -> None:
     assert report.scope("aggregate").totals.kernel_count == 9022
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_ncu_s_own_expressions_reach_it_untouched(tools: Path) -> None:
     assert profile("--include", "ncu:decode_step/") == 0
     command = Path("run/ncu/cmd.txt").read_text()
@@ -245,6 +257,7 @@ def test_ncu_s_own_expressions_reach_it_untouched(tools: Path) -> None:
     assert "prefill" not in command
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_excluded_regions_are_excluded_in_ncu_too(tools: Path) -> None:
     assert profile("--include", "LLM@*", "--exclude", "LLM@prefill") == 0
     assert "--nvtx-exclude LLM@prefill/" in Path("run/ncu/cmd.txt").read_text()
@@ -262,6 +275,7 @@ def _alive(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_a_range_mode_the_program_does_not_allow_still_ends_in_data(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +291,7 @@ def test_a_range_mode_the_program_does_not_allow_still_ends_in_data(
     assert [s["status"] for s in manifest()["steps"] if s["name"] == "ncu"] == ["nothing", "captured"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_both_range_modes_refused_end_in_kernel_replay_with_a_bound(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,12 +305,14 @@ def test_both_range_modes_refused_end_in_kernel_replay_with_a_bound(
     assert "--filter-mode per-launch-config" in last
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_no_fallback_where_it_is_switched_off(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NCU", "range=ncu-range-transformer,app-range=ok")
     assert profile("--replay-mode", "range", "--no-fallback") == 5
     assert len(Path("run/ncu/cmd.txt").read_text().splitlines()) == 1
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_metrics_a_range_mode_cannot_take_are_left_out_and_named(tools: Path) -> None:
     sass = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
     assert profile("--replay-mode", "app-range", "--metrics", f"dram__bytes_read.sum,{sass}") == 0
@@ -307,6 +324,7 @@ def test_metrics_a_range_mode_cannot_take_are_left_out_and_named(tools: Path) ->
 @pytest.mark.parametrize(
     ("sample", "expression"), [("first", "::1"), ("middle", "::4"), ("last", "::8"), ("every:3", "'::1|4|7'")]
 )
+@pytest.mark.usefixtures("json_alone")
 def test_instances_of_a_repeated_range_are_picked_by_number(tools: Path, sample: str, expression: str) -> None:
     assert profile("--include", "decode*", "--sample", sample) == 0
     command = Path("run/ncu/cmd.txt").read_text()
@@ -314,6 +332,7 @@ def test_instances_of_a_repeated_range_are_picked_by_number(tools: Path, sample:
     assert "decode_step/" in command
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_one_launch_of_one_kernel(tools: Path) -> None:
     assert profile("--kernel", "regex:.*nvjet.*", "--launch", "3") == 0
     command = Path("run/ncu/cmd.txt").read_text()
@@ -321,6 +340,7 @@ def test_one_launch_of_one_kernel(tools: Path) -> None:
     assert "--nvtx-include" not in command
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_a_kernel_that_does_not_exist_costs_no_counter_run(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile("--kernel", "nvjet_sm90") == 0
     assert not Path("run/ncu/cmd.txt").exists()
@@ -329,6 +349,7 @@ def test_a_kernel_that_does_not_exist_costs_no_counter_run(tools: Path, capsys: 
     assert profile("--kernel", "nvjet_sm90", "--strict") == 6
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_a_launch_that_does_not_exist_costs_no_counter_run(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile("--kernel", "regex:.*nvjet.*", "--launch", "1000000") == 0
     assert not Path("run/ncu/cmd.txt").exists()

@@ -20,6 +20,7 @@ import pytest
 
 import fake_tools
 import llm_perf_opt
+from fake_tools import json_alone as json_alone
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.profiling import run_lock, seal
 
@@ -49,8 +50,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def desk(workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the program, with a run `run` of this test's own."""
+def desk(workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, json_alone: None) -> Path:
+    """The folder of the program, with a run `run` of this test's own; `complete` has all files of a report."""
     fake_tools.install(workshop, monkeypatch)
     monkeypatch.chdir(workshop)
     shutil.rmtree("run", ignore_errors=True)

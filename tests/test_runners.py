@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -15,11 +17,13 @@ import yaml
 from omegaconf import OmegaConf
 
 import llm_perf_opt
+from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from llm_perf_opt.conf.keys import KEYS, defaults
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
+from llm_perf_opt.runners import app, deep_profile_runner
 from llm_perf_opt.runners.overrides import normalised, options_of
 from llm_perf_opt.runners.requests import profile_request
 
@@ -36,6 +40,28 @@ def deep(*words: str) -> subprocess.CompletedProcess[str]:
         timeout=300,
         env={**os.environ, "COLUMNS": "200"},
     )
+
+
+Here = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Here]:
+    """As `deep`, in this process: what a fresh Python, Hydra and the rest take to import is most of a short run."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "")  # a run sets it
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+
+    def start(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [f"pipeline.workload.command=[{PYTHON},-c,pass]", *words]
+        code = app.start(deep_profile_runner.job, argv)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(argv, code, said.out, said.err)
+
+    yield start
+    root.handlers[:] = handlers  # Hydra leaves its own
+    root.setLevel(level)
 
 
 def runs() -> list[Path]:
@@ -80,8 +106,9 @@ def commands(run: Path) -> str:
         ),
     ],
 )
-def test_the_commands_of_the_contract_reach_ncu(tools: Path, words: list[str], expected: list[str]) -> None:
-    done = deep("pipeline.ncu.enable=true", *words)
+@pytest.mark.usefixtures("json_alone")
+def test_the_commands_of_the_contract_reach_ncu(tools: Path, here: Here, words: list[str], expected: list[str]) -> None:
+    done = here("pipeline.ncu.enable=true", *words)
     assert done.returncode == 0, done.stderr
     (run,) = runs()
     for part in expected:
@@ -104,9 +131,10 @@ def test_a_sweep_has_a_directory_and_reports_for_every_job(tools: Path, launcher
     assert yaml.safe_load((second / "config.yaml").read_text())["run"]["mode"] == "light"
 
 
-def test_advice_names_keys_of_the_configuration(tools: Path) -> None:
+@pytest.mark.usefixtures("json_alone")
+def test_advice_names_keys_of_the_configuration(tools: Path, here: Here) -> None:
     program = f"pipeline.workload.command=[{PYTHON},-c,'import time; time.sleep(60)']"
-    done = deep(program, "pipeline.nsys.timeout_s=1", "run.mode=light")
+    done = here(program, "pipeline.nsys.timeout_s=1", "run.mode=light")
     assert done.returncode == 124
     assert "pipeline.nsys.timeout_s" in done.stderr
     assert "--timeout" not in done.stderr + done.stdout
@@ -114,14 +142,15 @@ def test_advice_names_keys_of_the_configuration(tools: Path) -> None:
     assert "--timeout" not in (run / "manifest.json").read_text()
     Path("mine").mkdir()
     Path("mine/precious").touch()
-    refused = deep("hydra.run.dir=mine")
+    refused = here("hydra.run.dir=mine")
     assert refused.returncode == 2
     assert "--out" not in refused.stderr
     assert "hydra.run.dir" in refused.stderr
 
 
-def test_a_failed_job_of_a_sweep_does_not_stop_the_others(tools: Path) -> None:
-    done = deep("-m", "pipeline.ncu.sample=every,first")
+@pytest.mark.usefixtures("json_alone")
+def test_a_failed_job_of_a_sweep_does_not_stop_the_others(tools: Path, here: Here) -> None:
+    done = here("-m", "pipeline.ncu.sample=every,first")
     assert done.returncode == 2
     assert "every:N" in done.stderr
     assert len(runs()) == 1
@@ -147,13 +176,20 @@ def test_a_failed_job_of_a_sweep_does_not_stop_the_others(tools: Path) -> None:
         ("hydra.run.dir=/proc/nowhere", "Choose another with hydra.run.dir"),
     ],
 )
-def test_a_mistake_is_answered_before_anything_is_launched(tools: Path, word: str, answer: str) -> None:
-    done = deep(word)
+def test_a_mistake_is_answered_before_anything_is_launched(tools: Path, here: Here, word: str, answer: str) -> None:
+    done = here(word)
     assert done.returncode == 2, done.stderr
     assert answer in done.stderr
     assert "Traceback" not in done.stderr
     assert not runs()
     assert not Path("tmp").exists() or not list(Path("tmp/profile-output").iterdir())
+
+
+def test_a_mistake_is_the_exit_code_of_the_program(tools: Path) -> None:
+    done = deep("pipeline.nuc.enable=true")
+    assert done.returncode == 2, done.stderr
+    assert "Did you mean pipeline.ncu.enable" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_every_option_of_the_tools_has_a_key_with_the_same_default() -> None:
@@ -215,8 +251,9 @@ def test_presets_are_those_of_the_contract(group: str) -> None:
     assert set(options_of(group)) == expected[group]
 
 
-def test_a_preset_under_its_other_name_is_the_same(tools: Path) -> None:
-    done = deep("profiling/ncu@pipeline.ncu=ncu.high")
+@pytest.mark.usefixtures("json_alone")
+def test_a_preset_under_its_other_name_is_the_same(tools: Path, here: Here) -> None:
+    done = here("profiling/ncu@pipeline.ncu=ncu.high")
     assert done.returncode == 0, done.stderr
     assert "--section WarpStateStats" in commands(runs()[0])
 
@@ -226,8 +263,9 @@ def test_an_unknown_group_choice_says_which_there_are() -> None:
         normalised(["profiling/ncu@pipeline.ncu=hi"])
 
 
-def test_the_manifest_has_the_whole_configuration(tools: Path) -> None:
-    assert deep("pipeline.ncu.enable=false", "infer.max_new_tokens=7").returncode == 0
+@pytest.mark.usefixtures("json_alone")
+def test_the_manifest_has_the_whole_configuration(tools: Path, here: Here) -> None:
+    assert here("pipeline.ncu.enable=false", "infer.max_new_tokens=7").returncode == 0
     (run,) = runs()
     assert json.loads((run / "manifest.json").read_text())["settings"]["infer"]["max_new_tokens"] == 7
 
@@ -238,9 +276,9 @@ def test_the_page_about_configuration_is_up_to_date() -> None:
     assert tool["page"](text) == text, "run python tools/document_keys.py"
 
 
-def test_secrets_of_the_configuration_are_in_no_file(tools: Path) -> None:
+def test_secrets_of_the_configuration_are_in_no_file(tools: Path, here: Here) -> None:
     secret = "s3cret-value-of-mine"
-    done = deep(
+    done = here(
         "pipeline.ncu.enable=false",
         f"pipeline.workload.command=[{PYTHON},-c,pass,--token,{secret}]",
         "dataset.root=here",

@@ -307,7 +307,7 @@ def test_a_packed_run_gives_the_same_report(capsys: pytest.CaptureFixture[str]) 
     run = make_run("a", recordings=True, size=200_000)
     os.truncate(run / "nsys/run.nsys-rep", 0)
     (run / "nsys/run.nsys-rep").write_bytes(os.urandom(200_000))  # does not get smaller
-    assert main(["report", str(run), "--json"]) == 0
+    assert main(["report", str(run), "--format", "json", "--json"]) == 0
     before = llm_perf_opt.load(run)
     original = {p: p.read_bytes() for p in (run / "nsys/run.sqlite", run / "ncu/run.ncu-rep")}
     capsys.readouterr()
@@ -321,7 +321,7 @@ def test_a_packed_run_gives_the_same_report(capsys: pytest.CaptureFixture[str]) 
     for path, content in original.items():
         assert not path.exists()
         assert lzma.decompress(path.with_name(f"{path.name}.xz").read_bytes()) == content
-    assert main(["report", str(run), "--json"]) == 0
+    assert main(["report", str(run), "--format", "json", "--json"]) == 0
     capsys.readouterr()
     after = llm_perf_opt.load(run)
     assert after.scopes == before.scopes
@@ -374,7 +374,7 @@ def test_interrupted_anywhere_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, m
             main(["runs", "compress", str(run), "--yes", "--json"])
     assert (run / "nsys/run.sqlite").read_bytes() == timeline
     assert look_at(run).state == "done"
-    assert main(["report", str(run), "--json"]) == 0
+    assert main(["report", str(run), "--format", "json", "--json"]) == 0
     kernels = llm_perf_opt.load(run).scope("aggregate").totals.kernel_count
     assert kernels == 9022  # also where both forms are there: it counts once
     assert main(["runs", "compress", str(run), "--yes", "--json"]) == 0
@@ -404,10 +404,10 @@ def test_a_packed_file_that_is_not_the_same_is_not_trusted(
 
 def test_counters_in_both_forms_count_once() -> None:
     run = make_run("a", recordings=True)
-    assert main(["report", str(run), "--json"]) == 0
+    assert main(["report", str(run), "--format", "json", "--json"]) == 0
     before = llm_perf_opt.load(run)
     (run / "ncu/run.ncu-rep.xz").write_bytes(lzma.compress(plain_bytes(COUNTERS), preset=0))
-    assert main(["report", str(run), "--json"]) == 0
+    assert main(["report", str(run), "--format", "json", "--json"]) == 0
     assert llm_perf_opt.load(run).coverage == before.coverage
     assert len(llm_perf_opt.load(run).inputs) == 2
 

@@ -338,11 +338,8 @@ def test_a_report_of_ncu_loses_host_and_paths_and_nothing_else(counters: Path) -
 def test_secrets_in_the_command_line_of_ncu(tmp_path: Path) -> None:
     report = tmp_path / "basic.ncu-rep"
     report.write_bytes(plain_bytes(BASIC))
-    (command,) = {
-        report.read_bytes()[s:e]
-        for header, _ in block_spans(report.read_bytes())
-        for s, e in ncu_report._at(report.read_bytes(), header, (3, 11))
-    }
+    data = report.read_bytes()
+    (command,) = {data[s:e] for header, _ in block_spans(data) for s, e in ncu_report._at(data, header, (3, 11))}
     old = "--section SpeedOfLight_RooflineChart"
     assert old in command.decode()
     planted = "--api-key 5ecretValueOfNcu-0123456789abcdef0"[: len(old)]

@@ -10,6 +10,7 @@ import pytest
 
 import llm_perf_opt
 from conftest import codes, counters, read, recording
+from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.cli.main import main
@@ -162,6 +163,7 @@ def test_one_command_verifies_its_estimates_and_a_rebuilt_report_still_knows(
     assert again.coverage == report.coverage
 
 
+@pytest.mark.usefixtures("json_alone")
 def test_range_replay_that_fails_is_told_and_costs_nothing_else(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NCU", "kernel=ok,app-range=ncu-range-transformer")
     assert profile("--verify") == 5
