@@ -134,7 +134,8 @@ def decode_step(options: argparse.Namespace, names: Names) -> dict[str, float]:
         num_key_value_heads=max(options.hidden // 256, 1),
     )
     torch.set_default_dtype(getattr(torch, options.dtype))
-    model = LlamaForCausalLM(config).eval().to(options.device)
+    with torch.device(options.device):  # made where it runs: a CPU takes minutes for the weights of 3 billion
+        model = LlamaForCausalLM(config).eval()
     torch.set_default_dtype(torch.float32)
     prompt = torch.randint(0, options.vocabulary, (1, options.prompt), device=options.device)
     cuda = options.device.startswith("cuda")
