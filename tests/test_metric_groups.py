@@ -332,6 +332,12 @@ def test_the_suffixes_are_those_that_ncu_lists() -> None:
         ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(T1::Params)", ("fp32_cuda",)),
         ("void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1>(T1::Params)", ("fp64",)),
         ("volta_sgemm_64x64_nt", ("fp32_cuda",)),
+        ("void gemm::sm80_dmma_kernel<double>", ("fp64",)),
+        (
+            "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<cutlass::gemm::collective::CollectiveMma<"
+            "cutlass::bfloat16_t, cute::TiledMMA<cute::MMA_Atom<cute::SM90::GMMA::MMA_64x128x16_F32BF16BF16_SS<>>>>>>",
+            ("bf16",),
+        ),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", ("half",)),
         (
             "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, false, false, cutlass::bfloat16_t>>",

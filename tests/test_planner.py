@@ -89,6 +89,15 @@ def test_the_outermost_regions_with_kernels_are_what_is_profiled() -> None:
         assert set(chosen) <= set(expressions)
 
 
+def test_ranges_that_a_library_makes_around_its_calls_are_not_chosen_beside_others() -> None:
+    """As CUB does; seen in a vision model on an H200. Where there is nothing else they are better than nothing."""
+    scope = report("nsys-*-decoder-8layers-warm.sqlite").main_scope
+    assert scope is not None
+    library = [evolve(r, domain="CCCL", key=f"CCCL@{i}", parent=None) for i, r in enumerate(scope.regions[:2])]
+    assert selectable_regions(evolve(scope, regions=[*library, *scope.regions]))[1] == selectable_regions(scope)[1]
+    assert selectable_regions(evolve(scope, regions=library))[1] == ["CCCL@0", "CCCL@1"]
+
+
 def test_repeated_ranges_are_numbered_as_they_begin() -> None:
     launches = launches_of("decoder-8layers-warm")
     steps = launches.turns[0]

@@ -17,6 +17,7 @@ from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.signatures import Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable, add_up
 
+LIBRARY_DOMAINS = frozenset({"CCCL", "NCCL"})  # of CUB and Thrust, of collectives
 _TURNS_OF_A_REGION = 4
 _TURNS_IN_ALL = 24
 
@@ -134,15 +135,20 @@ def describe_launches(
 
 
 def selectable_regions(scope: Scope) -> tuple[dict[str, str], list[str]]:
-    """From a report of the timeline: ncu's expression of every region, and the outermost regions with kernels."""
+    """From a report of the timeline: ncu's expression of every region, and the outermost regions with kernels.
+
+    Ranges that a library makes around its own calls are no stages of the program: they lie inside those, and where
+    they do not, nobody asked for them.
+    """
     expressions = {region.key: region.nvtx_include for region in scope.regions if region.nvtx_include}
     keys = {region.key for region in scope.regions}
     outer = [
-        region.key
+        region
         for region in scope.regions
         if region.parent not in keys and region.inclusive.kernel_count and region.nvtx_include
     ]
-    return expressions, outer
+    own = [region for region in outer if region.domain not in LIBRARY_DOMAINS]
+    return expressions, [region.key for region in own or outer]
 
 
 def _below(table: RegionTable, root: int) -> list[bool]:
