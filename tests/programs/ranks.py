@@ -16,4 +16,5 @@ for _ in range(2):
     optimizer.step()
 with torch.no_grad():
     model.eval().module(torch.randn(2, 4))
+dist.barrier()  # who leaves while the other still talks may be aborted by gloo
 dist.destroy_process_group()
