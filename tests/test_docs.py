@@ -87,11 +87,41 @@ def test_the_tables_of_diagnoses_are_those_of_the_source() -> None:
     assert {code for code in codes if f"| `{code}` |" not in page} == set()
 
 
+def told_ratios(text: str) -> dict[tuple[str, str], str]:
+    """A table of `| counter | prefill | decode |` as (region, counter) and what it says."""
+    rows = re.findall(r"^\| ([A-Za-z2 ]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    stages = ("LLM@prefill", "LLM@decode")
+    return {(stage, name): ratio for name, *pair in rows for stage, ratio in zip(stages, pair, strict=True)}
+
+
 def test_the_accuracy_in_the_documentation_is_the_measured_one() -> None:
-    measured = json.loads((ROOT / "benchmarks/results/join-accuracy.json").read_text(encoding="utf-8"))["rows"]
-    ratios = {(row["region"], row["counter"]): f"{row['ratio']:.3f}" for row in measured}
     page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| ([A-Za-z2 ]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
-    assert {
-        (f"LLM@{stage}", name): r for name, *pair in told for stage, r in zip(("prefill", "decode"), pair, strict=True)
-    } == ratios
+    small, large = page.split("A decoder of 3.2 billion parameters", 1)
+    measured = json.loads((ROOT / "benchmarks/results/join-accuracy.json").read_text(encoding="utf-8"))["rows"]
+    assert told_ratios(small) == {(row["region"], row["counter"]): f"{row['ratio']:.3f}" for row in measured}
+    parts = json.loads((ROOT / "benchmarks/results/bridge-h200.json").read_text(encoding="utf-8"))["parts"]
+    names = {"DRAM bytes": "DRAM read and written", "L2 bytes": "L2 traffic", "DRAM written": "DRAM written alone"}
+    rows = [row for row in parts["truth"]["figures"]["rows"] if row["counter"] != "DRAM read"]
+    assert told_ratios(large) == {
+        (row["stage"], names.get(row["counter"], row["counter"])): f"{row['ratio']:.3f}" for row in rows
+    }
+
+
+def test_the_costs_in_the_documentation_are_the_measured_ones() -> None:
+    parts = json.loads((ROOT / "benchmarks/results/bridge-h200.json").read_text(encoding="utf-8"))["parts"]
+    figures = {name: part["figures"] for name, part in parts.items()}
+    profile, steps = figures["profile"], figures["steps64"]
+    page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    hours = figures["recipe"]["recipe_in_all_s"] / 3600
+    for text in (
+        f"the program alone takes {figures['alone']['alone_s']:.1f} s, the timeline {profile['timeline_s']:.1f} s, "
+        f"the counters {profile['counters_s']:.1f} s, the whole command {profile['profile_s']:.0f} s.",
+        f"takes {figures['recipe']['per_kernel_by_progress_s']:.2f} s for each kernel, {hours:.1f} hours for both stages.",
+        f"the counters take {steps['counters_s']:.1f} s,",
+        f"with `--stop-when-done` they take {steps['counters_stop_when_done_s']:.1f} s",
+    ):
+        assert text in page
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[{profile['profile_s']:.0f} seconds](benchmarks/results/bridge-h200.md)" in readme
+    assert f"{profile['times_alone']:.1f} times the program alone, from counters of {profile['results']}" in readme
+    assert f"would take {hours:.1f} hours" in readme
