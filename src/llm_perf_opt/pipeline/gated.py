@@ -21,8 +21,9 @@ from llm_perf_opt.regions.signatures import distinct_rows
 from llm_perf_opt.regions.stacks import Stacks, build_stacks
 
 # What a window costs, in seconds: switching, and every launch in it that is not profiled. Seen on an H200: a launch that
-# ncu looks at and lets pass takes 0.5 ms, one while it is switched off 0.1 ms. Switching was not measured.
-_SWITCH_S = 0.005
+# ncu looks at and lets pass takes 0.5 ms, one while it is switched off 0.1 to 0.2 ms; switching 0.01 ms. A little more
+# for it, so that nobody switches for a single launch.
+_SWITCH_S = 0.001
 _LAUNCH_S = 0.0004
 
 Opened = Mapping[int, Mapping[Named, int]]  # by process id: how many ranges of each name were opened

@@ -24,10 +24,6 @@ from .opened import Opened
 
 # A program may catch SystemExit and go on. It is asked again, but not for ever.
 _MOST_ENDINGS = 3
-# Holes are there to save time. A launch that ncu lets pass costs 0.4 ms more inside a window; where switching takes
-# longer than some twenty of them, in the mean of as many turns as it takes to tell, holes are left alone.
-_TRIED = 6
-_SLOW_S = 0.008
 
 Switch = Callable[[], Any]
 Ranges = dict[tuple[str, str], frozenset[int]]
@@ -90,7 +86,7 @@ class Gate:
 
     def _switch(self) -> None:
         """Have the profiler on where it should be."""
-        wanted = self._open > 0 and (self._in_holes == 0 or self._is_slow)
+        wanted = self._open > 0 and self._in_holes == 0
         if wanted == self._is_on:
             return
         switch = self._switches()[0 if wanted else 1]
@@ -99,11 +95,6 @@ class Gate:
         self._switching_s += time.perf_counter() - began
         self._switched += 1
         self._is_on = wanted
-
-    @property
-    def _is_slow(self) -> bool:
-        """Does switching take more time than holes save?"""
-        return self._switched >= _TRIED and self._switching_s > self._switched * _SLOW_S
 
     def _end_program(self, name: str, number: int) -> None:
         if self._endings >= _MOST_ENDINGS:
@@ -136,6 +127,8 @@ def install(torch: Any, opened: Opened) -> None:
         return
 
     def switches() -> tuple[Switch, Switch]:
+        if torch.cuda._is_in_bad_fork():  # a child of a process that uses the GPU cannot, and has nothing to profile
+            return _nothing, _nothing
         runtime = torch.cuda.cudart()
         return runtime.cudaProfilerStart, runtime.cudaProfilerStop
 
@@ -144,6 +137,10 @@ def install(torch: Any, opened: Opened) -> None:
 
 def _ranges(rows: Any) -> Ranges:
     return {(str(domain), str(name)): frozenset(map(int, numbers)) for domain, name, numbers in rows}
+
+
+def _nothing() -> None:
+    """Switches nothing."""
 
 
 def _check(result: Any) -> None:

@@ -88,18 +88,20 @@ def _into_annotate(annotate: Any) -> None:
 
     @wraps(enter)
     def __enter__(self: Any) -> Any:
-        opened.begin(*self._llm_perf_range)
+        if (named := getattr(self, "_llm_perf_range", None)) is not None:  # else it was made before we came
+            opened.begin(*named)
         return enter(self)
 
     @wraps(leave)
     def __exit__(self: Any, *error: Any) -> Any:
         result = leave(self, *error)
-        opened.end(self._llm_perf_range[0])
+        if (named := getattr(self, "_llm_perf_range", None)) is not None:
+            opened.end(named[0])
         return result
 
     @wraps(decorate)
     def __call__(self: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        domain, message = self._llm_perf_range
+        domain, message = getattr(self, "_llm_perf_range", ("", ""))
         name = message or function.__name__
         marked = decorate(self, function)
 
