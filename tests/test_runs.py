@@ -424,6 +424,18 @@ def test_packing_a_stranger_s_run_does_not_make_it_ours(
     assert not read_manifest(run).is_ours
 
 
+def test_a_run_is_ours_from_the_first_manifest_on(tmp_path: Path) -> None:
+    """Killed while the GPUs are asked, before anything else is written, it can still be resumed."""
+    seen = []
+
+    def asked() -> list[dict[str, str]]:
+        seen.append(read_manifest(tmp_path / "new").is_ours)
+        return []
+
+    RunDirectory.create(tmp_path / "new", ["program"], {"profile": {}}, made_by="profile", gpus=asked).release()
+    assert seen == [True]
+
+
 def test_names_from_a_manifest_reach_the_terminal_without_their_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run("a\x1b]0;owned\x07", state="failed")
     content = json.loads((run / "manifest.json").read_text())

@@ -138,6 +138,7 @@ class RunDirectory:
             folder=str((folder or Path.cwd()).absolute()),
             program=program_files(command),
         )
+        manifest.seal = seal(manifest.orders)  # from the first word on: who is killed now can be resumed
         path = fresh_folder() if out is None else out
         try:
             path = _own_folder(path, _manifest_text(manifest))
