@@ -33,11 +33,11 @@ NO_SAMPLES = 0  # the group of launches whose signature was never sampled
 # put the L2 traffic of the other 9 % too high, scaled 1 % (benchmarks/results/join-accuracy.md).
 SAME_WORK = (0.5, 2.0)
 # DRAM is written when the L2 cache evicts, in a launch that may be another's than the one whose data it was, and
-# replay disturbs the order. Seen against range replay: 3 to 7 % off in prefill, where kernels are long, 5 to 28 %
+# replay disturbs the order. Seen against range replay: 2 to 7 % off in prefill, where kernels are long, 5 to 49 %
 # in decode. Samples do not show it, so it is added to their spread.
 _WRITTEN = "dram__bytes_write"
 _SHORT_NS = 10_000
-_WRITTEN_OFF_BY = {True: 0.3, False: 0.07}  # relative, for short kernels and for others
+_WRITTEN_OFF_BY = {True: 0.5, False: 0.07}  # relative, for short kernels and for others
 _NAMED = 20  # how many unmatched things are named one by one
 
 
