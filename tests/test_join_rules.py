@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 import numpy as np
 import pytest
@@ -153,15 +151,16 @@ def test_a_grid_without_a_sample_takes_those_of_the_nearest_in_proportion_to_the
 
 
 @pytest.mark.parametrize(
-    "change", [{"grid": (112, 1, 1)}, {"block": (2, 1, 1)}, {"mangled": "other", "demangled": "other"}]
+    ("blocks", "takes", "scaled"), [(101, 5, 1), (112, 5, 0), (101, 50, 0)], ids=["near", "larger", "ten times as long"]
 )
-def test_what_is_no_neighbour_fills_nothing_in(change: dict[str, Any]) -> None:
-    """A grid more than a tenth larger, another block, another kernel."""
-    sample = attrs.evolve(result({"": ["decode"]}, bytes_sum=5.0), grid=(100, 1, 1))
-    report = joined(on_grids([101]), attrs.evolve(sample, **change))
-    assert metric(report, "decode") is None
+def test_what_cannot_stand_in_fills_nothing_in(blocks: int, takes: int, scaled: int) -> None:
+    recording = on_grids([100, blocks])
+    recording.kernels.end[1] = recording.kernels.start[1] + takes
+    report = joined(recording, attrs.evolve(result({"": ["decode"]}, bytes_sum=5.0), grid=(100, 1, 1)))
     assert report.coverage is not None
-    assert (report.coverage.signatures_matched, report.coverage.signatures_scaled) == (0, 0)
+    assert (report.coverage.signatures_matched, report.coverage.signatures_scaled) == (1 + scaled, scaled)
+    assert metric(report, "decode").value == pytest.approx(5.0 + scaled * 5.0 * blocks / 100)
+    assert metric(report, "decode").coverage == pytest.approx(1.0 if scaled else 5 / (5 + takes))
 
 
 def test_the_stage_is_looked_for_below_a_range_that_holds_everything() -> None:

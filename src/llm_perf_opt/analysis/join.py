@@ -6,7 +6,7 @@ different places (a matrix product's inner dimension is in neither), so each reg
 the samples nearest to that region, and parents add up their children. Where those were taken elsewhere, and
 the timeline shows that launches there last much longer or shorter, they are scaled by that (`SAME_WORK`).
 A signature without a sample takes those of the same kernel on a grid of nearly the same size, in proportion to the
-blocks (`neighbours`). Nothing is filled in for any other: the value's coverage says how much of the region's GPU time
+blocks (`stands_in`). Nothing is filled in for any other: the value's coverage says how much of the region's GPU time
 it speaks for.
 """
 
@@ -21,17 +21,16 @@ from llm_perf_opt.analysis.samples import Floats, Samples, combine
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
 from llm_perf_opt.regions.model import Coverage, MetricValue
 from llm_perf_opt.regions.names import printed_form, short_kernel_name
-from llm_perf_opt.regions.signatures import NEIGHBOUR, Axes, Signature, neighbours
+from llm_perf_opt.regions.signatures import NEIGHBOUR, Axes, Signature, stands_in
 
 Config = tuple[tuple[int, ...], tuple[int, ...]]
 Place = tuple[str, bool, tuple[str, ...]]  # domain, is a start/end range, path: a region as samples know it
 Stack = tuple[str, ...]
 NO_SAMPLES = 0  # the group of launches whose signature was never sampled
-# Mean duration of a region's launches over that of the launches where the samples were taken. Within, both do the
-# same work as far as anybody can tell; beyond, counters are taken to grow with the time. In the recordings of the
+# Beyond SAME_WORK (mean duration of a region's launches over that of the launches where the samples were taken)
+# counters are taken to grow with the time. In the recordings of the
 # decoder a concatenation of fixed grid takes 14 µs in prefill and 1.8 µs in decode: unscaled, samples of the one
 # put the L2 traffic of the other 9 % too high, scaled 1 % (benchmarks/results/join-accuracy.md).
-SAME_WORK = (0.5, 2.0)
 # DRAM is written when the L2 cache evicts, in a launch that may be another's than the one whose data it was, and
 # replay disturbs the order. Seen against range replay: 2 to 7 % off in prefill, where kernels are long, 5 to 49 %
 # in decode. Samples do not show it, so it is added to their spread.
@@ -263,11 +262,13 @@ def _per_group(samples: Samples, groups: list[list[int]], scales: list[float]) -
 def join_samples(
     samples: Samples,
     described: Sequence[Signature],
+    durations: Sequence[float],
     kernels_per_instance: Callable[[Place], float | None],
     has_graphs: bool,
 ) -> Join:
     """Find the samples of every signature, and the regions of results that measured a range as a whole.
 
+    `durations`: of each signature, what a launch takes in the mean.
     `kernels_per_instance`: what the timeline has of a region; None for one it does not know.
     `has_graphs`: the timeline has whole-graph launches, which results of whole graphs describe.
     """
@@ -290,7 +291,7 @@ def join_samples(
             found.add(row, samples.actions[row])
         by_signature.append(found)
         matched.update(found.rows)
-    _ask_neighbours(described, by_signature, samples.actions)
+    _ask_neighbours(described, durations, by_signature, samples.actions)
     join = Join(samples, [s.shown or s.name for s in described], by_signature, [])
     for row in samples.wholes:
         action = samples.actions[row]
@@ -307,22 +308,31 @@ def join_samples(
     return join
 
 
-def _ask_neighbours(described: Sequence[Signature], found: Sequence[_Samples], actions: Sequence[Action]) -> None:
-    """Give signatures without samples those of the same kernel on the grid nearest in size, if it is near enough."""
-    sampled: dict[tuple[str, Axes | None], list[tuple[int, list[int]]]] = {}
-    for signature, samples in zip(described, found, strict=True):
-        if samples.rows and signature.blocks:
-            sampled.setdefault((signature.name, signature.block), []).append((signature.blocks, samples.rows))
-    for signature, samples in zip(described, found, strict=True):
+def _ask_neighbours(
+    described: Sequence[Signature],
+    durations: Sequence[float],
+    found: Sequence[_Samples],
+    actions: Sequence[Action],
+) -> None:
+    """Give signatures without samples those of the same kernel on the grid nearest in size, if it can stand in."""
+    sampled: dict[tuple[str, Axes | None], list[int]] = {}
+    for number, signature in enumerate(described):
+        if found[number].rows and signature.blocks:
+            sampled.setdefault((signature.name, signature.block), []).append(number)
+    for number, signature in enumerate(described):
         blocks = signature.blocks
-        if samples.rows or not blocks:
+        if found[number].rows or not blocks:
             continue
-        near = [(b, rows) for b, rows in sampled.get((signature.name, signature.block), []) if neighbours(b, blocks)]
+        near = [
+            (abs((described[other].blocks or 0) - blocks), other)
+            for other in sampled.get((signature.name, signature.block), [])
+            if stands_in(described[other], durations[other], signature, durations[number])
+        ]
         if near:
-            theirs, rows = min(near, key=lambda pair: abs(pair[0] - blocks))
-            for row in rows:
-                samples.add(row, actions[row])
-            samples.scale = blocks / theirs
+            _, other = min(near)
+            for row in found[other].rows:
+                found[number].add(row, actions[row])
+            found[number].scale = blocks / (described[other].blocks or blocks)
 
 
 def measured_range(action: Action, kernels_per_instance: Callable[[Place], float | None]) -> Place | None:

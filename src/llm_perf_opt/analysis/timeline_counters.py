@@ -11,7 +11,6 @@ from attrs import Factory, define, evolve, field
 from llm_perf_opt.analysis.families import family_of
 from llm_perf_opt.analysis.join import (
     NO_SAMPLES,
-    SAME_WORK,
     Join,
     LaunchRows,
     Place,
@@ -29,7 +28,7 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
 from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
-from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
+from llm_perf_opt.regions.signatures import NEIGHBOUR, SAME_WORK, Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 _AGREE = (0.9, 1.1)  # estimate over truth: outside of this a warning is due
@@ -75,7 +74,11 @@ class TimelineCounters:
             return float(self.everything.inclusive.count[number] / max(int(self.everything.instances[number]), 1))
 
         has_graphs = len(self.timeline.graphs) > 0
-        self._join = join_samples(self.samples, self._described, kernels_per_instance, has_graphs)
+        work = self.timeline.kernels
+        calls = np.maximum(np.bincount(self._signature_of, minlength=len(self._described)), 1)
+        total = np.bincount(self._signature_of, weights=work.end - work.start, minlength=len(self._described))
+        durations = (total / calls).tolist()
+        self._join = join_samples(self.samples, self._described, durations, kernels_per_instance, has_graphs)
         self._join.stage_level = stage_levels(self._regions)
 
     def metrics(self, part: ScopePart, rolled: RolledUp) -> dict[int, RegionMetrics]:

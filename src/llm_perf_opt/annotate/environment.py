@@ -44,7 +44,7 @@ def environment(
     base = os.environ if base_env is None else base_env
     if mode == "off" and not ranges:
         # An outer run may have switched it on.
-        return {name: "off" for name in ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES") if name in base}
+        return {name: "off" for name in ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_GATE") if name in base}
     theirs = base.get("PYTHONPATH", "")
     first = theirs.split(os.pathsep)[0] if theirs else ""
     path = theirs if first == str(INJECTED) else os.pathsep.join(p for p in (str(INJECTED), theirs) if p)
@@ -54,6 +54,7 @@ def environment(
         "LLM_PERF_ANNOTATE_DEPTH": str(depth),
         "LLM_PERF_ANNOTATE_FOLD": "1" if fold else "0",
         "LLM_PERF_RANGES": "1" if ranges else "0",
+        "LLM_PERF_GATE": "",  # that of an outer run is not this one's
     }
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())

@@ -34,6 +34,8 @@ def gate_around(timeline: Timeline, kernels: Int64s, opened: Opened, *, stop: bo
 
     Or why there are none. `opened`: what the processes of the timeline's run counted.
     """
+    if not len(kernels):
+        return "no launch is wanted"
     if len(np.unique(timeline.kernels.process[kernels])) != 1:
         return "the launches are of several processes"
     process = int(timeline.kernels.process[kernels[0]])
@@ -99,40 +101,47 @@ def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[in
     A range as a whole, but for ranges inside it with many launches and none that is wanted; or ranges inside it.
     """
     parent = stacks.parent
-    # Of each range: launches in it and below, but for its holes, and how many holes those are.
-    remaining = np.bincount(launches[launches != UNKNOWN], minlength=len(parent)).astype(np.float64)
-    turns = np.zeros(len(parent))
-    hole = np.zeros(len(parent), dtype=np.bool_)
-    direct = np.bincount(wanted, minlength=len(parent)) > 0
-    below = np.zeros(len(parent))  # what windows inside a range cost together
-    holds = direct.copy()
-    whole = np.zeros(len(parent), dtype=np.bool_)
-    for node in range(len(parent) - 1, -1, -1):  # parents have lower numbers
+    count = len(parent)
+    total = np.bincount(launches[launches != UNKNOWN], minlength=count).astype(np.float64)  # with all below
+    remaining = total.copy()  # with what is below, but for holes
+    direct = np.bincount(wanted, minlength=count) > 0
+    holds = direct.copy()  # something wanted is in it or below
+    below = np.zeros(count)  # what windows inside a range cost together
+    turns = np.zeros(count)  # holes of a range
+    whole = np.zeros(count, dtype=np.bool_)
+    for node in range(count - 1, -1, -1):  # parents have lower numbers
         alone = remaining[node] * _LAUNCH_S + (1 + turns[node]) * _SWITCH_S
         inner = math.inf if direct[node] else below[node]
         whole[node] = alone <= inner
         above = int(parent[node])
         if above == UNKNOWN:
             continue
+        total[above] += total[node]
         if holds[node]:
             holds[above] = True
             below[above] += min(alone, inner)
             remaining[above] += remaining[node]
             turns[above] += turns[node]
-        elif remaining[node] * _LAUNCH_S > _SWITCH_S:
-            hole[node] = True
+        elif _is_worth_a_hole(total[node]):
             turns[above] += 1
         else:
-            remaining[above] += remaining[node]
-    chosen = []
-    covered = np.zeros(len(parent), dtype=np.bool_)
-    for node in np.flatnonzero(holds).tolist():
+            remaining[above] += total[node]
+    chosen, holes = [], []
+    covered = np.zeros(count, dtype=np.bool_)
+    for node in range(count):
         above = int(parent[node])
-        covered[node] = whole[node] or (above != UNKNOWN and covered[above])
-        if whole[node] and not (above != UNKNOWN and covered[above]):
-            chosen.append(node)
-    holes = [node for node in np.flatnonzero(hole).tolist() if parent[node] != UNKNOWN and covered[parent[node]]]
+        inside = above != UNKNOWN and bool(covered[above])
+        if holds[node]:
+            covered[node] = inside or whole[node]
+            if whole[node] and not inside:
+                chosen.append(node)
+        elif inside and _is_worth_a_hole(total[node]):
+            holes.append(node)  # what is below it is not looked at: it is not covered
     return chosen, holes
+
+
+def _is_worth_a_hole(launches: float) -> bool:
+    return bool(launches * _LAUNCH_S > _SWITCH_S)
 
 
 def _below(stacks: Stacks, nodes: Sequence[int], tops: Int64s) -> Bools:

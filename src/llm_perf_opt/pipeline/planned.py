@@ -116,7 +116,9 @@ def with_gates(
         taken |= mine
     sampled = dict(zip(launches.signatures, launches.counts(taken).tolist(), strict=True))
     signatures = [_resampled(s, sampled.get(s.signature, s.planned)) for s in plan.signatures]
-    return Gated(attrs.evolve(plan, captures=captures, signatures=signatures), found)
+    gated = any(isinstance(gate, Gate) for gate in found)
+    error = planning.expected_error(launches, taken) if gated else plan.error
+    return Gated(attrs.evolve(plan, captures=captures, signatures=signatures, error=error), found)
 
 
 def _cheaper(capture: planning.Capture, launches: int, costs: planning.Costs) -> planning.Capture:

@@ -33,11 +33,12 @@ def preload(stop: threading.Event) -> None:
     for name in _LATER:
         if stop.is_set():
             return
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):  # a package of the user's may be broken in any way
             importlib.import_module(name)
-    from llm_perf_opt.profiling.metric_groups.groups import all_groups
-    from llm_perf_opt.report.html import template
+    with contextlib.suppress(Exception):
+        from llm_perf_opt.profiling.metric_groups.groups import all_groups
+        from llm_perf_opt.report.html import template
 
-    for prepare in (all_groups, template):  # each keeps what it has made
-        if not stop.is_set():
-            prepare()
+        for prepare in (all_groups, template):  # each keeps what it has made
+            if not stop.is_set():
+                prepare()

@@ -504,6 +504,8 @@ class _Run:
                 captures.append(whole)
                 if self.request.counters.stop_when_done:
                     self._not_ended(gate)
+                elif self.request.counters.gate:
+                    self.say(f"  ncu looks at every launch of the program, which takes longer: {gate}")
         return CounterPlan(captures)
 
     def _with_gate(self, plan: CounterPlan) -> CounterPlan:
@@ -540,6 +542,10 @@ class _Run:
             return
         for diagnosis in captured.outcome.diagnoses:
             diagnosis.severity = "info"  # it explains the other way; nothing is missing
+        # From here on it does not count as taken: who is killed now takes it again.
+        mine = [s for s in self.directory.manifest.steps if s.name == "ncu" and s.capture == capture.name]
+        mine[-1].status = "failed"
+        self.results.pop(capture.name, None)
         troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").troubles
         said = f" ({troubles[0].rstrip('.')})" if troubles else ""
         gave = f"{len(results)} of {capture.expected} results" if few else "nothing"
@@ -547,10 +553,17 @@ class _Run:
             f"Switching ncu on and off from inside the program gave {gave}{said}; its own filters are used instead."
         )
         self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
-        for other in capture.instead:
+        others = [attrs.evolve(other, name=f"{other.name}-ungated") for other in capture.instead]
+        for other in others:
             if not self.stopped:
-                other = attrs.evolve(other, name=f"{other.name}-ungated")
                 self._capture(other, seen)
+        if captured.file is not None and all(other.name in self.results for other in others):
+            self.directory.aside.wait()  # its table is being written
+            # Its launches were all taken again, and would count twice.
+            captured.file.unlink(missing_ok=True)
+            for table in [s for s in self.directory.manifest.steps if s.name == "raw" and s.capture == capture.name]:
+                for name in table.files:
+                    (captured.file.parent / name).unlink(missing_ok=True)
 
     def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """One capture; where its replay mode gives nothing, the next mode."""

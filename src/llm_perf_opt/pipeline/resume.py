@@ -334,6 +334,7 @@ def begin_again(directory: RunDirectory, kept: Kept, taken: list[str], changed: 
     manifest.resumed.append({"at": now(), "llm_perf_opt": __version__, "took": taken, "changed": changed})
     directory.save()
     try:
+        directory.drop_unfinished()
         directory.keep_reserve()
         _set_aside(directory, superseded)
     except OSError as error:

@@ -33,7 +33,8 @@ class Aside:
         for entry in [entry for entry in self._open if entry[0].done()]:
             self._open.remove(entry)
             future, note = entry
-            if not future.cancelled():
+            # What fails here is something nobody waits for: it has no result, and the run goes on.
+            if not future.cancelled() and future.exception() is None:
                 note(future.result())
 
     def wait(self) -> None:

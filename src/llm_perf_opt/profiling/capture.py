@@ -347,6 +347,8 @@ def _begin_table(
     step = run.begin(name, argv, target.parent.name, of)
     # Under another name until it is whole: half a table would be taken for all of it.
     unfinished = target.with_name(f".{target.name}.tmp")
+    with contextlib.suppress(OSError):  # half of one, of a run that was killed
+        unfinished.unlink(missing_ok=True)
     held = run.handles
 
     def write(stop: threading.Event) -> Ended:
@@ -360,7 +362,7 @@ def _begin_table(
                 held=held,
                 stop=stop,
             )
-        except UserError:  # it could not even be started
+        except (UserError, OSError):  # it could not even be started
             return Ended(exit_code=-1, seconds=0.0)
 
     def note(ended: Ended) -> None:

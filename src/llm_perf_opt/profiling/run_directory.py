@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -57,6 +58,9 @@ class Step:
     files: dict[str, int] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)
     capture: str = ""  # of ncu: the report's name without its ending
+
+
+_HALF_WRITTEN = re.compile(r"\.(?:manifest\.json|env\.json|plan\.json|config\.yaml|inputs\.yaml)\.\d+\.tmp")
 
 
 @define
@@ -166,6 +170,12 @@ class RunDirectory:
         except UserError:
             run_lock.release(lock)
             raise
+
+    def drop_unfinished(self) -> None:
+        """Remove what a killed process was writing, as `_replace_once` names it: nobody else writes now."""
+        for file in self.path.glob(".*.tmp"):
+            if _HALF_WRITTEN.fullmatch(file.name) and not file.is_symlink() and file.is_file():
+                file.unlink()
 
     def keep_reserve(self) -> None:
         """Set a little space aside, for the last words of a run that fills the disk."""

@@ -18,6 +18,8 @@ Axes = tuple[int, int, int]
 # Blocks of one grid over those of another up to which a launch is taken for the same work, a little larger: the cache
 # of a decoder grows with every token, and with it the grid of the kernels that go through it.
 NEIGHBOUR = 1.1
+# Duration of some launches over that of others within which both do the same work, as far as anybody can tell.
+SAME_WORK = (0.5, 2.0)
 
 
 @define(frozen=True)
@@ -50,9 +52,19 @@ def _size(axes: Axes | None) -> str:
     return "×".join(map(str, axes)) if axes else "?"
 
 
-def neighbours(blocks: int, others: int) -> bool:
-    """Are two grids of one kernel nearly the same size?"""
-    return max(blocks, others) <= NEIGHBOUR * min(blocks, others)
+def stands_in(one: Signature, one_ns: float, other: Signature, other_ns: float) -> bool:
+    """Do launches of a kernel on one grid tell about those on another?
+
+    The grids differ along one axis and by little, and a block takes about as long. `one_ns`, `other_ns`: what a
+    launch of each takes in the mean.
+    """
+    if one.grid is None or other.grid is None or (one.name, one.block) != (other.name, other.block):
+        return False
+    blocks, others = math.prod(one.grid), math.prod(other.grid)
+    if sum(a != b for a, b in zip(one.grid, other.grid, strict=True)) > 1 or not (blocks and others):
+        return False
+    ratio = (one_ns / blocks) / max(other_ns / others, 1e-9)
+    return max(blocks, others) <= NEIGHBOUR * min(blocks, others) and SAME_WORK[0] <= ratio <= SAME_WORK[1]
 
 
 def describe_signatures(

@@ -11,6 +11,7 @@ In short (`timeline` read with its launch configurations, `report` built from it
     remember(costs_file(), machine, observe(manifest, {"ncu": results}))
 """
 
+from llm_perf_opt.profiling.planning.accuracy import expected_error
 from llm_perf_opt.profiling.planning.budget import parse_seconds, spoken_seconds
 from llm_perf_opt.profiling.planning.by_hand import Forecast, forecast
 from llm_perf_opt.profiling.planning.costs import (
@@ -47,6 +48,7 @@ __all__ = [
     "default_costs",
     "describe",
     "describe_launches",
+    "expected_error",
     "forecast",
     "known_costs",
     "machine_key",

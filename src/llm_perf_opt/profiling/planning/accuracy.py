@@ -121,6 +121,11 @@ def expected(strata: Strata, launches: LaunchTable, taken: Bools) -> Accuracy:
     )
 
 
+def expected_error(launches: LaunchTable, taken: Bools) -> float:
+    """Expected relative error of totals from samples of the taken launches."""
+    return expected(Strata.of(launches), launches, taken).total
+
+
 def allocate(counts: Int64s, weights: Floats, samples: int) -> Int64s:
     """Neyman's allocation: samples in proportion to what a signature adds to the error, at least one each.
 

@@ -2,7 +2,7 @@
 
 Not those that another can stand in for: the same kernel on a grid of nearly the same size. The cache of a decoder grows with every token, and the kernels that go through it have another grid in every step:
 sampling each would need every step. The join takes such a neighbour's counters in proportion to the blocks
-(`regions.signatures.neighbours`), so one of them is enough. And of kernels that take next to no time one launch has
+(`regions.signatures.stands_in`), so one of them is enough. And of kernels that take next to no time one launch has
 to do, of those that always take as long two. What lies in the windows of others is sampled all the same.
 """
 
@@ -14,7 +14,7 @@ from llm_perf_opt.profiling.planning.accuracy import variation
 from llm_perf_opt.profiling.planning.filters import numbered
 from llm_perf_opt.profiling.planning.launches import LaunchTable
 from llm_perf_opt.regions.columns import Bools
-from llm_perf_opt.regions.signatures import Axes, neighbours
+from llm_perf_opt.regions.signatures import Axes, stands_in
 
 _WORTH_MORE_THAN_ONE = 0.002  # share of the GPU time
 _STEADY = 0.1  # standard deviation of the durations over their mean
@@ -31,17 +31,18 @@ def needed(launches: LaunchTable, taken: Bools) -> Bools:
     np.maximum.at(highest, launches.signature, launches.region)
     wanted = np.ones(len(launches.signatures), dtype=np.bool_)
     sampled = launches.counts(taken) > 0
-    standing: dict[_Kernel, list[int]] = {}  # blocks of the grids that are sampled
+    durations = (launches.times() / np.maximum(launches.counts(), 1)).tolist()
+    standing: dict[_Kernel, list[int]] = {}  # signatures that are sampled
     for number in launches.signature[np.sort(first)].tolist():  # in the order in which they first run
         signature = launches.signatures[number]
         if not sampled[number] or signature.blocks is None or lowest[number] != highest[number]:
             continue
         kernel = (signature.name, signature.block, signature.shared_memory, int(lowest[number]))
         others = standing.setdefault(kernel, [])
-        if any(neighbours(signature.blocks, blocks) for blocks in others):
+        if any(stands_in(launches.signatures[o], durations[o], signature, durations[number]) for o in others):
             wanted[number] = False
         else:
-            others.append(signature.blocks)
+            others.append(number)
     light = launches.times() < _WORTH_MORE_THAN_ONE * launches.time_ns
     most = np.where(light, 1, np.where(variation(launches) <= _STEADY, 2, np.iinfo(np.int64).max))
     few: Bools = numbered(launches, taken) <= most[launches.signature]

@@ -51,7 +51,7 @@ class Gate:
         self._switched = 0
         self._switching_s = 0.0
         self._endings = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __call__(self, domain: str, name: str, number: int, begins: bool) -> None:
         if begins and self._left == 0 and self._stop:

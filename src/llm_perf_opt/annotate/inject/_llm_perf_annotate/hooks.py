@@ -37,10 +37,15 @@ def into_torch(torch: Any) -> None:
 
 def into_nvtx(package: ModuleType) -> None:
     """See the ranges of the nvtx package: its context manager, its decorator, its two functions and its domains."""
-    _into_annotate(package.annotate)
-    _into_domain(package.nvtx.Domain)
-    places = [package, package.nvtx]
-    push, pop = package.push_range, package.pop_range
+    inner = getattr(package, "nvtx", None)
+    annotate, domain = getattr(package, "annotate", None), getattr(inner, "Domain", None)
+    push, pop = getattr(package, "push_range", None), getattr(package, "pop_range", None)
+    if inner is None or not isinstance(annotate, type) or push is None or pop is None:
+        return  # another package of this name, or a version that works in another way
+    _into_annotate(annotate)
+    if hasattr(domain, "push_range") and hasattr(domain, "pop_range"):
+        _into_domain(domain)
+    places = [package, inner]
 
     @wraps(push)
     def push_range(message: str | None = None, *more: Any, **named: Any) -> Any:

@@ -24,15 +24,23 @@ def into_torch(torch: ModuleType) -> None:
     """Annotate every model this process runs from now on, and watch the ranges it opens, as far as that is asked for."""
     watched = os.environ.get("LLM_PERF_RANGES") == "1"
     if watched:
-        from . import gate, hooks, opened
-
-        hooks.into_torch(torch)  # before the annotation takes its functions from there
-        gate.install(torch, opened.opened)
-        _hide_from_dynamo(torch, [gate, hooks, opened, tell])
+        try:
+            _watch(torch)  # before the annotation takes its functions from there
+        except Exception as error:
+            tell.failed("watching the ranges of torch", error)
     if os.environ.get("LLM_PERF_ANNOTATE", "off") not in _OFF:
         _annotate(torch)
     if watched or active is not None:
         atexit.register(_note_end)
+
+
+def _watch(torch: ModuleType) -> None:
+    from . import gate, hooks, opened
+
+    hooks.into_torch(torch)
+    gate.install(torch, opened.opened)
+    if hasattr(torch._C, "_dynamo"):
+        _hide_from_dynamo(torch, [gate, hooks, opened, tell])
 
 
 def into_nvtx(package: ModuleType) -> None:

@@ -7,6 +7,7 @@ place to switch a profiler on and off around, say, the fifth decode step.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Callable
 
@@ -31,7 +32,13 @@ class Opened:
         self.counts: dict[tuple[str, str], int] = {}
         self.listeners: list[Listener] = []
         self._stacks = _Stacks()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        # A child that is forked while another thread counts would wait for that thread for ever.
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget_lock)
+
+    def _forget_lock(self) -> None:
+        self._lock = threading.RLock()
 
     def begin(self, domain: str, name: str) -> None:
         number = self._count(domain, name)
