@@ -378,11 +378,12 @@ def measure_profile(bench: Bench) -> None:
 
 def measure_steps64(bench: Bench) -> None:
     before = bench.figure("profile", "counters_s")
-    bench.profile(decoder(64), "steps64")
-    whole = bench.now.figures["counters_s"]
     bench.profile(decoder(64), "steps64-stopped", "--stop-when-done")
     ended = bench.now.figures["counters_s"]
-    bench.now.figures |= {"counters_16_steps_s": before, "counters_s": whole, "counters_stop_when_done_s": ended}
+    stopped = {f"{name}_stop_when_done": bench.now.figures[name] for name in ("profile_s", "timeline_s", "counters_s")}
+    bench.profile(decoder(64), "steps64")
+    whole = bench.now.figures["counters_s"]
+    bench.now.figures |= {"counters_16_steps_s": before, **stopped}
     told = "counter captures over those of 16 steps"
     bench.now.checks.append(Check(f"{told}, the program run to its end under ncu", round(whole / before, 2), 1.3))
     bench.now.checks.append(Check(f"{told}, with --stop-when-done", round(ended / before, 2), 1.3))
@@ -592,6 +593,7 @@ def render(about: dict[str, Any], parts: dict[str, Part]) -> str:
         "",
         "A decoder of 3.2 billion parameters with random weights (36 layers, hidden 2048, 16 heads, 8 of keys and",
         "values, MLP 11008, bf16, eager), prompt 2048, 16 decode steps, unless a part says otherwise.",
+        *([about["note"]] if "note" in about else []),
         "",
         "| part | what | value | limit | |",
         "|---|---|---:|---:|---|",

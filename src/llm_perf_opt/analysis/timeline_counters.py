@@ -300,7 +300,7 @@ class TimelineCounters:
                     f"{coverage.signatures_scaled} of {coverage.signatures} kernel signatures in the regions ({share:.1%} "
                     "of their GPU time) have no sample of their own: their counters are those of the same kernel on a "
                     f"grid at most {NEIGHBOUR - 1:.0%} larger or smaller, in proportion to the blocks.",
-                    "--no-gate lets ncu sample each of them, at the price of a longer run.",
+                    "To sample each of them: llm-perf profile --no-gate, without a budget; that takes longer.",
                 )
             )
         if coverage.results_unmatched:

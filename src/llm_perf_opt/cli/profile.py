@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) ->
     parser.add_argument(
         "--no-gate",
         action="store_true",
-        help="leave the program alone: by default code inside a PyTorch program switches ncu on around planned launches",
+        help="put nothing into the program: by default code inside it switches ncu on around the planned launches",
     )
     parser.add_argument(
         "--stop-when-done",

@@ -254,7 +254,7 @@ def _coverage(report: NCUProfileRegionReport) -> list[str]:
         "",
         "## Coverage of the counters",
         "",
-        f"{coverage.signatures_matched} of {coverage.signatures} kernel signatures in the regions were sampled: "
+        f"{coverage.signatures_matched} of {coverage.signatures} kernel signatures in the regions have counters: "
         f"{share(coverage.gpu_time_matched_ns, coverage.gpu_time_ns)} of the GPU time, "
         f"{share(coverage.launches_matched, coverage.launches)} of the launches. "
         f"{coverage.results - coverage.results_unmatched} of {coverage.results} kernel results of ncu were used.",
