@@ -174,7 +174,8 @@ class Calls:
                 state.graph.stage = stage
         except Exception as error:
             tell.failed(f"naming a call of {type(module).__name__}", error)
-        number = 0 if stage is None else self._stages.open(stage)
+        if stage is not None:
+            self._stages.open(stage)
         if name is not None:
             self._push(name)
         state.model = model
@@ -185,7 +186,7 @@ class Calls:
             if name is not None:
                 self._pop()
             if stage is not None:
-                self._stages.close(stage, number)
+                self._stages.close()
 
     def around(self, module: Any, compiled: Call) -> Call:
         """The compiled call of a module, as `Module.compile()` sets it on the module, with what its calls need."""

@@ -23,7 +23,7 @@ class Generation:
         self.in_pieces = False  # calls of the model are pieces of one prompt
         self.prefilling = True  # the first token has not been asked for yet
         self._stages = stages
-        self._open: list[tuple[str, int]] = []
+        self._open = 0  # stages of this generation that are open
         self._before = (state.generation, state.model)
         self._drafts = state.generation is not None and state.generation.model is not model
 
@@ -37,12 +37,12 @@ class Generation:
         if self._drafts:
             return
         if self.prefilling:
-            if len(self._open) == 1:
+            if self._open == 1:
                 self._begin("prefill")
             self.prefilling = self.in_pieces
             return
         self._end()
-        if len(self._open) == 1:
+        if self._open == 1:
             self._begin("decode")
         self._begin("decode_step")
 
@@ -52,10 +52,12 @@ class Generation:
         state.generation, state.model = self._before
 
     def _begin(self, name: str) -> None:
-        self._open.append((name, self._stages.open(name)))
+        self._stages.open(name)
+        self._open += 1
 
     def _end(self) -> None:
-        self._stages.close(*self._open.pop())
+        self._stages.close()
+        self._open -= 1
 
 
 def annotate(mixin: Any, stages: Stages) -> None:

@@ -54,10 +54,10 @@ def _replaying(replay: Callable[..., Any], stages: Stages) -> Callable[..., Any]
         stage = getattr(self, _STAGE, None)
         if stage is None or state.model is not None or state.generation is not None:
             return replay(self, *args, **kwargs)
-        number = stages.open(stage)
+        stages.open(stage)
         try:
             return replay(self, *args, **kwargs)
         finally:
-            stages.close(stage, number)
+            stages.close()
 
     return marked

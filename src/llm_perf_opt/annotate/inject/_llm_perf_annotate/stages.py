@@ -13,11 +13,9 @@ class Stages:
         self._push = push
         self._pop = pop
 
-    def open(self, name: str) -> int:
-        """Begin a stage; its number, for `close`."""
-        number = self.counts[name] = self.counts.get(name, 0) + 1
+    def open(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
         self._push(name)
-        return number
 
-    def close(self, name: str, number: int) -> None:
+    def close(self) -> None:
         self._pop()

@@ -26,13 +26,13 @@ def _marked_backward(backward: Callable[..., Any], stages: Stages) -> Callable[.
         # Checkpointing calls it from within.
         if is_dynamo_compiling() or state.in_backward:
             return backward(*args, **kwargs)
-        number = stages.open("backward")
+        stages.open("backward")
         state.in_backward = True
         try:
             return backward(*args, **kwargs)
         finally:
             state.in_backward = False
-            stages.close("backward", number)
+            stages.close()
 
     return marked
 
@@ -46,11 +46,11 @@ def _marking_steps(hook_step: Callable[..., Any], stages: Stages) -> Callable[..
         def marked(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():
                 return step(*args, **kwargs)
-            number = stages.open("optimizer_step")
+            stages.open("optimizer_step")
             try:
                 return step(*args, **kwargs)
             finally:
-                stages.close("optimizer_step", number)
+                stages.close()
 
         return marked
 
