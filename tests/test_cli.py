@@ -518,3 +518,30 @@ def test_locale_c_and_strange_paths(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert llm_perf_opt.load(folder / "out").scope("aggregate").regions[0].name == "räng"
+
+
+@pytest.mark.parametrize(("closing", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), (">/dev/full", 2)])
+def test_a_stream_that_is_closed_or_full_keeps_nothing_from_being_done(tmp_path: Path, closing: str, code: int) -> None:
+    ended = subprocess.run(
+        [
+            "sh",
+            "-c",
+            f'"{sys.executable}" -c "{ENTRY}" report "{TRAIN}" --out "{tmp_path}/out" --format json {closing}',
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in ended.stderr + ended.stdout
+    assert ended.returncode == code
+    assert (tmp_path / "out" / "report.json").exists()
+
+
+@pytest.mark.parametrize("closing", ["2>/dev/full", "2>&-"])
+def test_a_mistake_has_its_exit_code_even_where_nothing_can_be_said(tmp_path: Path, closing: str) -> None:
+    ended = subprocess.run(
+        ["sh", "-c", f'"{sys.executable}" -c "{ENTRY}" report "{tmp_path}/nothing" {closing}'], capture_output=True
+    )
+    assert ended.returncode == 2
+
+
+ENTRY = "from llm_perf_opt.cli.entry import entry; entry()"

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,11 +142,12 @@ def test_a_damaged_file_gates_nothing_and_is_told(tmp_path: Path, content: str) 
 OWN_RANGES = """
 import nvtx
 
-@nvtx.annotate("layer", domain="LLM")
-def layer(name): print(name)
+def layer(name):
+    with nvtx.annotate("layer", domain="LLM"): print(name)
 
 @nvtx.annotate(domain="LLM")
-def unnamed(): print("unnamed")
+def unnamed(): yield  # no tool is attached, so nvtx leaves a function as it is, and so must we
+assert unnamed.__code__.co_flags & 0x20
 
 for step in range(3):
     with nvtx.annotate("step", color="red", domain="LLM"):
@@ -156,23 +158,22 @@ for step in range(3):
         layer("second")
     nvtx.push_range("tail", domain="LLM"); print("tail"); nvtx.pop_range(domain="LLM")
     nvtx.push_range("tail", "blue", "LLM"); nvtx.pop_range("LLM")
-unnamed()
 nvtx.pop_range()
 """
 
 
 @pytest.mark.skipif(find_spec("nvtx") is None, reason="needs nvtx")
 def test_ranges_of_the_program_itself_are_counted_and_gated_without_annotation(tmp_path: Path) -> None:
-    windows = {("LLM", "layer"): (2, 5), ("LLM", "tail"): (3,), ("LLM", "unnamed"): (1,)}
+    windows = {("LLM", "layer"): (2, 5), ("LLM", "tail"): (3,)}
     ended = run(OWN_RANGES, Gate(windows), tmp_path, mode="off")
     assert ended.stderr == ""
     steps = ["first", "on", "second", "off", "tail", "first", "second", "on", "tail", "off", "on", "first", "off"]
-    assert ended.stdout.split() == [*steps, "second", "tail", "on", "unnamed", "off"]
+    assert ended.stdout.split() == [*steps, "second", "tail"]
     log = read_log(tmp_path / "log")
     (ranges,) = log.ranges.values()
-    own = {("LLM", "step"): 3, ("LLM", "layer"): 6, ("LLM", "tail"): 6, ("LLM", "unnamed"): 1, ("", "fails"): 3}
+    own = {("LLM", "step"): 3, ("LLM", "layer"): 6, ("LLM", "tail"): 6, ("", "fails"): 3}
     assert ranges == own
-    assert (log.windows, log.stages, log.processes) == (4, {}, 0)
+    assert (log.windows, log.stages, log.processes) == (3, {}, 0)
 
 
 HOLES = """
@@ -265,6 +266,38 @@ def test_ranges_of_a_domain_object_are_counted(monkeypatch: pytest.MonkeyPatch) 
     assert fresh.counts == {("LLM", "step"): 1, ("LLM", "named"): 1, ("LLM", ""): 1}
     assert Domain.calls[:2] == [(step, None), (None, "named")]
     assert Domain.calls[3:] == ["pop"] * 3
+
+
+def test_a_decorated_function_is_counted_where_nvtx_wraps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(INJECTED))
+    from _llm_perf_annotate import hooks, opened  # type: ignore[import-not-found]
+
+    class annotate:
+        def __init__(self, message: str | None = None, color: str | None = None, domain: str | None = None) -> None:
+            self.enabled = message != "off"
+
+        def __enter__(self) -> annotate:
+            return self
+
+        def __exit__(self, *error: object) -> bool:
+            return False
+
+        def __call__(self, function: Callable[[int], int]) -> Callable[[int], int]:
+            return (lambda value: function(value) + 100) if self.enabled else function
+
+    fresh = opened.Opened()
+    monkeypatch.setattr(hooks, "opened", fresh)
+    early = annotate("early")
+    hooks._into_annotate(annotate)
+
+    def double(value: int) -> int:
+        return value * 2
+
+    assert annotate("named", domain="LLM")(double)(2) == annotate()(double)(2) == 104
+    assert annotate("off")(double) is double
+    with early, annotate(["no", "text"]):  # type: ignore[arg-type]
+        pass
+    assert fresh.counts == {("LLM", "named"): 1, ("", "double"): 1}
 
 
 def test_names_without_end_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -434,6 +435,33 @@ def test_a_run_is_ours_from_the_first_manifest_on(tmp_path: Path) -> None:
 
     RunDirectory.create(tmp_path / "new", ["program"], {"profile": {}}, made_by="profile", gpus=asked).release()
     assert seen == [True]
+
+
+def test_a_run_that_is_interrupted_before_its_first_step_does_not_seem_to_go_on(tmp_path: Path) -> None:
+    def asked() -> list[dict[str, str]]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RunDirectory.create(tmp_path / "new", ["program"], {}, made_by="profile", gpus=asked)
+    assert read_manifest(tmp_path / "new").state == "interrupted"
+    assert not (tmp_path / "new" / ".reserve").exists()
+    RunDirectory.reopen(tmp_path / "new").release()  # nobody holds it
+
+
+@pytest.mark.parametrize("name", ["annotate.jsonl", "ncu/cmd.txt", "nsys/nsys.log", "ncu"])
+def test_nothing_is_written_through_a_link_when_a_run_goes_on(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run("a", recordings=True)
+    outside = tmp_path / "outside"
+    outside.mkdir() if name == "ncu" else outside.write_text("precious")
+    if name == "ncu":
+        shutil.rmtree(run / name)
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(outside)
+    assert main(["profile", "--resume", str(run), "--trust-run"]) == 2
+    assert "is a link, a pipe or a device" in capsys.readouterr().err
+    assert name == "ncu" or outside.read_text() == "precious"
 
 
 def test_names_from_a_manifest_reach_the_terminal_without_their_escapes(capsys: pytest.CaptureFixture[str]) -> None:

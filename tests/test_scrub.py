@@ -525,3 +525,15 @@ def test_the_tool_for_recordings_of_this_project(timeline: Path, tmp_path: Path)
     assert counts["CUPTI_ACTIVITY_KIND_KERNEL"] == 220
     assert_clean(tmp_path / "shared")
     assert measured(tmp_path / "shared/run.sqlite.xz") == measured(timeline)
+
+
+def test_a_table_with_computed_columns_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of its values could take seconds to compute, and there is one for every row."""
+    file = tmp_path / "computed.sqlite"
+    file.write_bytes(plain_bytes(recording("nsys-*-train.sqlite")))
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN extra AS (zeroblob(100000000)) VIRTUAL")
+        db.commit()
+    assert main(["scrub", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert "computed columns" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import Factory, define
 
 from llm_perf_opt.annotate.gate import Named
-from llm_perf_opt.untrusted import parse_json
+from llm_perf_opt.untrusted import parse_json, read_text
 
 
 @define
@@ -42,7 +42,10 @@ class Annotated:
 def read_log(path: Path) -> Annotated:
     """Read the log of a run; a missing file is one that no process wrote to."""
     found = Annotated()
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    try:
+        text = read_text(path, errors="replace")
+    except (OSError, ValueError):  # nobody wrote one, or it is nothing of ours
+        text = ""
     for line in text.splitlines():
         try:
             note = parse_json(line)

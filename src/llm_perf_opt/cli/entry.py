@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 from llm_perf_opt import interrupts
+
+
+def _open_streams(os: ModuleType) -> None:
+    """Who starts us with a stream closed (`>&-`) wants nothing to be said there; files must not get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            if getattr(sys, name) is None:
+                stream = open(opened, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+                setattr(sys, name, stream)
 
 
 def entry() -> None:
@@ -12,6 +25,9 @@ def entry() -> None:
     interrupts.end_at_once()
     import gc
     import io
+    import os
+
+    _open_streams(os)
 
     # Reports are millions of objects that stay until the end: looking through them again and again for cycles took
     # a tenth of the time.
@@ -29,4 +45,8 @@ def entry() -> None:
     except KeyboardInterrupt:  # while it was telling of something else
         code = 130
     interrupts.too_late()
+    try:
+        sys.stdout.flush()
+    except OSError:  # a full disk: what there was to say is lost, what was done is done
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)

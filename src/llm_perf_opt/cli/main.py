@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import json
 import os
@@ -130,6 +131,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(error: UserError, as_json: bool) -> None:
+    with contextlib.suppress(OSError):  # where nothing can be said, the exit code still is
+        _tell(error, as_json)
+
+
+def _tell(error: UserError, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"error": {"message": error.message, "fix": error.fix, "exit_code": int(error.code)}}))
         return

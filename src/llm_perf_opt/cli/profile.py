@@ -144,15 +144,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trust_run:
         raise UserError("--trust-run is about a run that is resumed.", "Add --resume RUN.")
     # The tools and nvidia-smi take their time to answer; what is needed next is imported meanwhile.
-    with Asked(nsys=True, ncu=not arguments.no_counters) as asked, GpusAsked() as gpus:
-        from llm_perf_opt.pipeline.profile import ready, run_profile
-        from llm_perf_opt.profiling.run_directory import RunDirectory
+    with contextlib.ExitStack() as whole:
+        with Asked(nsys=True, ncu=not arguments.no_counters) as asked, GpusAsked() as gpus:
+            from llm_perf_opt.pipeline.profile import ready, run_profile
+            from llm_perf_opt.profiling.run_directory import RunDirectory
 
-        request, tools = ready(request_of(arguments), asked)
-        settings = {k: v for k, v in vars(arguments).items() if k not in _NOT_SETTINGS}
-        out = Path(arguments.out) if arguments.out else None
-        directory = RunDirectory.create(out, request.command, settings, made_by="profile", gpus=gpus.facts)
-    return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
+            request, tools = ready(request_of(arguments), asked)
+            settings = {k: v for k, v in vars(arguments).items() if k not in _NOT_SETTINGS}
+            out = Path(arguments.out) if arguments.out else None
+            directory = RunDirectory.create(out, request.command, settings, made_by="profile", gpus=gpus.facts)
+            whole.enter_context(directory.interrupted_in_order())
+        return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
 
 
 _NOT_SETTINGS = ("run", "verb", "command", "resume", "trust_run")
@@ -184,6 +186,12 @@ def resume(arguments: argparse.Namespace) -> int:
                 return resume_deep(directory, settings_of(directory.manifest), changed, as_json=arguments.json)
             command = command_of(directory.manifest, arguments.command)
             settings = {k: v for k, v in settings_of(directory.manifest).items() if k in usual}
+            for name, value in settings.items():
+                if not _is_like(value, usual[name]):
+                    raise UserError(
+                        f"The options of {arguments.resume} are not those of a run: {name} is {type(value).__name__}.",
+                        "Start a new run.",
+                    )
             asked = argparse.Namespace(**{**usual, **settings, **changed, "command": command})
             try:
                 request = request_of(asked)
@@ -194,6 +202,15 @@ def resume(arguments: argparse.Namespace) -> int:
             return resume_profile(request, directory, as_json=arguments.json)
     finally:
         directory.release()
+
+
+def _is_like(value: object, default: object) -> bool:
+    """Could an option with this default have this value? A manifest may come from anybody."""
+    if isinstance(default, list):
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if isinstance(default, bool) or value is None:
+        return isinstance(value, bool) or value is default
+    return isinstance(value, (str, int, float)) and (default is None or isinstance(value, type(default)))
 
 
 def _started_in(folder: str) -> contextlib.AbstractContextManager[None]:

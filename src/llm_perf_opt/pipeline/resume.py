@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -114,6 +115,7 @@ def open_again(path: Path, *, trusted: bool) -> RunDirectory:
     """A run to go on with. What it would start must be what this user once ordered, or be trusted explicitly."""
     directory = _when_free(path)
     try:
+        _refuse_strange_files(directory.path)
         manifest = directory.manifest
         if manifest.made_by not in RESUMABLE:
             by = (
@@ -134,6 +136,21 @@ def open_again(path: Path, *, trusted: bool) -> RunDirectory:
         raise
     directory.seals = True  # by starting them, they become this user's orders
     return directory
+
+
+def _refuse_strange_files(run: Path) -> None:
+    """Nothing is written through a link out of a run, and nobody waits for a pipe in it."""
+    for folder in (run, run / "nsys", run / "ncu"):
+        if not os.path.lexists(folder):
+            continue
+        for entry in (folder, *(folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ())):
+            kind = entry.lstat().st_mode
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)) or (entry == folder and not stat.S_ISDIR(kind)):
+                raise UserError(
+                    f"{run} cannot be resumed: {entry.relative_to(run.parent)} is a link, a pipe or a device, where a "
+                    "run has plain files.",
+                    "Replace it by the file it stands for, or remove it if it is none of the run's.",
+                )
 
 
 def _when_free(path: Path) -> RunDirectory:

@@ -17,7 +17,7 @@ import shlex
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +35,7 @@ from llm_perf_opt.profiling.gpu_facts import gpu_facts
 from llm_perf_opt.profiling.seal import fits, seal
 from llm_perf_opt.profiling.secrets import clean_argv, clean_settings, without_secrets
 from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.untrusted import parse_json
 from llm_perf_opt.version import __version__
 
 if TYPE_CHECKING:
@@ -152,10 +153,11 @@ class RunDirectory:
             run.keep_reserve()
         except OSError as error:
             raise _unwritable(path, error) from error
-        run.write_json("env.json", without_secrets(os.environ))
-        run.write_yaml("config.yaml", settings)
-        manifest.gpus_before = gpus() if gpus is not None else gpu_facts()
-        run.save()
+        with run.interrupted_in_order():
+            run.write_json("env.json", without_secrets(os.environ))
+            run.write_yaml("config.yaml", settings)
+            manifest.gpus_before = gpus() if gpus is not None else gpu_facts()
+            run.save()
         return run
 
     @staticmethod
@@ -169,6 +171,17 @@ class RunDirectory:
             return RunDirectory(path, manifest, lock, seals=manifest.is_ours)
         except UserError:
             run_lock.release(lock)
+            raise
+
+    @contextlib.contextmanager
+    def interrupted_in_order(self) -> Iterator[None]:
+        """An interrupt before the steps of a run, or between them and its end, leaves none that seems to go on."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.manifest.state == "running":
+                self.finish("interrupted")
+            self.release()
             raise
 
     def drop_unfinished(self) -> None:
@@ -297,7 +310,7 @@ def read_manifest(run: Path) -> Manifest:
             raise FileNotFoundError(2, "there is no manifest.json in it")
         if file.stat().st_size > LARGEST_MANIFEST:
             raise ValueError("no manifest is that large")
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_text(encoding="utf-8"))
         return _converter().structure(content, Manifest)
     except OSError as error:
         raise UserError(

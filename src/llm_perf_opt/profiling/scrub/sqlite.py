@@ -13,12 +13,13 @@ from __future__ import annotations
 import mmap
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 from attrs import Factory, define
 
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.profiling.scrub.private import Private, environment_of
 
 _DROPPED_TABLES = {
@@ -66,6 +67,7 @@ def learn(path: Path, private: Private) -> None:
     """Environment, command line, user and host of the recorded program."""
     with closing(_open(path)) as db:
         present = _tables(db)
+        _refuse_computed(db, present, path)
         if "META_DATA_CAPTURE" in present:
             rows = _texts(db, "SELECT name, value FROM META_DATA_CAPTURE")
             variables = [value for name, value in rows if name.endswith("ENVIRONMENT_VARIABLE")]
@@ -106,6 +108,7 @@ def clean(source: Path, target: Path, private: Private, *, only_timeline: bool =
     work = target.with_name(f"{target.name}.work")
     try:
         with closing(_open(source)) as original:
+            _refuse_computed(original, _tables(original), source)
             original.execute("VACUUM INTO ?", (str(work),))  # with what lies in a journal beside the file
         with closing(_open(work, writable=True)) as db:
             db.execute("PRAGMA secure_delete = ON")
@@ -132,6 +135,16 @@ def check_bytes(data: bytes | mmap.mmap) -> None:
     if block:
         name = block.group().partition(b"=")[0].strip(b"\0").decode("ascii", "replace")
         raise NotClean(f"the variable {name} of an environment is still at byte {block.start()}")
+
+
+def _refuse_computed(db: sqlite3.Connection, tables: Iterable[str], path: Path) -> None:
+    """A column that is computed may take any time for every row; nsys has none."""
+    for table in tables:
+        if any(row[6] in (2, 3) for row in db.execute(f"PRAGMA table_xinfo({_quoted(table)})")):
+            raise UserError(
+                f"{path.name} has a table with computed columns ({table!r}), which no export of nsys has.",
+                "Export the recording again: nsys export --type sqlite",
+            )
 
 
 def _remove_programs(db: sqlite3.Connection) -> None:

@@ -52,6 +52,11 @@ class Gate:
         self._switching_s = 0.0
         self._endings = 0
         self._lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):  # as in `Opened`
+            os.register_at_fork(after_in_child=self._forget_lock)
+
+    def _forget_lock(self) -> None:
+        self._lock = threading.RLock()
 
     def __call__(self, domain: str, name: str, number: int, begins: bool) -> None:
         if begins and self._left == 0 and self._stop:

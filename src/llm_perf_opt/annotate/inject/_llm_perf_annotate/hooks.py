@@ -106,9 +106,11 @@ def _into_annotate(annotate: Any) -> None:
 
     @wraps(decorate)
     def __call__(self: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        domain, message = getattr(self, "_llm_perf_range", ("", ""))
-        name = message or function.__name__
         marked = decorate(self, function)
+        if marked is function:  # no tool is attached: nvtx leaves it as it is
+            return marked
+        domain, message = getattr(self, "_llm_perf_range", ("", ""))
+        name = message or getattr(function, "__name__", "")
 
         @wraps(function)
         def seen(*positional: Any, **named: Any) -> Any:

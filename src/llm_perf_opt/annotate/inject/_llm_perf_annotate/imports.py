@@ -53,8 +53,11 @@ class Watch:
             return
 
         def exec_module(module: "ModuleType") -> None:
+            if module.__name__ != name:  # one loader for several modules, as for those in a zip file
+                execute(module)
+                return
             # The loader stays the one Python made, so that it is what others expect to find on the module.
-            del loader.exec_module  # type: ignore[attr-defined]
+            vars(loader).pop("exec_module", None)
             execute(module)
             self.loaded(name, module)
 

@@ -53,7 +53,8 @@ def into_nvtx(package: ModuleType) -> None:
 def _note_end() -> None:
     from .opened import opened
 
-    ranges = [[domain, name, count] for (domain, name), count in opened.counts.items()]
+    # A copy: other threads may still open ranges.
+    ranges = [[domain, name, count] for (domain, name), count in opened.counts.copy().items()]
     tell.note("end", stages=active.counts if active is not None else {}, ranges=ranges)
 
 

@@ -54,7 +54,9 @@ class Opened:
         if self.listeners:
             self._tell(domain, name, number, False)
 
-    def _count(self, domain: str, name: str) -> int:
+    def _count(self, domain: object, name: object) -> int:
+        if not (isinstance(domain, str) and isinstance(name, str)):
+            return 0  # whatever nvtx makes of it
         with self._lock:
             number = self.counts.get((domain, name), 0) + 1
             if number > 1 or len(self.counts) < _MOST_NAMES:

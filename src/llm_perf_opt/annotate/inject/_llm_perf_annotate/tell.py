@@ -38,7 +38,8 @@ def note(event: str, **facts: Any) -> None:
 
 def append(path: str, line: str) -> None:
     """Add one line to a file that several processes write to."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    # Never waits: where the file should be, there may be a pipe that nobody reads.
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0), 0o666)
     try:
         os.write(file, line.encode("utf-8", "replace") + b"\n")
     finally:
