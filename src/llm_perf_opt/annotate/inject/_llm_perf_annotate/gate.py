@@ -6,7 +6,9 @@ their numbers among those of that name in this process, from 1:
 
     {"windows": [["", "prefill", [1]], ["LLM", "step", [1, 8]]], "holes": [["LLM", "layer3", [1]]], "stop": false}
 
-Inside a window the profiler is off again in its holes: ranges with many launches that nobody wants. With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
+Inside a window the profiler is off again in its holes: ranges with many launches that nobody wants.
+
+With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
 `with` and atexit do their work; where the model runs in a thread, the main thread is interrupted as by Ctrl-C.
 """
 
