@@ -1,9 +1,10 @@
 """Which of the planned launches are worth a window of their own, where the program switches ncu on and off.
 
-Not those that another can stand in for: the same kernel on a grid of nearly the same size. The cache of a decoder grows with every token, and the kernels that go through it have another grid in every step:
-sampling each would need every step. The join takes such a neighbour's counters in proportion to the blocks
-(`regions.signatures.stands_in`), so one of them is enough. And of kernels that take next to no time one launch has
-to do, of those that always take as long two. What lies in the windows of others is sampled all the same.
+Not those that another can stand in for: the same kernel on a grid of nearly the same size. The cache of a decoder
+grows with every token, and the kernels that go through it have another grid in every step: sampling each would need
+every step. The join takes such a neighbour's counters in proportion to the blocks (`regions.signatures.stands_in`), so
+one of them is enough. And of kernels that take next to no time one launch has to do, of those that always take as
+long two. What lies in the windows of others is sampled all the same.
 """
 
 from __future__ import annotations
