@@ -9,7 +9,14 @@ import pytest
 import yaml
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.workloads.datasets import Item, batches, default_prompts, described, load_items, sample
+from llm_perf_opt.workloads.datasets import (
+    Item,
+    batches,
+    default_prompts,
+    described,
+    load_items,
+    sample,
+)
 from llm_perf_opt.workloads.options import DatasetOptions, SamplingOptions
 
 ROOT = Path(__file__).parents[1]
@@ -173,6 +180,12 @@ def test_a_manifest_lists_prompts_and_paths(data: Path) -> None:
     assert found[1] == Item("first", "Read.", data / "set/images/a.png", {"language": "en"})
     assert found[2].path == data / "set/images/b.png"
     assert found[3].prompt == "Just words."
+
+
+@pytest.mark.parametrize("text", ["a long question " * 100, "with\x00a nul", "two\nlines"])
+def test_a_text_that_cannot_be_a_name_is_a_prompt(tmp_path: Path, text: str) -> None:
+    (item,) = items(Path("/"), manifest(tmp_path, [text]))
+    assert (item.prompt, item.path) == (text, None)
 
 
 def test_what_was_run_is_written_as_a_manifest_that_gives_the_same_inputs(data: Path) -> None:

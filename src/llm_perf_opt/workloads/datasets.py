@@ -157,8 +157,7 @@ def _manifest_item(entry: object, number: int, source: Path, shape: str) -> Item
     where = f"Input {number} of the manifest {source}"
     if isinstance(entry, str):
         # A word alone is a path where there is such a file, else a prompt.
-        there = (source.parent / entry).is_file() if len(entry) < 4096 and "\n" not in entry else False
-        entry = {"path": entry} if there else {"prompt": entry}
+        entry = {"path": entry} if _is_there(source.parent / entry) else {"prompt": entry}
     if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
         raise UserError(f"{where} is neither a text nor names with values.", shape)
     prompt, path = entry.get("prompt"), entry.get("path")
@@ -176,12 +175,20 @@ def _manifest_item(entry: object, number: int, source: Path, shape: str) -> Item
 # --- files -------------------------------------------------------------------------------------------------
 
 
+def _is_there(path: Path) -> bool:
+    """Is it a file? A text that the system refuses as a name is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or with a NUL in it
+        return False
+
+
 def _existing(path: Path, places: Sequence[Path], what: str) -> Path:
     """The file, in the first place that has it."""
     path = path.expanduser()
     tried = list(dict.fromkeys([path] if path.is_absolute() else [place / path for place in places]))
     for candidate in tried:
-        if candidate.is_file():
+        if _is_there(candidate):
             return candidate
     raise UserError(
         f"{path}, named by {what}, is not there. Tried: {', '.join(str(p) for p in tried)}.",
