@@ -7,7 +7,8 @@ One program (a decoder of 3.2 billion parameters) is used by all parts but `ocr`
 after every part, and parts measured by an earlier call stay in the file, so that they can be spread over several
 calls; a part that needs figures of another (`profile` that of `alone`) takes them from there. Parts:
 
-  alone     the program by itself, twice; the second run counts, because the first has a cold file cache
+  alone     the program by itself, twice; the second run counts, because the first has a cold file cache (`ocr` and
+            `graphs` do the same with theirs)
   profile   `llm-perf profile --level roofline`, from the command to the finished HTML and JSON
   truth     app-range replay of the same program with the same counters, against the estimates of `profile`
   recipe    the usual recipe (NVTX include, `--set roofline`, kernel replay) on 50 kernels, multiplied out
@@ -44,6 +45,7 @@ from attrs import define, field
 import llm_perf_opt
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.pipeline.choose import cut, outermost
+from llm_perf_opt.profiling.planning.launches import LIBRARY_DOMAINS
 from llm_perf_opt.profiling.run_directory import gpu_facts
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd
 from llm_perf_opt.profiling.vendor.tools import find_ncu, find_nsys
@@ -390,17 +392,18 @@ def measure_steps64(bench: Bench) -> None:
 
 
 def measure_ocr(bench: Bench) -> None:
-    # The files are in the cache after the profile, so one run alone tells.
+    alone = bench.program_alone(OCR, "ocr-alone", 2)
     bench.profile(OCR, "ocr")
-    bench.times_alone(bench.program_alone(OCR, "ocr-alone", 1))
+    bench.times_alone(alone)
 
 
 def measure_graphs(bench: Bench) -> None:
+    alone = bench.program_alone(GRAPHS, "graphs-alone", 2)
     report = bench.profile(GRAPHS, "graphs")
     bench.now.figures["graph_kernels"] = {r.key: r.graph_kernels for r in stages(report)}
     inside = sum(r.graph_kernels for r in stages(report))
     bench.now.checks.append(Check("kernels inside CUDA graphs", inside, 1, least=True))
-    bench.times_alone(bench.program_alone(GRAPHS, "graphs-alone", 1))
+    bench.times_alone(alone)
 
 
 HOW: dict[str, Callable[[Bench], None]] = {
@@ -421,7 +424,9 @@ HOW: dict[str, Callable[[Bench], None]] = {
 
 def stages(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
     """The regions that make up the run, none inside another: what app-range can measure one by one."""
-    outer = [r for r in outermost(report) if r.inclusive.kernel_count and r.nvtx_include]
+    outer = [
+        r for r in outermost(report) if r.inclusive.kernel_count and r.nvtx_include and r.domain not in LIBRARY_DOMAINS
+    ]
     return cut(outer, report, repeated=False)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from attrs import define
 
-from llm_perf_opt.annotate import Annotated, environment, problems, read_log
+from llm_perf_opt.annotate import Annotated, environment, problems, read_log, under_ncu
 from llm_perf_opt.annotate.environment import INJECTED
 from llm_perf_opt.errors import UserError
 
@@ -322,13 +322,33 @@ print(heard)
 
 @TORCH
 def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: Path) -> None:
-    added = environment("stages", ranges=True) | {"LLM_PERF_ANNOTATE_SINK": str(tmp_path / "sink")}
+    added = under_ncu(environment("stages", ranges=True), gated=False)
+    added |= {"LLM_PERF_ANNOTATE_SINK": str(tmp_path / "sink")}
     code = [sys.executable, "-c", LISTENS]
     ended = subprocess.run(code, env={**os.environ, **added}, capture_output=True, text=True, timeout=600)
     heard = [("forward", 1, True), ("forward", 1, False), ("forward", 2, True), ("forward", 2, False)]
     assert ended.stdout.strip() == str([*heard, ("forward", 3, True)])
     assert ended.stderr.count("llm-perf annotate") == 1
     assert trees(tmp_path / "sink") == {"": "forward*4"}
+
+
+@TORCH
+@pytest.mark.parametrize("mode", ["off", "stages", "modules"])
+def test_modules_are_marked_for_the_gate_unless_they_have_ranges_already(tmp_path: Path, mode: str) -> None:
+    sink, log = tmp_path / "sink", tmp_path / "log"
+    added = environment(mode, ranges=True, log=log) | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
+    model = "torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2)))"
+    code = f"import torch\nmodel = {model}\nfor _ in range(3): model(torch.randn(1, 2))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **added}, capture_output=True, text=True, timeout=600
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (counted,) = read_log(log).ranges.values()
+    prefix = "" if mode == "modules" else "llm-perf:"
+    stages = {} if mode == "off" else {("", "forward"): 3}
+    assert counted == stages | {("", f"{prefix}{name}"): 3 for name in ("0", "1", "1.0")}
+    pushed = [json.loads(line)["name"] for line in sink.read_text().splitlines() if '"push"' in line]
+    assert pushed.count(f"{prefix}1.0") == 3
 
 
 CAPTURES = """

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import pytest
 
-from llm_perf_opt.annotate import Gate, environment, read_log
+from llm_perf_opt.annotate import Gate, environment, read_log, under_ncu
 from llm_perf_opt.annotate.environment import INJECTED
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")
@@ -56,7 +56,8 @@ def generate():
 def run(
     code: str, gate: Gate, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    added = environment(mode, ranges=True) | gate.environment(folder / "gate.json", folder / "log")
+    added = under_ncu(environment(mode, ranges=True), gated=True)
+    added |= gate.environment(folder / "gate.json", folder / "log")
     program = PROGRAM.replace("ANSWER", answer) + code
     variables = {**os.environ, **added, "LLM_PERF_ANNOTATE_SINK": str(folder / "sink"), **variables}
     return subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=300)
@@ -69,6 +70,49 @@ def test_the_profiler_is_on_in_the_windows_only(tmp_path: Path) -> None:
     assert ended.stderr == ""
     log = read_log(tmp_path / "log")
     assert (log.windows, log.ended_before, log.troubles) == (3, "", [])
+
+
+@pytest.mark.parametrize("mode", ["off", "stages"])
+def test_single_modules_can_be_windows_and_holes_and_the_innermost_decides(tmp_path: Path, mode: str) -> None:
+    """A window in a hole in a window, of modules that nobody annotated; nothing of that is recorded under ncu."""
+    code = """
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = Layer(), Layer()
+    def forward(self, tokens):
+        self.one(tokens)
+        self.two(tokens)
+
+class Most(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner = Layer(), Outer()
+    def forward(self, tokens):
+        self.first(tokens)
+        self.inner(tokens)
+        print("after")
+
+class Whole(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.most = Most()
+    def forward(self, tokens):
+        self.most(tokens)
+
+whole = Whole()
+for length in (3, 4):
+    whole(torch.zeros(1, length, dtype=torch.long))
+"""
+    named = {name: ("", f"llm-perf:most{name}") for name in ("", ".inner", ".inner.two")}
+    windows, holes = {named[""]: (2,), named[".inner.two"]: (2,)}, {named[".inner"]: (2,)}
+    ended = run(code, Gate(windows, holes=holes), tmp_path, mode=mode)
+    assert ended.stderr == ""
+    first, second = [*"333", "after"], ["on", "4", "off", "4", "on", "4", "off", "on", "after", "off"]
+    assert ended.stdout.split() == first + second
+    assert read_log(tmp_path / "log").windows == 2
+    sink = tmp_path / "sink"
+    assert "llm-perf" not in (sink.read_text() if sink.exists() else "")
 
 
 def test_a_program_is_ended_when_all_samples_are_in_and_may_clean_up(tmp_path: Path) -> None:

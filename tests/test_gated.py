@@ -27,7 +27,8 @@ from fake_tools import tools as tools
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.annotate import Gate, Named
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.pipeline.gated import gate_around, unseen
+from llm_perf_opt.pipeline import gated
+from llm_perf_opt.pipeline.gated import Opened, seen_inside, unseen
 from llm_perf_opt.pipeline.planned import make_plan, with_gates
 from llm_perf_opt.pipeline.reporting import make_report
 from llm_perf_opt.pipeline.request import ProfileRequest
@@ -79,6 +80,12 @@ def all_opened(timeline: Timeline) -> dict[int, dict[Named, int]]:
     return {timeline.processes[0].pid: dict(Counter(names))}
 
 
+def gate_around(
+    timeline: Timeline, kernels: np.ndarray, opened: Opened, *, stop: bool, exact: bool = False
+) -> tuple[Gate, np.ndarray] | str:
+    return gated.gate_around(seen_inside(timeline, kernels, opened), kernels, stop=stop, exact=exact)
+
+
 @pytest.mark.parametrize("turns", [(1,), (2, 8), (3, 4, 5)])
 def test_where_the_program_knows_its_stages_only_they_are_the_windows(annotated: Path, turns: tuple[int, ...]) -> None:
     timeline = recorded(annotated)
@@ -108,6 +115,54 @@ def test_every_wanted_launch_is_in_a_window_and_none_could_be_left_out(data: st.
     times = timeline.kernels.host_time[chosen].tolist()
     assert all(any(a <= t < b for t in times) for a, b in each)
     assert not any(a <= c and d <= b for a, b in each for c, d in each if (a, b) != (c, d))
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_exact_windows_hold_what_is_launched_in_the_wanted_ranges_themselves_and_nothing_else(
+    data: st.DataObject,
+) -> None:
+    timeline = recorded(TIMELINE)
+    inside = kernels_in(timeline, {("LLM", "prefill"): (1,), ("LLM", "decode"): (1,)}).tolist()
+    chosen = np.array(sorted(data.draw(st.sets(st.sampled_from(inside), min_size=1, max_size=12))), dtype=np.int64)
+    around = seen_inside(timeline, chosen, all_opened(timeline))
+    assert not isinstance(around, str)
+    found = gated.gate_around(around, chosen, stop=False, exact=True)
+    assert not isinstance(found, str)
+    gate, held = found
+    assert set(np.flatnonzero(held).tolist()) == set(np.flatnonzero(np.isin(around.tops, around.tops[chosen])).tolist())
+    switched = [(span, True) for named, turns in gate.windows.items() for span in spans(timeline, named, turns)]
+    switched += [(span, False) for named, turns in gate.holes.items() for span in spans(timeline, named, turns)]
+    for kernel in data.draw(st.lists(st.sampled_from(inside), max_size=20)):
+        at = int(timeline.kernels.host_time[kernel])
+        # As the program does it: the range that began last, of those that are open, decides.
+        open_now = [(span[0], -span[1], on) for span, on in switched if span[0] <= at < span[1]]
+        assert held[kernel] == (bool(open_now) and max(open_now)[2])
+
+
+@pytest.fixture(scope="module")
+def waymarked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The timeline of a program that marks its stages, the ranges below being waymarks."""
+    file = tmp_path_factory.mktemp("waymarked") / "run.sqlite"
+    file.write_bytes(lzma.decompress(TIMELINE.read_bytes()))
+    with sqlite3.connect(file) as rows:
+        named = "(SELECT value FROM StringIds WHERE id = textId)"
+        own = "('prefill', 'decode', 'decode_step')"
+        moved = f"UPDATE NVTX_EVENTS SET text = 'llm-perf:' || coalesce(text, {named}), textId = NULL, domainId = 0"
+        rows.execute(f"{moved} WHERE eventType = 59 AND coalesce(text, {named}) NOT IN {own}")
+    return file
+
+
+def test_waymarks_are_windows_and_no_regions(waymarked: Path) -> None:
+    plan, seen, request = a_plan(waymarked)
+    assert seen.main_scope is not None
+    assert {r.name for r in seen.main_scope.regions} == {"prefill", "decode", "decode_step"}
+    timeline = read_recording(waymarked, launch_config=True, waymarks=True)
+    assert isinstance(timeline, Timeline)
+    found = with_gates(plan, waymarked, seen, request, all_opened(timeline))
+    (gate,) = found.gates
+    assert isinstance(gate, Gate)
+    assert ("", "llm-perf:layer5") in gate.holes | gate.windows
 
 
 def test_a_few_launches_of_a_layer_open_that_layer_and_not_the_step() -> None:

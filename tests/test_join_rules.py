@@ -126,6 +126,41 @@ def test_samples_of_the_same_stage_are_preferred_to_those_of_the_same_layer_in_a
     assert metric(report, "decode").value == 2
 
 
+def of_two_sizes(long: int = 20_000) -> Timeline:
+    """A kernel that takes 2 µs four times and `long` ns twice, on one grid."""
+    durations = [2_000, 2_000, long, 2_000, long, 2_000]
+    return timeline([("decode", 0, 10**6)], [("k", 100_000 * (i + 1), d) for i, d in enumerate(durations)])
+
+
+def test_launches_of_two_kinds_take_the_samples_of_their_own() -> None:
+    """Of six launches four take 2 µs and two 20 µs; under ncu a microsecond more."""
+    samples = [result({"": ["decode"]}, bytes_sum=b, time=t) for b, t in ((10.0, 3_000.0), (500.0, 21_000.0))]
+    value = metric(joined(of_two_sizes(), *samples), "decode")
+    assert (value.value, value.source, value.coverage) == (4 * 10 + 2 * 500, "extrapolated", 1)
+
+
+def test_a_kind_without_a_sample_takes_those_of_another_scaled_by_the_time_and_says_how_sure_that_is() -> None:
+    value = metric(joined(of_two_sizes(), result({"": ["decode"]}, bytes_sum=10.0, time=3_000.0)), "decode")
+    assert value.value == 4 * 10 + 2 * 100
+    assert value.spread is not None
+    assert value.spread > 0.5
+    alike = joined(of_two_sizes(3_000), result({"": ["decode"]}, bytes_sum=10.0, time=3_000.0))
+    assert metric(alike, "decode").value == 60, "half as long again may be the same work"
+
+
+def test_samples_without_a_duration_speak_for_all_launches_alike() -> None:
+    samples = [result({"": ["decode"]}, bytes_sum=b) for b in (10.0, 500.0)]
+    assert metric(joined(of_two_sizes(), *samples), "decode").value == 6 * 255
+
+
+def test_launches_that_were_all_sampled_are_added_up_as_they_are() -> None:
+    """Whatever kinds they are of, and however long ncu saw them take."""
+    times = [3_000.0, 21_000.0, 3_000.0, 3_000.0, 3_000.0, 21_000.0]
+    samples = [result({"": ["decode"]}, bytes_sum=float(i), time=t) for i, t in enumerate(times)]
+    value = metric(joined(of_two_sizes(), *samples), "decode")
+    assert (value.value, value.source, value.spread) == (15, "kernel replay", 0)
+
+
 def on_grids(blocks: list[int]) -> Timeline:
     """Launches of one kernel in `decode`, each on another grid."""
     recording = timeline([("decode", 0, 1000)], [("k", 10 * (i + 1), 5) for i in range(len(blocks))])

@@ -7,21 +7,25 @@ the samples nearest to that region, and parents add up their children. Where tho
 the timeline shows that launches there last much longer or shorter, they are scaled by that (`SAME_WORK`).
 A signature without a sample takes those of the same kernel on a grid of nearly the same size, in proportion to the
 blocks (`stands_in`). Nothing is filled in for any other: the value's coverage says how much of the region's GPU time
-it speaks for.
+it speaks for. Where launches of a signature take times of several kinds (`regions.kinds`), each kind has its own
+samples; one that has none takes those of the kind nearest to it, scaled in the same way.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.sampled_kinds import samples_of_kinds
 from llm_perf_opt.analysis.samples import Floats, Samples, combine
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
+from llm_perf_opt.regions.kinds import Kinds
 from llm_perf_opt.regions.model import Coverage, MetricValue
 from llm_perf_opt.regions.names import printed_form, short_kernel_name
-from llm_perf_opt.regions.signatures import NEIGHBOUR, Axes, Signature, stands_in
+from llm_perf_opt.regions.signatures import NEIGHBOUR, SAME_WORK, Axes, Signature, stands_in
 
 Config = tuple[tuple[int, ...], tuple[int, ...]]
 Place = tuple[str, bool, tuple[str, ...]]  # domain, is a start/end range, path: a region as samples know it
@@ -94,6 +98,15 @@ class _Samples:
 _UNLIKE = (False, 0, 0)
 
 
+def scale_of(duration: float, sampled: float | None) -> float:
+    """How much more work launches do than the sampled ones, judged by how long the timeline has both."""
+    if not sampled:
+        return 1.0
+    ratio = duration / sampled
+    # More digits would say more than is known, and make a group of samples for every region.
+    return 1.0 if SAME_WORK[0] <= ratio <= SAME_WORK[1] else float(f"{ratio:.2g}")
+
+
 def places_of(action: Action) -> list[Place]:
     """All regions a result was taken in."""
     places: list[Place] = []
@@ -132,6 +145,7 @@ class Join:
     names: list[str]  # of each signature of the timeline
     by_signature: list[_Samples]
     unmatched: list[int]  # results that describe nothing in the timeline
+    by_kind: list[_Samples] = Factory(list)  # see `tell_kinds_apart`
     wholes: dict[Place, list[int]] = Factory(dict)  # ranges measured as a whole
     graphs: dict[Place, list[int]] = Factory(dict)  # CUDA graphs measured as a whole, by the regions around them
     groups: list[list[int]] = Factory(lambda: [[]])  # number NO_SAMPLES is the empty one
@@ -141,9 +155,45 @@ class Join:
     _numbers: dict[tuple[tuple[int, ...], bool, float], int] = Factory(dict)
     _statistics: tuple[Floats, Floats] | None = None
 
-    def nearest(self, place: Place, signature: int) -> tuple[list[int], bool]:
-        """The samples for a signature's launches in a region, and whether they were taken in it."""
-        return self.by_signature[signature].nearest(place, self.stage_level.get(place[0], 0))
+    def divisible(self, launches: Int64s) -> Bools:
+        """Of each signature: may its launches be told apart by kind? Not where all were sampled: that is exact as it is.
+
+        `launches`: how many the timeline has of each.
+        """
+        fewer = [len(s.rows) < count for s, count in zip(self.by_signature, launches.tolist(), strict=True)]
+        timed = [number in self._timed() for number in range(len(self.by_signature))]
+        return np.array(fewer, dtype=np.bool_) & np.array(timed, dtype=np.bool_)
+
+    def _timed(self) -> dict[int, list[int]]:
+        """Samples of the signatures that have their own, with a duration each."""
+        actions = self.samples.actions
+        return {
+            number: found.rows
+            for number, found in enumerate(self.by_signature)
+            if found.rows and found.scale is None and all(actions[row].time_ns() for row in found.rows)
+        }
+
+    def tell_kinds_apart(self, kinds: Kinds) -> None:
+        """Give every kind of launches its samples; `kinds` are of the signatures this join was made for."""
+        own = samples_of_kinds(kinds, self._timed(), self.samples.weights)
+        sampled: dict[int, list[int]] = {}  # kinds with samples, by signature
+        for kind in sorted(own):
+            sampled.setdefault(int(kinds.signature[kind]), []).append(kind)
+        several = np.bincount(kinds.signature, minlength=len(self.by_signature)) > 1
+        means = np.maximum(kinds.mean, 1.0).tolist()
+        self.by_kind = []
+        for kind, signature in enumerate(kinds.signature.tolist()):
+            samples = self.by_signature[signature]
+            if several[signature]:
+                nearest = min(sampled[signature], key=lambda other: abs(math.log(means[other] / means[kind])))
+                samples = _Samples(scale=None if nearest == kind else scale_of(means[kind], means[nearest]))
+                for row in own[nearest]:
+                    samples.add(row, self.samples.actions[row])
+            self.by_kind.append(samples)
+
+    def nearest(self, place: Place, kind: int) -> tuple[list[int], bool]:
+        """The samples for launches of a kind in a region, and whether they were taken in it."""
+        return self.by_kind[kind].nearest(place, self.stage_level.get(place[0], 0))
 
     def group(self, rows: Sequence[int], taken_there: bool, scale: float = 1.0) -> int:
         key = (tuple(rows), taken_there, scale)

@@ -16,6 +16,7 @@ from llm_perf_opt.analysis.join import (
     Place,
     coverage_of,
     join_samples,
+    scale_of,
     stage_levels,
 )
 from llm_perf_opt.analysis.measured_parts import sum_of_parts
@@ -26,9 +27,10 @@ from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
 from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
+from llm_perf_opt.regions.kinds import Kinds, split_by_duration
 from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
 from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
-from llm_perf_opt.regions.signatures import NEIGHBOUR, SAME_WORK, Signature, describe_signatures
+from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 _AGREE = (0.9, 1.1)  # estimate over truth: outside of this a warning is due
@@ -54,6 +56,7 @@ class TimelineCounters:
     kept: list[bool]  # regions the report shows
     everything: RolledUp  # the whole timeline: decides which region a range result measured
     _signature_of: Int64s = field(init=False)
+    _launch_kinds: Kinds = field(init=False)
     _join: Join = field(init=False)
     _differences: dict[str, float] = Factory(dict)
     _described: list[Signature] = field(init=False)
@@ -75,11 +78,14 @@ class TimelineCounters:
 
         has_graphs = len(self.timeline.graphs) > 0
         work = self.timeline.kernels
-        calls = np.maximum(np.bincount(self._signature_of, minlength=len(self._described)), 1)
+        calls = np.bincount(self._signature_of, minlength=len(self._described))
         total = np.bincount(self._signature_of, weights=work.end - work.start, minlength=len(self._described))
-        durations = (total / calls).tolist()
+        durations = (total / np.maximum(calls, 1)).tolist()
         self._join = join_samples(self.samples, self._described, durations, kernels_per_instance, has_graphs)
         self._join.stage_level = stage_levels(self._regions)
+        divisible = self._join.divisible(calls)
+        self._launch_kinds = split_by_duration(self._signature_of, work.end - work.start, divisible)
+        self._join.tell_kinds_apart(self._launch_kinds)
 
     def metrics(self, part: ScopePart, rolled: RolledUp) -> dict[int, RegionMetrics]:
         """Counters of every kept region in a scope."""
@@ -119,7 +125,8 @@ class TimelineCounters:
     def launches(self, part: ScopePart) -> dict[int, Launches]:
         """Launches of every kept region in a scope, each with what one launch of its kind does."""
         rows, groups = self._rows(part)
-        pairs = zip(rows.label.tolist(), groups.tolist(), strict=True)
+        signatures = self._launch_kinds.signature[rows.label]
+        pairs = zip(signatures.tolist(), groups.tolist(), strict=True)
         kinds = np.array([self._kind(signature, group) for signature, group in pairs], dtype=np.int64)
         found = {}
         for number, (table, which) in rows_per_region(lift(evolve(rows, label=kinds), self.attribution)).items():
@@ -150,9 +157,10 @@ class TimelineCounters:
         return self._kinds.number((signature, group), kind)
 
     def _rows(self, part: ScopePart) -> tuple[KernelRows, Int64s]:
-        """A scope's launches by region and signature, and the group of samples of each; the last scope's are kept."""
+        """A scope's launches by region and kind, and the group of samples of each; the last scope's are kept."""
         if self._last is None or self._last[0] is not part:
-            rows = exclusive_rows(self.timeline.kernels, self.attribution, part.selection.kernels, self._signature_of)
+            of_launch = self._launch_kinds.of_launch
+            rows = exclusive_rows(self.timeline.kernels, self.attribution, part.selection.kernels, of_launch)
             self._last = (part, rows, self._groups_of(rows))
         return self._last[1:]
 
@@ -163,28 +171,28 @@ class TimelineCounters:
         durations = _mean_durations(pairs, rows)
         sampled: dict[tuple[str, int, tuple[int, ...]], float | None] = {}
         groups = []
-        for region, signature in pairs:
+        for region, kind in pairs:
             place = places[region]
-            found, there = self._join.nearest(place, signature)
+            found, there = self._join.nearest(place, kind)
             if not found:
                 groups.append(NO_SAMPLES)
                 continue
-            key = (place[0], signature, tuple(found))
+            key = (place[0], kind, tuple(found))
             if key not in sampled:
                 sampled[key] = self._sampled_duration(*key, durations)
             # Start/end ranges are not where a sample says it was taken.
             usual = None if place[1] else sampled[key]
-            scale = _scale(durations[region, signature], usual) * (self._join.by_signature[signature].scale or 1.0)
+            scale = scale_of(durations[region, kind], usual) * (self._join.by_kind[kind].scale or 1.0)
             groups.append(self._join.group(found, there, scale))
         return np.array(groups, dtype=np.int64)
 
     def _sampled_duration(
-        self, domain: str, signature: int, samples: tuple[int, ...], durations: dict[tuple[int, int], float]
+        self, domain: str, kind: int, samples: tuple[int, ...], durations: dict[tuple[int, int], float]
     ) -> float | None:
-        """How long the timeline has the launches of a signature in the regions where its samples were taken."""
+        """How long the timeline has the launches of a kind in the regions where its samples were taken."""
         stacks = [self.samples.actions[row].push_pop.get(domain, []) for row in samples]
         regions = [self._regions.get((domain, False, tuple(stack)), ROOT) for stack in stacks]
-        known = [durations[region, signature] for region in regions if (region, signature) in durations]
+        known = [durations[region, kind] for region in regions if (region, kind) in durations]
         return sum(known) / len(known) if known else None
 
     def _metrics_of(
@@ -321,22 +329,13 @@ def place_of(table: RegionTable, number: int) -> Place:
 
 
 def _mean_durations(pairs: list[tuple[int, int]], rows: KernelRows) -> dict[tuple[int, int], float]:
-    """Mean duration of the launches of each region and signature, all devices together."""
+    """Mean duration of the launches of each region and kind, all devices together."""
     sums: dict[tuple[int, int], list[int]] = {}
     for pair, calls, total in zip(pairs, rows.calls.tolist(), rows.total.tolist(), strict=True):
         both = sums.setdefault(pair, [0, 0])
         both[0] += calls
         both[1] += total
     return {pair: total / max(calls, 1) for pair, (calls, total) in sums.items()}
-
-
-def _scale(duration: float, sampled: float | None) -> float:
-    """How much more work launches do than the sampled ones, judged by how long the timeline has both."""
-    if not sampled:
-        return 1.0
-    ratio = duration / sampled
-    # More digits would say more than is known, and make a group of samples for every region.
-    return 1.0 if SAME_WORK[0] <= ratio <= SAME_WORK[1] else float(f"{ratio:.2g}")
 
 
 def _launch_rows(rows: tuple[KernelRows, Int64s] | None) -> LaunchRows:

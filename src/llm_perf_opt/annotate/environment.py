@@ -26,8 +26,8 @@ def environment(
     """The variables to add to `base_env` (by default, our own environment) for a command.
 
     `depth`: levels of modules that get a range of their own, below the outermost. `fold`: numbers in their names
-    become `N`, so that all layers are one region. `ranges`: count the ranges that are opened, whoever does, and let a
-    `Gate` act on them; works without annotation too. `log`: a file in which the processes note what they did;
+    become `N`, so that all layers are one region. `ranges`: count the ranges that are opened, whoever does, mark all
+    modules for it, and let a `Gate` act on them; works without annotation too. `log`: a file in which the processes note what they did;
     `read_log` reads it.
     """
     if mode not in MODES:
@@ -44,7 +44,8 @@ def environment(
     base = os.environ if base_env is None else base_env
     if mode == "off" and not ranges:
         # An outer run may have switched it on.
-        return {name: "off" for name in ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_GATE") if name in base}
+        ours = ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_WAYMARKS", "LLM_PERF_GATE")
+        return {name: "off" for name in ours if name in base}
     theirs = base.get("PYTHONPATH", "")
     first = theirs.split(os.pathsep)[0] if theirs else ""
     path = theirs if first == str(INJECTED) else os.pathsep.join(p for p in (str(INJECTED), theirs) if p)
@@ -54,8 +55,16 @@ def environment(
         "LLM_PERF_ANNOTATE_DEPTH": str(depth),
         "LLM_PERF_ANNOTATE_FOLD": "1" if fold else "0",
         "LLM_PERF_RANGES": "1" if ranges else "0",
+        "LLM_PERF_WAYMARKS": "recorded" if ranges else "",
         "LLM_PERF_GATE": "",  # that of an outer run is not this one's
     }
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())
     return added
+
+
+def under_ncu(environment: Mapping[str, str], *, gated: bool) -> dict[str, str]:
+    """The variables for the program under ncu: waymarks are of use to a gate alone, and nobody need record them."""
+    if "LLM_PERF_WAYMARKS" not in environment:
+        return dict(environment)
+    return {**environment, "LLM_PERF_WAYMARKS": "counted" if gated else ""}

@@ -58,7 +58,8 @@ def read_log(path: Path) -> Annotated:
             windows = note.get("windows", 0)
             found.windows += windows if isinstance(windows, int) else 0
             if "ended" in note:  # a process that would not end takes it back
-                found.ended_before = str(note.get("before", "")) if note["ended"] else ""
+                before = str(note.get("before", "")).removeprefix("llm-perf:")  # a waymark
+                found.ended_before = before if note["ended"] else ""
         elif event == "trouble" and (message := str(note.get("message", ""))) not in found.troubles:
             found.troubles.append(message)
         elif event == "end":

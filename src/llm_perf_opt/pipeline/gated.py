@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
+from attrs import define
 
 from llm_perf_opt.annotate import Gate, Named
 from llm_perf_opt.pipeline.choose import PlannedCapture
@@ -29,10 +30,21 @@ _LAUNCH_S = 0.0004
 Opened = Mapping[int, Mapping[Named, int]]  # by process id: how many ranges of each name were opened
 
 
-def gate_around(timeline: Timeline, kernels: Int64s, opened: Opened, *, stop: bool) -> tuple[Gate, Bools] | str:
-    """The ranges around some kernels that are cheapest to profile in, and which kernels of the timeline lie in them.
+@define(eq=False)
+class Inside:
+    """The ranges of a timeline as the program itself knows them."""
 
-    Or why there are none. `opened`: what the processes of the timeline's run counted.
+    timeline: Timeline
+    stacks: Stacks
+    number: dict[int, int]  # of each range: its turn among those of its name
+    tops: Int64s  # of each kernel of the process: the innermost of these ranges; UNKNOWN of those in none
+    mine: Int64s  # the kernels of the process
+
+
+def seen_inside(timeline: Timeline, kernels: Int64s, opened: Opened) -> Inside | str:
+    """The ranges around some kernels that can be acted on inside the program; or why there are none.
+
+    `opened`: what the processes of the timeline's run counted.
     """
     if not len(kernels):
         return "no launch is wanted"
@@ -52,19 +64,33 @@ def gate_around(timeline: Timeline, kernels: Int64s, opened: Opened, *, stop: bo
     mine = np.flatnonzero(timeline.kernels.process == process)
     tops = np.full(len(timeline.kernels), UNKNOWN, dtype=np.int64)
     tops[mine] = stacks.top_at(timeline.kernels.host_time[mine])
+    return Inside(timeline, stacks, number, tops, mine)
+
+
+def gate_around(inside: Inside | str, kernels: Int64s, *, stop: bool, exact: bool = False) -> tuple[Gate, Bools] | str:
+    """The ranges around some kernels that are cheapest to profile in, and which kernels of the timeline lie in them.
+
+    Or why there are none. `exact`: every launch in them is profiled, so that none should be in them that is not wanted.
+    """
+    if isinstance(inside, str):
+        return inside
+    timeline, stacks, tops = inside.timeline, inside.stacks, inside.tops
+    if not len(kernels):
+        return "no launch is wanted"
     if (tops[kernels] == UNKNOWN).any():
         return "some launches are in no range that the program was seen to open"
-    nodes, holes = _cheapest(stacks, tops[mine], tops[kernels])
+    find = _exactly if exact else _cheapest
+    nodes, holes = find(stacks, tops[inside.mine], tops[kernels])
     instance = stacks.instance
 
     def named(chosen: Sequence[int]) -> dict[Named, tuple[int, ...]]:
         found: dict[Named, set[int]] = {}
         for one in np.unique(instance[list(chosen)]).tolist():
-            found.setdefault(_name(timeline, one), set()).add(number[one])
+            found.setdefault(_name(timeline, one), set()).add(inside.number[one])
         return {name: tuple(sorted(numbers)) for name, numbers in sorted(found.items())}
 
     gate = Gate(named(nodes), stop, named(holes))
-    return gate, _below(stacks, nodes, tops) & ~_below(stacks, holes, tops)
+    return gate, _profiled(stacks, nodes, holes, tops)
 
 
 def counted_by(timeline: Timeline, process: int, opened: Opened) -> Mapping[Named, int]:
@@ -93,6 +119,23 @@ def _numbered(timeline: Timeline, process: int, counted: Mapping[Named, int]) ->
     turn = np.arange(len(mine)) - np.repeat(np.cumsum(seen) - seen, seen) + 1
     number = {int(mine[i]): int(t) for i, t in zip(order.tolist(), turn.tolist(), strict=True) if known[label[i]]}
     return mine[known[label]], number
+
+
+def _exactly(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[int], list[int]]:
+    """Nodes to profile in, and nodes inside them not to, so that of each node all launches of its own are or none is."""
+    parent, count = stacks.parent, len(stacks.parent)
+    own = np.bincount(launches[launches != UNKNOWN], minlength=count) > 0
+    on = np.bincount(wanted, minlength=count) > 0
+    chosen, holes = [], []
+    for node, above in enumerate(parent.tolist()):  # parents have lower numbers
+        outside = above != UNKNOWN and bool(on[above])
+        if not own[node]:
+            on[node] = outside  # nothing is launched there, so nothing need be switched
+        elif on[node] and not outside:
+            chosen.append(node)
+        elif outside and not on[node]:
+            holes.append(node)
+    return chosen, holes
 
 
 def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[int], list[int]]:
@@ -144,14 +187,13 @@ def _is_worth_a_hole(launches: float) -> bool:
     return bool(launches * _LAUNCH_S > _SWITCH_S)
 
 
-def _below(stacks: Stacks, nodes: Sequence[int], tops: Int64s) -> Bools:
-    """Which kernels lie in some nodes or below them."""
-    parent = stacks.parent
-    inside = np.zeros(len(parent) + 1, dtype=np.bool_)  # the last stands for UNKNOWN
-    inside[list(nodes)] = True
-    for node, above in enumerate(parent.tolist()):
-        inside[node] |= above != UNKNOWN and inside[above]
-    return inside[tops]
+def _profiled(stacks: Stacks, nodes: Sequence[int], holes: Sequence[int], tops: Int64s) -> Bools:
+    """Which kernels are profiled: of the windows and holes around a kernel the innermost decides."""
+    switched = dict.fromkeys(nodes, True) | dict.fromkeys(holes, False)
+    on = np.zeros(len(stacks.parent) + 1, dtype=np.bool_)  # the last stands for UNKNOWN
+    for node, above in enumerate(stacks.parent.tolist()):
+        on[node] = switched.get(node, above != UNKNOWN and on[above])
+    return on[tops]
 
 
 def gated(capture: PlannedCapture, gate: Gate, *, instead: PlannedCapture) -> PlannedCapture:

@@ -15,13 +15,13 @@ from attrs import define
 
 from llm_perf_opt.annotate import Gate
 from llm_perf_opt.pipeline.choose import PlannedCapture, excluded, raw_expressions
-from llm_perf_opt.pipeline.gated import Opened, gate_around
+from llm_perf_opt.pipeline.gated import Inside, Opened, gate_around, seen_inside
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.profiling import planning
 from llm_perf_opt.profiling.metric_groups import groups_for
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
-from llm_perf_opt.regions.columns import Action, Timeline
+from llm_perf_opt.regions.columns import Action, Bools, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 
 # Without a budget of the user's, a further capture (a whole run of the program) is worth it where the first leaves
@@ -29,6 +29,12 @@ from llm_perf_opt.regions.model import NCUProfileRegionReport
 _GOOD_ENOUGH = 0.05
 _LEAST_BUDGET_S = 90.0
 _TIMES_ONE_CAPTURE = 2.5
+# Share of the GPU time whose kind of launch has no sample: so little is nothing, and so much is worth another way.
+_MISSED = 0.002
+_MISSED_TOO_MUCH = 0.03
+_MOST_OF_A_SIGNATURE = 16
+# Results of one way over those of another: from where on it is cheaper, and up to where it may be dearer.
+_CHEAPER, _DEARER = 0.8, 1.4
 
 
 def plans(request: ProfileRequest) -> bool:
@@ -51,7 +57,7 @@ def make_plan(
     file: Path, seen: NCUProfileRegionReport, request: ProfileRequest, about: Mapping[str, Any]
 ) -> planning.Plan | None:
     """The plan for a timeline; None where no region has kernels. `about`: the run's manifest as JSON."""
-    _, launches = _launches(file, seen, request)
+    launches = _launches(file, seen, request)
     if launches is None or not len(launches):
         return None
     groups, words = groups_for(_compute_capability(seen, about))
@@ -95,30 +101,94 @@ def with_gates(
     plan: planning.Plan, file: Path, seen: NCUProfileRegionReport, request: ProfileRequest, opened: Opened
 ) -> Gated:
     """Windows for the captures of a plan, and the plan as it will come out with them."""
-    timeline, launches = _launches(file, seen, request)
-    if timeline is None or launches is None or launches.kernels is None:
+    launches = _launches(file, seen, request)
+    marked = read_recording(file, launch_config=True, waymarks=True)
+    if launches is None or launches.kernels is None or not isinstance(marked, Timeline):
         return Gated(plan, ["the timeline has no launches"] * len(plan.captures))
+    inside = seen_inside(marked, launches.kernels, opened)
+    stop = request.counters.stop_when_done
     found: list[Gate | str] = []
     captures = []
     taken = np.zeros(len(launches), dtype=np.bool_)
     for capture in plan.captures:
         mine = capture.filter.taken(launches)
-        wanted = launches.kernels[planning.needed(launches, mine)]
-        around = gate_around(timeline, wanted, opened, stop=request.counters.stop_when_done)
-        if isinstance(around, str):
-            found.append(around)
+        way = _first_launches(capture, launches, inside, stop=stop)
+        if not isinstance(way, str) and len(plan.captures) == 1 and capture.filter.takes_all_kernels:
+            way = _better(way, _every_kind(capture, launches, inside, stop=stop), launches)
+        if isinstance(way, str):
+            found.append(way)
             captures.append(capture)
         else:
-            gate, windows = around
-            mine = capture.filter.taken(launches, windows[launches.kernels])
-            found.append(gate)
-            captures.append(_cheaper(capture, int(mine.sum()), plan.costs))
+            found.append(way.gate)
+            mine = way.taken
+            captures.append(_cheaper(attrs.evolve(capture, filter=way.filter), int(mine.sum()), plan.costs))
         taken |= mine
     sampled = dict(zip(launches.signatures, launches.counts(taken).tolist(), strict=True))
     signatures = [_resampled(s, sampled.get(s.signature, s.planned)) for s in plan.signatures]
     gated = any(isinstance(gate, Gate) for gate in found)
     error = planning.expected_error(launches, taken) if gated else plan.error
-    return Gated(attrs.evolve(plan, captures=captures, signatures=signatures, error=error), found)
+    words = [d if d.code != "KERNELS_VARY" else planning.kernels_vary(error or 0.0, d.fix) for d in plan.diagnostics]
+    if error is not None and error <= _GOOD_ENOUGH:
+        words = [d for d in words if d.code != "KERNELS_VARY"]
+    changed = attrs.evolve(plan, captures=captures, signatures=signatures, error=error, diagnostics=words)
+    return Gated(changed, found)
+
+
+@define(eq=False)
+class _Way:
+    """How to get at the launches of a capture from inside the program."""
+
+    gate: Gate
+    filter: planning.LaunchFilter
+    taken: Bools
+
+
+def _first_launches(
+    capture: planning.Capture, launches: planning.LaunchTable, inside: Inside | str, *, stop: bool
+) -> _Way | str:
+    """Windows around the launches that the filter alone would take, as far as they are needed."""
+    assert launches.kernels is not None
+    wanted = planning.needed(launches, capture.filter.taken(launches))
+    around = gate_around(inside, launches.kernels[wanted], stop=stop)
+    if isinstance(around, str):
+        return around
+    gate, windows = around
+    return _Way(gate, capture.filter, capture.filter.taken(launches, windows[launches.kernels]))
+
+
+def _every_kind(
+    capture: planning.Capture, launches: planning.LaunchTable, inside: Inside | str, *, stop: bool
+) -> _Way | str:
+    """Windows around launches of every kind, wherever they are, and as many of a signature as that takes."""
+    assert launches.kernels is not None
+    if isinstance(inside, str):
+        return inside
+    wanted = planning.Wanted.of(launches)
+    chosen = planning.cover(wanted, inside.tops[launches.kernels], early=stop)
+    around = gate_around(inside, launches.kernels[chosen], stop=stop, exact=True)
+    if isinstance(around, str):
+        return around
+    gate, windows = around
+    seen = windows[launches.kernels]
+    least = wanted.missed(capture.filter.taken_of_any_number(launches, seen))
+    for count in range(capture.filter.launch_count or 1, _MOST_OF_A_SIGNATURE + 1):
+        some = attrs.evolve(capture.filter, launch_count=count)
+        taken = some.taken(launches, seen)
+        if wanted.missed(taken) <= least + _MISSED:
+            break
+    return _Way(gate, some, taken)
+
+
+def _better(one: _Way, other: _Way | str, launches: planning.LaunchTable) -> _Way:
+    """The way that leaves out less, or costs less for as much."""
+    if isinstance(other, str):
+        return one
+    wanted = planning.Wanted.of(launches)
+    missed, less = wanted.missed(one.taken), wanted.missed(other.taken)
+    price = other.taken.sum() / max(one.taken.sum(), 1)
+    if missed > _MISSED_TOO_MUCH and less < missed / 2:
+        return other if price <= _DEARER else one
+    return other if price < _CHEAPER and less <= missed + _MISSED else one
 
 
 def _cheaper(capture: planning.Capture, launches: int, costs: planning.Costs) -> planning.Capture:
@@ -134,17 +204,15 @@ def _resampled(signature: planning.PlannedSignature, planned: int) -> planning.P
     return attrs.evolve(signature, planned=planned, turns=signature.turns if planned else (), reason=reason)
 
 
-def _launches(
-    file: Path, seen: NCUProfileRegionReport, request: ProfileRequest
-) -> tuple[Timeline | None, planning.LaunchTable | None]:
-    """The timeline, and its launches in the chosen regions."""
+def _launches(file: Path, seen: NCUProfileRegionReport, request: ProfileRequest) -> planning.LaunchTable | None:
+    """The launches of a timeline in the chosen regions."""
     timeline = read_recording(file, launch_config=True)
     scope = seen.main_scope
     if scope is None or not isinstance(timeline, Timeline):
-        return None, None
+        return None
     expressions, chosen = planning.selectable_regions(scope)
     attribution = attribute(timeline, request.report.attribution)
-    return timeline, planning.describe_launches(timeline, attribution, expressions, chosen)
+    return planning.describe_launches(timeline, attribution, expressions, chosen)
 
 
 def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCapture]:

@@ -486,13 +486,13 @@ class _Run:
         if plan is None or not plan.captures:
             why = plan.diagnostics[0].message if plan and plan.diagnostics else "no launch lies in a chosen region"
             return CounterPlan(skipped=f"the plan has no captures: {why}")
-        for diagnosis in plan.diagnostics:
-            self.note(diagnosis)
         ungated = captures_of(plan, self.request)
         found: list[Gate | str] = ["the gate is off"] * len(ungated)
         if self.request.counters.gate:
             result = with_gates(plan, timeline, seen, self.request, self.opened)
             plan, found = result.plan, result.gates
+        for diagnosis in plan.diagnostics:
+            self.note(diagnosis)
         self.directory.write_json("plan.json", planning.as_json(plan, self.request.command))
         self.say.plan(plan)
         captures = []
@@ -598,7 +598,7 @@ class _Run:
         title = f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where}"
         planned = capture.seconds if mode == "kernel" else None
         log = self.directory.path / "ncu" / f"{capture.name}-gate.jsonl"
-        environment = dict(self.environment)
+        environment = annotate.under_ncu(self.environment, gated=capture.gate is not None)
         if capture.gate is not None:
             environment |= capture.gate.environment(log.with_suffix(".json"), log)
         with self.say.work(title, "counters", expected_s=planned, later_s=self.later_s) as progress:

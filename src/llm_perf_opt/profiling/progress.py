@@ -91,6 +91,8 @@ class ProgressReader:
     def _on_kernel(self, match: re.Match[str]) -> None:
         index, rest = int(match["index"]), match["rest"]
         total = int(match["total"]) if match["total"] else self._state.total
+        if self._planned is not None and not self._replay_pass:
+            total = self._planned  # with per-launch-config ncu tells the number of each signature
         replay, passes = _REPLAY_PASS.search(rest), _PASSES.search(rest)
         percents = _PERCENT.findall(rest)
         if replay and int(replay[1]) != self._replay_pass:

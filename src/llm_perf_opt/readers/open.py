@@ -22,6 +22,7 @@ from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
+from llm_perf_opt.readers.waymarks import without_waymarks
 from llm_perf_opt.regions.columns import Recording, Timeline
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
@@ -57,12 +58,18 @@ def read_recording(
     source: str | None = None,
     launch_config: bool = False,
     streams: bool = False,
+    waymarks: bool = False,
     observer: Observer | None = None,
 ) -> Recording:
     """Read one file, whatever it is. `launch_config`: read a timeline so that counters can be joined.
 
-    `streams`: read the stream of every piece of GPU work too.
+    `streams`: read the stream of every piece of GPU work too. `waymarks`: with the ranges that only a gate needs.
     """
+    found = _read(path, source, launch_config, streams, observer)
+    return without_waymarks(found) if isinstance(found, Timeline) and not waymarks else found
+
+
+def _read(path: Path, source: str | None, launch_config: bool, streams: bool, observer: Observer | None) -> Recording:
     source = source or path.name
     watch: Observer = observer or Silent()
     _refuse_what_is_no_file(path, source)

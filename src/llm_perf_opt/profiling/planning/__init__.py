@@ -25,10 +25,12 @@ from llm_perf_opt.profiling.planning.costs import (
     observe,
     remember,
 )
+from llm_perf_opt.profiling.planning.cover import Wanted, cover
 from llm_perf_opt.profiling.planning.describe import as_json, describe
 from llm_perf_opt.profiling.planning.filters import LaunchFilter
 from llm_perf_opt.profiling.planning.launches import LaunchTable, describe_launches, selectable_regions
 from llm_perf_opt.profiling.planning.model import Capture, Plan, PlannedSignature
+from llm_perf_opt.profiling.planning.notes import kernels_vary
 from llm_perf_opt.profiling.planning.planner import make_plan
 from llm_perf_opt.profiling.planning.request import Request
 from llm_perf_opt.profiling.planning.stand_ins import needed
@@ -43,13 +45,16 @@ __all__ = [
     "Plan",
     "PlannedSignature",
     "Request",
+    "Wanted",
     "as_json",
     "costs_file",
+    "cover",
     "default_costs",
     "describe",
     "describe_launches",
     "expected_error",
     "forecast",
+    "kernels_vary",
     "known_costs",
     "machine_key",
     "machine_of",

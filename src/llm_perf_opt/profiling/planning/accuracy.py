@@ -1,9 +1,10 @@
 """How far off will the samples be? Told beforehand from the timeline: launches that take different times do different work.
 
-A counter is estimated as the mean of samples times the number of launches, place by place: one signature may
-do different work in `attention` and in `mlp`, in the prefill and in a decode step. Where a place has no sample
-of its own, the report takes those of the places most like it, scaled where their time tells that the work is
-another, and that is where estimates go wrong. Durations stand in for the counters, which nobody knows yet.
+A counter is estimated as the mean of samples times the number of launches, kind by kind (`regions.kinds`) and place
+by place: one signature may do different work in `attention` and in `mlp`, in the prefill and in a decode step. Where a
+place has no sample of its own, the report takes those of the places most like it, then those of another kind, scaled
+where their time tells that the work is another, and that is where estimates go wrong. Durations stand in for the
+counters, which nobody knows yet.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.profiling.planning.launches import LaunchTable
 from llm_perf_opt.regions.columns import Bools, Int64s
+from llm_perf_opt.regions.kinds import split_by_duration
 
 Floats = NDArray[np.float64]
 
 
 @define(eq=False)
 class Strata:
-    """Launches of one signature in places of one name, in one chosen region: what samples can speak for."""
+    """Launches of one kind in places of one name, in one chosen region: what samples can speak for."""
 
     of_launch: Int64s
     signature: Int64s  # of each stratum
@@ -30,23 +32,21 @@ class Strata:
     count: Floats
     mean: Floats  # duration
     deviation: Floats
+    in_region: Int64s  # labels of the strata, equal where signature and region are
     # Where to look for samples when a stratum has none, nearest first: labels of the strata, equal ones pooled.
     likeness: list[Int64s]
 
-    @property
-    def in_region(self) -> Int64s:
-        """Labels of the strata, equal where signature and region are."""
-        return self.likeness[1]
-
     @staticmethod
     def of(launches: LaunchTable) -> Strata:
+        kinds = split_by_duration(launches.signature, launches.duration)
         places = max(len(launches.places), 1)
-        key = (launches.region * len(launches.signatures) + launches.signature) * places + launches.place
+        key = (launches.region * len(kinds) + kinds.of_launch) * places + launches.place
         seen, label = np.unique(key, return_inverse=True)
         label = label.astype(np.int64).reshape(-1)
         place = seen % places
-        signature = seen // places % max(len(launches.signatures), 1)
-        region = seen // places // max(len(launches.signatures), 1)
+        kind = seen // places % max(len(kinds), 1)
+        region = seen // places // max(len(kinds), 1)
+        signature = kinds.signature[kind]
         duration = launches.duration.astype(np.float64)
         count = np.bincount(label, minlength=len(seen)).astype(np.float64)
         mean = np.bincount(label, weights=duration, minlength=len(seen)) / np.maximum(count, 1)
@@ -58,10 +58,13 @@ class Strata:
             count=count,
             mean=mean,
             deviation=np.sqrt(squares / np.maximum(count - 1, 1)),
+            in_region=_pooled(signature, region),
             likeness=[
                 np.arange(len(seen)),
-                _pooled(signature, region),  # other places of this region
-                _pooled(signature, place),  # places of this name in other regions
+                _pooled(kind, region),  # other places of this region
+                _pooled(kind, place),  # places of this name in other regions
+                _pooled(kind),
+                _pooled(signature, region),  # other kinds
                 _pooled(signature),
             ],
         )

@@ -136,12 +136,15 @@ def _variation(search: Search, plan: Plan, fit: Fit) -> list[Diagnosis]:
         better = with_more_captures(search, fit, math.inf)
         if (left := search.error(better)) < plan.error:
             fix = f"--budget {math.ceil(better.seconds)}s lets other launches be sampled too: about {left:.0%} then."
-    return [
-        Diagnosis(
-            "KERNELS_VARY",
-            "info",
-            f"The planned launches differ from others of their kind: totals may be off by about {plan.error:.0%}, "
-            "judged by how long they take in the timeline.",
-            fix,
-        )
-    ]
+    return [kernels_vary(plan.error, fix)]
+
+
+def kernels_vary(error: float, fix: str) -> Diagnosis:
+    """A word on what the sampled launches do not tell."""
+    return Diagnosis(
+        "KERNELS_VARY",
+        "info",
+        f"The planned launches differ from others of their kernel: totals may be off by about {error:.0%}, "
+        "judged by how long they take in the timeline.",
+        fix,
+    )

@@ -24,13 +24,22 @@ _Kernel = tuple[str, Axes | None, int | None, int]  # name, block, shared memory
 
 
 def needed(launches: LaunchTable, taken: Bools) -> Bools:
-    """Of the taken launches, those to open windows for; a neighbour in another region stands in for nothing."""
+    """Of the taken launches, those to open windows for."""
+    wanted = ~has_stand_in(launches, taken)
+    light = launches.times() < _WORTH_MORE_THAN_ONE * launches.time_ns
+    most = np.where(light, 1, np.where(variation(launches) <= _STEADY, 2, np.iinfo(np.int64).max))
+    few: Bools = numbered(launches, taken) <= most[launches.signature]
+    return taken & wanted[launches.signature] & few
+
+
+def has_stand_in(launches: LaunchTable, taken: Bools) -> Bools:
+    """Of each signature: is another sampled that can stand in for it? One in another region stands in for nothing."""
     _, first = np.unique(launches.signature, return_index=True)
     lowest = np.full(len(launches.signatures), np.iinfo(np.int64).max)
     highest = np.full(len(launches.signatures), -1)
     np.minimum.at(lowest, launches.signature, launches.region)
     np.maximum.at(highest, launches.signature, launches.region)
-    wanted = np.ones(len(launches.signatures), dtype=np.bool_)
+    found = np.zeros(len(launches.signatures), dtype=np.bool_)
     sampled = launches.counts(taken) > 0
     durations = (launches.times() / np.maximum(launches.counts(), 1)).tolist()
     standing: dict[_Kernel, list[int]] = {}  # signatures that are sampled
@@ -41,10 +50,7 @@ def needed(launches: LaunchTable, taken: Bools) -> Bools:
         kernel = (signature.name, signature.block, signature.shared_memory, int(lowest[number]))
         others = standing.setdefault(kernel, [])
         if any(stands_in(launches.signatures[o], durations[o], signature, durations[number]) for o in others):
-            wanted[number] = False
+            found[number] = True
         else:
             others.append(number)
-    light = launches.times() < _WORTH_MORE_THAN_ONE * launches.time_ns
-    most = np.where(light, 1, np.where(variation(launches) <= _STEADY, 2, np.iinfo(np.int64).max))
-    few: Bools = numbered(launches, taken) <= most[launches.signature]
-    return taken & wanted[launches.signature] & few
+    return found

@@ -6,7 +6,8 @@ their numbers among those of that name in this process, from 1:
 
     {"windows": [["", "prefill", [1]], ["LLM", "step", [1, 8]]], "holes": [["LLM", "layer3", [1]]], "stop": false}
 
-Inside a window the profiler is off again in its holes: ranges with many launches that nobody wants.
+Inside a window the profiler is off again in its holes: ranges with launches that nobody wants. A window may lie in a
+hole again: of all that are open, the innermost decides.
 
 With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
 `with` and atexit do their work; where the model runs in a thread, the main thread is interrupted as by Ctrl-C.
@@ -32,7 +33,7 @@ Ranges = dict[tuple[str, str], frozenset[int]]
 
 
 class Gate:
-    """A listener of ranges. Windows may lie inside each other, and on several threads: the last to close switches off."""
+    """A listener of ranges. Windows may be open on several threads: the last to close switches off."""
 
     def __init__(
         self,
@@ -46,9 +47,8 @@ class Gate:
         self._stop = stop
         self._switches = switches  # asked for when they are needed: before, CUDA may not be there
         self._left = sum(map(len, windows.values()))
-        self._open = 0
         self._opened = 0
-        self._in_holes = 0
+        self._around: list[tuple[tuple[str, str, int], bool]] = []  # windows and holes that are open, and which it is
         self._is_on = False
         self._switched = 0
         self._switching_s = 0.0
@@ -63,37 +63,33 @@ class Gate:
     def __call__(self, domain: str, name: str, number: int, begins: bool) -> None:
         if begins and self._left == 0 and self._stop:
             self._end_program(name, number)
-        elif number in self._windows.get((domain, name), ()):
+            return
+        is_window = number in self._windows.get((domain, name), ())
+        if is_window or number in self._holes.get((domain, name), ()):
             with self._lock:
                 if begins:
-                    self._enter()
+                    self._enter((domain, name, number), is_window)
                 else:
-                    self._leave(name, number)
-        elif self._open and number in self._holes.get((domain, name), ()):
-            with self._lock:
-                self._in_holes = max(self._in_holes + (1 if begins else -1), 0)
-                self._switch()
+                    self._leave((domain, name, number), is_window)
 
-    def _enter(self) -> None:
-        self._open += 1
-        self._opened += 1
+    def _enter(self, which: tuple[str, str, int], is_window: bool) -> None:
+        self._opened += is_window
+        self._around.append((which, is_window))
         self._switch()
 
-    def _leave(self, name: str, number: int) -> None:
-        if self._open == 0:  # the program forked inside a window, or switching on failed
+    def _leave(self, which: tuple[str, str, int], is_window: bool) -> None:
+        if (which, is_window) not in self._around:  # the program forked inside it, or switching failed
             return
-        self._open -= 1
-        self._left -= 1
-        if self._open == 0:
-            self._in_holes = 0
+        self._around.remove((which, is_window))
+        self._left -= is_window
         self._switch()
-        if self._left == 0:
+        if is_window and self._left == 0:
             spent = {"switches": self._switched, "switching_s": round(self._switching_s, 4)}
-            tell.note("gate", done=True, windows=self._opened, last=f"{name} {number}", **spent)
+            tell.note("gate", done=True, windows=self._opened, last=f"{which[1]} {which[2]}", **spent)
 
     def _switch(self) -> None:
         """Have the profiler on where it should be."""
-        wanted = self._open > 0 and self._in_holes == 0
+        wanted = bool(self._around) and self._around[-1][1]
         if wanted == self._is_on:
             return
         switch = self._switches()[0 if wanted else 1]

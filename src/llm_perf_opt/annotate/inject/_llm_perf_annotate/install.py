@@ -28,8 +28,14 @@ def into_torch(torch: ModuleType) -> None:
             _watch(torch)  # before the annotation takes its functions from there
         except Exception as error:
             tell.failed("watching the ranges of torch", error)
+    waymarks = os.environ.get("LLM_PERF_WAYMARKS", "") if watched else ""
     if os.environ.get("LLM_PERF_ANNOTATE", "off") not in _OFF:
-        _annotate(torch)
+        _annotate(torch, waymarks)
+    elif waymarks:
+        try:
+            _set_waymarks(torch, waymarks)
+        except Exception as error:
+            tell.failed("marking the modules", error)
     if watched or active is not None:
         atexit.register(_note_end)
 
@@ -58,14 +64,35 @@ def _note_end() -> None:
     tell.note("end", stages=active.counts if active is not None else {}, ranges=ranges)
 
 
-def _annotate(torch: ModuleType) -> None:
+def _set_waymarks(torch: ModuleType, wanted: str) -> None:
+    """Mark the modules alone. Where that cannot be, the gate has the ranges of the program."""
+    chosen = choose(torch)
+    if chosen is None or not _can_be_annotated(torch):
+        return
+    from . import calls, model, stages, state, tree, waymarks
+
+    push, pop = waymarks.ways(wanted, *chosen[1:])
+    names = tree.Names(waymarks.DEPTH, prefix=waymarks.PREFIX)
+    calls.annotate(torch.nn.Module, calls.Calls(Stages(waymarks.nothing, waymarks.nothing), push, pop, names))
+    _hide_from_dynamo(torch, [*_nvtx_package(), calls, model, stages, state, tree, waymarks])
+
+
+def _can_be_annotated(torch: Any) -> bool:
+    return hasattr(torch.nn.Module, "_compiled_call_impl") and hasattr(torch.compiler, "is_dynamo_compiling")
+
+
+def _nvtx_package() -> list[ModuleType]:
+    return [sys.modules["nvtx.nvtx"]] if "nvtx.nvtx" in sys.modules else []
+
+
+def _annotate(torch: ModuleType, wanted_waymarks: str) -> None:
     global active
     mode = os.environ["LLM_PERF_ANNOTATE"]
     if mode not in MODES:
         tell.trouble(f"LLM_PERF_ANNOTATE={mode} is not known; it is one of: off, {', '.join(MODES)}.")
         return
     version = str(getattr(torch, "__version__", "?"))
-    if not (hasattr(torch.nn.Module, "_compiled_call_impl") and hasattr(torch.compiler, "is_dynamo_compiling")):
+    if not _can_be_annotated(torch):
         tell.trouble(f"PyTorch {version} is too old to be annotated. Use 2.4 or later.")
         return
     chosen = choose(torch)
@@ -77,16 +104,19 @@ def _annotate(torch: ModuleType) -> None:
         return
     source, push, pop = chosen
 
-    from . import calls, generation, graphs, model, opened, ranges, stages, state, training, tree
+    from . import calls, generation, graphs, model, opened, ranges, stages, state, training, tree, waymarks
 
     installed = Stages(push, pop)
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
-    calls.annotate(torch.nn.Module, calls.Calls(installed, push, pop, names))
+    around_modules = push, pop
+    if mode != "modules" and wanted_waymarks:
+        names = tree.Names(waymarks.DEPTH, prefix=waymarks.PREFIX)
+        around_modules = waymarks.ways(wanted_waymarks, push, pop)
+    calls.annotate(torch.nn.Module, calls.Calls(installed, *around_modules, names))
     training.annotate(torch, installed)
     graphs.annotate(torch.cuda.CUDAGraph, installed)
-    package = [sys.modules["nvtx.nvtx"]] if "nvtx.nvtx" in sys.modules else []
-    ours = [calls, generation, graphs, model, opened, ranges, stages, state, tell, training, tree]
-    _hide_from_dynamo(torch, [*package, *ours])
+    ours = [calls, generation, graphs, model, opened, ranges, stages, state, tell, training, tree, waymarks]
+    _hide_from_dynamo(torch, [*_nvtx_package(), *ours])
     active = installed
     tell.note("torch", version=version, mode=mode, ranges=source)
 

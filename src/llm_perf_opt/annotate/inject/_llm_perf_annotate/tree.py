@@ -19,6 +19,7 @@ class Names(NamedTuple):
 
     depth: int = 0  # levels below the outermost module; 0: none
     fold: bool = False  # numbers in names become N: all layers are one region
+    prefix: str = ""  # of every name
 
 
 class Place(NamedTuple):
@@ -65,6 +66,6 @@ def _below(module: Any, path: str, level: int, in_container: bool, names: Names,
 
 def _range_name(path: str, names: Names) -> str:
     path = path.encode("utf-8", "replace").decode()  # NVTX takes UTF-8 only
-    if not names.fold:
-        return path
-    return ".".join("N" if part.isdigit() else part for part in path.split("."))
+    if names.fold:
+        path = ".".join("N" if part.isdigit() else part for part in path.split("."))
+    return names.prefix + path

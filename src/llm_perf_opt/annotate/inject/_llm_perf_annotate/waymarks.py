@@ -1,0 +1,27 @@
+"""Waymarks: ranges around the calls of all modules of a model, for a gate to be set at (see gate.py).
+
+The ranges of a program are often too wide for that: a whole prefill, a whole step. A kernel that does other work in
+another layer can only be sampled there if the profiler can be switched on around that layer. Under nsys waymarks are
+NVTX ranges with a prefix, by which the report leaves them out; under ncu they are counted only.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from .opened import opened
+from .ranges import Pop, Push
+
+PREFIX = "llm-perf:"  # as in readers/waymarks.py, which cannot be imported here
+DEPTH = 16  # levels of modules: deeper than any model
+
+RECORDED, COUNTED = "recorded", "counted"
+
+
+def ways(wanted: str, push: Push, pop: Pop) -> tuple[Push, Pop]:
+    """What opens and closes a waymark."""
+    return (push, pop) if wanted == RECORDED else (partial(opened.begin, ""), partial(opened.end, ""))
+
+
+def nothing(*_: object) -> None:
+    """Stages that nobody asked for are not opened."""

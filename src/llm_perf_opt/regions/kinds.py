@@ -1,0 +1,101 @@
+"""Kinds: launches of one signature that do different work, told apart by how long they take.
+
+A signature (name, grid, block) does not tell everything: a kernel that keeps every multiprocessor busy has the same
+grid whatever the size of its matrices, and the inner dimension of a product is in no grid at all. Such launches differ
+in their duration, in steps: the durations of one signature fall into groups. The planner samples each group, and the
+join gives each its own samples.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import define
+from numpy.typing import NDArray
+
+from llm_perf_opt.regions.columns import Bools, Int64s
+
+Floats = NDArray[np.float64]
+
+# Two groups of durations are two kinds where their means are at least this far apart, relatively and in ns, and this
+# many times as far as durations scatter in them. Even durations cut in the middle would give 3.5, a bell 2.7. On an
+# H200 launches that do the same scatter by less than the first two, in the timeline and under ncu.
+_APART = 0.15
+_APART_NS = 500
+_APART_OVER_SCATTER = 4.0
+
+
+@define(eq=False)
+class Kinds:
+    """The kinds among some launches, numbered by signature and, within one, by duration."""
+
+    of_launch: Int64s
+    signature: Int64s  # of each kind
+    calls: Int64s
+    total: Int64s  # duration of its launches, ns
+
+    def __len__(self) -> int:
+        return len(self.signature)
+
+    @property
+    def mean(self) -> Floats:
+        """Duration of a launch, ns."""
+        return np.asarray(self.total / np.maximum(self.calls, 1))
+
+
+def split_by_duration(signature: Int64s, duration: Int64s, divisible: Bools | None = None) -> Kinds:
+    """The kinds of launches. `divisible`: of each signature, may it have several; all may unless told."""
+    order = np.lexsort((duration, signature))
+    labels, durations = signature[order], duration[order]
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = np.diff(labels) != 0
+    starts = np.flatnonzero(begins)
+    ends = np.append(starts[1:], len(order))[: len(starts)]
+    # Where the longest is hardly longer than the shortest there is nothing to look for.
+    low, high = durations[starts], durations[ends - 1]
+    several = (high - low >= _APART_NS) & (high >= (1 + _APART) * low)
+    if divisible is not None:
+        several &= divisible[labels[starts]]
+    for start, end in zip(starts[several].tolist(), ends[several].tolist(), strict=True):
+        begins[[start + cut for cut in _cuts(durations[start:end].astype(np.float64))]] = True
+    of_launch = np.empty(len(order), dtype=np.int64)
+    of_launch[order] = np.cumsum(begins) - 1
+    count = int(begins.sum())
+    return Kinds(
+        of_launch=of_launch,
+        signature=labels[begins].astype(np.int64),
+        calls=np.bincount(of_launch, minlength=count).astype(np.int64),
+        total=np.bincount(of_launch, weights=duration, minlength=count).astype(np.int64),
+    )
+
+
+def _cuts(ordered: Floats) -> list[int]:
+    """Where durations in their order fall apart into groups: the place that divides best, then those on both sides."""
+    found: list[int] = []
+    open_parts = [(0, len(ordered))]
+    while open_parts:
+        start, end = open_parts.pop()
+        cut = _best_cut(ordered[start:end])
+        if cut:
+            found.append(start + cut)
+            open_parts += [(start, start + cut), (start + cut, end)]
+    return found
+
+
+def _best_cut(ordered: Floats) -> int:
+    """The cut with the least scatter on both sides; 0 where what it parts is no two kinds."""
+    count = len(ordered)
+    if count < 2 or ordered[-1] - ordered[0] < _APART_NS:
+        return 0
+    left = np.arange(1, count)
+    right = count - left
+    sums, squares = np.cumsum(ordered), np.cumsum((ordered - ordered[0]) ** 2)
+    means = sums[:-1] / left, (sums[-1] - sums[:-1]) / right
+    # Sums of squared distances from the means, by the shifted values: large numbers would lose the small differences.
+    shifted = means[0] - ordered[0], means[1] - ordered[0]
+    scatter = squares[-1] - left * shifted[0] ** 2 - right * shifted[1] ** 2
+    best = int(np.argmin(scatter))
+    low, high = float(means[0][best]), float(means[1][best])
+    typical = np.sqrt(max(float(scatter[best]), 0.0) / count)
+    apart = high - low
+    is_two = apart >= _APART_NS and apart >= _APART * low and apart >= _APART_OVER_SCATTER * typical
+    return best + 1 if is_two else 0
