@@ -13,6 +13,9 @@ and where `FAKE_HOLD` names it, waits a while: the moment for a signal. `FAKE_LE
 that was written whole, with its checksum: what must not be lost.
 
 With `--profile-from-start off` ncu profiles only if the program has said `cudaProfilerStart` in `FAKE_PROFILER`, a file.
+With `--mode launch` ncu runs the program, which listens on the port of `FAKE_PORT` at its first CUDA call, a function of
+`tests/stubs/torch` (it leaves the mark `parked`); with `--mode attach` it lets it go on (`attached`), and writes when the
+program has ended. These are the steps `launch` and `attach`; `FAKE_ATTACH` is `refused` or `nothing` where it shall fail.
 `FAKE_PACE_NSYS` and `FAKE_PACE_NCU` are seconds between two lines of a transcript: the real ones take their time.
 """
 

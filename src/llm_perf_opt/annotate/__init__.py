@@ -7,7 +7,7 @@ and shares nothing with llm_perf_opt.
 
 from llm_perf_opt.annotate.command import problems
 from llm_perf_opt.annotate.environment import DEFAULT_DEPTH, MODES, environment
-from llm_perf_opt.annotate.gate import Gate, Named
+from llm_perf_opt.annotate.gate import Gate, Named, waiting_for
 from llm_perf_opt.annotate.log import Annotated, read_log
 
-__all__ = ["DEFAULT_DEPTH", "MODES", "Annotated", "Gate", "Named", "environment", "problems", "read_log"]
+__all__ = ["DEFAULT_DEPTH", "MODES", "Annotated", "Gate", "Named", "environment", "problems", "read_log", "waiting_for"]
