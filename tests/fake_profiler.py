@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 
 def launch(argv: list[str]) -> int:
-    """Run the program, which waits at its first CUDA call: see `tests/stubs/torch`."""
+    """Run the program, which waits at its first CUDA call: see `tests/stubs/cuda_call.py`."""
     import subprocess
 
     begin("launch")
@@ -176,7 +176,7 @@ def at(step: str) -> None:
     if folder and not (Path(folder) / step).exists():
         (Path(folder) / step).touch()
         if os.environ.get("FAKE_HOLD") == step:
-            time.sleep(2.5)
+            time.sleep(float(os.environ.get("FAKE_HOLD_S", "2.5")))
 
 
 def begin(step: str) -> None:

@@ -64,6 +64,7 @@ class Parked:
         held: Sequence[int] = (),
     ) -> None:
         self.port = port
+        self.why_not = ""  # ncu could not attach
         self.argv = build_ncu_launch_cmd(
             command, port=port, connections=CONNECTIONS, nvtx_push_pop_scope=nvtx_push_pop_scope, ncu=ncu.path
         )
@@ -139,12 +140,14 @@ class Parked:
                 self._finish(self._grace_s)
         ended.seconds = self.seconds
         ended.interrupted = ended.interrupted or interruption.times > 0
+        said = self._said_beside(log)
         if attached is None and not (ended.interrupted or ended.timed_out):
+            errors = [line for line in said.splitlines() if line.startswith("==ERROR==")]
+            self.why_not = errors[-1] if errors else "the program was not there"
             return None
         ended.exit_code, ended.handed_on = self._program.exit_code, self._program.exit_code != 0
         if attached is not None and not ended.handed_on:
             ended.exit_code = attached.exit_code
-        self._keep_words(workload_log)
         return ended
 
     def _attached(
@@ -247,13 +250,15 @@ class Parked:
         for command in commands:
             command.finish(longest_end(grace_s))
 
-    def _keep_words(self, workload_log: Path) -> None:
-        """What the attaching ncu said beside its log."""
+    def _said_beside(self, log: Path) -> str:
+        """What the attaching ncu said, and not in its log: that is kept there as well."""
+        said = _text(self._attaching_log)
         with contextlib.suppress(OSError):
-            if said := _text(self._attaching_log):
-                with workload_log.open("a", encoding="utf-8") as log:
-                    log.write(said)
             self._attaching_log.unlink(missing_ok=True)
+            if said and log.exists():
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(said)
+        return said
 
 
 def _text(file: Path) -> str:

@@ -231,7 +231,7 @@ def record_counters(
             held=run.handles,
         )
         if ended is None:
-            run.remark("ncu", "but then by one, for ncu could not attach", [])
+            run.remark("ncu", f"but then by one, for ncu could not attach: {clean(parked.why_not)}", [])
             for file in (log, workload_log, folder / f"{name}.ncu-rep"):
                 file.unlink(missing_ok=True)
     attached = ended is not None
@@ -300,9 +300,10 @@ def _judge(
     files = {name: size for name, size in _files(folder).items() if tool == "nsys" or _is_of(name, log.stem)}
     code = ended.exit_code
     output, workload_output = _tail(log), _tail(workload_log)
-    if ended.handed_on:  # the command that launched the program has no log of its own
-        said = [line for line in workload_output.splitlines() if line.startswith(_OF_NCU)]
-        output = "\n".join([output, *said])
+    if ended.handed_on:  # the ncu that launched the program has no log of its own
+        lines = workload_output.splitlines()
+        output = "\n".join([output, *(line for line in lines if line.startswith(_OF_NCU))])
+        workload_output = "\n".join(line for line in lines if not line.startswith(_OF_NCU))
     finished = Finished(
         tool="ncu" if tool == "ncu" else "nsys",
         argv=argv,
