@@ -84,6 +84,8 @@ def attach(argv: list[str]) -> int:
     program.settimeout(None)
     program.sendall(b"g")
     at("attached")
+    if os.environ.get("FAKE_ATTACH") == "crash":
+        crash()
     while program.recv(64):  # until the program has ended
         pass
     profiler = Path(os.environ["FAKE_PROFILER"])

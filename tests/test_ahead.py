@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -243,6 +244,16 @@ def test_a_time_out_ends_the_program_and_ncu_writes_by_itself(desk: Path, parked
     ended = attached(desk, program, timeout_s=1.0)
     assert (ended.timed_out, ended.interrupted, ended.handed_on) == (True, False, True)
     assert (desk / "out.ncu-rep").exists()
+
+
+def test_a_program_that_ncu_has_left_alone_is_ended_and_not_blamed(
+    desk: Path, parked: Callable[[str], Parked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be stopped in the middle of a launch."""
+    monkeypatch.setattr("llm_perf_opt.profiling.ahead._WITHOUT_NCU_S", 0.2)
+    monkeypatch.setenv("FAKE_ATTACH", "crash")
+    ended = attached(desk, parked(opening({}, after="time.sleep(600)")))
+    assert (ended.exit_code, ended.handed_on, ended.timed_out) == (-signal.SIGSEGV, False, False)
 
 
 def test_what_nobody_wants_is_gone_at_once(desk: Path, parked: Callable[[str], Parked]) -> None:

@@ -121,8 +121,9 @@ class Ahead:
         self._looked = True
         if self.parked is not None:
             self.parked.discard()
-            self.gate_log.unlink(missing_ok=True)
             self.parked = None
+            with contextlib.suppress(OSError):
+                self.gate_log.unlink(missing_ok=True)
 
     def used(self) -> None:
         """It has ended, and what it noted belongs to its capture."""

@@ -44,7 +44,7 @@ _ATTEMPTS = 20  # to attach to a program that listens
 _NOT_THERE = 1  # ncu's exit code where there is nothing to attach to
 _WRITING_S = 120.0  # after the end of the program: for ncu to write its report
 _WITHOUT_NCU_S = 10.0  # for the program to end by itself where ncu has failed
-_ATTACHED = re.compile(r"^==PROF== (?:Attaching to|Connected to) process", re.MULTILINE)
+_CONNECTED = re.compile(r"^==PROF== Connected to process", re.MULTILINE)
 # Not "nothing to attach to", which may be otherwise a moment later.
 _REFUSED = re.compile(r"^==ERROR==.*\boption\b", re.MULTILINE | re.IGNORECASE)
 
@@ -77,6 +77,7 @@ class Parked:
         self._resumed: float | None = None  # when ncu came
         self._over = threading.Event()
         self._attach: Guarded | None = None
+        self._abandoned = False  # ncu failed while the program ran: how that ends afterwards is not its own doing
         settings = {"grace_s": self._grace_s, "log_limit": LOG_BYTES, "parked": True}
         self._program = Guarded(self.argv, self._log, environment, settings, held=held)
         # A thread, for the moment matters: from then on, it is us who take the time.
@@ -103,10 +104,10 @@ class Parked:
     def discard(self) -> None:
         """Nobody needs it, or any more: leaves nothing of it, also where something went wrong on the way."""
         with signals_held():
-            self._program.hurry()
-            self._finish(0.0)
-            for log in (self._log, self._attaching_log):
-                log.unlink(missing_ok=True)
+            self._give_up()
+            with contextlib.suppress(OSError):  # nothing can be written there any more
+                for log in (self._log, self._attaching_log):
+                    log.unlink(missing_ok=True)
 
     def profile(
         self,
@@ -132,10 +133,10 @@ class Parked:
         with interruption.listening():
             try:
                 attached = self._attached(argv, log, ended, interruption, timeout_s, limit_s, held)
-                if attached is not None:
+                if attached is None:
+                    self._give_up()
+                else:
                     self._see_to_end(attached, Follower(log, follow), ended, interruption, timeout_s, limit_s, tell)
-                elif self._program.is_running:
-                    self._program.hurry()
             finally:
                 self._finish(self._grace_s)
         ended.seconds = self.seconds
@@ -146,8 +147,8 @@ class Parked:
             self.why_not = errors[-1] if errors else "the program was not there"
             return None
         ended.exit_code, ended.handed_on = self._program.exit_code, self._program.exit_code != 0
-        if attached is not None and not ended.handed_on:
-            ended.exit_code = attached.exit_code
+        if attached is not None and (self._abandoned or not ended.handed_on):
+            ended.exit_code, ended.handed_on = attached.exit_code, False
         return ended
 
     def _attached(
@@ -177,12 +178,13 @@ class Parked:
                 log.unlink(missing_ok=True)
                 self._attaching_log.unlink(missing_ok=True)
                 began = now
-                attempts += self._seen
+                if self._seen:
+                    attempts += 1
                 settings = {"grace_s": self._grace_s, "log_limit": LOG_BYTES}
                 self._attach = Guarded(argv, self._attaching_log, {}, settings, held=held)
             elif attach is not None:
                 running = attach.is_running  # before the log is read: what it wrote last counts
-                if _ATTACHED.search(_text(log)):
+                if _CONNECTED.search(_text(log)):
                     self._resumed = began
                     self._program.wake()
                     return attach
@@ -227,19 +229,28 @@ class Parked:
                 tell(INTERRUPTED_AGAIN)
                 self._program.hurry()
                 attach.hurry()
+            if lost is None and not attach.is_running:
+                lost = now
+                self._abandoned = asked is None and attach.exit_code != 0 and self._program.is_running
             gone = gone or (None if self._program.is_running else now)
-            lost = lost or (None if attach.is_running else now)
             if gone is not None and not urged and now - gone > (_WRITING_S if asked is None else self._grace_s):
                 urged = True
                 attach.end()
             # ncu ends after the program. Where it does not, the program may be stopped for good.
             alone = asked is None and lost is not None and self._program.is_running
-            if alone and now - (lost or now) > (_WITHOUT_NCU_S if attach.exit_code else limit_s):
+            if alone and now - (lost or now) > (_WITHOUT_NCU_S if self._abandoned else limit_s):
                 asked = now
                 self._program.end()
             time.sleep(QUICK_SECONDS)
         self._finish(self._grace_s)
         reader.read(last=True)
+
+    def _give_up(self) -> None:
+        """There is nothing to be saved."""
+        for command in (self._program, self._attach):
+            if command is not None:
+                command.hurry()
+        self._finish(0.0)
 
     def _finish(self, grace_s: float) -> None:
         """Nothing is left; both are told at once, for each may wait for the other."""
