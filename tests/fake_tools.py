@@ -9,10 +9,13 @@ Kinds: crash-before, crash-during, crash-after (of writing the report), nothing 
 (half a file and exit 0), hang-before and hang-after (deaf to polite signals). A full disk needs no name: who
 meets one says what the real tool said.
 `FAKE_MARKS` is a folder where each step leaves a file when it begins (`ncu`) and when it writes (`ncu-writes`),
-and where `FAKE_HOLD` names it, waits a while: the moment for a signal. `FAKE_LEDGER` is a file that lists every recording
+and where `FAKE_HOLD` names it, waits a while (`FAKE_HOLD_S`): the moment for a signal. `FAKE_LEDGER` is a file that lists every recording
 that was written whole, with its checksum: what must not be lost.
 
 With `--profile-from-start off` ncu profiles only if the program has said `cudaProfilerStart` in `FAKE_PROFILER`, a file.
+With `--mode launch` ncu runs the program, which listens on the port of `FAKE_PORT` at its first CUDA call
+(`tests/stubs/cuda_call.py`, which leaves the mark `parked`); with `--mode attach` it lets it go on (`attached`), and writes when the
+program has ended. These are the steps `launch` and `attach`; `FAKE_ATTACH` is `refused`, `nothing` or `crash` where it fails.
 `FAKE_PACE_NSYS` and `FAKE_PACE_NCU` are seconds between two lines of a transcript: the real ones take their time.
 """
 

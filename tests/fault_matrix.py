@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 from attrs import define, field
 
 import fake_tools
@@ -33,6 +34,14 @@ from llm_perf_opt.cli.main import main
 TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-threads.sqlite.xz"
 COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-threads-scope-process.ncu-rep.xz"
 KERNELS = 5  # in the timeline
+# Of a program whose plan is such that ncu attaches to it, started ahead while nsys writes.
+AHEAD_TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-graph_node.sqlite.gz"
+AHEAD_COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-graph-nodes-kernel-replay.ncu-rep.xz"
+AHEAD_KERNELS = 159
+_BLOCKS = {"block0": 5, "mlp": 15, "norm": 15, "block1": 5, "block2": 5}
+_STAGES = {"capture": 1, "replay_all": 1, "decode_step": 6, "eager": 1}
+AHEAD_RANGES = {("LLM", name): count for name, count in {**_BLOCKS, **_STAGES}.items()}
+STUBS = Path(__file__).with_name("stubs")
 OURS = [sys.executable, "-c", "from llm_perf_opt.cli.entry import entry; entry()"]
 STATES = {"running", "done", "failed", "interrupted"}
 STATUSES = {"running", "captured", "partial", "nothing", "done", "failed"}
@@ -76,6 +85,7 @@ class Fault:
     check: Callable[[Bench, Got], Iterator[str]] | None = None  # beside what is looked at in any case
     manifest: bool = True  # False: the run was refused before there was one, or somebody removed it
     writable: bool = True  # False: nothing can be written at the end, the manifest stays as it was
+    ahead: bool = False  # the program is one that is started ahead
 
 
 @define
@@ -85,10 +95,15 @@ class Bench:
     folder: Path
     number: int = 0
     place: str = "run"  # the name of the run directory
+    ahead: bool = False  # of the fault in hand
 
     def __attrs_post_init__(self) -> None:
-        (self.folder / "tools").mkdir(parents=True)
-        fake_tools.write(self.folder / "tools", TIMELINE, COUNTERS)
+        for name, timeline, counters in (
+            ("tools", TIMELINE, COUNTERS),
+            ("tools-ahead", AHEAD_TIMELINE, AHEAD_COUNTERS),
+        ):
+            (self.folder / name).mkdir(parents=True)
+            fake_tools.write(self.folder / name, timeline, counters)
 
     @property
     def here(self) -> Path:
@@ -104,10 +119,13 @@ class Bench:
 
     def variables(self, more: Mapping[str, str]) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("FAKE_", "LLM_PERF_"))}
+        tools = self.folder / ("tools-ahead" if self.ahead else "tools")
         return {
             **kept,
-            "LLM_PERF_NSYS": str(self.folder / "tools" / "nsys"),
-            "LLM_PERF_NCU": str(self.folder / "tools" / "ncu"),
+            "LLM_PERF_NSYS": str(tools / "nsys"),
+            "LLM_PERF_NCU": str(tools / "ncu"),
+            "FAKE_PROFILER": str(self.here / "profiler"),
+            "STUBS": str(STUBS),
             "LLM_PERF_GRACE_S": str(GRACE_S),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             "FAKE_LEDGER": str(self.here / "ledger"),
@@ -142,6 +160,7 @@ class Bench:
     def attempt(self, fault: Fault) -> list[str]:
         """Let it happen; what was not as it should be."""
         self.fresh()
+        self.ahead = fault.ahead
         got = (fault.happen or Bench.plainly)(self, fault)
         return [f"{fault.name}: {wrong}" for wrong in self._wrong(fault, got)]
 
@@ -221,8 +240,9 @@ class Bench:
         if code != 0:
             yield f"llm-perf report ends with {code}"
         found = sum(s["kernel_count"] for s in told["scopes"] if s["scope"] == "aggregate")
-        if found != (KERNELS if kernels else found):
-            yield f"the report has {found} kernels instead of {KERNELS}"
+        expected = AHEAD_KERNELS if self.ahead else KERNELS
+        if kernels and found != expected:
+            yield f"the report has {found} kernels instead of {expected}"
         report = json.loads((self.here / "again" / "report.json").read_text(encoding="utf-8"))
         measured = any(r["inclusive"]["metrics"] for s in report["scopes"] for r in s["regions"])
         if kernels and counters is not None and measured != counters:
@@ -263,14 +283,16 @@ class Bench:
         yield from self.manifest_wrong(self.run, in_order=True)
         yield from self.report_wrong(self.run, kernels=True, counters=True)
 
-    def kill(self, number: signal.Signals, moment: float) -> tuple[list[str], str | None]:
+    def kill(self, number: signal.Signals, moment: float, fault: Fault | None = None) -> tuple[list[str], str | None]:
         """One run, ended from outside after a while; what is wrong afterwards, and how far it had come.
 
         None: it had ended by itself before that moment, and nobody was killed.
         """
         self.fresh()
+        fault = fault or KILLED
+        self.ahead = fault.ahead
         began = time.monotonic()
-        ours = self.start(self.argv(KILLED), {})
+        ours = self.start(self.argv(fault), fault.variables)
         time.sleep(max(moment - (time.monotonic() - began), 0.0))
         in_time = ours.poll() is None
         if in_time:
@@ -318,12 +340,12 @@ def diagnoses_of(manifest: Mapping[str, Any]) -> list[str]:
 # How faults happen that a variable cannot bring about.
 
 
-def signalled(step: str, *numbers: signal.Signals) -> Callable[[Bench, Fault], Got]:
-    """Signals for us when a step has begun; a second one half a second after the first."""
+def signalled(step: str, *numbers: signal.Signals, held: str = "") -> Callable[[Bench, Fault], Got]:
+    """Signals for us when a step has begun; a second one half a second after the first. `held`: the step that waits."""
 
     def happen(bench: Bench, fault: Fault) -> Got:
         # Enough time for a stand-in that is held to write its report when it is let go.
-        marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": step, "LLM_PERF_GRACE_S": "10"}
+        marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": held or step, "LLM_PERF_GRACE_S": "10"}
         ours = bench.start(bench.argv(fault), {**marks, **fault.variables})
         bench.wait_for(step, ours)
         for number in numbers:
@@ -549,6 +571,27 @@ else: seen.touch()
 KILLED = Fault(name="killed", group="kills", code=None, work="import time; time.sleep(0.2)")
 
 
+def opening(ranges: Mapping[tuple[str, str], int] = AHEAD_RANGES, before: str = "", after: str = "") -> str:
+    """A program that opens ranges after its first CUDA call; `before` that and `after` all: more of it."""
+    return f"""
+import os, sys, time
+sys.path.insert(0, os.environ["STUBS"])
+import nvtx, torch
+from cuda_call import first_call
+parked = "FAKE_PORT" in os.environ
+{before}
+first_call()
+for (domain, name), count in {dict(ranges)!r}.items():
+    for _ in range(count):
+        nvtx.push_range(name, domain=domain or None); nvtx.pop_range(domain=domain or None)
+print("all steps", flush=True)
+{after}
+"""
+
+
+KILLED_AHEAD = attrs.evolve(KILLED, name="killed, started ahead", work=opening(after="time.sleep(0.2)"), ahead=True)
+
+
 def _of_tools() -> Iterator[Fault]:
     group = "a tool fails"
     short = ("--timeout", "1")
@@ -728,6 +771,69 @@ def _of_signals() -> Iterator[Fault]:
     )
 
 
+def _of_starting_ahead() -> Iterator[Fault]:
+    """The program waits for ncu while nsys writes and exports, or ncu has attached to it."""
+    stays = opening(after="if parked: time.sleep(600)")
+    briefly = {"FAKE_HOLD_S": "1"}
+    for step, held in (("parked", "export"), ("attached", "attached")):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+            killed = number == signal.SIGKILL
+            yield Fault(
+                name=f"{number.name} while the program started ahead is {step}",
+                group="started ahead",
+                code=None if killed else 130,
+                state="interrupted",
+                says="" if killed else "INTERRUPTED",
+                # Interrupted, the program ends and ncu writes; a killed run ends both at once.
+                counters=False if step == "parked" else None if killed else True,
+                work=stays,
+                variables=briefly,
+                happen=signalled(step, number, held=held),
+                ahead=True,
+                quick=(number.name, step) in {("SIGKILL", "parked"), ("SIGINT", "attached")},
+            )
+    yield Fault(
+        name="Ctrl-C twice while attached",
+        group="started ahead",
+        code=130,
+        state="interrupted",
+        says="INTERRUPTED",
+        counters=False,
+        work=opening(after="if parked: exec(" + repr(DEAF) + ")"),
+        variables={"FAKE_FAULT": "attach=hang-after", "FAKE_HOLD": "", "LLM_PERF_GRACE_S": "60"},
+        happen=signalled("attached", signal.SIGINT, signal.SIGINT),
+        check=quickly,
+        ahead=True,
+    )
+    fine: dict[str, Any] = {"group": "started ahead", "code": 0, "state": "done", "ahead": True}
+    yield Fault(
+        name="ncu crashes when it should launch",
+        work=opening(),
+        variables={"FAKE_FAULT": "launch=crash-before"},
+        **fine,
+    )
+    yield Fault(
+        name="ncu crashes when it should attach",
+        work=opening(),
+        variables={"FAKE_FAULT": "attach=crash-before"},
+        **fine,
+    )
+    yield Fault(
+        name="ncu crashes while attached", work=opening(), variables={"FAKE_FAULT": "attach=crash-during"}, **fine
+    )
+    yield Fault(
+        name="ncu leaves half a report, attached", work=opening(), variables={"FAKE_FAULT": "attach=truncated"}, **fine
+    )
+    yield Fault(
+        name="the program started ahead is deaf and does not end",
+        work=opening(after="if parked: exec(" + repr(DEAF) + ")"),
+        options=("--timeout", "2"),
+        says="TIMED_OUT",
+        counters=True,
+        **{**fine, "code": 124, "state": "failed"},
+    )
+
+
 def _of_surroundings() -> Iterator[Fault]:
     group = "surroundings"
     fine: dict[str, Any] = {"group": group, "code": 0, "state": "done"}
@@ -765,7 +871,7 @@ def _of_surroundings() -> Iterator[Fault]:
 
 
 def faults() -> list[Fault]:
-    return [*_of_tools(), *_of_disks(), *_of_programs(), *_of_signals(), *_of_surroundings()]
+    return [*_of_tools(), *_of_disks(), *_of_programs(), *_of_signals(), *_of_starting_ahead(), *_of_surroundings()]
 
 
 def random_kills(count: int, seed: int = 1) -> list[tuple[signal.Signals, float]]:

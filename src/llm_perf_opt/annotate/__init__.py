@@ -7,7 +7,18 @@ and shares nothing with llm_perf_opt.
 
 from llm_perf_opt.annotate.command import problems
 from llm_perf_opt.annotate.environment import DEFAULT_DEPTH, MODES, environment, under_ncu
-from llm_perf_opt.annotate.gate import Gate, Named
+from llm_perf_opt.annotate.gate import Gate, Named, waiting_for
 from llm_perf_opt.annotate.log import Annotated, read_log
 
-__all__ = ["DEFAULT_DEPTH", "MODES", "Annotated", "Gate", "Named", "environment", "problems", "read_log", "under_ncu"]
+__all__ = [
+    "DEFAULT_DEPTH",
+    "MODES",
+    "Annotated",
+    "Gate",
+    "Named",
+    "environment",
+    "problems",
+    "read_log",
+    "under_ncu",
+    "waiting_for",
+]

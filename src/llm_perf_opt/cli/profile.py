@@ -102,6 +102,11 @@ def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) ->
         help="put nothing into the program: by default code inside it switches ncu on around the planned launches",
     )
     parser.add_argument(
+        "--no-start-ahead",
+        action="store_true",
+        help="start the program under ncu only when the timeline is read: by default it already starts while nsys writes",
+    )
+    parser.add_argument(
         "--stop-when-done",
         action="store_true",
         help="end the program under ncu as soon as all planned samples are in",
@@ -270,6 +275,7 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
             gating_nvtx=not arguments.kernel or bool(arguments.include),
             fallback=not arguments.no_fallback,
             gate=not arguments.no_gate,
+            start_ahead=not arguments.no_start_ahead,
             stop_when_done=arguments.stop_when_done,
             verify=arguments.verify,
             timeout_s=arguments.timeout,

@@ -65,6 +65,7 @@ _NCU = _section(
         ("launches", 3, "count", "Launches of each kernel and launch configuration, where the strategy is auto."),
         ("fallback", True, "switch", "Where the program does not allow a replay mode, try the next: range, app-range, kernel."),
         ("gate", True, "switch", "Have a PyTorch program switch ncu on around the planned launches only, from inside: much faster."),
+        ("start_ahead", True, "switch", "Start the program for ncu while nsys still writes; it waits at its first CUDA call. Needs the gate."),
         ("stop_when_done", False, "switch", "End the program under ncu once all planned samples are in; needs the gate."),
         ("verify", False, "switch", "Afterwards measure the regions as wholes with the same counters, and show estimate against truth."),
         ("strict", False, "switch", "Exit with 6 where no region matches."),

@@ -23,6 +23,7 @@ from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.annotate import Gate
 from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.pipeline.ahead import Ahead, can_start
 from llm_perf_opt.pipeline.choose import (
     CounterPlan,
     PlannedCapture,
@@ -69,7 +70,8 @@ from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
 from llm_perf_opt.profiling.vendor.tools import Asked, Tool, known_options
 from llm_perf_opt.readers.kept import keeping
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
-from llm_perf_opt.regions.columns import Action
+from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.columns import Action, Timeline
 from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
 from llm_perf_opt.report.text import counted
 
@@ -280,6 +282,7 @@ class _Run:
     stopped: bool = False
     given_up: bool = False  # interrupted twice
     not_exported: bool = False  # there is a timeline that nsys itself could not read
+    ahead: Ahead | None = None  # the program, started for ncu before there is a plan
     later_s: float = 0.0  # what the captures after the present one will take
     built: NCUProfileRegionReport | None = None  # the report, but for what the run says of its own end
     folders: list[Path] | None = None  # files of it that are written already
@@ -297,6 +300,16 @@ class _Run:
 
     def take_all(self) -> None:
         """All steps in order, each only where those before allow it."""
+        try:
+            self._take_all()
+        finally:
+            self._discard_ahead()
+
+    def _discard_ahead(self) -> None:
+        if self.ahead is not None:
+            self.ahead.discard()
+
+    def _take_all(self) -> None:
         if not self.take_timings():
             return
         timeline = self.take_timeline()
@@ -368,6 +381,9 @@ class _Run:
             return exported
         asked = self.request.timeline
         self.directory.aside.start(preload, lambda _: None)
+        if self.tools.ncu is not None and can_start(self.request, self.tools.ncu, self.environment):
+            environment = annotate.under_ncu(self.environment, gated=True)
+            self.ahead = Ahead(self.directory, self.request, self.tools.ncu, environment, self.say)
         with self.say.work(
             f"timeline: {nsys} runs the program", "timeline", expected_s=self._known("nsys")
         ) as progress:
@@ -381,8 +397,11 @@ class _Run:
                 max_bytes=asked.max_bytes,
                 tell=self.say,
                 progress=progress,
+                meanwhile=self.ahead.look if self.ahead is not None else lambda _: None,
             )
         self._note(captured)
+        if captured.outcome.status != "captured" or captured.file is None or self.stopped:
+            self._discard_ahead()
         if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
             self.failures.append(ExitCode.NOTHING_CAPTURED)
             self.not_exported = True
@@ -430,6 +449,7 @@ class _Run:
                     "BUDGET_NOT_USED", "info", message, "--timeout limits a capture; what it has by then is kept."
                 )
             )
+        self._look_at_ahead(timeline, plan)
         for report in self.kept.without_table:
             if self.tools.ncu is not None:
                 write_raw(self.directory, self.tools.ncu, report)
@@ -439,6 +459,14 @@ class _Run:
                 self._capture(capture, seen)
         if self.request.counters.verify and not self.stopped and not self.kept.verification:
             self._verify(plan, seen)
+
+    def _look_at_ahead(self, timeline: Path | None, plan: CounterPlan) -> None:
+        """End the program that was started ahead, where the plan has no use for it."""
+        if self.ahead is None or self.ahead.parked is None:
+            return
+        recording = None if timeline is None else read_recording(timeline, launch_config=True, waymarks=True)
+        if not isinstance(recording, Timeline) or not self.ahead.fits(plan.captures, recording, self.opened):
+            self._discard_ahead()
 
     def _verify(self, plan: CounterPlan, seen: NCUProfileRegionReport | None) -> None:
         """Measure the regions as wholes; what goes wrong here leaves everything else as it is."""
@@ -528,16 +556,10 @@ class _Run:
 
     def _capture_gated(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """A capture that is switched on and off from inside the program; without a gate where that gives nothing."""
+        failures = len(self.failures)
         captured = self._replay(capture, capture.options.replay_mode or "kernel")
-        nothing = captured.outcome.status == "nothing" and captured.outcome.exit_code == ExitCode.NOTHING_CAPTURED
-        results = self.results.get(capture.name, [])
-        few = (
-            captured.outcome.status == "captured"
-            and capture.gate is not None
-            and len(results) < _FEW_RESULTS * (capture.expected or 0)
-            and bool(unseen(capture.gate, results))
-        )
-        if self.stopped or not (nothing or few):
+        gave = self._too_little(capture, captured)
+        if self.stopped or not gave:
             self.outcomes.append(captured.outcome)
             return
         for diagnosis in captured.outcome.diagnoses:
@@ -546,24 +568,54 @@ class _Run:
         mine = [s for s in self.directory.manifest.steps if s.name == "ncu" and s.capture == capture.name]
         mine[-1].status = "failed"
         self.results.pop(capture.name, None)
-        troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").troubles
-        said = f" ({troubles[0].rstrip('.')})" if troubles else ""
-        gave = f"{len(results)} of {capture.expected} results" if few else "nothing"
-        message = (
-            f"Switching ncu on and off from inside the program gave {gave}{said}; its own filters are used instead."
-        )
-        self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
-        others = [attrs.evolve(other, name=f"{other.name}-ungated") for other in capture.instead]
+        if captured.attached:
+            del self.failures[failures:]
+            message = f"Attaching ncu to the program that was started ahead gave {gave}; it is started again under ncu."
+            self.note(Diagnosis("ATTACHED_IN_VAIN", "info", message, "To do so from the start: --no-start-ahead"))
+            others = [attrs.evolve(capture, name=f"{capture.name}-again")]
+        else:
+            troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").troubles
+            said = f" ({troubles[0].rstrip('.')})" if troubles else ""
+            message = (
+                f"Switching ncu on and off from inside the program gave {gave}{said}; its own filters are used instead."
+            )
+            self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
+            others = [attrs.evolve(other, name=f"{other.name}-ungated") for other in capture.instead]
         for other in others:
             if not self.stopped:
                 self._capture(other, seen)
-        if captured.file is not None and all(other.name in self.results for other in others):
+        if captured.file is not None and all(map(self._is_taken, others)):
             self.directory.aside.wait()  # its table is being written
             # Its launches were all taken again, and would count twice.
             captured.file.unlink(missing_ok=True)
             for table in [s for s in self.directory.manifest.steps if s.name == "raw" and s.capture == capture.name]:
                 for name in table.files:
                     (captured.file.parent / name).unlink(missing_ok=True)
+
+    def _too_little(self, capture: PlannedCapture, captured: Captured) -> str:
+        """What a gated capture gave, in words, where that is so little that another way is worth it; else nothing."""
+        outcome, ended = captured.outcome, captured.ended
+        if outcome.status == "nothing" and outcome.exit_code == ExitCode.NOTHING_CAPTURED:
+            return "nothing"
+        if captured.attached and not ended.timed_out:
+            # Whatever it was, it may be of the attaching; a program that fails by itself would fail again.
+            if outcome.status == "nothing":
+                return "nothing"
+            if outcome.status == "partial" and not ended.handed_on:
+                return "a part of the results"
+        results = self.results.get(capture.name, [])
+        few = (
+            outcome.status == "captured"
+            and capture.gate is not None
+            and len(results) < _FEW_RESULTS * (capture.expected or 0)
+            and bool(unseen(capture.gate, results))
+        )
+        return f"{len(results)} of {capture.expected} results" if few else ""
+
+    def _is_taken(self, capture: PlannedCapture) -> bool:
+        """Are there results of a capture, or of all that stand in for it?"""
+        instead = [f"{other.name}-ungated" for other in capture.instead]
+        return capture.name in self.results or (bool(instead) and all(name in self.results for name in instead))
 
     def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """One capture; where its replay mode gives nothing, the next mode."""
@@ -598,9 +650,17 @@ class _Run:
         title = f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where}"
         planned = capture.seconds if mode == "kernel" else None
         log = self.directory.path / "ncu" / f"{capture.name}-gate.jsonl"
-        environment = annotate.under_ncu(self.environment, gated=capture.gate is not None)
-        if capture.gate is not None:
-            environment |= capture.gate.environment(log.with_suffix(".json"), log)
+        gate, ahead = capture.gate, self.ahead
+        parked = ahead.parked if gate is not None and ahead is not None else None
+
+        def environment() -> dict[str, str]:
+            of_gate = {} if gate is None else gate.environment(log.with_suffix(".json"), log)
+            return annotate.under_ncu(self.environment, gated=gate is not None) | of_gate
+
+        if parked is not None and gate is not None:
+            gate.write(log.with_suffix(".json"))  # it waits for this
+            if planned is not None:
+                planned = max(planned - parked.seconds, 0.0)
         with self.say.work(title, "counters", expected_s=planned, later_s=self.later_s) as progress:
             captured = record_counters(
                 self.directory,
@@ -615,7 +675,11 @@ class _Run:
                 progress=progress,
                 ended_on_purpose=lambda: annotate.read_log(log).ended_before,
                 tell=self.say,
+                parked=parked,
+                limit_s=ahead.limit_s() if ahead is not None else 0.0,
             )
+        if parked is not None and ahead is not None:
+            ahead.used()
         self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.stopped = captured.ended.interrupted

@@ -47,6 +47,7 @@ class CounterRequest:
     top_n_kernels: int | None = None  # the heaviest kernels of the chosen regions; None: all
     fallback: bool = True  # where the program does not allow a replay mode, try the next
     gate: bool = True  # have the program switch ncu on around the planned launches only, where it can
+    start_ahead: bool = True  # start the program for ncu while nsys still writes; needs the gate
     stop_when_done: bool = False  # end the program once all planned samples are in; needs the gate
     verify: bool = False  # measure the regions as wholes too, and hold the estimates against that
     timeout_s: float | None = None

@@ -25,6 +25,7 @@ from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.pipeline.choose import PlannedCapture
 from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.profiling.ahead import ATTACHING_LOG, WAITING_LOG
 from llm_perf_opt.profiling.gpu_facts import gpu_facts
 from llm_perf_opt.profiling.run_directory import Manifest, RunDirectory, Step, now, program_files
 from llm_perf_opt.profiling.run_files import EARLIER, OF_CAPTURE, PACKED, files_of, remove
@@ -352,6 +353,8 @@ def begin_again(directory: RunDirectory, kept: Kept, taken: list[str], changed: 
     directory.save()
     try:
         directory.drop_unfinished()
+        for name in (WAITING_LOG, ATTACHING_LOG):  # of a program that was killed with the run
+            (directory.path / "ncu" / name).unlink(missing_ok=True)
         directory.keep_reserve()
         _set_aside(directory, superseded)
     except OSError as error:

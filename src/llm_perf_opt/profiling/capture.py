@@ -20,12 +20,13 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.profiling.ahead import CONNECTIONS, Parked
 from llm_perf_opt.profiling.clean_logs import clean_logs
 from llm_perf_opt.profiling.outcome import Finished, Outcome, clean, judge
 from llm_perf_opt.profiling.progress import Progress, ProgressReader
 from llm_perf_opt.profiling.run_directory import RunDirectory, Step
 from llm_perf_opt.profiling.supervise import Ended, GivenUp, run_aside, run_supervised
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd, build_ncu_raw_cmd
+from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_attach_cmd, build_ncu_cmd, build_ncu_raw_cmd
 from llm_perf_opt.profiling.vendor.nsys import (
     NsysOptions,
     build_nsys_cmd,
@@ -42,6 +43,7 @@ from llm_perf_opt.regions.model import Diagnosis
 REDIRECT = Path(__file__).with_name("redirect.py")
 _EXPORT_TIMEOUT_S = 1800
 _LOG_KEPT = 2 << 20  # of a log, what is looked at for messages
+_OF_NCU = ("==PROF==", "==WARNING==", "==ERROR==")
 _LAST_WORDS = 12  # lines of a failed program that are shown
 
 
@@ -52,6 +54,7 @@ class Captured:
     outcome: Outcome
     ended: Ended
     file: Path | None = None
+    attached: bool = False  # ncu came to a program that had been started ahead
 
 
 @define
@@ -102,8 +105,12 @@ def record_timeline(
     max_bytes: int = 0,
     tell: Tell = _silent,
     progress: Callable[[Progress], None] = lambda _: None,
+    meanwhile: Callable[[Path], None] = lambda _: None,
 ) -> Captured:
-    """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary."""
+    """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary.
+
+    `meanwhile`: called again and again while nsys runs, with the file that holds the process id of the program.
+    """
     folder = run.path / "nsys"
     workload_log = run.path / "workload.log"
     # nsys prints between the lines of the program, so the program's own output goes elsewhere.
@@ -126,6 +133,7 @@ def record_timeline(
         too_large=lambda guard: 0 < max_bytes < recording_bytes(guard),
         held=run.handles,
         follow={log: _following(None, progress)},
+        meanwhile=lambda: meanwhile(program_pid),
     )
     program_pid.unlink(missing_ok=True)
     clean_logs([log, workload_log], command)
@@ -181,40 +189,71 @@ def record_counters(
     options: NcuOptions,
     expressions: Sequence[str],
     *,
-    environment: Mapping[str, str],
+    environment: Callable[[], Mapping[str, str]],
     timeout_s: float | None = None,
     expected: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     tell: Tell = _silent,
     ended_on_purpose: Callable[[], str] = lambda: "",
+    parked: Parked | None = None,
+    limit_s: float = 0.0,
 ) -> Captured:
     """Counters of the chosen launches: `ncu/<name>.ncu-rep`.
 
-    `ended_on_purpose`: asked at the end for where the program ended itself, as it was told to; "" where it did not.
+    `environment`: asked for right before the program is started. `ended_on_purpose`: asked at the end for where the
+    program ended itself, as it was told to; "" where it did not. `parked`: the program, where it was started ahead;
+    it must arrive within `limit_s`. Where ncu does not get hold of it, the program is started again.
     """
     folder = run.path / "ncu"
     log, workload_log = folder / f"{name}.log", folder / f"{name}-workload.log"
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
     argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
     step = run.begin("ncu", argv, "ncu", name)
-    ended = run_supervised(
-        argv,
-        log=workload_log,
-        environment=environment,
-        timeout_s=timeout_s,
-        follow={log: _following(expected, progress)},
-        tell=tell,
-        held=run.handles,
-    )
+    ended = None
+    if parked is not None:
+        attach = build_ncu_attach_cmd(
+            folder / name,
+            port=parked.port,
+            connections=CONNECTIONS,
+            options=logged,
+            nvtx_expr=expressions,
+            ncu=ncu.path,
+        )
+        run.remark("ncu", "in fact by two commands", [parked.argv, attach])
+        ended = parked.profile(
+            attach,
+            log=log,
+            workload_log=workload_log,
+            timeout_s=timeout_s,
+            limit_s=limit_s,
+            follow=_following(expected, progress),
+            tell=tell,
+            held=run.handles,
+        )
+        if ended is None:
+            run.remark("ncu", f"but then by one, for ncu could not attach: {clean(parked.why_not)}", [])
+            for file in (log, workload_log, folder / f"{name}.ncu-rep"):
+                file.unlink(missing_ok=True)
+    attached = ended is not None
+    if ended is None:
+        ended = run_supervised(
+            argv,
+            log=workload_log,
+            environment=environment(),
+            timeout_s=timeout_s,
+            follow={log: _following(expected, progress)},
+            tell=tell,
+            held=run.handles,
+        )
     clean_logs([log, workload_log], command)
     mode = options.replay_mode or "kernel"
     outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, mode, ended_on_purpose())
     _stop_if_given_up(ended)
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
-        return Captured(outcome, ended)
+        return Captured(outcome, ended, attached=attached)
     write_raw(run, ncu, report)
-    return Captured(outcome, ended, report)
+    return Captured(outcome, ended, report, attached)
 
 
 def write_raw(run: RunDirectory, ncu: Tool, report: Path) -> None:
@@ -260,12 +299,18 @@ def _judge(
     folder = log.parent
     files = {name: size for name, size in _files(folder).items() if tool == "nsys" or _is_of(name, log.stem)}
     code = ended.exit_code
+    output, workload_output = _tail(log), _tail(workload_log)
+    if ended.handed_on:  # the ncu that launched the program has no log of its own
+        lines = workload_output.splitlines()
+        output = "\n".join([output, *(line for line in lines if line.startswith(_OF_NCU))])
+        workload_output = "\n".join(line for line in lines if not line.startswith(_OF_NCU))
     finished = Finished(
         tool="ncu" if tool == "ncu" else "nsys",
         argv=argv,
         exit_code=code,
-        output=_tail(log),
-        workload_output=_tail(workload_log),
+        handed_on=ended.handed_on,
+        output=output,
+        workload_output=workload_output,
         files=files,
         timed_out=ended.timed_out,
         interrupted=ended.interrupted,

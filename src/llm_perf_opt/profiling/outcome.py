@@ -60,6 +60,7 @@ class Finished:
     tool: Tool
     argv: Sequence[str]  # the profiler's whole command line
     exit_code: int | None  # negative: killed by that signal; None: it never ended by itself
+    handed_on: bool = False  # the exit code is known to be the program's own; of nsys it always is
     output: str  # the profiler's own log; the program's lines may be among it
     workload_output: str = ""
     files: Mapping[str, int] = Factory(dict)  # name to bytes: the expected report and what else this run left
@@ -323,7 +324,8 @@ def _by_exit_code(run: Finished) -> Iterator[_Finding]:
     elif number is not None:
         yield _Finding(STATES["WORKLOAD_CRASHED"], values=values)
     else:
-        yield _Finding(STATES["WORKLOAD_FAILED" if run.tool == "nsys" else "UNKNOWN_EXIT"])
+        handed_on = run.tool == "nsys" or run.handed_on
+        yield _Finding(STATES["WORKLOAD_FAILED" if handed_on else "UNKNOWN_EXIT"])
 
 
 def _add_exception(finding: _Finding, program: list[str]) -> None:

@@ -52,7 +52,7 @@ _NSYS = tuple(
         *(".program.pid", ".run.sqlite.tmp"),
     )
 )
-_NCU = ("ncu/cmd.txt", "ncu/raw.csv", "ncu/sections_report.txt")
+_NCU = tuple(f"ncu/{name}" for name in ("cmd.txt", "raw.csv", "sections_report.txt", ".ahead.log", ".attach.log"))
 _FIXED = frozenset((*_ROOT, *_STAGE1, *_WORKLOAD, *_NSYS, *_NCU))
 # Half-written files: `.NAME.PID.tmp` or `.NAME.tmp` beside the file NAME that they were to become.
 _UNFINISHED = re.compile(r"\.(?P<name>.+?)(?:\.\d+)?\.tmp")

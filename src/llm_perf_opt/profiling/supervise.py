@@ -20,7 +20,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 
 GUARD = Path(__file__).with_name("guard.py")
 _POLL_SECONDS = 0.1
-_QUICK_SECONDS = 0.02  # between two looks at a command that is only just beginning or ending
+QUICK_SECONDS = 0.02  # between two looks at a command that is only just beginning or ending
 _SIZE_SECONDS = 1.0  # between two looks at what has been written
 # The guard waits this long for a report to be written, and a little longer to force the rest.
 GRACE_SECONDS = 60.0
@@ -29,6 +29,10 @@ _FORCE_SECONDS = 15.0
 LOG_BYTES = 64 << 20  # of the output of one command; beginning and end are kept
 _MARK = "LLM_PERF_TREE"  # in the environment of everything a guard has started
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED = (
+    "interrupted: what is captured so far is being written; once more (Ctrl-C) gives that up and ends everything now"
+)
+INTERRUPTED_AGAIN = "interrupted again: what was not written yet is given up; earlier steps are kept"
 
 
 @define
@@ -41,6 +45,7 @@ class Ended:
     interrupted: bool = False
     given_up: bool = False  # interrupted twice: it was not waited for
     too_large: bool = False  # stopped because of what it had written
+    handed_on: bool = False  # the exit code is known to be that of the program, and not of its profiler
 
 
 class GivenUp(KeyboardInterrupt):
@@ -86,6 +91,7 @@ def run_supervised(
     stop_command: Sequence[str] = (),
     tell: Callable[[str], None] = lambda _: None,
     held: Sequence[int] = (),
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`, of which beginning and end are kept.
 
@@ -99,9 +105,10 @@ def run_supervised(
     `grace_s`: how long a report may take to be written after an interruption (see `grace_seconds`).
     `tell`: hears what an interruption does.
     `held`: file descriptors that stay open until everything has ended, even if we are killed before.
+    `meanwhile`: called again and again, for as long as nobody has asked the command to end.
     """
     grace_s = grace_seconds() if grace_s is None else grace_s
-    readers = [_Follower(path, action) for path, action in (follow or {}).items()]
+    readers = [Follower(path, action) for path, action in (follow or {}).items()]
     started = time.monotonic()
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
@@ -112,11 +119,11 @@ def run_supervised(
         "program_log": None if program_log is None else str(program_log.resolve()),
     }
     with interruption.listening():
-        guard, pipe, mark = _start(argv, log, cwd, environment or {}, program_pid, settings, held=held)
+        command = Guarded(argv, log, environment or {}, settings, cwd=cwd, program_pid=program_pid, held=held)
         looked = started
         until: float | None = None  # None: nobody has asked it to end
         try:
-            while guard.poll() is None:
+            while command.is_running:
                 for reader in readers:
                     reader.read()
                 now = time.monotonic()
@@ -125,27 +132,26 @@ def run_supervised(
                     ended.timed_out = timeout_s is not None and now - started > timeout_s
                     if now - looked > _SIZE_SECONDS:
                         looked = now
-                        ended.too_large = too_large(guard.pid)
+                        ended.too_large = too_large(command.pid)
                     if ended.timed_out or ended.interrupted or ended.too_large:
-                        guard.send_signal(signal.SIGINT)
-                        until = now + 2 * grace_s + _FORCE_SECONDS
+                        command.end()
+                        until = now + longest_end(grace_s)
                         if ended.interrupted:
-                            tell(
-                                "interrupted: what is captured so far is being written; "
-                                "once more (Ctrl-C) gives that up and ends everything now"
-                            )
+                            tell(INTERRUPTED)
+                    else:
+                        meanwhile()
                 elif now > until:
                     break
                 if interruption.times > 1 and not ended.given_up:
                     ended.given_up = True
-                    tell("interrupted again: what was not written yet is given up; earlier steps are kept")
-                    guard.send_signal(signal.SIGUSR1)
-                time.sleep(_QUICK_SECONDS if until is not None or now - started < 1.0 else _POLL_SECONDS)
+                    tell(INTERRUPTED_AGAIN)
+                    command.hurry()
+                time.sleep(QUICK_SECONDS if until is not None or now - started < 1.0 else _POLL_SECONDS)
         finally:
-            _finish(guard, pipe, mark, 2 * grace_s + _FORCE_SECONDS)
+            command.finish(longest_end(grace_s))
     for reader in readers:
         reader.read(last=True)
-    ended.exit_code = guard.returncode
+    ended.exit_code = command.exit_code
     # A signal may have come after the last look, or while the command was ending for another reason.
     ended.interrupted = ended.interrupted or interruption.times > 0
     ended.seconds = time.monotonic() - started
@@ -181,69 +187,112 @@ def run_aside(
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
     with interruption.listening():
-        guard, pipe, mark = _start(argv, output, None, environment, None, {"grace_s": 0}, errors, held)
+        command = Guarded(argv, output, environment, {"grace_s": 0}, errors=errors, held=held)
         try:
-            while guard.poll() is None and not (ended.timed_out or ended.interrupted):
-                time.sleep(_QUICK_SECONDS)
+            while command.is_running and not (ended.timed_out or ended.interrupted):
+                time.sleep(QUICK_SECONDS)
                 ended.timed_out = time.monotonic() - started > timeout_s
                 ended.interrupted = interruption.times > 0 or (stop is not None and stop.is_set())
-            if guard.poll() is None:
-                guard.send_signal(signal.SIGUSR1)
+            if command.is_running:
+                command.hurry()
         finally:
-            _finish(guard, pipe, mark, _FORCE_SECONDS)
-    ended.exit_code, ended.seconds = guard.returncode, time.monotonic() - started
+            command.finish(longest_end(0))
+    ended.exit_code, ended.seconds = command.exit_code, time.monotonic() - started
     ended.interrupted = ended.interrupted or interruption.times > 0
     return ended
 
 
-def _start(
-    argv: list[str],
-    log: Path,
-    cwd: Path | None,
-    environment: Mapping[str, str],
-    program_pid: Path | None,
-    settings: Mapping[str, Any],
-    errors: int = subprocess.STDOUT,
-    held: Sequence[int] = (),
-) -> tuple[subprocess.Popen[bytes], int, str]:
-    """A guard with its command, the pipe whose closing ends both, and the mark of all their processes."""
-    mark = f"{os.getpid()}-{time.monotonic_ns()}"
-    pipe_read, pipe_write = os.pipe()
-    try:
-        with log.open("ab") as output:
-            guard = subprocess.Popen(
-                [sys.executable, "-I", str(GUARD), str(pipe_read), str(program_pid or "tree"), "--", *argv],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                cwd=cwd,
-                env={**os.environ, **environment, "LLM_PERF_GUARD": json.dumps(settings), _MARK: mark},
-                pass_fds=(pipe_read, *held),
-                # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
-                start_new_session=True,
-            )
-    except OSError as error:
-        os.close(pipe_write)
-        raise UserError(
-            f"{Path(argv[0]).name} could not be started: {error.strerror or error} ({error.filename or log}).",
-            "Look at free space (df -h), the rights of the run directory, and the limits of the system (ulimit -a).",
-            ExitCode.NOTHING_CAPTURED,
-        ) from error
-    finally:
-        os.close(pipe_read)
-    return guard, pipe_write, mark
+class Guarded:
+    """A command under a guard of its own (guard.py), from its start until nothing of it is left.
+
+    Whoever has one ends it with `finish`, whatever happens; where we are killed before, its guard does.
+    """
+
+    def __init__(
+        self,
+        argv: list[str],
+        log: Path,
+        environment: Mapping[str, str],
+        settings: Mapping[str, Any],
+        *,
+        cwd: Path | None = None,
+        program_pid: Path | None = None,
+        errors: int = subprocess.STDOUT,
+        held: Sequence[int] = (),
+    ) -> None:
+        self._mark = f"{os.getpid()}-{time.monotonic_ns()}"  # in the environment of all its processes
+        pipe_read, self._pipe = os.pipe()  # whose closing ends the guard and its command
+        try:
+            with log.open("ab") as output:
+                self._guard = subprocess.Popen(
+                    [sys.executable, "-I", str(GUARD), str(pipe_read), str(program_pid or "tree"), "--", *argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    cwd=cwd,
+                    env={**os.environ, **environment, "LLM_PERF_GUARD": json.dumps(settings), _MARK: self._mark},
+                    pass_fds=(pipe_read, *held),
+                    # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(self._pipe)
+            raise UserError(
+                f"{Path(argv[0]).name} could not be started: {error.strerror or error} ({error.filename or log}).",
+                "Look at free space (df -h), the rights of the run directory, and the limits of the system (ulimit -a).",
+                ExitCode.NOTHING_CAPTURED,
+            ) from error
+        finally:
+            os.close(pipe_read)
+
+    @property
+    def pid(self) -> int:
+        """All processes of the command descend from this one."""
+        return self._guard.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._guard.poll() is None
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command, when it has ended; -N where signal N killed it."""
+        return self._guard.returncode
+
+    def end(self) -> None:
+        """Ask it to end in order; that may take the grace time of its settings."""
+        self._guard.send_signal(signal.SIGINT)
+
+    def hurry(self) -> None:
+        """End it now: nothing is waited for."""
+        self._guard.send_signal(signal.SIGUSR1)
+
+    def wake(self) -> None:
+        """Tell the guard of a parked command that it is not parked any more."""
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            os.write(self._pipe, b"w")
+
+    def let_go(self) -> None:
+        """Whatever is left of it ends from here on; waits for nothing."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def finish(self, patience_s: float) -> None:
+        """Wait for the guard to end what is left, and do it ourselves where the guard cannot."""
+        self.let_go()
+        try:
+            self._guard.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+        if self.exit_code == -signal.SIGKILL:  # perhaps of the guard itself, by the system for want of memory
+            _kill_marked(self._mark)
 
 
-def _finish(guard: subprocess.Popen[bytes], pipe: int, mark: str, patience_s: float) -> None:
-    """Wait for a guard to end what is left, and do it ourselves where the guard cannot."""
-    os.close(pipe)  # the guard ends what is left when this closes
-    try:
-        guard.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        guard.kill()
-        guard.wait()
-    if guard.returncode == -signal.SIGKILL:  # perhaps of the guard itself, by the system for want of memory
-        _kill_marked(mark)
+def longest_end(grace_s: float) -> float:
+    """How long a guard may take to end a command that has so much time for its report."""
+    return 2 * grace_s + _FORCE_SECONDS
 
 
 def _kill_marked(mark: str) -> None:
@@ -261,7 +310,7 @@ def _kill_marked(mark: str) -> None:
         time.sleep(0.02)
 
 
-class _Follower:
+class Follower:
     """Reads a growing file line by line; what is not UTF-8 is replaced."""
 
     _MOST = 1 << 20  # bytes at once: a program that prints gigabytes must not fill the memory

@@ -59,6 +59,7 @@ def profile_request(config: Mapping[str, Any], run: Path, file: Path, folder: Pa
             top_n_kernels=config["run"]["top_n_kernels"] or None,
             fallback=ncu["fallback"],
             gate=ncu["gate"],
+            start_ahead=ncu.get("start_ahead", True),  # runs of before have no such key, and may be resumed
             stop_when_done=ncu["stop_when_done"],
             verify=ncu["verify"],
             timeout_s=ncu["timeout_s"],

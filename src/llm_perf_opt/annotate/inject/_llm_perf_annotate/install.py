@@ -78,7 +78,8 @@ def _set_waymarks(torch: ModuleType, wanted: str) -> None:
 
 
 def _can_be_annotated(torch: Any) -> bool:
-    return hasattr(torch.nn.Module, "_compiled_call_impl") and hasattr(torch.compiler, "is_dynamo_compiling")
+    module = getattr(getattr(torch, "nn", None), "Module", None)
+    return hasattr(module, "_compiled_call_impl") and hasattr(getattr(torch, "compiler", None), "is_dynamo_compiling")
 
 
 def _nvtx_package() -> list[ModuleType]:
