@@ -231,6 +231,18 @@ def test_the_time_it_waits_for_us_is_not_its_own(desk: Path, parked: Callable[[s
     assert 0.2 < ended.seconds < time.monotonic() - began - 0.6
 
 
+def test_where_nobody_says_who_listens_ncu_is_asked_until_it_is_there(
+    desk: Path, parked: Callable[[str], Parked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_perf_opt.profiling.ahead.is_listening", lambda _: None)
+    (desk / "profiler").write_text("cudaProfilerStart")
+    program = parked(opening({}, before="time.sleep(0.6)"))
+    time.sleep(0.2)
+    ended = attached(desk, program)
+    assert ended.exit_code == 0
+    assert (desk / "out.ncu-rep").exists()
+
+
 @pytest.mark.parametrize("work", ["if parked: sys.exit(7)", "if parked: os.kill(os.getpid(), 9)"])
 def test_a_program_that_ends_before_its_first_call_is_nothing_to_attach_to(
     desk: Path, parked: Callable[[str], Parked], work: str
