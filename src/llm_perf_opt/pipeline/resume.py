@@ -26,7 +26,7 @@ from llm_perf_opt.pipeline.choose import PlannedCapture
 from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.profiling.gpu_facts import gpu_facts
-from llm_perf_opt.profiling.run_directory import Manifest, RunDirectory, Step, now, program_files
+from llm_perf_opt.profiling.run_directory import NOT_KEPT, Manifest, RunDirectory, Step, now, program_files
 from llm_perf_opt.profiling.run_files import EARLIER, OF_CAPTURE, PACKED, files_of, remove
 from llm_perf_opt.profiling.run_lock import Busy
 from llm_perf_opt.profiling.secrets import REMOVED, clean_argv
@@ -203,20 +203,22 @@ def command_of(manifest: Manifest, given: Sequence[str]) -> list[str]:
 
 def settings_of(manifest: Manifest) -> dict[str, Any]:
     """The options of a run; none of them may have lost its value."""
-    if lost := list(_removed(manifest.settings)):
-        raise UserError(
-            f"The configuration of this run held a secret in {lost[0]}, which was not kept.",
-            "Start the run again with the full configuration.",
-        )
+    for marker, what in ((REMOVED, "a secret"), (NOT_KEPT, "an infinite number")):
+        if lost := _removed(manifest.settings, marker):
+            raise UserError(
+                f"The configuration of this run held {what} in {lost[0]}, which was not kept.",
+                "Start the run again with the full configuration.",
+            )
     return manifest.settings
 
 
-def _removed(value: Any, name: str = "") -> list[str]:
+def _removed(value: Any, marker: str, name: str = "") -> list[str]:
+    """Names of the settings that have the marker instead of their value."""
     if isinstance(value, Mapping):
-        return [found for key, item in value.items() for found in _removed(item, f"{name}.{key}".lstrip("."))]
+        return [found for key, item in value.items() for found in _removed(item, marker, f"{name}.{key}".lstrip("."))]
     if isinstance(value, list):
-        return [found for item in value for found in _removed(item, name)]
-    return [name] if isinstance(value, str) and REMOVED in value else []
+        return [found for item in value for found in _removed(item, marker, name)]
+    return [name] if isinstance(value, str) and marker in value else []
 
 
 # -- what is whole ---------------------------------------------------------------------------------
