@@ -60,7 +60,7 @@ class Gate:
     def _forget_lock(self) -> None:
         self._lock = threading.RLock()
 
-    def __call__(self, domain: str, name: str, number: int, begins: bool) -> None:
+    def __call__(self, domain: str, name: str, number: int, begins: bool | None) -> None:
         if begins and self._left == 0 and self._stop:
             self._end_program(name, number)
         elif number in self._windows.get((domain, name), ()):
@@ -68,7 +68,7 @@ class Gate:
                 if begins:
                     self._enter()
                 else:
-                    self._leave(name, number)
+                    self._leave(name, number, has_been=begins is not None)
         elif self._open and number in self._holes.get((domain, name), ()):
             with self._lock:
                 self._in_holes = max(self._in_holes + (1 if begins else -1), 0)
@@ -79,11 +79,12 @@ class Gate:
         self._opened += 1
         self._switch()
 
-    def _leave(self, name: str, number: int) -> None:
+    def _leave(self, name: str, number: int, *, has_been: bool) -> None:
         if self._open == 0:  # the program forked inside a window, or switching on failed
             return
         self._open -= 1
-        self._left -= 1
+        self._left -= has_been
+        self._opened -= not has_been
         if self._open == 0:
             self._in_holes = 0
         self._switch()

@@ -9,6 +9,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from . import tell
+from .opened import opened  # not when the program ends: by then it may have emptied sys.modules
 from .ranges import choose
 from .stages import Stages
 
@@ -51,11 +52,9 @@ def into_nvtx(package: ModuleType) -> None:
 
 
 def _note_end() -> None:
-    from .opened import opened
-
-    # A copy: other threads may still open ranges.
-    ranges = [[domain, name, count] for (domain, name), count in opened.counts.copy().items()]
-    tell.note("end", stages=active.counts if active is not None else {}, ranges=ranges)
+    # Copies: other threads may still open ranges.
+    ranges = [[domain, name, count] for (domain, name), count in opened.counts.copy().items() if count]
+    tell.note("end", stages=active.counts.copy() if active is not None else {}, ranges=ranges)
 
 
 def _annotate(torch: ModuleType) -> None:
