@@ -120,7 +120,7 @@ print("end")
     handled = ["push", "handler", "pop"]
     assert ended.stdout.split() == ["on", *handled, "push", "window", "pop", "off", *handled, "end"]
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert read_log(tmp_path / "log").troubles == []
+    assert read_log(tmp_path / "log").unwatched == []
 
 
 def test_a_program_ends_in_silence_while_a_thread_still_opens_ranges(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_names_that_are_no_text_are_passed_on_and_the_gate_goes_on(tmp_path: Pat
     assert after.split() == ["on", "push", "str", "inside", "pop", "off"]
     assert watched.stderr == plain.stderr == ""
     log = read_log(tmp_path / "log")
-    assert log.troubles == []
+    assert log.unwatched == []
     assert list(log.ranges.values()) == [{("", "window"): 1}]
 
 

@@ -395,9 +395,16 @@ class _Run:
 
     def _look_at_annotation(self) -> None:
         """Say so where the program could not be annotated: its regions would be missing without a word."""
+        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
+        if annotated.unwatched:
+            message = (
+                f"Not all ranges of the program can be counted from inside it ({annotated.unwatched[0].rstrip('.')}). "
+                "Where that matters, ncu's own filters choose the launches, instead of a switch inside the program."
+            )
+            fix = "Nothing is missing; it may take longer. To put nothing into the program: --no-gate"
+            self.note(Diagnosis("RANGES_NOT_COUNTED", "info", message, fix))
         if self.request.annotate.mode == "off":
             return
-        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
         for trouble in [*annotated.troubles, annotated.message]:
             if trouble:
                 fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
@@ -546,7 +553,7 @@ class _Run:
         mine = [s for s in self.directory.manifest.steps if s.name == "ncu" and s.capture == capture.name]
         mine[-1].status = "failed"
         self.results.pop(capture.name, None)
-        troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").troubles
+        troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").unwatched
         said = f" ({troubles[0].rstrip('.')})" if troubles else ""
         gave = f"{len(results)} of {capture.expected} results" if few else "nothing"
         message = (

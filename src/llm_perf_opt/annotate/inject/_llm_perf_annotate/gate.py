@@ -111,7 +111,7 @@ class Gate:
         if self._endings == 1:
             tell.note("gate", ended=True, before=f"{name} {number}")
         elif self._endings == _MOST_ENDINGS:
-            tell.trouble("the program catches SystemExit, so it could not be ended early.")
+            tell.trouble("the program catches SystemExit, so it could not be ended early.", of="ranges")
             tell.note("gate", ended=False)
             return
         if threading.current_thread() is not threading.main_thread():
@@ -131,7 +131,7 @@ def install(torch: Any, opened: Opened) -> None:
         windows, holes = _ranges(asked["windows"]), _ranges(asked["holes"])
         stop = asked["stop"] is True
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        tell.failed("reading which ranges to profile", error)
+        tell.failed("reading which ranges to profile", error, of="ranges")
         return
 
     def switches() -> tuple[Switch, Switch]:

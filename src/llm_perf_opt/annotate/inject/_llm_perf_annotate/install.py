@@ -28,7 +28,7 @@ def into_torch(torch: ModuleType) -> None:
         try:
             _watch(torch)  # before the annotation takes its functions from there
         except Exception as error:
-            tell.failed("watching the ranges of torch", error)
+            tell.failed("watching the ranges of torch", error, of="ranges")
     if os.environ.get("LLM_PERF_ANNOTATE", "off") not in _OFF:
         _annotate(torch)
     if watched or active is not None:

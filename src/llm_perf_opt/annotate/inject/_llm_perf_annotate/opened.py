@@ -85,7 +85,7 @@ class Opened:
                 listener(domain, name, number, begins)
             except Exception as error:
                 self.listeners.remove(listener)
-                tell.failed("acting on a range", error)
+                tell.failed("acting on a range", error, of="ranges")
 
 
 # One for the process: torch and the nvtx package may both be there.
