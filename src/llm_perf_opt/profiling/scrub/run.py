@@ -395,6 +395,8 @@ def _search(folder: Path, private: Private, kept: set[str]) -> None:
                 if recording:
                     found = {secret: name for secret, name in found.items() if secret not in kept}
                     _refuse_environment(data, path.relative_to(folder))
+                else:
+                    found |= private.found_escaped(data)
         if found:
             names = ", ".join(sorted(set(found.values())))
             raise StillPrivate(
