@@ -500,3 +500,28 @@ def test_an_infinite_number_of_a_model_does_not_make_the_manifest_unreadable(
     assert ".inf" in (tmp_path / "new" / "config.yaml").read_text()
     assert main(["profile", "--resume", str(tmp_path / "new")]) == 2
     assert "an infinite number in model.config.time_step_limit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "a/b", "..", "", "a\0b"])
+def test_captures_of_a_stranger_s_run_are_not_written_outside_of_it(name: str, desk: Path) -> None:
+    for report in Path("run/ncu").glob("*.ncu-rep"):
+        report.unlink()
+    before = {*desk.iterdir(), *desk.parent.iterdir()}
+    (order,) = manifest()["captures"]
+    change(captures=[{**order, "name": name}], state="interrupted")
+    reseal()
+    assert resume() == 0
+    assert {*desk.iterdir(), *desk.parent.iterdir()} == before
+    assert_complete()  # planned anew
+
+
+@pytest.mark.parametrize("command", [["a\0b"], ["\ud800"], [""], []])
+def test_a_command_that_nobody_can_type_is_told(
+    command: list[str], desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree("run/nsys")
+    change(command=command, state="interrupted")
+    reseal()
+    assert resume() == 2
+    assert capsys.readouterr().err.startswith("llm-perf: ")
+    assert times_run() == 0

@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -537,3 +538,21 @@ def test_a_report_and_a_copy_of_a_run_with_strange_numbers_are_valid_json(
     assert not Path("copy/manifest.json").exists()
     for path in (*Path("out").rglob("*.json"), *Path("copy").rglob("*.json")):
         json.loads(path.read_text(), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    "started", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00", "9999-12-31T23:59:59"]
+)
+@pytest.mark.parametrize("zone", ["UTC", "Etc/GMT+12", "Etc/GMT-14"])
+def test_runs_from_the_ends_of_the_calendar_are_listed(
+    started: str, zone: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(make_run("a"), started_at=json.dumps(started))
+    make_run("b")
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        code = main(["runs", "list"])
+    time.tzset()
+    assert code == 0
+    assert "2 runs" in capsys.readouterr().out

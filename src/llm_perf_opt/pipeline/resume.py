@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import stat
 import sys
@@ -97,9 +98,11 @@ def as_order(capture: PlannedCapture) -> dict[str, Any]:
 
 
 def _planned(order: Mapping[str, Any]) -> PlannedCapture:
-    gate = order["gate"]
+    gate, name = order["gate"], str(order["name"])
+    if not re.fullmatch(r"[^./\0][^/\0]*", name):  # it names files in the run, and must not lead out of it
+        raise ValueError(f"{name!r} is no name of a capture")
     return PlannedCapture(
-        str(order["name"]),
+        name,
         NcuOptions(**order["options"]),
         tuple(map(str, order["expressions"])),
         order["expected"],
