@@ -306,6 +306,22 @@ def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert not seal.fits({"a": 1}, made)
 
 
+def test_a_key_that_is_none_is_made_anew_and_a_pipe_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    seal.key_file().parent.mkdir()
+    seal.key_file().write_bytes(b"x" * 1000)
+    made = seal.seal({"a": 1})
+    assert seal.fits({"a": 1}, made)
+    seal.key_file().unlink()
+    os.mkfifo(seal.key_file())
+    # In a process of its own, which can be ended if it waits after all.
+    code = "from llm_perf_opt.profiling import seal; print([seal.seal({}), seal.fits({}, 'x')])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "['', False]\n"
+
+
 def test_a_secret_in_the_command_has_to_be_given_again(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree("run")
     work = [sys.executable, "program.py", "ran", "--token", "correct-horse-battery"]
