@@ -313,6 +313,24 @@ def test_bad_command_lines_are_explained(arguments: list[str], words: str, capsy
         assert words in json.loads(capsys.readouterr().out)["error"]["message"]
 
 
+def test_an_option_of_another_verb_is_not_suggested_in_its_own_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(TRAIN), "--out", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "unrecognized arguments: --out" in told
+    assert "did you mean" not in told
+
+
+@pytest.mark.parametrize("words", [["scrub", str(TRAIN)], ["doctor"]])
+def test_who_works_in_a_folder_that_was_removed_is_told_so(words: list[str], tmp_path: Path) -> None:
+    program = (
+        f"import os, sys; os.chdir({str(tmp_path)!r}); os.rmdir({str(tmp_path)!r}); sys.argv[1:] = {words!r}\n{ENTRY}"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert "The folder you are in was removed." in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_the_same_recording_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("report", TRAIN, TRAIN, "--out", tmp_path / "out") == 2
     assert "given twice" in capsys.readouterr().err

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import RECORDINGS, SHARED, read
-from llm_perf_opt.analysis.families import OTHER, families, family_of, is_fusable, label_of
+from llm_perf_opt.analysis.families import OTHER, _alternatives, families, family_of, is_fusable, label_of
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.names import short_kernel_name
 
@@ -127,3 +130,38 @@ def test_every_family_has_a_label() -> None:
 @pytest.mark.parametrize("path", OWN[:1], ids=lambda p: p.name)
 def test_short_names_are_short(path: Path) -> None:
     assert all(len(short_kernel_name(name)) <= 80 for name in time_by_name(path))
+
+
+def as_one_expression(name: str) -> str:
+    """What `families.toml` says, read in the plainest way."""
+    fitting = (f.name for f in families().values() if re.search(f.pattern, name, re.IGNORECASE))
+    return next(fitting, OTHER)
+
+
+@pytest.mark.parametrize("path", [*OWN, *OTHERS], ids=lambda p: p.name)
+def test_rules_that_are_searched_word_by_word_say_the_same_of_every_recorded_name(path: Path) -> None:
+    for name in time_by_name(path):
+        assert family_of(name) == as_one_expression(name), name
+
+
+# Words of the rules whole and in parts, and what stands between words.
+PIECES = sorted(
+    {*(w for f in families().values() for w in re.findall(r"\w+", f.pattern)), *"_ <>(),:ksxE19\n", "::", "er"}
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.booleans())
+def test_rules_that_are_searched_word_by_word_say_the_same_of_any_name(name: str, loud: bool) -> None:
+    name = name.upper() if loud else name
+    assert family_of(name) == as_one_expression(name)
+
+
+@given(st.data())
+def test_a_rule_needs_the_word_that_it_is_looked_for_by(data: st.DataObject) -> None:
+    family = data.draw(st.sampled_from(list(families().values())))
+    parts = _alternatives(family.pattern)
+    assert "|".join(word if regex is None else regex.pattern for word, regex in parts) == family.pattern.lower()
+    word, regex = data.draw(st.sampled_from(parts))
+    assert len(word) > 1  # or it would be in every name
+    if regex is not None:
+        assert word in data.draw(st.from_regex(regex))

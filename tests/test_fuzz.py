@@ -146,7 +146,9 @@ def test_small_json_files_of_any_content_cost_nothing_but_themselves(content: st
     (run / "manifest.json").write_text(content, encoding="utf-8")
     (run / "static_analysis").mkdir()
     (run / "static_analysis" / "static_compute.json").write_text(content, encoding="utf-8")
-    assert state_of(run) is None
+    state = state_of(run)
+    assert state is not None
+    assert [d.code for d in state.diagnostics] == ["MANIFEST_UNREADABLE"]
     assert main(["report", str(run), "--json", "--format", "json"]) == 0
     with pytest.raises(UnreadableInput):
         llm_perf_opt.load(run / "manifest.json")

@@ -69,7 +69,7 @@ def test_the_profiler_is_on_in_the_windows_only(tmp_path: Path) -> None:
     assert ended.returncode == 0
     assert ended.stderr == ""
     log = read_log(tmp_path / "log")
-    assert (log.windows, log.ended_before, log.troubles) == (3, "", [])
+    assert (log.windows, log.ended_before, log.troubles, log.unwatched) == (3, "", [], [])
 
 
 @pytest.mark.parametrize("mode", ["off", "stages"])
@@ -168,7 +168,7 @@ def test_a_runtime_that_refuses_leaves_the_program_alone_and_is_told(tmp_path: P
     ended = run("generate()", Gate({PREFILL: (1,)}, stop=True), tmp_path, answer)
     assert ended.returncode == 0
     assert ended.stdout.split()[-1] == "end"
-    (trouble,) = read_log(tmp_path / "log").troubles
+    (trouble,) = read_log(tmp_path / "log").unwatched
     assert told in trouble
 
 
@@ -179,7 +179,7 @@ def test_a_damaged_file_gates_nothing_and_is_told(tmp_path: Path, content: str) 
     ended = run("generate()", Gate({}), tmp_path, LLM_PERF_GATE=str(damaged))
     assert "on" not in ended.stdout.split()
     assert ended.returncode == 0
-    assert len(read_log(tmp_path / "log").troubles) == 1
+    assert len(read_log(tmp_path / "log").unwatched) == 1
 
 
 # A program with ranges of its own, in all the ways the nvtx package has.

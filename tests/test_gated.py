@@ -376,6 +376,38 @@ def test_a_gate_that_does_not_open_is_told_and_ncu_s_own_filters_do_the_work(pro
     assert report.coverage is not None
 
 
+# A package of the program's own that cannot be changed.
+UNCHANGEABLE = """
+class Fixed(type):
+    def __setattr__(self, name, value): raise TypeError("it is as it is")
+class annotate(metaclass=Fixed):
+    def __init__(self, message): pass
+    def __enter__(self): pass
+    def __exit__(self, *error): pass
+    def __call__(self, function): return function
+def push_range(message): pass
+def pop_range(): pass
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["--annotate", "stages"]])
+def test_ranges_that_cannot_be_counted_are_not_told_as_a_program_that_is_not_annotated(
+    words: list[str], tools: Path
+) -> None:
+    Path("nvtx").mkdir()
+    Path("nvtx/__init__.py").write_text("from nvtx.nvtx import *\nfrom nvtx import nvtx\n")
+    Path("nvtx/nvtx.py").write_text(UNCHANGEABLE)
+    Path("program.py").write_text("import nvtx\nwith nvtx.annotate('a'): pass\n")
+    assert main(["profile", "--out", "run", *words, "--", sys.executable, "program.py"]) == 0
+    diagnostics = llm_perf_opt.load("run").diagnostics
+    (told,) = [d for d in diagnostics if d.code == "RANGES_NOT_COUNTED"]
+    assert "it is as it is" in told.message
+    assert told.severity == "info"
+    # Who asked for annotation hears of the other reason too: there is no torch.
+    messages = [d.message for d in diagnostics if d.code == "NOT_ANNOTATED"]
+    assert ["No Python process" in message for message in messages] == [True] * bool(words)
+
+
 @needs_torch
 def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
     tools: Path, monkeypatch: pytest.MonkeyPatch

@@ -172,6 +172,8 @@ def test_the_user_may_overrule() -> None:
         ({"bandwidth": "4.8 TFLOP/s"}, "B/s is needed"),
         ({"tensor_bf16": "989 GB/s"}, "FLOP/s is needed"),
         ({"tensor_bf16": "0 TFLOP/s"}, "not above 0"),
+        ({"bandwidth": "1e400TB/s"}, "too large"),
+        ({"bandwidth": "9" * 400 + "B/s"}, "too large"),
         ({"model": "H100"}, "no GPU model"),
         ({"peaks": 3}, "not a mapping"),
     ],

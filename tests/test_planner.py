@@ -46,6 +46,7 @@ from llm_perf_opt.profiling.planning.costs import learned, load_observations
 from llm_perf_opt.profiling.planning.filters import LONGEST_EXPRESSION, exact_names, select_names
 from llm_perf_opt.profiling.planning.launches import RegionChoice, Turns
 from llm_perf_opt.profiling.planning.request import chosen_instances
+from llm_perf_opt.profiling.planning.search import Search
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.regions.attribution import Mode, attribute
 from llm_perf_opt.regions.columns import Timeline
@@ -121,6 +122,25 @@ def test_the_plan_foresees_every_result_of_the_recorded_capture() -> None:
     assert foreseen == dict(real)
     assert plan.coverage == 1
     assert {a.passes for a in found} == {capture.passes.passes}
+
+
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_no_more_launches_are_tried_than_there_are(budget: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--launches 1000000000` means all of them, and not a billion plans."""
+    tried: list[int] = []
+    of_names = Search.of_names
+
+    def spy(self: Search, ask: Any, names: Any, count: int) -> Any:
+        tried.append(count)
+        return of_names(self, ask, names, count)
+
+    monkeypatch.setattr(Search, "of_names", spy)
+    plan = planned(launches=10**30, budget_s=budget)
+    most = max(s.launches for s in plan.signatures)
+    assert max(tried) == most
+    assert len(tried) < 200
+    assert 1 in tried or budget is None
+    assert plan.captures
 
 
 def test_the_very_launches_are_foreseen_by_their_range_stacks() -> None:

@@ -22,7 +22,9 @@ import fake_tools
 import llm_perf_opt
 from fake_tools import json_alone as json_alone
 from llm_perf_opt.cli.main import main
+from llm_perf_opt.conf.keys import defaults
 from llm_perf_opt.profiling import run_lock, seal
+from llm_perf_opt.profiling.run_directory import RunDirectory, read_manifest
 
 PROGRAM = """\
 import os, sys, time
@@ -304,6 +306,22 @@ def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert not seal.fits({"a": 1}, made)
 
 
+def test_a_key_that_is_none_is_made_anew_and_a_pipe_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    seal.key_file().parent.mkdir()
+    seal.key_file().write_bytes(b"x" * 1000)
+    made = seal.seal({"a": 1})
+    assert seal.fits({"a": 1}, made)
+    seal.key_file().unlink()
+    os.mkfifo(seal.key_file())
+    # In a process of its own, which can be ended if it waits after all.
+    code = "from llm_perf_opt.profiling import seal; print([seal.seal({}), seal.fits({}, 'x')])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "['', False]\n"
+
+
 def test_a_secret_in_the_command_has_to_be_given_again(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree("run")
     work = [sys.executable, "program.py", "ran", "--token", "correct-horse-battery"]
@@ -396,3 +414,130 @@ def test_a_run_of_the_hydra_runner(desk: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_trust_without_a_run_means_nothing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--trust-run", "--", sys.executable]) == 2
     assert "--resume RUN" in capsys.readouterr().err
+
+
+NOT_A_NUMBER = ["3", True, 0, -1, 2.5, 1e300, [3], {"a": 3}, None]
+NOT_A_WORD = [3, True, ["x"], {"a": {"b": "x"}}, "no such value"]
+NOT_A_LIST = ["decode*", {"a": 1}, [1], [["x"]], [None], None, ["a\0b"]]
+
+
+@pytest.mark.parametrize(
+    ("names", "values"),
+    [
+        (("launches", "annotate_depth", "top"), NOT_A_NUMBER),
+        (("level", "annotate", "attribution", "sample", "max_size", "budget"), NOT_A_WORD),
+        (("no_counters", "no_gate", "verify", "no_fallback", "strict"), ["true", 1, 0.0, [], {}, None]),
+        (("include", "exclude", "kernel_include", "kernel_exclude", "hardware"), NOT_A_LIST),
+        (("timeout",), ["60", True, 0, -1, [1], {}, -1e300]),
+        (("kernel",), [1, True, 1e300, ["x"], {}, "a\0b", "half of a character: \ud800"]),
+        (("replay_mode",), ["", 1, "no such mode", ["kernel"]]),
+        (("max_size",), ["9" * 400, "9" * 400 + "GB"]),
+        (("launch",), [1]),  # of which kernel?
+    ],
+    ids=lambda names: names[0] if isinstance(names, tuple) else "",
+)
+def test_options_that_nobody_can_have_given_are_told_and_nothing_is_started(
+    desk: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...], values: list[Any]
+) -> None:
+    next(Path("run/ncu").glob("*.ncu-rep")).unlink()
+    settings = manifest()["settings"]
+    for name, value in ((name, value) for name in names for value in values):
+        change(settings={**settings, name: value})
+        reseal()
+        before = Path("run/manifest.json").read_bytes()
+        assert resume() == 2, (name, value)
+        told = capsys.readouterr().err
+        assert told.startswith("llm-perf: "), (name, value)
+        assert "→" in told
+        assert Path("run/manifest.json").read_bytes() == before
+        assert not run_lock.is_held(Path("run"))
+    assert times_run() == 0
+
+
+def test_what_can_have_been_given_is_taken_over(desk: Path) -> None:
+    next(Path("run/ncu").glob("*.ncu-rep")).unlink()
+    # The first is one of another version, which this one does not know.
+    given = {"no_such_option": {}, "timeout": 60.0, "launches": 2, "kernel_exclude": ["*nothing*"], "top": 10**30}
+    change(settings={**manifest()["settings"], **given})
+    reseal()
+    assert resume() == 0
+    assert times_run() == 1
+    assert_complete()
+
+
+def deep_run(**changed: Any) -> None:
+    """Make `run` one of the Hydra runner; values by key, as in `pipeline.ncu.launches`."""
+    config = defaults()
+    config["pipeline"]["workload"]["command"] = manifest()["command"]
+    for key, value in changed.items():
+        *path, last = key.split(".")
+        node = config
+        for name in path:
+            node = node[name]
+        node[last] = value
+    change(made_by="deep_profile_runner", settings=config)
+    reseal()
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("pipeline.ncu.launches", ["3", True, 0, -1, 2.5, [3], {"a": 3}, None]),
+        ("pipeline.ncu.sample", [["x"], {"a": {"b": "x"}}, None, 3, "every:x"]),
+        ("pipeline.ncu.level", [3, ["x"], {}, None, "no such level"]),
+        ("pipeline.ncu.timeout_s", ["60", True, 0, -1, [1], {}]),
+        ("pipeline.ncu.gate", ["true", 1, [], {}, None]),
+        ("pipeline.ncu", [None, [], "x", {}]),
+        ("pipeline", [None, [], 1]),
+        ("pipeline.nsys.max_size", ["9" * 400, [1], {}, "no size"]),
+        ("run.top_n_kernels", ["3", True, -1, 1.5, None, []]),
+    ],
+)
+def test_a_configuration_that_nobody_can_have_given_is_told(
+    desk: Path, capsys: pytest.CaptureFixture[str], key: str, values: list[Any]
+) -> None:
+    next(Path("run/ncu").glob("*.ncu-rep")).unlink()
+    for value in values:
+        deep_run(**{key: value})
+        assert resume() == 2, value
+        assert capsys.readouterr().err.startswith("llm-perf: ")
+    assert times_run() == 0
+
+
+def test_an_infinite_number_of_a_model_does_not_make_the_manifest_unreadable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """State-space models have one in their configuration; JSON cannot hold it, so it cannot be resumed."""
+    settings = {"model": {"config": {"time_step_limit": [0.0, float("inf")], "eps": float("nan")}}, "repeats": 3}
+    made = RunDirectory.create(tmp_path / "new", ["program"], settings, made_by="deep_profile_runner")
+    made.finish("failed")
+    made.release()
+    assert read_manifest(tmp_path / "new").is_ours
+    assert ".inf" in (tmp_path / "new" / "config.yaml").read_text()
+    assert main(["profile", "--resume", str(tmp_path / "new")]) == 2
+    assert "an infinite number in model.config.time_step_limit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "a/b", "..", "", "a\0b"])
+def test_captures_of_a_stranger_s_run_are_not_written_outside_of_it(name: str, desk: Path) -> None:
+    for report in Path("run/ncu").glob("*.ncu-rep"):
+        report.unlink()
+    before = {*desk.iterdir(), *desk.parent.iterdir()}
+    (order,) = manifest()["captures"]
+    change(captures=[{**order, "name": name}], state="interrupted")
+    reseal()
+    assert resume() == 0
+    assert {*desk.iterdir(), *desk.parent.iterdir()} == before
+    assert_complete()  # planned anew
+
+
+@pytest.mark.parametrize("command", [["a\0b"], ["\ud800"], [""], []])
+def test_a_command_that_nobody_can_type_is_told(
+    command: list[str], desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree("run/nsys")
+    change(command=command, state="interrupted")
+    reseal()
+    assert resume() == 2
+    assert capsys.readouterr().err.startswith("llm-perf: ")
+    assert times_run() == 0

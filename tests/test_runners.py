@@ -226,6 +226,11 @@ def test_nothing_of_the_configuration_is_lost_on_the_way_to_the_workload(tmp_pat
     assert not settings.torch_profiler.enable
 
 
+def test_a_number_that_python_refuses_to_read_is_told() -> None:
+    with pytest.raises(UserError, match="more than a thousand digits"):
+        normalised([f"repeats={'1' * 5000}"])
+
+
 def test_short_and_long_spellings_are_one_key() -> None:
     assert normalised(["+run.mode=deep"]) == ["run.mode=deep"]
     assert normalised(["profiling.activities=[cpu,cuda]"]) == ["pipeline.torch_profiler.activities=[cpu,cuda]"]

@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -477,3 +478,81 @@ def test_names_from_a_manifest_reach_the_terminal_without_their_escapes(capsys: 
         assert main(["runs", *words]) == 0
         shown = capsys.readouterr()
         assert not [c for c in shown.out + shown.err if (ord(c) < 32 and c != "\n") or c == "\u202e"], words
+
+
+def damage(run: Path, **fields: str) -> bytes:
+    """Write fields into a manifest as they are, JSON or not."""
+    content = json.loads((run / "manifest.json").read_text())
+    text = json.dumps({**content, **{name: f"@{name}@" for name in fields}})
+    for name, raw in fields.items():
+        text = text.replace(f'"@{name}@"', raw)
+    (run / "manifest.json").write_text(text)
+    return text.encode()
+
+
+STRANGE = {
+    "not a number": {"seconds": "NaN"},
+    "in a step": {"steps": '[{"name": "nsys", "argv": [], "seconds": -Infinity}]'},
+    "in the settings": {"settings": '{"timeout": Infinity}'},
+    "too large": {"seconds": "1e400"},
+    "too large and whole": {"seconds": "1" + "0" * 400},
+    "too many digits": {"seconds": "1" * 5000},
+    "as a text": {"seconds": '"NaN"'},
+    "a switch": {"seconds": "true"},
+    "nested": {"settings": '{"a":' * 400 + "1" + "}" * 400},
+}
+
+
+@pytest.mark.parametrize("fields", STRANGE.values(), ids=STRANGE)
+def test_strange_numbers_in_a_manifest_are_told_and_never_written_again(
+    fields: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run("a")
+    written = damage(run, **fields)
+    for code, *words in (
+        (2, "runs", "show", str(run)),
+        (2, "profile", "--resume", str(run), "--trust-run"),
+        (0, "runs", "list"),
+        (0, "runs", "compress", str(run), "--yes"),
+        (0, "runs", "prune", "--keep", "1", "--yes"),
+    ):
+        assert main(words) == code, words
+        assert "damaged" in "".join(capsys.readouterr()), words
+    assert (run / "manifest.json").read_bytes() == written
+
+
+@pytest.mark.parametrize("raw", ["NaN", "-Infinity", "1e400"])
+def test_a_report_and_a_copy_of_a_run_with_strange_numbers_are_valid_json(
+    raw: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run("a", recordings=True)
+    damage(run, seconds=raw)
+    assert main(["report", str(run), "--format", "json", "--out", "out", "--json"]) == 0
+    capsys.readouterr()
+    (told,) = [d for d in llm_perf_opt.load("out").diagnostics if d.code == "MANIFEST_UNREADABLE"]
+    assert raw in told.message
+    assert main(["scrub", str(run), "--out", "copy", "--json"]) == 0
+    (file,) = [f for f in json.loads(capsys.readouterr().out)["files"] if f["path"] == "manifest.json"]
+    assert file["action"] == "left out"
+    assert raw in file["detail"]
+    assert not Path("copy/manifest.json").exists()
+    for path in (*Path("out").rglob("*.json"), *Path("copy").rglob("*.json")):
+        json.loads(path.read_text(), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    "started", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00", "9999-12-31T23:59:59"]
+)
+@pytest.mark.parametrize("zone", ["UTC", "Etc/GMT+12", "Etc/GMT-14"])
+def test_runs_from_the_ends_of_the_calendar_are_listed(
+    started: str, zone: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(make_run("a"), started_at=json.dumps(started))
+    make_run("b")
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        code = main(["runs", "list"])
+    time.tzset()
+    assert code == 0
+    assert "2 runs" in capsys.readouterr().out

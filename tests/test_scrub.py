@@ -20,6 +20,8 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import plain_bytes, recording
 from llm_perf_opt.analysis.options import ReportOptions
@@ -28,6 +30,7 @@ from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.pipeline.reporting import make_report
 from llm_perf_opt.profiling.scrub import ncu_report, sqlite
 from llm_perf_opt.profiling.scrub import run as scrub_run
+from llm_perf_opt.profiling.scrub.escapes import plainly_written
 from llm_perf_opt.profiling.scrub.private import Private, is_telling
 from llm_perf_opt.profiling.secrets import REMOVED, clean_argv, without_secret_text
 from llm_perf_opt.readers.ncu_container import block_spans
@@ -537,3 +540,82 @@ def test_a_table_with_computed_columns_is_refused(tmp_path: Path, capsys: pytest
     assert main(["scrub", str(file), "--out", str(tmp_path / "out")]) == 2
     assert "computed columns" in capsys.readouterr().err
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
+
+
+# -- JSON escapes ----------------------------------------------------------------------------------
+
+
+def wholly(text: str) -> str:
+    """Every character as `\\uXXXX`, those above U+FFFF as two."""
+    units = text.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+
+
+def by_halves(text: str) -> str:
+    return "".join(
+        wholly(c).upper().replace("\\U", "\\u") if i % 2 else json.dumps(c)[1:-1] for i, c in enumerate(text)
+    )
+
+
+def slashed(text: str) -> str:
+    return json.dumps(text)[1:-1].replace("/", "\\/")
+
+
+@pytest.mark.parametrize("write", [wholly, by_halves, slashed])
+def test_a_secret_written_in_json_escapes_is_found(write: Any, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unicode = "pässword-\U0001f511-with-<tags>&more"
+    env = json.loads((run / "env.json").read_text())
+    (run / "env.json").write_text(json.dumps({**env, "MY_SECRET": unicode}))
+    words = [*SECRETS.values(), ARGUMENT, unicode, "hf_" + "a1B2c3D4e5F6", f"{HOME}/models", f"at {HOST} now"]
+    content = "[" + ", ".join(f'"{write(word)}"' for word in words) + ', "\\u0068armless"]'
+    for name in ("manifest.json", "torch_profiler/metrics.json", "workload.log", "report.json"):
+        (run / name).write_text(content)
+    (run / "annotate.jsonl").write_text(f"{content}\n" * 3)
+    safe = content.replace("<", "\\u003C").replace(">", "\\u003e").replace("&", "\\u0026")
+    (run / "report.html").write_text(f'<script type="application/json">{safe}</script>')
+    with gzip.open(run / "torch_profiler/trace.json.gz", "wt") as file:
+        file.write(content)
+    assert main(["scrub", "run", "--out", "shared"]) == 0
+    for name in ("manifest.json", "torch_profiler/metrics.json", "workload.log", "report.json", "annotate.jsonl"):
+        for line in Path("shared", name).read_text().splitlines():
+            found = json.loads(line)
+            assert found[-1] == "harmless"
+            for word in (*SECRETS.values(), ARGUMENT, unicode, HOME, HOST):
+                assert not [text for text in found if word in text], (name, word)
+            assert name == "report.json" or not [text for text in found if "a1B2" in text]  # only looks like one
+    page = Path("shared/report.html").read_text()
+    assert page.count("<") == page.count(">") == 2, "what is escaped in a page must stay so"
+    assert_clean(Path("shared"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\\\u0068\\\\u0066\\\\u005f: backslashes that are escaped",
+        '"\\u00e4\\u2028\\ud83d alone \\u003c\\/script> \\u0041"',
+        "a path C:\\users\\u12, and \\uXYZW",
+    ],
+)
+def test_escapes_in_a_text_with_nothing_private_stay_as_they_were(text: str, run: Path) -> None:
+    (run / "workload.log").write_text(text)
+    assert main(["scrub", "run", "--out", "shared"]) == 0
+    assert Path("shared/workload.log").read_text() == text
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=30), st.integers(0, 2**32))
+def test_a_text_in_json_means_the_same_when_it_is_written_plainly(text: str, dice: int) -> None:
+    written = "".join(wholly(c) if dice >> (i % 32) & 1 else json.dumps(c)[1:-1] for i, c in enumerate(text))
+    assert json.loads(f'"{plainly_written(written)}"') == text
+    in_page = plainly_written(written.replace("<", "\\u003C"), page=True)
+    assert json.loads(f'"{in_page}"') == text
+    assert "<" not in in_page
+
+
+def test_the_last_look_finds_escapes_too(timeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a text gets past the cleaning in, it does not get into a copy."""
+    Path("run/nsys").mkdir(parents=True)
+    timeline.rename("run/nsys/run.sqlite")
+    Path("run/workload.log").write_text(f'{{"t": "{wholly(SECRETS["HF_TOKEN"])}"}}\n')
+    monkeypatch.setattr(Private, "text", lambda self, text, **_: text)
+    assert main(["scrub", "run", "--out", "shared"]) != 0
+    assert not Path("shared").exists()

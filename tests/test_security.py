@@ -212,6 +212,12 @@ def test_numbers_and_names_stay_as_they_are_in_a_spreadsheet(value: object) -> N
     assert cell(value) == value
 
 
+def test_control_characters_are_shown_in_a_spreadsheet_and_do_nothing_in_a_terminal() -> None:
+    assert cell("\x1b[31mred\x00\x9b\u202e\x7f") == "\\x1b[31mred\\x00\\x9b\\u202e\\x7f"
+    assert cell("two\r\n\tlines ä €") == "two\r\n\tlines ä €"
+    assert cell("\t\x1b") == "'\t\\x1b"
+
+
 def test_no_table_holds_a_formula(tmp_path: Path) -> None:
     source = hostile_export(tmp_path / "run.sqlite")
     assert any(name.startswith("=") for name in HOSTILE)
@@ -225,6 +231,8 @@ def test_no_table_holds_a_formula(tmp_path: Path) -> None:
                 for value in row:
                     assert value[:1] not in ("=", "+", "@", "\t", "\r"), table
                     assert value[:1] != "-" or float(value) < 0, table
+        text = table.read_text(encoding="utf-8")
+        assert not set(controls(text)) - {"\t", "\r", "\n"}, table
 
 
 # -- permissions -----------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ class Annotated:
 
     processes: int = 0  # that imported torch with the annotation in place
     stages: dict[str, int] = Factory(dict)  # how often each stage was seen, in processes that ended by themselves
-    troubles: list[str] = Factory(list)
+    troubles: list[str] = Factory(list)  # of the annotation
+    unwatched: list[str] = Factory(list)  # why ranges of the program cannot be counted or acted on
     ended: int = 0  # processes that ended by themselves
     ranges: dict[int, dict[Named, int]] = Factory(dict)  # of each process, how many ranges it opened, by name
     windows: int = 0  # ranges the profiler was switched on around, in processes that had all of theirs
@@ -60,8 +61,10 @@ def read_log(path: Path) -> Annotated:
             if "ended" in note:  # a process that would not end takes it back
                 before = str(note.get("before", "")).removeprefix("llm-perf:")  # a waymark
                 found.ended_before = before if note["ended"] else ""
-        elif event == "trouble" and (message := str(note.get("message", ""))) not in found.troubles:
-            found.troubles.append(message)
+        elif event == "trouble":
+            troubles = found.unwatched if note.get("of") == "ranges" else found.troubles
+            if (message := str(note.get("message", ""))) not in troubles:
+                troubles.append(message)
         elif event == "end":
             found.ended += 1
             stages = note.get("stages")

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from llm_perf_opt.cli import (
@@ -54,7 +55,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         for word in re.findall(r"(?:arguments: |choice: ')(\S+?)(?:'|\s|$)", message):
-            if close := difflib.get_close_matches(word, _known_words(self), 1):
+            # One that another verb has under this very name is no help.
+            close = difflib.get_close_matches(word, _known_words(self), 1)
+            if close and close[0] != word:
                 message += f" (did you mean {close[0]}?)"
         raise UserError(f"{message}.", f"See {self.prog} --help")
 
@@ -120,14 +123,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return int(ExitCode.DONE)
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        _say(
-            UserError(f"The system refused{where}: {error.strerror or error}.", "Check rights and free space."), as_json
-        )
+        _say(_refused(error), as_json)
         return int(ExitCode.BAD_INPUT)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
+
+
+def _refused(error: OSError) -> UserError:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return UserError("The folder you are in was removed.", "Go to another one: cd")
+    where = f": {error.filename}" if error.filename else ""
+    return UserError(f"The system refused{where}: {error.strerror or error}.", "Check rights and free space.")
 
 
 def _say(error: UserError, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from llm_perf_opt.cli.kept_options import options_from
 from llm_perf_opt.cli.report import add_selection, options_of, positive
 from llm_perf_opt.errors import UserError
 
@@ -190,13 +191,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
                 return resume_deep(directory, settings_of(directory.manifest), changed, as_json=arguments.json)
             command = command_of(directory.manifest, arguments.command)
-            settings = {k: v for k, v in settings_of(directory.manifest).items() if k in usual}
-            for name, value in settings.items():
-                if not _is_like(value, usual[name]):
-                    raise UserError(
-                        f"The options of {arguments.resume} are not those of a run: {name} is {type(value).__name__}.",
-                        "Start a new run.",
-                    )
+            settings = options_from(settings_of(directory.manifest), plain, arguments.resume)
             asked = argparse.Namespace(**{**usual, **settings, **changed, "command": command})
             try:
                 request = request_of(asked)
@@ -207,15 +202,6 @@ def resume(arguments: argparse.Namespace) -> int:
             return resume_profile(request, directory, as_json=arguments.json)
     finally:
         directory.release()
-
-
-def _is_like(value: object, default: object) -> bool:
-    """Could an option with this default have this value? A manifest may come from anybody."""
-    if isinstance(default, list):
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    if isinstance(default, bool) or value is None:
-        return isinstance(value, bool) or value is default
-    return isinstance(value, (str, int, float)) and (default is None or isinstance(value, type(default)))
 
 
 def _started_in(folder: str) -> contextlib.AbstractContextManager[None]:

@@ -14,6 +14,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from datetime import datetime
 
     from llm_perf_opt.profiling.retention.compress import Packing
     from llm_perf_opt.profiling.retention.inventory import Run
@@ -84,13 +85,21 @@ def _list(arguments: argparse.Namespace) -> int:
         print(f"There are no runs in {_shown(found.folder)}.")
     for run_ in found.runs:
         command = shlex.join(run_.manifest.command) if run_.manifest else run_.problem
-        when = run_.started.astimezone().strftime("%Y-%m-%d %H:%M")
+        when = _local(run_.started).strftime("%Y-%m-%d %H:%M")
         print(f"{run_.state:<11} {_size(run_.bytes):>8}  {when}  {_shown(run_.path)}  {_shown(command, 60)}")
     if found.runs:
         print(f"{len(found.runs)} run{'s' if len(found.runs) != 1 else ''}, {_size(found.bytes)} in all")
     for path, reason in found.others:
         print(f"no run: {_shown(path)}: {reason}")
     return int(ExitCode.DONE)
+
+
+def _local(moment: datetime) -> datetime:
+    """The time here; at the ends of the calendar, where there may be none, the time as it is."""
+    try:
+        return moment.astimezone()
+    except (OverflowError, ValueError, OSError):
+        return moment
 
 
 def _show(arguments: argparse.Namespace) -> int:

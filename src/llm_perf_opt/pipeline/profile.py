@@ -414,9 +414,16 @@ class _Run:
 
     def _look_at_annotation(self) -> None:
         """Say so where the program could not be annotated: its regions would be missing without a word."""
+        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
+        if annotated.unwatched:
+            message = (
+                f"Not all ranges of the program can be counted from inside it ({annotated.unwatched[0].rstrip('.')}). "
+                "Where that matters, ncu's own filters choose the launches, instead of a switch inside the program."
+            )
+            fix = "Nothing is missing; it may take longer. To put nothing into the program: --no-gate"
+            self.note(Diagnosis("RANGES_NOT_COUNTED", "info", message, fix))
         if self.request.annotate.mode == "off":
             return
-        annotated = annotate.read_log(self.directory.path / "annotate.jsonl")
         for trouble in [*annotated.troubles, annotated.message]:
             if trouble:
                 fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
@@ -574,7 +581,7 @@ class _Run:
             self.note(Diagnosis("ATTACHED_IN_VAIN", "info", message, "To do so from the start: --no-start-ahead"))
             others = [attrs.evolve(capture, name=f"{capture.name}-again")]
         else:
-            troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").troubles
+            troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").unwatched
             said = f" ({troubles[0].rstrip('.')})" if troubles else ""
             message = (
                 f"Switching ncu on and off from inside the program gave {gave}{said}; its own filters are used instead."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Literal
 
@@ -88,6 +89,7 @@ class ProfileRequest:
 def bytes_of(size: Any) -> int:
     """`2GB`, `500 MB` or a plain number as bytes."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", str(size).strip(), re.IGNORECASE)
-    if not found:
-        raise UserError(f"{size!r} is not a size.", "Write it as in 2GB or 500MB, or 0 for no limit.")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    number = float(found[1]) * _UNITS[found[2].lower()] if found else math.inf
+    if number == math.inf:  # hundreds of digits, too
+        raise UserError(f"{str(size)[:40]!r} is not a size.", "Write it as in 2GB or 500MB, or 0 for no limit.")
+    return int(number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import stat
 import sys
@@ -27,7 +28,7 @@ from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.profiling.ahead import ATTACHING_LOG, WAITING_LOG
 from llm_perf_opt.profiling.gpu_facts import gpu_facts
-from llm_perf_opt.profiling.run_directory import Manifest, RunDirectory, Step, now, program_files
+from llm_perf_opt.profiling.run_directory import NOT_KEPT, Manifest, RunDirectory, Step, now, program_files
 from llm_perf_opt.profiling.run_files import EARLIER, OF_CAPTURE, PACKED, files_of, remove
 from llm_perf_opt.profiling.run_lock import Busy
 from llm_perf_opt.profiling.secrets import REMOVED, clean_argv
@@ -98,9 +99,11 @@ def as_order(capture: PlannedCapture) -> dict[str, Any]:
 
 
 def _planned(order: Mapping[str, Any]) -> PlannedCapture:
-    gate = order["gate"]
+    gate, name = order["gate"], str(order["name"])
+    if not re.fullmatch(r"[^./\0][^/\0]*", name):  # it names files in the run, and must not lead out of it
+        raise ValueError(f"{name!r} is no name of a capture")
     return PlannedCapture(
-        str(order["name"]),
+        name,
         NcuOptions(**order["options"]),
         tuple(map(str, order["expressions"])),
         order["expected"],
@@ -204,20 +207,22 @@ def command_of(manifest: Manifest, given: Sequence[str]) -> list[str]:
 
 def settings_of(manifest: Manifest) -> dict[str, Any]:
     """The options of a run; none of them may have lost its value."""
-    if lost := list(_removed(manifest.settings)):
-        raise UserError(
-            f"The configuration of this run held a secret in {lost[0]}, which was not kept.",
-            "Start the run again with the full configuration.",
-        )
+    for marker, what in ((REMOVED, "a secret"), (NOT_KEPT, "an infinite number")):
+        if lost := _removed(manifest.settings, marker):
+            raise UserError(
+                f"The configuration of this run held {what} in {lost[0]}, which was not kept.",
+                "Start the run again with the full configuration.",
+            )
     return manifest.settings
 
 
-def _removed(value: Any, name: str = "") -> list[str]:
+def _removed(value: Any, marker: str, name: str = "") -> list[str]:
+    """Names of the settings that have the marker instead of their value."""
     if isinstance(value, Mapping):
-        return [found for key, item in value.items() for found in _removed(item, f"{name}.{key}".lstrip("."))]
+        return [found for key, item in value.items() for found in _removed(item, marker, f"{name}.{key}".lstrip("."))]
     if isinstance(value, list):
-        return [found for item in value for found in _removed(item, name)]
-    return [name] if isinstance(value, str) and REMOVED in value else []
+        return [found for item in value for found in _removed(item, marker, name)]
+    return [name] if isinstance(value, str) and marker in value else []
 
 
 # -- what is whole ---------------------------------------------------------------------------------

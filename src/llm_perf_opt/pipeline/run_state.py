@@ -6,6 +6,7 @@ what is missing.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,9 @@ class RunState:
 
 
 def state_of(run: Path) -> RunState | None:
-    """The state of a run directory; None where there is no manifest, or none that can be read."""
+    """The state of a run directory; None where there is no manifest. One that cannot be read is told of."""
+    if not os.path.lexists(run / MANIFEST):
+        return None
     try:
         manifest = read_json(run / MANIFEST, LARGEST_MANIFEST)
         steps: Sequence[dict[str, Any]] = manifest["steps"]
@@ -44,8 +47,21 @@ def state_of(run: Path) -> RunState | None:
             diagnostics.insert(0, _unfinished(steps))
         selection, refused = _selection(manifest.get("selection"))
         return RunState(diagnostics + refused, selection)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    except OSError as error:
+        return RunState([_unreadable(error.strerror or str(error))], {})
+    except ValueError as error:
+        return RunState([_unreadable(str(error))], {})
+    except (KeyError, TypeError, AttributeError):
+        return RunState([_unreadable("it is not what llm-perf writes")], {})
+
+
+def _unreadable(why: str) -> Diagnosis:
+    return Diagnosis(
+        "MANIFEST_UNREADABLE",
+        "warning",
+        f"The manifest of this run cannot be read ({why[:200]}): what its steps said, and what it was asked for, is not known.",
+        "The report is of the recordings alone. If that is not enough, run the program again.",
+    )
 
 
 _SELECTION = ("include", "exclude", "kernel_include", "kernel_exclude")

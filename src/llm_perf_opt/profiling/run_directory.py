@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
@@ -42,9 +43,11 @@ if TYPE_CHECKING:
     import cattrs
 
 MANIFEST = "manifest.json"
+NOT_KEPT = "(not kept: no number of JSON)"
 RESERVE = ".reserve"  # given up when the disk is full
 _RESERVE_BYTES = 256 << 10
 LARGEST_MANIFEST = 64 << 20
+_DEEPEST = 50  # levels; what is read has to be written again, and that gives up earlier than reading does
 
 
 @define
@@ -132,11 +135,12 @@ class RunDirectory:
         `gpus`: gives what the GPUs said; they are asked where it is missing.
         """
         settings = clean_settings(settings)
+        kept = _without_strange_numbers(settings)
         manifest = Manifest(
             __version__,
             now(),
             clean_argv(command),
-            settings=settings,
+            settings=kept,
             made_by=made_by,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -305,6 +309,15 @@ class RunDirectory:
                 self.save()
 
 
+def _without_strange_numbers(value: Any) -> Any:
+    """Settings as JSON can hold them: a model's configuration may have infinities, and JSON has none."""
+    if isinstance(value, Mapping):
+        return {name: _without_strange_numbers(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_strange_numbers(item) for item in value]
+    return f"{NOT_KEPT} {value}" if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _manifest_text(manifest: Manifest) -> str:
     return json.dumps(attrs.asdict(manifest), indent=1) + "\n"
 
@@ -320,18 +333,28 @@ def read_manifest(run: Path) -> Manifest:
         if file.stat().st_size > LARGEST_MANIFEST:
             raise ValueError("no manifest is that large")
         content = parse_json(file.read_text(encoding="utf-8"))
+        if _is_deeper_than(_DEEPEST, content):
+            raise ValueError("no manifest is nested that deeply")
         return _converter().structure(content, Manifest)
     except OSError as error:
         raise UserError(
             f"{run} is not a run directory of llm-perf: {error.strerror or error}.",
             "Give the folder that llm-perf profile made. See: llm-perf runs list",
         ) from error
-    # What a stranger wrote there may fail in any way; RecursionError: brackets without end.
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, cattrs.BaseValidationError) as error:
+    # What a stranger wrote there may fail in any way; OverflowError: a whole number too large for seconds.
+    except (
+        *(ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError),
+        cattrs.BaseValidationError,
+    ) as error:
         raise UserError(
             f"The manifest of {run} is damaged: it is not what llm-perf writes.",
             f"Its recordings can still be reported: llm-perf report {shlex.quote(str(run))}",
         ) from error
+
+
+def _is_deeper_than(levels: int, value: Any) -> bool:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(levels == 0 or _is_deeper_than(levels - 1, item) for item in items)
 
 
 @lru_cache(maxsize=1)
@@ -339,17 +362,17 @@ def _converter() -> cattrs.Converter:
     """Converts nothing: a text where a number belongs is damage."""
     import cattrs
 
-    def exactly(kind: type) -> Callable[[Any, Any], Any]:
+    def exactly(kind: type, *kinds: type) -> Callable[[Any, Any], Any]:
         def structure(value: Any, _: Any) -> Any:
-            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            if not isinstance(value, kinds) or isinstance(value, bool):
                 raise TypeError(f"{value!r} is not {kind.__name__}")
-            return value
+            return kind(value)
 
         return structure
 
     converter = cattrs.Converter(detailed_validation=False)
-    for kind in (str, int):
-        converter.register_structure_hook(kind, exactly(kind))
+    for kind, *kinds in ((str, str), (int, int), (float, float, int)):
+        converter.register_structure_hook(kind, exactly(kind, *kinds))
     return converter
 
 

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.untrusted import read_bytes
+
 _BYTES = 32
 
 
@@ -52,8 +54,8 @@ def _sealed(content: Mapping[str, Any], key: bytes) -> str:
 
 def _read(file: Path) -> bytes | None:
     try:
-        key = file.read_bytes()
-    except FileNotFoundError:
+        key = read_bytes(file, _BYTES)
+    except (FileNotFoundError, ValueError):  # ValueError: too long for one of ours
         return None
     return key if len(key) == _BYTES else None
 

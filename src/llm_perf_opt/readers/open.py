@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers import kept
@@ -23,9 +23,11 @@ from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
 from llm_perf_opt.readers.waymarks import without_waymarks
+from llm_perf_opt.readers.xz import MAGIC as XZ_MAGIC
+from llm_perf_opt.readers.xz import xz_parts
 from llm_perf_opt.regions.columns import Recording, Timeline
 
-_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+_GZIP = b"\x1f\x8b"
 _HEAD = 65536
 _READS = ".sqlite, .nsys-rep, .ncu-rep, ncu CSV, PyTorch trace (.json), each also as .gz or .xz, or a run directory"
 
@@ -102,7 +104,7 @@ def is_timeline(path: Path) -> bool:
             return False
         with path.open("rb") as file:
             head = file.read(8)
-        opener = gzip.open if head.startswith(_GZIP) else lzma.open if head.startswith(_XZ) else Path.open
+        opener = gzip.open if head.startswith(_GZIP) else lzma.open if head.startswith(XZ_MAGIC) else Path.open
         with opener(path, "rb") as file:
             head = file.read(4096)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
@@ -134,26 +136,32 @@ def unpacked(path: Path, source: str) -> Iterator[Path]:
     """The file itself, or a private unpacked copy of it."""
     with path.open("rb") as file:
         head = file.read(8)
-    if not head.startswith((_GZIP, _XZ)):
+    if not head.startswith((_GZIP, XZ_MAGIC)):
         yield path
         return
-    opener = gzip.open if head.startswith(_GZIP) else lzma.open
+    parts = _gzip_parts if head.startswith(_GZIP) else xz_parts
     limit = max(SMALL, path.stat().st_size * MAX_RATIO)
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
         target = Path(folder) / "recording"
-        with opener(path, "rb") as packed, target.open("wb") as out:
+        with path.open("rb") as packed, target.open("wb") as out:
             written = 0
-            while chunk := packed.read(1 << 20):
-                written += len(chunk)
+            for part in parts(packed):
+                written += len(part)
                 if written > limit:
                     raise UnreadableInput(
                         f"{source} unpacks to more than {MAX_RATIO} times its size, which no recording does.",
                         "If you trust it, unpack it yourself and give the unpacked file.",
                     )
-                out.write(chunk)
+                out.write(part)
         if target.stat().st_size == 0:
             raise UnreadableInput(f"{source} is a compressed file with nothing in it.", "Profile again.")
         yield target
+
+
+def _gzip_parts(file: IO[bytes]) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=file) as packed:
+        while part := packed.read(1 << 20):
+            yield part
 
 
 def _read_plain(

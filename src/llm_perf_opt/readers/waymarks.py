@@ -15,7 +15,8 @@ PREFIX = "llm-perf:"
 
 def without_waymarks(timeline: Timeline) -> Timeline:
     """The timeline with the ranges of the program alone."""
-    ours = np.array([name.startswith(PREFIX) for name in timeline.strings], dtype=np.bool_)
+    # The last stands for UNKNOWN: a name that the recording does not have.
+    ours = np.array([*(name.startswith(PREFIX) for name in timeline.strings), False], dtype=np.bool_)
     if not ours.any():
         return timeline
     kept = ~ours[timeline.ranges.name]

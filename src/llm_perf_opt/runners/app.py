@@ -23,10 +23,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt import interrupts
-from llm_perf_opt.conf.keys import KEYS, defaults, flattened
+from llm_perf_opt.conf.keys import defaults
 from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.regions.names import printable
+from llm_perf_opt.runners.checked import checked_values
 from llm_perf_opt.runners.overrides import normalised
 
 Job = Callable[[dict[str, Any], Path], int]
@@ -138,35 +139,7 @@ def checked(config: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise UserError(f"The configuration cannot be resolved: {str(error).splitlines()[0]}.") from error
     assert isinstance(plain, dict)
-    values = dict(flattened({str(k): v for k, v in plain.items()}))
-    if missing := [name for name in KEYS if name not in values]:
-        raise UserError(
-            f"The configuration has no {missing[0]} any more.",
-            "Set single keys, as in run.mode=deep; none can be removed.",
-        )
-    for name, value in flattened({str(k): v for k, v in plain.items()}):
-        key = KEYS.get(name)
-        if key is not None and not _fits(key.kind, value) and not (value is None and key.nullable):
-            raise UserError(f"{name}={value!r} does not fit.", f"Allowed: {key.allowed}.")
-        if key is not None and key.values and value not in key.values:
-            raise UserError(f"{name}={value!r} is not known.", f"Allowed: {key.allowed}.")
-    return {str(k): v for k, v in plain.items()}
-
-
-def _fits(kind: str, value: Any) -> bool:
-    if kind == "switch":
-        return isinstance(value, bool)
-    if kind == "number":
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if kind == "count":
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if kind == "seconds":
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-    if kind == "mapping":
-        return isinstance(value, dict)
-    if kind == "list":
-        return isinstance(value, (list, str))
-    return isinstance(value, (str, int, float, bool))
+    return checked_values({str(name): value for name, value in plain.items()})
 
 
 def _worst(codes: Path) -> int:

@@ -45,11 +45,13 @@ def resume(directory: RunDirectory, config: dict[str, Any], changed: dict[str, A
 
     from llm_perf_opt.errors import UserError
     from llm_perf_opt.pipeline.profile import resume_profile
+    from llm_perf_opt.runners.checked import checked_values
     from llm_perf_opt.runners.requests import profile_request
 
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as private:
         file = Path(private) / "config.yaml"
         try:
+            config = checked_values(config)
             nsys, ncu = config["pipeline"]["nsys"], config["pipeline"]["ncu"]
             if "timeout" in changed:
                 nsys["timeout_s"] = ncu["timeout_s"] = changed["timeout"]

@@ -50,6 +50,8 @@ def normalised(words: Iterable[str]) -> list[str]:
 
 
 def _normalised(word: str, sweep: bool) -> str:
+    if re.search(r"\d{1000}", word):  # Python refuses to read much longer ones, and Hydra does not expect that
+        raise UserError(f"{word[:40]}… holds a number of more than a thousand digits.", "Give a smaller one.")
     found = _OVERRIDE.fullmatch(word)
     if found is None or (found["value"] is None and found["sign"] != "~"):
         raise UserError(f"{word!r} is not an override.", "Write KEY=VALUE, as in device=cpu.")

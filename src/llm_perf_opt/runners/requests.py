@@ -52,7 +52,7 @@ def profile_request(config: Mapping[str, Any], run: Path, file: Path, folder: Pa
             options=NcuOptions(**cli, nvtx_push_pop_scope=nvtx["push_pop_scope"]),
             strategy=ncu["strategy"],
             gating_nvtx=ncu["gating_nvtx"],
-            sample=ncu["sample"],
+            sample=str(ncu["sample"]),  # YAML reads 3 as a number
             level=ncu["level"],
             budget_s=None if ncu["budget"] is None else parse_seconds(str(ncu["budget"])),
             launches=ncu["launches"],
@@ -85,7 +85,7 @@ def workload_command(config: Mapping[str, Any], run: Path, file: Path, folder: P
     if command := listed(workload["command"]):
         return list(command)
     if not is_stage1(config):
-        return [sys.executable, "-m", workload["module"]]
+        return [sys.executable, "-m", str(workload["module"])]
     return [*stage1_command(file, folder, run / "workload"), "--profiled"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -74,6 +75,6 @@ def _amount(key: str, value: Any, unit: str) -> Quantity:
     if (given == "B/s") != (unit == "B/s"):
         raise UserError(f"{key}={value} is given in {given}, and {unit} is needed.", f"Write it as {key}={example}")
     amount = float(number.replace("_", "")) * _PREFIXES[prefix]
-    if amount <= 0:
-        raise UserError(f"{key}={value} is not above 0.", f"Write it as {key}={example}")
+    if not 0 < amount < math.inf:
+        raise UserError(f"{key}={value} is not above 0, or too large.", f"Write it as {key}={example}")
     return Quantity(amount, unit)

@@ -22,7 +22,7 @@ def _prepare() -> None:
     except Exception as error:
         # Standard error may be closed.
         if sys.stderr is not None:
-            sys.stderr.write(f"llm-perf annotate: not active: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"llm-perf: not active in this program: {type(error).__name__}: {error}\n")
 
 
 def _step_aside(folder: str) -> None:

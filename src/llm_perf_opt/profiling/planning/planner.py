@@ -8,7 +8,7 @@ least time for their price, then a lower level of metrics, then more kernels. It
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -52,7 +52,7 @@ def _choose(search: Search) -> Fit | None:
 def _most_of(search: Search, ask: Ask) -> Fit | None:
     """As many launches of as many kernels as the budget allows at this level."""
     best: Fit | None = None
-    for count in range(search.request.launches, 0, -1):
+    for count in _counts(search):
         fit = search.of_names(ask, search.names, count)
         if not search.possible(fit):
             continue
@@ -66,6 +66,15 @@ def _most_of(search: Search, ask: Ask) -> Fit | None:
         return best
     kept = _largest(len(search.names), lambda k: search.possible(search.of_names(ask, search.names[:k], 1)))
     return search.of_names(ask, search.names[:kept], 1) if kept else None
+
+
+def _counts(search: Search) -> Iterator[int]:
+    """Launches of each kernel to try, most first: no more than there are, and of many not every number."""
+    everything = np.ones(len(search.launches), dtype=np.bool_)
+    count = min(search.request.launches, int(search.launches.counts(everything).max()))
+    while count > 0:
+        yield count
+        count -= max(1, count // 8)
 
 
 def _off_by(search: Search, fit: Fit) -> float:

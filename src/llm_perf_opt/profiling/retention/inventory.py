@@ -153,6 +153,7 @@ def _is_alive(pid: int) -> bool:
 def _time(text: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        # In the year 1 or 9999 another time zone may be one too many.
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

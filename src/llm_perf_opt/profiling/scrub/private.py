@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import Factory, define
 
+from llm_perf_opt.profiling.scrub.escapes import has_escapes, line_blocks, plainly_written
 from llm_perf_opt.profiling.secrets import REMOVED, SECRET_IN_TEXT, clean_argv, is_secret, without_secret_text
 
 HOST, USER = "(host)", "(user)"
@@ -28,6 +29,7 @@ _FOLDER = re.compile(r"^/(?:home|root|tmp|usr|etc|var|opt|run|mnt|data|proc|dev|
 _END_OF_FOLDER = r"(?=[/\\\"'\s:,;)\]}<&\x00]|$)"
 # Homes that nobody told us of.
 _ANY_HOME = r"(?:/home/|/Users/)[^/\\\s\"':,;)\]}<&\x00-\x1f]+|/root"
+_BLOCK = 16 << 20
 _ESCAPED_SLASH = r"(?:\\?/)"
 
 
@@ -79,12 +81,19 @@ class Private:
         if len(name) > 3 and name.lower() not in _COMMON_HOSTS:
             self.hosts[name] = None
 
-    def text(self, text: str, *, looks_secret: bool = True) -> str:
+    def text(self, text: str, *, looks_secret: bool = True, page: bool = False) -> str:
         """A text without secrets, homes, users and hosts.
 
         `looks_secret`: also take out what only looks like a secret; not in reports, whose words are names of
-        regions and kernels.
+        regions and kernels. `page`: it is part of one.
         """
+        if not has_escapes(text):
+            return self._text(text, looks_secret)
+        plain = plainly_written(text, page=page)
+        cleaned = self._text(plain, looks_secret)
+        return text if cleaned == plain else cleaned  # where nothing is private, it stays as it was written
+
+    def _text(self, text: str, looks_secret: bool) -> str:
         for secret in sorted(self.secrets, key=len, reverse=True):
             for form in _forms(secret):
                 text = text.replace(form, REMOVED)
@@ -101,7 +110,9 @@ class Private:
     def page(self, text: str) -> str:
         """A page of ours. Its script and style are the same in every page, and run only as long as they are."""
         parts = re.split(r"(<(?:script|style)>.*?</(?:script|style)>)", text, flags=re.DOTALL)
-        return "".join(part if i % 2 else self.text(part, looks_secret=False) for i, part in enumerate(parts))
+        return "".join(
+            part if i % 2 else self.text(part, looks_secret=False, page=True) for i, part in enumerate(parts)
+        )
 
     def variable(self, name: str, value: str) -> str:
         """The value of a variable, as far as it may be told."""
@@ -123,11 +134,21 @@ class Private:
 
     def found_in(self, data: bytes | mmap.mmap) -> dict[str, str]:
         """Secrets that are in these bytes, in any of the forms texts write them: value → name."""
-        return {
-            secret: name
-            for secret, name in self.secrets.items()
-            if any(data.find(form.encode("utf-8", "surrogateescape")) >= 0 for form in _forms(secret))
-        }
+        found = {}
+        for secret, name in self.secrets.items():
+            forms = [form.encode("utf-8", "surrogateescape") for form in _forms(secret)]
+            if any(data.find(form) >= 0 for form in forms):
+                found[secret] = name
+        return found
+
+    def found_escaped(self, data: bytes | mmap.mmap) -> dict[str, str]:
+        """Secrets that are in a text with some or all of their characters as JSON escapes."""
+        found: dict[str, str] = {}
+        for block in line_blocks(data, _BLOCK) if data.find(b"\\u") >= 0 or data.find(b"\\/") >= 0 else ():
+            found |= self.found_in(
+                plainly_written(block.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            )
+        return found
 
     def signs(self) -> list[bytes]:
         """Bytes without which there is nothing private in a message."""
@@ -152,10 +173,13 @@ def environment_of(words: Iterable[str]) -> dict[str, str]:
 def _forms(secret: str) -> list[str]:
     """A value as it is, in JSON, in HTML and XML, and in the data of a page."""
     plain_json = json.dumps(secret)[1:-1]
-    in_page = plain_json.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    as_it_is = json.dumps(secret, ensure_ascii=False)[1:-1]
+    in_page = [
+        form.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026") for form in (plain_json, as_it_is)
+    ]
     in_template = html.escape(secret, quote=False).replace("'", "&#39;").replace('"', "&#34;")
     escaped = [html.escape(secret), html.escape(secret, quote=False), in_template]
-    forms = [secret, plain_json, json.dumps(secret, ensure_ascii=False)[1:-1], in_page, *escaped]
+    forms = [secret, plain_json, as_it_is, *in_page, *escaped]
     return list(dict.fromkeys(forms))
 
 

@@ -24,6 +24,7 @@ from typing import Literal
 from attrs import Factory, define
 
 from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
+from llm_perf_opt.profiling.run_directory import MANIFEST
 from llm_perf_opt.profiling.scrub import ncu_report, sqlite
 from llm_perf_opt.profiling.scrub.private import Private
 from llm_perf_opt.profiling.secrets import REMOVED
@@ -270,6 +271,8 @@ def _learn(item: _Item, private: Private) -> None:
             content = read_json(item.plain)
             if isinstance(content, dict):
                 private.learn_environment({str(k): str(v) for k, v in content.items() if v != REMOVED})
+        elif item.target == MANIFEST:
+            read_json(item.plain)  # one that nobody can read is not handed on
     except (*_DAMAGED, ValueError, OSError) as error:
         item.problem = f"it is damaged ({error})"
 
@@ -392,6 +395,8 @@ def _search(folder: Path, private: Private, kept: set[str]) -> None:
                 if recording:
                     found = {secret: name for secret, name in found.items() if secret not in kept}
                     _refuse_environment(data, path.relative_to(folder))
+                else:
+                    found |= private.found_escaped(data)
         if found:
             names = ", ".join(sorted(set(found.values())))
             raise StillPrivate(

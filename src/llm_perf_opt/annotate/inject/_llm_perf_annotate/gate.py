@@ -63,7 +63,7 @@ class Gate:
     def _forget_lock(self) -> None:
         self._lock = threading.RLock()
 
-    def __call__(self, domain: str, name: str, number: int, begins: bool) -> None:
+    def __call__(self, domain: str, name: str, number: int, begins: bool | None) -> None:
         if begins and self._left == 0 and self._stop:
             self._end_program(name, number)
             return
@@ -73,18 +73,19 @@ class Gate:
                 if begins:
                     self._enter((domain, name, number), is_window)
                 else:
-                    self._leave((domain, name, number), is_window)
+                    self._leave((domain, name, number), is_window, has_been=begins is not None)
 
     def _enter(self, which: tuple[str, str, int], is_window: bool) -> None:
         self._opened += is_window
         self._around.append((which, is_window))
         self._switch()
 
-    def _leave(self, which: tuple[str, str, int], is_window: bool) -> None:
+    def _leave(self, which: tuple[str, str, int], is_window: bool, *, has_been: bool) -> None:
         if (which, is_window) not in self._around:  # the program forked inside it, or switching failed
             return
         self._around.remove((which, is_window))
-        self._left -= is_window
+        self._left -= is_window and has_been
+        self._opened -= is_window and not has_been
         self._switch()
         if is_window and self._left == 0:
             spent = {"switches": self._switched, "switching_s": round(self._switching_s, 4)}
@@ -109,7 +110,7 @@ class Gate:
         if self._endings == 1:
             tell.note("gate", ended=True, before=f"{name} {number}")
         elif self._endings == _MOST_ENDINGS:
-            tell.trouble("the program catches SystemExit, so it could not be ended early.")
+            tell.trouble("the program catches SystemExit, so it could not be ended early.", of="ranges")
             tell.note("gate", ended=False)
             return
         if threading.current_thread() is not threading.main_thread():
@@ -133,7 +134,7 @@ class Waiting:
     def _forget_lock(self) -> None:
         self._lock = threading.RLock()
 
-    def __call__(self, domain: str, name: str, number: int, begins: bool) -> None:
+    def __call__(self, domain: str, name: str, number: int, begins: bool | None) -> None:
         if not begins or not os.path.exists(self._path):  # noqa: PTH110 - pathlib is slow to import
             return
         with self._lock:
@@ -149,7 +150,7 @@ class Waiting:
         except Exception as error:  # as `Opened` does, which does not know of it in this round
             if self._gate in self._listeners:
                 self._listeners.remove(self._gate)
-            tell.failed("acting on a range", error)
+            tell.failed("acting on a range", error, of="ranges")
 
 
 def install(torch: Any, opened: Opened) -> None:
@@ -178,7 +179,7 @@ def _read(path: str, switches: Callable[[], tuple[Switch, Switch]]) -> Gate | No
             asked = json.load(file)
         return Gate(_ranges(asked["windows"]), _ranges(asked["holes"]), asked["stop"] is True, switches)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        tell.failed("reading which ranges to profile", error)
+        tell.failed("reading which ranges to profile", error, of="ranges")
         return None
 
 

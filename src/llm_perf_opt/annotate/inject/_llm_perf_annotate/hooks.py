@@ -6,6 +6,7 @@ timeline has as many ranges of it as were seen here.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import wraps
 from types import ModuleType
 from typing import Any, Callable
@@ -25,7 +26,11 @@ def into_torch(torch: Any) -> None:
 
     def range_push(name: str) -> Any:
         opened.begin("", name)
-        return push(name)
+        try:
+            return push(name)
+        except BaseException:
+            opened.undo("")
+            raise
 
     def range_pop() -> Any:
         result = pop()
@@ -42,21 +47,27 @@ def into_nvtx(package: ModuleType) -> None:
     push, pop = getattr(package, "push_range", None), getattr(package, "pop_range", None)
     if inner is None or not isinstance(annotate, type) or push is None or pop is None:
         return  # another package of this name, or a version that works in another way
+    if not _has(annotate, "__init__", "__enter__", "__exit__", "__call__"):
+        return
     _into_annotate(annotate)
     if hasattr(domain, "push_range") and hasattr(domain, "pop_range"):
         _into_domain(domain)
     places = [package, inner]
 
     @wraps(push)
-    def push_range(message: str | None = None, *more: Any, **named: Any) -> Any:
-        domain = named.get("domain", more[1] if len(more) > 1 else None)
-        opened.begin(domain or "", message or "")
-        return push(message, *more, **named)
+    def push_range(*given: Any, **named: Any) -> Any:
+        domain = _given(named.get("domain", given[2] if len(given) > 2 else None))
+        opened.begin(domain, _given(named.get("message", given[0] if given else None)))
+        try:
+            return push(*given, **named)
+        except BaseException:
+            opened.undo(domain)
+            raise
 
     @wraps(pop)
-    def pop_range(domain: str | None = None) -> Any:
-        result = pop(domain)
-        opened.end(domain or "")
+    def pop_range(*given: Any, **named: Any) -> Any:
+        result = pop(*given, **named)
+        opened.end(_given(named.get("domain", given[0] if given else None)))
         return result
 
     for place in places:
@@ -68,15 +79,21 @@ def _into_domain(domain: Any) -> None:
     push, pop = domain.push_range, domain.pop_range
 
     @wraps(push)
-    def push_range(self: Any, attributes: Any = None, **named: Any) -> Any:
+    def push_range(self: Any, *given: Any, **named: Any) -> Any:
+        attributes = named.get("attributes", given[0] if given else None)
         registered = named.get("message", getattr(attributes, "message", None))
-        opened.begin(self.name or "", getattr(registered, "string", registered) or "")
-        return push(self, attributes, **named)
+        domain = _given(self.name)
+        opened.begin(domain, _given(getattr(registered, "string", registered)))
+        try:
+            return push(self, *given, **named)
+        except BaseException:
+            opened.undo(domain)
+            raise
 
     @wraps(pop)
-    def pop_range(self: Any) -> Any:
-        result = pop(self)
-        opened.end(self.name or "")
+    def pop_range(self: Any, *given: Any, **named: Any) -> Any:
+        result = pop(self, *given, **named)
+        opened.end(_given(self.name))
         return result
 
     domain.push_range, domain.pop_range = push_range, pop_range
@@ -86,16 +103,23 @@ def _into_annotate(annotate: Any) -> None:
     create, enter, leave, decorate = annotate.__init__, annotate.__enter__, annotate.__exit__, annotate.__call__
 
     @wraps(create)
-    def __init__(self: Any, message: str | None = None, *more: Any, **named: Any) -> None:
-        create(self, message, *more, **named)
-        domain = named.get("domain", more[1] if len(more) > 1 else None)
-        self._llm_perf_range = (domain or "", message or "")
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
+        create(self, *given, **named)
+        domain = _given(named.get("domain", given[2] if len(given) > 2 else None))
+        with suppress(AttributeError):  # a class of others may have no room for it: its ranges are not counted
+            self._llm_perf_range = (domain, _given(named.get("message", given[0] if given else None)))
 
     @wraps(enter)
     def __enter__(self: Any) -> Any:
-        if (named := getattr(self, "_llm_perf_range", None)) is not None:  # else it was made before we came
-            opened.begin(*named)
-        return enter(self)
+        named = getattr(self, "_llm_perf_range", None)
+        if named is None:  # it was made before we came
+            return enter(self)
+        opened.begin(*named)
+        try:
+            return enter(self)
+        except BaseException:
+            opened.undo(named[0])
+            raise
 
     @wraps(leave)
     def __exit__(self: Any, *error: Any) -> Any:
@@ -109,8 +133,9 @@ def _into_annotate(annotate: Any) -> None:
         marked = decorate(self, function)
         if marked is function:  # no tool is attached: nvtx leaves it as it is
             return marked
-        domain, message = getattr(self, "_llm_perf_range", ("", ""))
-        name = message or getattr(function, "__name__", "")
+        domain, name = getattr(self, "_llm_perf_range", ("", ""))
+        if isinstance(name, str) and not name:
+            name = getattr(function, "__name__", "")
 
         @wraps(function)
         def seen(*positional: Any, **named: Any) -> Any:
@@ -128,3 +153,14 @@ def _into_annotate(annotate: Any) -> None:
         __exit__,
         __call__,
     )
+
+
+def _given(word: Any) -> Any:
+    """A name or a domain as `opened` counts them. Nothing is asked of what is no text: it may be anything."""
+    return "" if word is None else word
+
+
+def _has(kind: type, *methods: str) -> bool:
+    """Are all these its own? `object` has an `__init__`, and every class can be called."""
+    own = {name for base in kind.__mro__[:-1] for name in vars(base)}
+    return own.issuperset(methods)

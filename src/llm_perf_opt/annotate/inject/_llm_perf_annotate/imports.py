@@ -66,7 +66,9 @@ class Watch:
         except AttributeError:
             from . import tell
 
-            tell.trouble(f"{name} is loaded in a way that cannot be watched ({type(loader).__name__}).")
+            tell.trouble(
+                f"{name} is loaded in a way that cannot be watched ({type(loader).__name__}).", _concerns(name)
+            )
 
     def loaded(self, name: str, module: "ModuleType") -> None:
         """A watched module is there."""
@@ -79,7 +81,13 @@ class Watch:
             except Exception as error:
                 from . import tell
 
-                tell.trouble(f"{name} could not be prepared: {type(error).__name__}: {error}.")
+                tell.trouble(f"{name} could not be prepared: {type(error).__name__}: {error}.", _concerns(name))
+
+
+def _concerns(name: str) -> str:
+    """What is lost where a module cannot be watched; nvtx is watched for its ranges alone."""
+    annotated = os.environ.get("LLM_PERF_ANNOTATE", "off") not in ("", "off")
+    return "annotation" if annotated and name != "nvtx" else "ranges"
 
 
 def _torch(module: "ModuleType") -> None:

@@ -9,6 +9,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from . import tell
+from .opened import opened  # not when the program ends: by then it may have emptied sys.modules
 from .ranges import choose
 from .stages import Stages
 
@@ -27,7 +28,7 @@ def into_torch(torch: ModuleType) -> None:
         try:
             _watch(torch)  # before the annotation takes its functions from there
         except Exception as error:
-            tell.failed("watching the ranges of torch", error)
+            tell.failed("watching the ranges of torch", error, of="ranges")
     waymarks = os.environ.get("LLM_PERF_WAYMARKS", "") if watched else ""
     if os.environ.get("LLM_PERF_ANNOTATE", "off") not in _OFF:
         _annotate(torch, waymarks)
@@ -35,7 +36,7 @@ def into_torch(torch: ModuleType) -> None:
         try:
             _set_waymarks(torch, waymarks)
         except Exception as error:
-            tell.failed("marking the modules", error)
+            tell.failed("marking the modules", error, of="ranges")
     if watched or active is not None:
         atexit.register(_note_end)
 
@@ -57,11 +58,9 @@ def into_nvtx(package: ModuleType) -> None:
 
 
 def _note_end() -> None:
-    from .opened import opened
-
-    # A copy: other threads may still open ranges.
-    ranges = [[domain, name, count] for (domain, name), count in opened.counts.copy().items()]
-    tell.note("end", stages=active.counts if active is not None else {}, ranges=ranges)
+    # Copies: other threads may still open ranges.
+    ranges = [[domain, name, count] for (domain, name), count in opened.counts.copy().items() if count]
+    tell.note("end", stages=active.counts.copy() if active is not None else {}, ranges=ranges)
 
 
 def _set_waymarks(torch: ModuleType, wanted: str) -> None:

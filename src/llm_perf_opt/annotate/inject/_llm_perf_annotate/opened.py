@@ -1,19 +1,21 @@
 """Every NVTX range this process opens, whoever does: counted by domain and name, and open to those who act on them.
 
 A listener is called with the domain ("" is the default one) and the name of a range, its number among those of that
-name in this process (from 1), and whether it begins (before it opens) or has ended (after it closed). That is the
-place to switch a profiler on and off around, say, the fifth decode step.
+name in this process (from 1), and whether it begins (before it opens) or has ended (after it closed); None says that
+it did not open after all. That is the place to switch a profiler on and off around, say, the fifth decode step.
+
+Programs may give anything as a name. What is no text is not counted and nobody is told: nvtx makes of it what it will.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import Callable
+from typing import Callable, Optional
 
 from . import tell
 
-Listener = Callable[[str, str, int, bool], None]
+Listener = Callable[[str, str, int, Optional[bool]], None]
 # A program that puts numbers into its names has no end of them; the first tell enough.
 _MOST_NAMES = 20_000
 
@@ -22,7 +24,7 @@ class _Stacks(threading.local):
     """Ranges that are open on a thread, innermost last; every domain has a stack of its own."""
 
     def __init__(self) -> None:
-        self.of: dict[str, list[tuple[str, int]]] = {}
+        self.of: dict[str, list[tuple[str, int] | None]] = {}  # None: one that is not counted
 
 
 class Opened:
@@ -40,36 +42,50 @@ class Opened:
     def _forget_lock(self) -> None:
         self._lock = threading.RLock()
 
-    def begin(self, domain: str, name: str) -> None:
-        number = self._count(domain, name)
-        if self.listeners:
-            self._tell(domain, name, number, True)
-        self._stacks.of.setdefault(domain, []).append((name, number))
-
-    def end(self, domain: str) -> None:
-        stack = self._stacks.of.get(domain)
-        if not stack:  # a range that was opened in a way nobody sees
+    def begin(self, domain: object, name: object) -> None:
+        if not isinstance(domain, str):
             return
-        name, number = stack.pop()
-        if self.listeners:
-            self._tell(domain, name, number, False)
+        counted = None
+        if isinstance(name, str):
+            counted = (name, self._count(domain, name))
+            if self.listeners:
+                self._tell(domain, *counted, True)
+        self._stacks.of.setdefault(domain, []).append(counted)
 
-    def _count(self, domain: object, name: object) -> int:
-        if not (isinstance(domain, str) and isinstance(name, str)):
-            return 0  # whatever nvtx makes of it
+    def end(self, domain: object) -> None:
+        counted = self._pop(domain)
+        if counted is not None and self.listeners:
+            self._tell(str(domain), *counted, False)
+
+    def undo(self, domain: object) -> None:
+        """What began last did not open: whoever pushed it got an error. The next of its name has its number."""
+        counted = self._pop(domain)
+        if counted is None:
+            return
+        with self._lock:
+            if self.counts.get((str(domain), counted[0])) == counted[1]:
+                self.counts[str(domain), counted[0]] -= 1
+        if self.listeners:
+            self._tell(str(domain), *counted, None)
+
+    def _pop(self, domain: object) -> tuple[str, int] | None:
+        stack = self._stacks.of.get(domain) if isinstance(domain, str) else None
+        return stack.pop() if stack else None  # an empty one: a range that was opened in a way nobody sees
+
+    def _count(self, domain: str, name: str) -> int:
         with self._lock:
             number = self.counts.get((domain, name), 0) + 1
             if number > 1 or len(self.counts) < _MOST_NAMES:
                 self.counts[domain, name] = number
         return number
 
-    def _tell(self, domain: str, name: str, number: int, begins: bool) -> None:
+    def _tell(self, domain: str, name: str, number: int, begins: bool | None) -> None:
         for listener in list(self.listeners):
             try:
                 listener(domain, name, number, begins)
             except Exception as error:
                 self.listeners.remove(listener)
-                tell.failed("acting on a range", error)
+                tell.failed("acting on a range", error, of="ranges")
 
 
 # One for the process: torch and the nvtx package may both be there.

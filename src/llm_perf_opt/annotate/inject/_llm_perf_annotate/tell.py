@@ -11,20 +11,24 @@ from typing import Any
 _said: set[str] = set()
 
 
-def trouble(message: str) -> None:
-    """Say that something cannot be annotated. Never fails, never says the same thing twice."""
+def trouble(message: str, of: str = "annotation") -> None:
+    """Say that something cannot be annotated. Never fails, never says the same thing twice.
+
+    `of="ranges"`: it is about the ranges the program opens itself, which are watched also where no annotation was
+    asked for.
+    """
     if message in _said:
         return
     _said.add(message)
-    note("trouble", message=message)
+    note("trouble", message=message, of=of)
     with contextlib.suppress(Exception):  # standard error may be closed or missing
-        sys.stderr.write(f"llm-perf annotate: {message}\n")
+        sys.stderr.write(f"llm-perf{' annotate' if of == 'annotation' else ''}: {message}\n")
         sys.stderr.flush()
 
 
-def failed(doing: str, error: BaseException) -> None:
+def failed(doing: str, error: BaseException, of: str = "annotation") -> None:
     """Say that a part of ours broke; the program goes on without it."""
-    trouble(f"{doing} failed and is left out: {type(error).__name__}: {error}.")
+    trouble(f"{doing} failed and is left out: {type(error).__name__}: {error}.", of)
 
 
 def note(event: str, **facts: Any) -> None:
