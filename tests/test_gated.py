@@ -16,6 +16,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -436,3 +437,20 @@ def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
 def test_without_the_gate_nothing_knows_when_to_stop(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--stop-when-done", "--no-gate", "--", sys.executable, "-c", "pass"]) == 2
     assert "Leave out --no-gate" in capsys.readouterr().err
+
+
+def test_what_needs_two_runs_of_ncu_s_own_filters_is_had_in_one_with_windows() -> None:
+    """The first launches of a kernel are those of the prefill; its others need a capture of their own, or a window."""
+    plan, seen, request = a_plan(TIMELINE)
+    first = plan.captures[0]
+    region = next(r for r in first.filter.regions if r.key.endswith("decode"))
+    later = attrs.evolve(first, name="run-2", filter=attrs.evolve(first.filter, regions=(region,)))
+    two = attrs.evolve(plan, captures=[attrs.evolve(first, name="run-1"), later])
+    found = with_gates(two, TIMELINE, seen, request, all_opened(recorded(TIMELINE)))
+    assert [capture.name for capture in found.plan.captures] == ["run"]
+    (gate,) = found.gates
+    assert isinstance(gate, Gate)
+    assert found.plan.error is not None
+    assert found.plan.error <= max(plan.error or 0.0, 0.05)
+    without = with_gates(two, TIMELINE, seen, request, {})
+    assert [capture.name for capture in without.plan.captures] == ["run-1", "run-2"], "no window, no shortcut"

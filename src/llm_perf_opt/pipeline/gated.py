@@ -196,9 +196,9 @@ def _profiled(stacks: Stacks, nodes: Sequence[int], holes: Sequence[int], tops: 
     return on[tops]
 
 
-def gated(capture: PlannedCapture, gate: Gate, *, instead: PlannedCapture) -> PlannedCapture:
+def gated(capture: PlannedCapture, gate: Gate, *, instead: Sequence[PlannedCapture]) -> PlannedCapture:
     """A capture that profiles in the windows of a gate only; `instead`: what to do where that gives nothing."""
-    return attrs.evolve(capture, options=_from_start_off(capture), gate=gate, instead=(instead,))
+    return attrs.evolve(capture, options=_from_start_off(capture), gate=gate, instead=tuple(instead))
 
 
 def together(captures: Sequence[PlannedCapture], gate: Gate) -> PlannedCapture:

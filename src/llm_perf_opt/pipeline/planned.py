@@ -93,7 +93,7 @@ def forecasts(
 class Gated:
     """A plan whose captures are switched on and off from inside the program, as far as that can be."""
 
-    plan: planning.Plan
+    plan: planning.Plan  # its captures are those of the plan before, or one that does for all of them
     gates: list[Gate | str]  # of each capture: its windows, or why it has none
 
 
@@ -107,14 +107,16 @@ def with_gates(
         return Gated(plan, ["the timeline has no launches"] * len(plan.captures))
     inside = seen_inside(marked, launches.kernels, opened)
     stop = request.counters.stop_when_done
+    before, plan = plan, _in_one(plan, launches, inside, stop=stop)
     found: list[Gate | str] = []
     captures = []
     taken = np.zeros(len(launches), dtype=np.bool_)
     for capture in plan.captures:
         mine = capture.filter.taken(launches)
         way = _first_launches(capture, launches, inside, stop=stop)
-        if not isinstance(way, str) and len(plan.captures) == 1 and capture.filter.takes_all_kernels:
-            way = _better(way, _every_kind(capture, launches, inside, stop=stop), launches)
+        if len(plan.captures) == 1 and capture.filter.takes_all_kernels:
+            other = _every_kind(capture, launches, inside, stop=stop)
+            way = other if plan is not before else _better(way, other, launches)
         if isinstance(way, str):
             found.append(way)
             captures.append(capture)
@@ -132,6 +134,18 @@ def with_gates(
         words = [d for d in words if d.code != "KERNELS_VARY"]
     changed = attrs.evolve(plan, captures=captures, signatures=signatures, error=error, diagnostics=words)
     return Gated(changed, found)
+
+
+def _in_one(plan: planning.Plan, launches: planning.LaunchTable, inside: Inside | str, *, stop: bool) -> planning.Plan:
+    """The plan with its first capture alone, where windows let that tell as much as all of them."""
+    first, *others = plan.captures
+    if not others or not first.filter.takes_all_kernels:
+        return plan
+    way = _every_kind(first, launches, inside, stop=stop)
+    enough = max(_GOOD_ENOUGH, plan.error or 0.0)
+    if isinstance(way, str) or planning.expected_error(launches, way.taken) > enough:
+        return plan
+    return attrs.evolve(plan, captures=[attrs.evolve(first, name="run")])
 
 
 @define(eq=False)
@@ -179,9 +193,9 @@ def _every_kind(
     return _Way(gate, some, taken)
 
 
-def _better(one: _Way, other: _Way | str, launches: planning.LaunchTable) -> _Way:
+def _better(one: _Way | str, other: _Way | str, launches: planning.LaunchTable) -> _Way | str:
     """The way that leaves out less, or costs less for as much."""
-    if isinstance(other, str):
+    if isinstance(one, str) or isinstance(other, str):
         return one
     wanted = planning.Wanted.of(launches)
     missed, less = wanted.missed(one.taken), wanted.missed(other.taken)

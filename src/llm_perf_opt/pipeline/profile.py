@@ -530,13 +530,16 @@ class _Run:
             self.note(diagnosis)
         self.directory.write_json("plan.json", planning.as_json(plan, self.request.command))
         self.say.plan(plan)
-        captures = []
-        for whole, part, gate in zip(ungated, captures_of(plan, self.request), found, strict=True):
+        captures: list[PlannedCapture] = []
+        parts = captures_of(plan, self.request)
+        # Where one does for all, these are what to do where it gives nothing.
+        others = [ungated] if len(parts) < len(ungated) else [[capture] for capture in ungated]
+        for whole, part, gate in zip(others, parts, found, strict=True):
             if isinstance(gate, Gate):
                 self.say(f"  ncu is switched on from inside the program, in {counted(gate.count, 'range')}")
                 captures.append(gated(part, gate, instead=whole))
             else:
-                captures.append(whole)
+                captures += whole
                 if self.request.counters.stop_when_done:
                     self._not_ended(gate)
                 elif self.request.counters.gate:
