@@ -317,11 +317,11 @@ def run_directory(dice: Dice, place: Place) -> Made:
 
 
 def _odd_file(dice: Dice, path: Path, place: Place) -> None:
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.is_dir():
-        shutil.rmtree(path)
     try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)  # a pipe too: whoever writes to one waits for ever
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError:
         return  # the folder it would be in is odd already
