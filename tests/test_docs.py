@@ -107,6 +107,18 @@ def test_the_accuracy_in_the_documentation_is_the_measured_one() -> None:
     }
 
 
+def test_the_accuracy_for_the_ocr_model_is_the_measured_one() -> None:
+    page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    parts = json.loads((ROOT / "benchmarks/results/bridge-h200.json").read_text(encoding="utf-8"))["parts"]
+    names = {"tensor operations": "tensor operations", "DRAM bytes": "DRAM read and written", "L2 bytes": "L2 traffic"}
+    for counter, name in names.items():
+        ratios = [row["ratio"] for row in parts["ocr_truth"]["figures"]["rows"] if row["counter"] == counter]
+        assert f"| {name} | {' | '.join(f'{ratio:.3f}' for ratio in ratios)} |" in page
+    ocr = parts["ocr"]["figures"]
+    assert f"{ocr['results']} of {ocr['launches']:,} launches sampled in 48 windows" in page
+    assert f"alone {ocr['alone_s']:.1f} s, the whole command {ocr['profile_s']:.0f} s" in page
+
+
 def test_the_costs_in_the_documentation_are_the_measured_ones() -> None:
     parts = json.loads((ROOT / "benchmarks/results/bridge-h200.json").read_text(encoding="utf-8"))["parts"]
     figures = {name: part["figures"] for name, part in parts.items()}
