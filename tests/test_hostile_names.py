@@ -126,7 +126,7 @@ def test_a_report_full_of_hostile_names(tmp_path: Path, capsys: pytest.CaptureFi
     # CSV: the csv module reads back what was recorded, a spreadsheet sees no formula, and a terminal no escape.
     with (inside / "kernels.csv").open(newline="") as file:
         names = {row["kernel_name"] for row in csv.DictReader(file)}
-    shown = {name: "".join(c if c.isprintable() else repr(c)[1:-1] for c in name) for name in HOSTILE}
+    shown = {name: "".join(c if c.isprintable() or c in "\n\r\t" else repr(c)[1:-1] for c in name) for name in HOSTILE}
     assert names == {f"'{text}" if text[:1] in ("=", "@", "-") and text else text for text in shown.values()}
 
 
