@@ -107,7 +107,8 @@ def with_gates(
         return Gated(plan, ["the timeline has no launches"] * len(plan.captures))
     inside = seen_inside(marked, launches.kernels, opened)
     stop = request.counters.stop_when_done
-    before, plan = plan, _in_one(plan, launches, inside, stop=stop)
+    wanted = planning.Wanted.of(launches)
+    before, plan = plan, _in_one(plan, launches, wanted, inside, stop=stop)
     found: list[Gate | str] = []
     captures = []
     taken = np.zeros(len(launches), dtype=np.bool_)
@@ -115,8 +116,8 @@ def with_gates(
         mine = capture.filter.taken(launches)
         way = _first_launches(capture, launches, inside, stop=stop)
         if len(plan.captures) == 1 and capture.filter.takes_all_kernels:
-            other = _every_kind(capture, launches, inside, stop=stop)
-            way = other if plan is not before else _better(way, other, launches)
+            other = _every_kind(capture, launches, wanted, inside, stop=stop)
+            way = other if plan is not before else _better(way, other, wanted)
         if isinstance(way, str):
             found.append(way)
             captures.append(capture)
@@ -136,12 +137,14 @@ def with_gates(
     return Gated(changed, found)
 
 
-def _in_one(plan: planning.Plan, launches: planning.LaunchTable, inside: Inside | str, *, stop: bool) -> planning.Plan:
+def _in_one(
+    plan: planning.Plan, launches: planning.LaunchTable, wanted: planning.Wanted, inside: Inside | str, *, stop: bool
+) -> planning.Plan:
     """The plan with its first capture alone, where windows let that tell as much as all of them."""
     first, *others = plan.captures
     if not others or not first.filter.takes_all_kernels:
         return plan
-    way = _every_kind(first, launches, inside, stop=stop)
+    way = _every_kind(first, launches, wanted, inside, stop=stop)
     enough = max(_GOOD_ENOUGH, plan.error or 0.0)
     if isinstance(way, str) or planning.expected_error(launches, way.taken) > enough:
         return plan
@@ -171,13 +174,17 @@ def _first_launches(
 
 
 def _every_kind(
-    capture: planning.Capture, launches: planning.LaunchTable, inside: Inside | str, *, stop: bool
+    capture: planning.Capture,
+    launches: planning.LaunchTable,
+    wanted: planning.Wanted,
+    inside: Inside | str,
+    *,
+    stop: bool,
 ) -> _Way | str:
     """Windows around launches of every kind, wherever they are, and as many of a signature as that takes."""
     assert launches.kernels is not None
     if isinstance(inside, str):
         return inside
-    wanted = planning.Wanted.of(launches)
     chosen = planning.cover(wanted, inside.tops[launches.kernels], early=stop)
     around = gate_around(inside, launches.kernels[chosen], stop=stop, exact=True)
     if isinstance(around, str):
@@ -193,13 +200,12 @@ def _every_kind(
     return _Way(gate, some, taken)
 
 
-def _better(one: _Way | str, other: _Way | str, launches: planning.LaunchTable) -> _Way | str:
+def _better(one: _Way | str, other: _Way | str, wanted: planning.Wanted) -> _Way | str:
     """The way that leaves out less, or costs less for as much."""
     if isinstance(one, str) or isinstance(other, str):
         return one
-    wanted = planning.Wanted.of(launches)
     missed, less = wanted.missed(one.taken), wanted.missed(other.taken)
-    price = other.taken.sum() / max(one.taken.sum(), 1)
+    price = int(other.taken.sum()) / max(int(one.taken.sum()), 1)
     if missed > _MISSED_TOO_MUCH and less < missed / 2:
         return other if price <= _DEARER else one
     return other if price < _CHEAPER and less <= missed + _MISSED else one
