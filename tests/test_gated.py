@@ -217,9 +217,10 @@ def test_where_the_ranges_are_not_those_of_the_timeline_nothing_is_gated(
     assert why in found
 
 
-def a_plan(file: Path) -> tuple[Plan, NCUProfileRegionReport, ProfileRequest]:
+def a_plan(file: Path, launches: int = 3) -> tuple[Plan, NCUProfileRegionReport, ProfileRequest]:
     seen = make_report([str(file)], ReportOptions(verdicts=False), quiet=True)
     request = ProfileRequest(command=["program"])
+    request = attrs.evolve(request, counters=attrs.evolve(request.counters, launches=launches))
     plan = make_plan(file, seen, request, {})
     assert plan is not None
     return plan, seen, request
@@ -454,3 +455,46 @@ def test_what_needs_two_runs_of_ncu_s_own_filters_is_had_in_one_with_windows() -
     assert found.plan.error <= max(plan.error or 0.0, 0.05)
     without = with_gates(two, TIMELINE, seen, request, {})
     assert [capture.name for capture in without.plan.captures] == ["run-1", "run-2"], "no window, no shortcut"
+
+
+def test_windows_that_leave_kernels_out_do_not_stand_for_several_captures() -> None:
+    """Only the ranges of one layer are known inside the program: the rest of the program has no window."""
+    plan, seen, request = a_plan(TIMELINE)
+    first = plan.captures[0]
+    two = attrs.evolve(plan, captures=[attrs.evolve(first, name="run-1"), attrs.evolve(first, name="run-2")], error=0.2)
+    (counted,) = all_opened(recorded(TIMELINE)).values()
+    known = {name: count for name, count in counted.items() if name[1] == "layer5"}
+    found = with_gates(two, TIMELINE, seen, request, {recorded(TIMELINE).processes[0].pid: known})
+    assert [capture.name for capture in found.plan.captures] == ["run-1", "run-2"]
+
+
+@pytest.mark.parametrize("launches", [1, 16, 17, 100])
+def test_as_many_launches_as_are_asked_for_are_planned(launches: int) -> None:
+    plan, seen, request = a_plan(TIMELINE, launches)
+    assert plan.captures[0].filter.launch_count == launches
+    found = with_gates(plan, TIMELINE, seen, request, all_opened(recorded(TIMELINE)))
+    assert found.plan.captures[0].filter.launch_count in range(launches, max(launches, 16) + 1)
+    assert found.plan.coverage == pytest.approx(1)
+
+
+def test_a_budget_holds_for_windows_too() -> None:
+    plan, seen, request = a_plan(TIMELINE)
+    tight = attrs.evolve(plan, budget_s=plan.seconds)
+    found = with_gates(tight, TIMELINE, seen, request, all_opened(recorded(TIMELINE)))
+    assert found.plan.seconds <= plan.seconds
+
+
+def test_the_thread_whose_ranges_hold_the_launches_tells_when_to_switch() -> None:
+    """Another thread opens more ranges, and launches nothing."""
+    timeline = recorded(TIMELINE)
+    ranges, count = timeline.ranges, 5_000
+    added = {
+        "start": np.full(count, int(ranges.start.min()) - 10), "end": np.full(count, int(ranges.start.min()) - 5),
+        "process": np.zeros(count, dtype=np.int32), "thread": np.full(count, len(timeline.threads)),
+        "domain": np.zeros(count, dtype=np.int32), "name": np.full(count, ranges.name[0]),
+        "start_end": np.zeros(count, dtype=np.bool_),
+    }  # fmt: skip
+    more = {name: np.concatenate([getattr(ranges, name), column]) for name, column in added.items()}
+    busy = attrs.evolve(timeline, ranges=attrs.evolve(ranges, **more), threads=[*timeline.threads, 0])
+    chosen = kernels_in(timeline, {("LLM", "layer5"): (4,)})
+    assert not isinstance(gate_around(busy, chosen, all_opened(busy), stop=False), str)

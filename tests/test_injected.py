@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.annotate import Gate, environment, read_log
+from llm_perf_opt.annotate.environment import INJECTED
+from llm_perf_opt.readers.waymarks import PREFIX
 
 # What NVTX and the CUDA runtime are asked for is printed.
 TORCH = """
@@ -88,8 +90,9 @@ def package(folder: Path, source: str = NVTX) -> None:
 def test_a_child_forked_while_another_thread_is_counting_opens_ranges(tmp_path: Path) -> None:
     """Only the thread that forks lives on in the child: what another one holds is held for ever there."""
     program = """
-import os, threading, torch
+import os, threading, torch, warnings
 from _llm_perf_annotate.opened import opened
+warnings.simplefilter("ignore")  # Python 3.12 warns of just this
 held, done = threading.Event(), threading.Event()
 def count():
     with opened._lock, opened.listeners[0]._lock: held.set(); done.wait(30)
@@ -284,3 +287,26 @@ print("end")
     log = read_log(tmp_path / "log")
     assert list(log.ranges.values()) == [{("", "window"): 1}]
     assert (log.windows, log.ended_before) == (0, ""), "one window has not been"
+
+
+def test_the_modules_of_a_model_leave_the_names_of_the_program_room() -> None:
+    """A model with experts has more modules than a program has names; both are counted."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(INJECTED)!r})"
+        + """
+from _llm_perf_annotate.opened import _MOST_NAMES, opened
+for number in range(_MOST_NAMES + 10): opened.begin("", f"llm-perf:experts.{number}"); opened.end("")
+opened.begin("", "decode_step")
+assert opened.counts["", "decode_step"] == 1
+for number in range(_MOST_NAMES + 10): opened.begin("", f"step {number}"); opened.end("")
+assert ("", f"step {_MOST_NAMES + 5}") not in opened.counts
+assert ("", f"llm-perf:experts.{_MOST_NAMES + 5}") in opened.counts
+"""
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_inside_and_outside_know_waymarks_by_the_same_prefix() -> None:
+    text = (INJECTED / "_llm_perf_annotate" / "opened.py").read_text(encoding="utf-8")
+    assert f'WAYMARK = "{PREFIX}"' in text

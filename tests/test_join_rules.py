@@ -139,13 +139,47 @@ def test_launches_of_two_kinds_take_the_samples_of_their_own() -> None:
     assert (value.value, value.source, value.coverage) == (4 * 10 + 2 * 500, "extrapolated", 1)
 
 
-def test_a_kind_without_a_sample_takes_those_of_another_scaled_by_the_time_and_says_how_sure_that_is() -> None:
-    value = metric(joined(of_two_sizes(), result({"": ["decode"]}, bytes_sum=10.0, time=3_000.0)), "decode")
-    assert value.value == 4 * 10 + 2 * 100
-    assert value.spread is not None
-    assert value.spread > 0.5
-    alike = joined(of_two_sizes(3_000), result({"": ["decode"]}, bytes_sum=10.0, time=3_000.0))
-    assert metric(alike, "decode").value == 60, "half as long again may be the same work"
+@pytest.mark.parametrize("long", [0, 3_000, 20_000, 10**9])
+def test_launches_that_were_held_up_do_the_same_work(long: int) -> None:
+    """Nothing of their kind was sampled, so nobody knows that they are of another; nor are those that took no time."""
+    value = metric(joined(of_two_sizes(long), result({"": ["decode"]}, bytes_sum=10.0, time=3_000.0)), "decode")
+    assert (value.value, value.launches, value.coverage) == (60, 6, 1)
+
+
+def test_a_region_that_was_sampled_completely_is_measured_whatever_its_kinds_are() -> None:
+    """ncu saw one of the short launches take as long as the long ones do."""
+    durations = [2_000, 2_000, 2_700, 2_700]
+    kernels = [("k", at + 10 * i, d) for at in (1_000, 100_000) for i, d in enumerate(durations)]
+    recording = timeline([("one", 0, 50_000), ("two", 90_000, 150_000)], kernels)
+    times, amounts = (3_000, 3_650, 3_700, 3_700), (10, 10, 100, 100)
+    samples = [result({"": ["one"]}, bytes_sum=b, time=t) for t, b in zip(times, amounts, strict=True)]
+    report = joined(recording, *samples)
+    value = metric(report, "one")
+    assert (value.value, value.source, value.spread) == (220, "kernel replay", 0)
+    assert metric(report, "two").source == "extrapolated"
+
+
+def test_a_result_without_a_duration_leaves_the_kinds_of_the_others_apart() -> None:
+    """Of a second report with another counter, which did not ask for the time."""
+    samples = [result({"": ["decode"]}, bytes_sum=b, time=t) for b, t in ((10.0, 3_000.0), (500.0, 21_000.0))]
+    untimed = result({"": ["decode"]}, busy_pct=40.0)
+    report = joined(of_two_sizes(), *samples, untimed)
+    assert metric(report, "decode").value == 4 * 10 + 2 * 500
+    assert metric(report, "decode", "busy.pct").value == 40
+
+
+def test_a_neighbour_s_kinds_stand_in_for_the_kinds_of_a_grid_without_a_sample() -> None:
+    """Two grids with 8 short and 2 long launches each; one of each kind was sampled, all on the first grid."""
+    durations = [10_000] * 8 + [100_000] * 2
+    recording = timeline([("decode", 0, 10**7)], [("k", 200_000 * (i + 1), d) for i, d in enumerate(durations * 2)])
+    assert recording.kernels.config is not None
+    recording.kernels.config.grid = np.array([(b, 1, 1) for b in [100] * 10 + [104] * 10], dtype=np.int32)
+    samples = [
+        attrs.evolve(result({"": ["decode"]}, bytes_sum=b, time=t), grid=(100, 1, 1))
+        for b, t in ((10.0, 11_000.0), (500.0, 101_000.0))
+    ]
+    one = 8 * 10 + 2 * 500
+    assert metric(joined(recording, *samples), "decode").value == pytest.approx(one + 1.04 * one)
 
 
 def test_samples_without_a_duration_speak_for_all_launches_alike() -> None:

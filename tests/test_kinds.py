@@ -156,8 +156,8 @@ def test_what_has_no_sample_of_its_kind_is_told() -> None:
 # -- a real run ------------------------------------------------------------------------------------
 
 RECORDINGS = Path(__file__).parent / "recordings"
-OCR = RECORDINGS / "nsys-2025.3.1-h200-ocr-waymarks.sqlite.xz"
-SAMPLED = RECORDINGS / "ncu-2025.3.1-h200-ocr-waymarks.ncu-rep.xz"
+OCR = RECORDINGS / "profile-2025.3.1-h200-ocr.sqlite.xz"
+SAMPLED = RECORDINGS / "profile-2025.3.1-h200-ocr.ncu-rep.xz"
 TRUTH = Path(__file__).parents[1] / "benchmarks" / "results" / "bridge-h200.json"
 COUNTERS = {
     "tensor operations": "sm__ops_path_tensor_src_bf16_dst_fp32.sum",

@@ -8,13 +8,13 @@ the timeline shows that launches there last much longer or shorter, they are sca
 A signature without a sample takes those of the same kernel on a grid of nearly the same size, in proportion to the
 blocks (`stands_in`). Nothing is filled in for any other: the value's coverage says how much of the region's GPU time
 it speaks for. Where launches of a signature take times of several kinds (`regions.kinds`), each kind has its own
-samples; one that has none takes those of the kind nearest to it, scaled in the same way.
+samples. One that has none is not told apart from the kind nearest to it: it may be launches that were held up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from attrs import Factory, define
@@ -22,7 +22,7 @@ from attrs import Factory, define
 from llm_perf_opt.analysis.sampled_kinds import samples_of_kinds
 from llm_perf_opt.analysis.samples import Floats, Samples, combine
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
-from llm_perf_opt.regions.kinds import Kinds
+from llm_perf_opt.regions.kinds import Kinds, split_by_duration
 from llm_perf_opt.regions.model import Coverage, MetricValue
 from llm_perf_opt.regions.names import printed_form, short_kernel_name
 from llm_perf_opt.regions.signatures import NEIGHBOUR, SAME_WORK, Axes, Signature, stands_in
@@ -69,6 +69,7 @@ class _Samples:
     inside: dict[Place, list[int]] = Factory(dict)  # every region a sample was taken in, however deep
     stacks: dict[str, dict[Stack, list[int]]] = Factory(dict)  # by domain
     scale: float | None = None  # samples of a neighbour: blocks over those of its grid; None: its own
+    neighbour: int | None = None  # the signature they are of
 
     def add(self, row: int, action: Action) -> None:
         self.rows.append(row)
@@ -137,6 +138,26 @@ def stage_levels(places: Iterable[Place]) -> dict[str, int]:
     return {domain: int(len(names) == 1 and len(second.get(domain, ())) > 1) for domain, names in first.items()}
 
 
+def _apart(one: float, other: float) -> float:
+    return abs(math.log(max(one, 1.0) / max(other, 1.0)))
+
+
+def _with_samples(kinds: Kinds, own: Mapping[int, Sequence[int]], borrowing: Collection[int]) -> Kinds:
+    """Kinds without samples joined to the nearest of their signature that has some.
+
+    `borrowing`: signatures whose kinds have those of a neighbour, and stay as they are.
+    """
+    sampled: dict[int, list[int]] = {}
+    for kind in sorted(own):
+        sampled.setdefault(int(kinds.signature[kind]), []).append(kind)
+    means = kinds.mean.tolist()
+    target = list(range(len(kinds)))
+    for kind, signature in enumerate(kinds.signature.tolist()):
+        if kind not in own and signature in sampled and signature not in borrowing:
+            target[kind] = min(sampled[signature], key=lambda other: _apart(means[other], means[kind]))
+    return kinds.joined(np.array(target, dtype=np.int64))
+
+
 @define(eq=False)
 class Join:
     """Signatures of a timeline, the samples of each, and groups of samples with their statistics."""
@@ -155,45 +176,63 @@ class Join:
     _numbers: dict[tuple[tuple[int, ...], bool, float], int] = Factory(dict)
     _statistics: tuple[Floats, Floats] | None = None
 
-    def divisible(self, launches: Int64s) -> Bools:
-        """Of each signature: may its launches be told apart by kind? Not where all were sampled: that is exact as it is.
-
-        `launches`: how many the timeline has of each.
-        """
-        fewer = [len(s.rows) < count for s, count in zip(self.by_signature, launches.tolist(), strict=True)]
-        timed = [number in self._timed() for number in range(len(self.by_signature))]
-        return np.array(fewer, dtype=np.bool_) & np.array(timed, dtype=np.bool_)
-
-    def _timed(self) -> dict[int, list[int]]:
-        """Samples of the signatures that have their own, with a duration each."""
-        actions = self.samples.actions
-        return {
-            number: found.rows
-            for number, found in enumerate(self.by_signature)
-            if found.rows and found.scale is None and all(actions[row].time_ns() for row in found.rows)
-        }
-
-    def tell_kinds_apart(self, kinds: Kinds) -> None:
-        """Give every kind of launches its samples; `kinds` are of the signatures this join was made for."""
-        own = samples_of_kinds(kinds, self._timed(), self.samples.weights)
+    def tell_kinds_apart(self, signature: Int64s, duration: Int64s) -> Kinds:
+        """The kinds of launches that have samples of their own, and their samples. Both are of each launch."""
+        launches = np.bincount(signature, minlength=len(self.by_signature))
+        # Where all were sampled there is nothing to tell apart: that is exact as it is.
+        timed = {n: rows for n, rows in self._timed().items() if len(self.by_signature[n].rows) < launches[n]}
+        borrowing = {n for n, found in enumerate(self.by_signature) if found.neighbour in timed}
+        divisible = np.zeros(len(self.by_signature), dtype=np.bool_)
+        divisible[[*timed, *borrowing]] = True
+        kinds = split_by_duration(signature, duration, divisible)
+        own = samples_of_kinds(kinds, timed, self.samples.weights)
+        kinds = _with_samples(kinds, own, borrowing)
+        own = samples_of_kinds(kinds, timed, self.samples.weights)
         sampled: dict[int, list[int]] = {}  # kinds with samples, by signature
         for kind in sorted(own):
             sampled.setdefault(int(kinds.signature[kind]), []).append(kind)
-        several = np.bincount(kinds.signature, minlength=len(self.by_signature)) > 1
-        means = np.maximum(kinds.mean, 1.0).tolist()
+        means = kinds.mean.tolist()
         self.by_kind = []
-        for kind, signature in enumerate(kinds.signature.tolist()):
-            samples = self.by_signature[signature]
-            if several[signature]:
-                nearest = min(sampled[signature], key=lambda other: abs(math.log(means[other] / means[kind])))
-                samples = _Samples(scale=None if nearest == kind else scale_of(means[kind], means[nearest]))
-                for row in own[nearest]:
-                    samples.add(row, self.samples.actions[row])
+        for number, mean in zip(kinds.signature.tolist(), means, strict=True):
+            samples = self.by_signature[number]
+            of = samples.neighbour if samples.neighbour in timed else number
+            if len(sampled.get(of, [])) > 1:
+                # A launch of the neighbour's takes as much less as it has fewer blocks.
+                nearest = min(sampled[of], key=lambda other: _apart(means[other], mean / (samples.scale or 1.0)))
+                samples = self._of_kind(samples, own[nearest], timed[of])
             self.by_kind.append(samples)
+        return kinds
+
+    def _timed(self) -> dict[int, list[int]]:
+        """The samples with a duration of the signatures that have some of their own."""
+        actions = self.samples.actions
+        timed = {
+            number: [row for row in found.rows if actions[row].time_ns()]
+            for number, found in enumerate(self.by_signature)
+            if found.scale is None
+        }
+        return {number: rows for number, rows in timed.items() if rows}
+
+    def _of_kind(self, of_signature: _Samples, own: Sequence[int], timed: Sequence[int]) -> _Samples:
+        """The samples of one kind; those of which nobody knows the kind, for want of a duration, are of all."""
+        others = set(timed) - set(own)
+        samples = _Samples(scale=of_signature.scale, neighbour=of_signature.neighbour)
+        for row in of_signature.rows:
+            if row not in others:
+                samples.add(row, self.samples.actions[row])
+        return samples
 
     def nearest(self, place: Place, kind: int) -> tuple[list[int], bool]:
         """The samples for launches of a kind in a region, and whether they were taken in it."""
         return self.by_kind[kind].nearest(place, self.stage_level.get(place[0], 0))
+
+    def taken_right_in(self, place: Place, signature: int) -> list[int]:
+        """The samples of a signature that were taken in a region, and not below it."""
+        domain, start_end, path = place
+        samples = self.by_signature[signature]
+        if start_end or samples.scale is not None:
+            return []
+        return samples.stacks.get(domain, {}).get(path, [])
 
     def group(self, rows: Sequence[int], taken_there: bool, scale: float = 1.0) -> int:
         key = (tuple(rows), taken_there, scale)
@@ -383,6 +422,7 @@ def _ask_neighbours(
             for row in found[other].rows:
                 found[number].add(row, actions[row])
             found[number].scale = blocks / (described[other].blocks or blocks)
+            found[number].neighbour = other
 
 
 def measured_range(action: Action, kernels_per_instance: Callable[[Place], float | None]) -> Place | None:

@@ -27,7 +27,7 @@ from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
 from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
-from llm_perf_opt.regions.kinds import Kinds, split_by_duration
+from llm_perf_opt.regions.kinds import Kinds
 from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
 from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
 from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
@@ -56,7 +56,7 @@ class TimelineCounters:
     kept: list[bool]  # regions the report shows
     everything: RolledUp  # the whole timeline: decides which region a range result measured
     _signature_of: Int64s = field(init=False)
-    _launch_kinds: Kinds = field(init=False)
+    _work_kinds: Kinds = field(init=False)
     _join: Join = field(init=False)
     _differences: dict[str, float] = Factory(dict)
     _described: list[Signature] = field(init=False)
@@ -83,9 +83,7 @@ class TimelineCounters:
         durations = (total / np.maximum(calls, 1)).tolist()
         self._join = join_samples(self.samples, self._described, durations, kernels_per_instance, has_graphs)
         self._join.stage_level = stage_levels(self._regions)
-        divisible = self._join.divisible(calls)
-        self._launch_kinds = split_by_duration(self._signature_of, work.end - work.start, divisible)
-        self._join.tell_kinds_apart(self._launch_kinds)
+        self._work_kinds = self._join.tell_kinds_apart(self._signature_of, work.end - work.start)
 
     def metrics(self, part: ScopePart, rolled: RolledUp) -> dict[int, RegionMetrics]:
         """Counters of every kept region in a scope."""
@@ -125,7 +123,7 @@ class TimelineCounters:
     def launches(self, part: ScopePart) -> dict[int, Launches]:
         """Launches of every kept region in a scope, each with what one launch of its kind does."""
         rows, groups = self._rows(part)
-        signatures = self._launch_kinds.signature[rows.label]
+        signatures = self._work_kinds.signature[rows.label]
         pairs = zip(signatures.tolist(), groups.tolist(), strict=True)
         kinds = np.array([self._kind(signature, group) for signature, group in pairs], dtype=np.int64)
         found = {}
@@ -159,7 +157,7 @@ class TimelineCounters:
     def _rows(self, part: ScopePart) -> tuple[KernelRows, Int64s]:
         """A scope's launches by region and kind, and the group of samples of each; the last scope's are kept."""
         if self._last is None or self._last[0] is not part:
-            of_launch = self._launch_kinds.of_launch
+            of_launch = self._work_kinds.of_launch
             rows = exclusive_rows(self.timeline.kernels, self.attribution, part.selection.kernels, of_launch)
             self._last = (part, rows, self._groups_of(rows))
         return self._last[1:]
@@ -169,10 +167,16 @@ class TimelineCounters:
         places = {n: place_of(self.attribution.table, n) for n in np.unique(rows.region).tolist()}
         pairs = list(zip(rows.region.tolist(), rows.label.tolist(), strict=True))
         durations = _mean_durations(pairs, rows)
+        launches = self._launches_of_signatures(rows)
         sampled: dict[tuple[str, int, tuple[int, ...]], float | None] = {}
         groups = []
         for region, kind in pairs:
             place = places[region]
+            signature = int(self._work_kinds.signature[kind])
+            all_there = self._join.taken_right_in(place, signature)
+            if all_there and len(all_there) == launches[region, signature]:
+                groups.append(self._join.group(all_there, True))  # each was sampled, of whichever kind it is
+                continue
             found, there = self._join.nearest(place, kind)
             if not found:
                 groups.append(NO_SAMPLES)
@@ -185,6 +189,14 @@ class TimelineCounters:
             scale = scale_of(durations[region, kind], usual) * (self._join.by_kind[kind].scale or 1.0)
             groups.append(self._join.group(found, there, scale))
         return np.array(groups, dtype=np.int64)
+
+    def _launches_of_signatures(self, rows: KernelRows) -> dict[tuple[int, int], int]:
+        """Launches of each region and signature."""
+        found: dict[tuple[int, int], int] = {}
+        signatures = self._work_kinds.signature[rows.label].tolist()
+        for region, signature, calls in zip(rows.region.tolist(), signatures, rows.calls.tolist(), strict=True):
+            found[region, signature] = found.get((region, signature), 0) + calls
+        return found
 
     def _sampled_duration(
         self, domain: str, kind: int, samples: tuple[int, ...], durations: dict[tuple[int, int], float]
@@ -342,7 +354,12 @@ def _launch_rows(rows: tuple[KernelRows, Int64s] | None) -> LaunchRows:
     if rows is None:
         return LaunchRows.empty()
     table, which = rows
-    return LaunchRows(table.label[which], table.calls[which], table.total[which])
+    # Kinds of launches may share a group of samples.
+    label, number = np.unique(table.label[which], return_inverse=True)
+    calls = np.bincount(number, weights=table.calls[which], minlength=len(label)).astype(np.int64)
+    return LaunchRows(
+        label, calls, np.bincount(number, weights=table.total[which], minlength=len(label)).astype(np.int64)
+    )
 
 
 def _time_shares(join: Join, launches: LaunchRows) -> dict[int, float | None]:

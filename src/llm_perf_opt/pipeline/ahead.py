@@ -57,7 +57,6 @@ class Ahead:
     tell: Callable[[str], None]
     parked: Parked | None = None  # stays here while it is used: whatever happens, `discard` ends it
     _looked: bool = False  # there is nothing more to look for
-    _noted: int = 0  # bytes of the notes when they were read last
 
     @property
     def gate_file(self) -> Path:
@@ -77,18 +76,13 @@ class Ahead:
         pid = _number_in(pid_file)
         if pid is None:
             return
-        gone = not _is_alive(pid)
-        notes = self.directory.path / "annotate.jsonl"
-        size = notes.stat().st_size if notes.exists() else 0
-        if not gone and size == self._noted:
+        if _is_alive(pid):  # two of it at a time may get into each other's way
             return
-        self._noted = size
-        opened = annotate.read_log(notes).ranges
-        if gone or pid in opened:
-            self._looked = True
-            # Others that open ranges may use the GPU as well, and would not be profiled.
-            if set(opened) == {pid}:
-                self._start()
+        self._looked = True
+        opened = annotate.read_log(self.directory.path / "annotate.jsonl").ranges
+        # Others that open ranges may use the GPU as well, and would not be profiled.
+        if set(opened) == {pid}:
+            self._start()
 
     def _start(self) -> None:
         port = free_ports()

@@ -17,6 +17,7 @@ from attrs import define
 from llm_perf_opt.annotate import Gate, Named
 from llm_perf_opt.pipeline.choose import PlannedCapture
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.readers.waymarks import PREFIX as WAYMARK
 from llm_perf_opt.regions.columns import UNKNOWN, Action, Bools, Int64s, Timeline
 from llm_perf_opt.regions.signatures import distinct_rows
 from llm_perf_opt.regions.stacks import Stacks, build_stacks
@@ -26,6 +27,8 @@ from llm_perf_opt.regions.stacks import Stacks, build_stacks
 # for it, so that nobody switches for a single launch.
 _SWITCH_S = 0.001
 _LAUNCH_S = 0.0004
+
+_THREADS_TRIED = 8
 
 Opened = Mapping[int, Mapping[Named, int]]  # by process id: how many ranges of each name were opened
 
@@ -57,14 +60,23 @@ def seen_inside(timeline: Timeline, kernels: Int64s, opened: Opened) -> Inside |
     usable, number = _numbered(timeline, process, counted)
     if not len(usable):
         return "the program opens ranges in a way that cannot be seen from inside"
-    # The profiler is switched for the whole process, so one thread tells when.
-    threads = timeline.ranges.thread[usable]
-    usable = usable[threads == np.bincount(threads).argmax()]
-    stacks = build_stacks(timeline.ranges.start, timeline.ranges.end, usable)
+    stacks = _of_one_thread(timeline, usable, timeline.kernels.host_time[kernels])
     mine = np.flatnonzero(timeline.kernels.process == process)
     tops = np.full(len(timeline.kernels), UNKNOWN, dtype=np.int64)
     tops[mine] = stacks.top_at(timeline.kernels.host_time[mine])
     return Inside(timeline, stacks, number, tops, mine)
+
+
+def _of_one_thread(timeline: Timeline, usable: Int64s, launched: Int64s) -> Stacks:
+    """The ranges of the thread that has most of some launches in them; of several, of that with most ranges.
+
+    The profiler is switched for the whole process, so one thread tells when.
+    """
+    ranges = timeline.ranges
+    threads, counts = np.unique(ranges.thread[usable], return_counts=True)
+    busiest = threads[np.argsort(-counts, kind="stable")][:_THREADS_TRIED].tolist()
+    tried = [build_stacks(ranges.start, ranges.end, usable[ranges.thread[usable] == thread]) for thread in busiest]
+    return max(tried, key=lambda stacks: int((stacks.top_at(launched) != UNKNOWN).sum()))
 
 
 def gate_around(inside: Inside | str, kernels: Int64s, *, stop: bool, exact: bool = False) -> tuple[Gate, Bools] | str:
@@ -233,9 +245,9 @@ def sampled_gate(captures: Sequence[PlannedCapture], opened: Opened, *, stop: bo
 
 
 def unseen(gate: Gate, results: Sequence[Action]) -> list[str]:
-    """Names of windows in which nothing was profiled."""
+    """Names of windows in which nothing was profiled. Of waymarks results do not tell."""
     seen = {name for action in results for stack in action.push_pop.values() for name in stack}
-    return [name for _, name in gate.windows if name not in seen]
+    return [name for _, name in gate.windows if name not in seen and not name.startswith(WAYMARK)]
 
 
 def _from_start_off(capture: PlannedCapture) -> NcuOptions:

@@ -106,49 +106,64 @@ def with_gates(
     if launches is None or launches.kernels is None or not isinstance(marked, Timeline):
         return Gated(plan, ["the timeline has no launches"] * len(plan.captures))
     inside = seen_inside(marked, launches.kernels, opened)
+    kinds = planning.Wanted.of(launches)
     stop = request.counters.stop_when_done
-    wanted = planning.Wanted.of(launches)
-    before, plan = plan, _in_one(plan, launches, wanted, inside, stop=stop)
+    alone = _in_one(plan, launches, kinds, inside, stop=stop)
+    if alone is not None:
+        plan = attrs.evolve(plan, captures=[alone.capture])
     found: list[Gate | str] = []
     captures = []
     taken = np.zeros(len(launches), dtype=np.bool_)
     for capture in plan.captures:
-        mine = capture.filter.taken(launches)
-        way = _first_launches(capture, launches, inside, stop=stop)
-        if len(plan.captures) == 1 and capture.filter.takes_all_kernels:
-            other = _every_kind(capture, launches, wanted, inside, stop=stop)
-            way = other if plan is not before else _better(way, other, wanted)
+        way = alone or _first_launches(capture, launches, inside, stop=stop)
+        if alone is None and len(plan.captures) == 1 and capture.filter.takes_all_kernels:
+            way = _better(way, _every_kind(capture, launches, kinds, inside, stop=stop), kinds, plan)
         if isinstance(way, str):
             found.append(way)
             captures.append(capture)
+            taken |= capture.filter.taken(launches)
         else:
             found.append(way.gate)
-            mine = way.taken
-            captures.append(_cheaper(attrs.evolve(capture, filter=way.filter), int(mine.sum()), plan.costs))
-        taken |= mine
-    sampled = dict(zip(launches.signatures, launches.counts(taken).tolist(), strict=True))
-    signatures = [_resampled(s, sampled.get(s.signature, s.planned)) for s in plan.signatures]
-    gated = any(isinstance(gate, Gate) for gate in found)
-    error = planning.expected_error(launches, taken) if gated else plan.error
-    words = [d if d.code != "KERNELS_VARY" else planning.kernels_vary(error or 0.0, d.fix) for d in plan.diagnostics]
-    if error is not None and error <= _GOOD_ENOUGH:
-        words = [d for d in words if d.code != "KERNELS_VARY"]
-    changed = attrs.evolve(plan, captures=captures, signatures=signatures, error=error, diagnostics=words)
-    return Gated(changed, found)
+            captures.append(_with_launches(way, plan.costs))
+            taken |= way.taken
+    if not any(isinstance(gate, Gate) for gate in found):
+        return Gated(plan, found)
+    return Gated(_as_it_comes_out(attrs.evolve(plan, captures=captures), launches, taken), found)
+
+
+def _as_it_comes_out(plan: planning.Plan, launches: planning.LaunchTable, taken: Bools) -> planning.Plan:
+    """A plan with what it says of its samples, where other launches are taken than it was made for."""
+    sampled = launches.counts(taken) > 0
+    stands_in = planning.stood_in_for(launches, taken)
+    counts = zip(launches.counts(taken).tolist(), stands_in.tolist(), strict=True)
+    known = dict(zip(launches.signatures, counts, strict=True))
+    signatures = [_resampled(s, *known[s.signature]) if s.signature in known else s for s in plan.signatures]
+    times = launches.times()
+    told = float(times[sampled | stands_in].sum() / max(int(times.sum()), 1))
+    error = planning.expected_error(launches, taken)
+    words = [d for d in plan.diagnostics if d.code != "KERNELS_VARY"]
+    vary = next((d for d in plan.diagnostics if d.code == "KERNELS_VARY"), None)
+    if vary is not None and error > _GOOD_ENOUGH:
+        words.append(planning.kernels_vary(error, vary.fix))
+    return attrs.evolve(plan, signatures=signatures, coverage=told, error=error, diagnostics=words)
 
 
 def _in_one(
-    plan: planning.Plan, launches: planning.LaunchTable, wanted: planning.Wanted, inside: Inside | str, *, stop: bool
-) -> planning.Plan:
-    """The plan with its first capture alone, where windows let that tell as much as all of them."""
+    plan: planning.Plan, launches: planning.LaunchTable, kinds: planning.Wanted, inside: Inside | str, *, stop: bool
+) -> _Way | None:
+    """The way of a plan's first capture, where windows let that tell as much as all of its captures."""
     first, *others = plan.captures
     if not others or not first.filter.takes_all_kernels:
-        return plan
-    way = _every_kind(first, launches, wanted, inside, stop=stop)
-    enough = max(_GOOD_ENOUGH, plan.error or 0.0)
-    if isinstance(way, str) or planning.expected_error(launches, way.taken) > enough:
-        return plan
-    return attrs.evolve(plan, captures=[attrs.evolve(first, name="run")])
+        return None
+    way = _every_kind(first, launches, kinds, inside, stop=stop)
+    if isinstance(way, str) or not _affordable(way, plan):
+        return None
+    together = np.zeros(len(launches), dtype=np.bool_)
+    for capture in plan.captures:
+        together |= capture.filter.taken(launches)
+    as_much = kinds.missed(way.taken) <= kinds.missed(together) + _MISSED
+    good = planning.expected_error(launches, way.taken) <= max(_GOOD_ENOUGH, plan.error or 0.0)
+    return attrs.evolve(way, capture=attrs.evolve(way.capture, name="run")) if as_much and good else None
 
 
 @define(eq=False)
@@ -156,7 +171,7 @@ class _Way:
     """How to get at the launches of a capture from inside the program."""
 
     gate: Gate
-    filter: planning.LaunchFilter
+    capture: planning.Capture
     taken: Bools
 
 
@@ -170,13 +185,13 @@ def _first_launches(
     if isinstance(around, str):
         return around
     gate, windows = around
-    return _Way(gate, capture.filter, capture.filter.taken(launches, windows[launches.kernels]))
+    return _Way(gate, capture, capture.filter.taken(launches, windows[launches.kernels]))
 
 
 def _every_kind(
     capture: planning.Capture,
     launches: planning.LaunchTable,
-    wanted: planning.Wanted,
+    kinds: planning.Wanted,
     inside: Inside | str,
     *,
     stop: bool,
@@ -185,42 +200,52 @@ def _every_kind(
     assert launches.kernels is not None
     if isinstance(inside, str):
         return inside
-    chosen = planning.cover(wanted, inside.tops[launches.kernels], early=stop)
+    chosen = planning.cover(kinds, inside.tops[launches.kernels], early=stop)
     around = gate_around(inside, launches.kernels[chosen], stop=stop, exact=True)
     if isinstance(around, str):
         return around
     gate, windows = around
     seen = windows[launches.kernels]
-    least = wanted.missed(capture.filter.taken_of_any_number(launches, seen))
-    for count in range(capture.filter.launch_count or 1, _MOST_OF_A_SIGNATURE + 1):
-        some = attrs.evolve(capture.filter, launch_count=count)
-        taken = some.taken(launches, seen)
-        if wanted.missed(taken) <= least + _MISSED:
-            break
-    return _Way(gate, some, taken)
+    some = capture.filter
+    taken = some.taken(launches, seen)
+    if some.launch_count is not None:
+        least = kinds.missed(attrs.evolve(some, launch_count=None).taken(launches, seen)) + _MISSED
+        for count in range(some.launch_count + 1, _MOST_OF_A_SIGNATURE + 1):
+            if kinds.missed(taken) <= least:
+                break
+            some = attrs.evolve(some, launch_count=count)
+            taken = some.taken(launches, seen)
+    return _Way(gate, attrs.evolve(capture, filter=some), taken)
 
 
-def _better(one: _Way | str, other: _Way | str, wanted: planning.Wanted) -> _Way | str:
+def _better(one: _Way | str, other: _Way | str, kinds: planning.Wanted, plan: planning.Plan) -> _Way | str:
     """The way that leaves out less, or costs less for as much."""
-    if isinstance(one, str) or isinstance(other, str):
+    if isinstance(one, str) or isinstance(other, str) or not _affordable(other, plan):
         return one
-    missed, less = wanted.missed(one.taken), wanted.missed(other.taken)
+    missed, less = kinds.missed(one.taken), kinds.missed(other.taken)
     price = int(other.taken.sum()) / max(int(one.taken.sum()), 1)
     if missed > _MISSED_TOO_MUCH and less < missed / 2:
         return other if price <= _DEARER else one
     return other if price < _CHEAPER and less <= missed + _MISSED else one
 
 
-def _cheaper(capture: planning.Capture, launches: int, costs: planning.Costs) -> planning.Capture:
-    """A capture of fewer launches."""
-    saved = (capture.launches - launches) * costs.launch_s(capture.passes.passes)
-    return attrs.evolve(capture, launches=launches, seconds=max(capture.seconds - saved, 0.0))
+def _affordable(way: _Way, plan: planning.Plan) -> bool:
+    return plan.budget_s is None or _with_launches(way, plan.costs).seconds <= plan.budget_s
 
 
-def _resampled(signature: planning.PlannedSignature, planned: int) -> planning.PlannedSignature:
+def _with_launches(way: _Way, costs: planning.Costs) -> planning.Capture:
+    """The capture of a way with the launches it takes, and what they cost."""
+    launches = int(way.taken.sum())
+    saved = (way.capture.launches - launches) * costs.launch_s(way.capture.passes.passes)
+    return attrs.evolve(way.capture, launches=launches, seconds=max(way.capture.seconds - saved, 0.0))
+
+
+def _resampled(signature: planning.PlannedSignature, planned: int, stands_in: bool) -> planning.PlannedSignature:
     reason = signature.reason
     if signature.planned and not planned:
-        reason = "another stands in for it: the same kernel on a grid of nearly the same size"
+        reason = "no window holds any of its launches"
+        if stands_in:
+            reason = "another stands in for it: the same kernel on a grid of nearly the same size"
     return attrs.evolve(signature, planned=planned, turns=signature.turns if planned else (), reason=reason)
 
 

@@ -614,13 +614,15 @@ class _Run:
             if outcome.status == "partial" and not ended.handed_on:
                 return "a part of the results"
         results = self.results.get(capture.name, [])
-        few = (
-            outcome.status == "captured"
-            and capture.gate is not None
-            and len(results) < _FEW_RESULTS * (capture.expected or 0)
-            and bool(unseen(capture.gate, results))
-        )
-        return f"{len(results)} of {capture.expected} results" if few else ""
+        if (
+            outcome.status != "captured"
+            or capture.gate is None
+            or len(results) >= _FEW_RESULTS * (capture.expected or 0)
+        ):
+            return ""
+        noted = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl")
+        some_never_came = bool(unseen(capture.gate, results)) or noted.windows < capture.gate.count
+        return f"{len(results)} of {capture.expected} results" if some_never_came else ""
 
     def _is_taken(self, capture: PlannedCapture) -> bool:
         """Are there results of a capture, or of all that stand in for it?"""

@@ -245,7 +245,7 @@ def look(directory: RunDirectory, request: ProfileRequest) -> Kept:
     except (KeyError, TypeError, ValueError, AttributeError, UserError):
         kept.captures = None  # of another version: planned anew
     for capture in kept.captures or []:
-        if (report := _report_of(run, capture.name, manifest)) is not None:
+        if (report := _report_of_capture(run, capture, manifest)) is not None:
             kept.reports[capture.name] = report
     tried = any(step.capture == VERIFY and step.status != "running" for step in manifest.steps)
     kept.verification = tried and _report_of(run, VERIFY, manifest) is not None
@@ -271,9 +271,21 @@ def _ended_well(step: Step | None) -> bool:
     return step.status in ("captured", "done") or wanted
 
 
-def _report_of(run: Path, name: str, manifest: Manifest) -> Path | None:
-    """The whole report of a planned capture, in whichever replay mode it succeeded."""
+def _report_of_capture(run: Path, capture: PlannedCapture, manifest: Manifest) -> Path | None:
+    """The whole report of a planned capture; where others were taken instead of it, all of them have to be there."""
+    instead = [f"{other.name}-ungated" for other in capture.instead]
+    own = _report_of(run, capture.name, manifest, but_for=instead)
+    if own is not None:
+        return own
+    others = [_report_of(run, name, manifest) for name in instead]
+    return others[0] if others and all(others) else None
+
+
+def _report_of(run: Path, name: str, manifest: Manifest, but_for: Sequence[str] = ()) -> Path | None:
+    """The whole report that serves as one of this name, in whichever replay mode it succeeded."""
     for step in reversed(manifest.steps):
+        if any(serves(step, other) for other in but_for):
+            continue
         if step.name == "ncu" and serves(step, name) and _ended_well(step):
             report = _whole(run, f"ncu/{step.capture}.ncu-rep", step, manifest)
             if report is not None and (report.suffix in PACKED or _opens_as_report(report)):

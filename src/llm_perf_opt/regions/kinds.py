@@ -36,6 +36,17 @@ class Kinds:
     def __len__(self) -> int:
         return len(self.signature)
 
+    def joined(self, into: Int64s) -> Kinds:
+        """With some kinds as part of others of their signature; `into`: of each, the kind it becomes part of."""
+        kept, label = np.unique(into, return_inverse=True)
+        label = label.astype(np.int64).reshape(-1)
+        return Kinds(
+            of_launch=label[self.of_launch] if len(self) else self.of_launch,
+            signature=self.signature[kept],
+            calls=np.bincount(label, weights=self.calls, minlength=len(kept)).astype(np.int64),
+            total=np.bincount(label, weights=self.total, minlength=len(kept)).astype(np.int64),
+        )
+
     @property
     def mean(self) -> Floats:
         """Duration of a launch, ns."""

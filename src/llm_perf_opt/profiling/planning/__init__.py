@@ -33,7 +33,7 @@ from llm_perf_opt.profiling.planning.model import Capture, Plan, PlannedSignatur
 from llm_perf_opt.profiling.planning.notes import kernels_vary
 from llm_perf_opt.profiling.planning.planner import make_plan
 from llm_perf_opt.profiling.planning.request import Request
-from llm_perf_opt.profiling.planning.stand_ins import needed
+from llm_perf_opt.profiling.planning.stand_ins import needed, stood_in_for
 
 __all__ = [
     "Capture",
@@ -65,4 +65,5 @@ __all__ = [
     "remember",
     "selectable_regions",
     "spoken_seconds",
+    "stood_in_for",
 ]

@@ -106,10 +106,6 @@ class LaunchFilter:
             taken &= np.isin(turn, self.invocations)
         return taken
 
-    def taken_of_any_number(self, launches: LaunchTable, windows: Bools) -> Bools:
-        """What it would take if it did not count."""
-        return evolve(self, launch_count=None).taken(launches, windows)
-
     @property
     def takes_all_kernels(self) -> bool:
         """Does it take the first launches of every kernel in its regions?"""

@@ -32,8 +32,25 @@ def needed(launches: LaunchTable, taken: Bools) -> Bools:
     return taken & wanted[launches.signature] & few
 
 
+def stood_in_for(launches: LaunchTable, taken: Bools) -> Bools:
+    """Of each signature: has it no sample, but one with samples that stands in for it? By the rule of the join."""
+    sampled = launches.counts(taken) > 0
+    durations = (launches.times() / np.maximum(launches.counts(), 1)).tolist()
+    standing: dict[tuple[str, Axes | None], list[int]] = {}
+    for number in np.flatnonzero(sampled).tolist():
+        standing.setdefault((launches.signatures[number].name, launches.signatures[number].block), []).append(number)
+    found = np.zeros(len(launches.signatures), dtype=np.bool_)
+    for number in np.flatnonzero(~sampled).tolist():
+        signature = launches.signatures[number]
+        found[number] = any(
+            stands_in(launches.signatures[other], durations[other], signature, durations[number])
+            for other in standing.get((signature.name, signature.block), [])
+        )
+    return found
+
+
 def has_stand_in(launches: LaunchTable, taken: Bools) -> Bools:
-    """Of each signature: is another sampled that can stand in for it? One in another region stands in for nothing."""
+    """Of each sampled signature: could another do for it? One in another region stands in for nothing."""
     _, first = np.unique(launches.signature, return_index=True)
     lowest = np.full(len(launches.signatures), np.iinfo(np.int64).max)
     highest = np.full(len(launches.signatures), -1)

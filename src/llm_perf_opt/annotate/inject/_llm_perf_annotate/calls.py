@@ -176,6 +176,15 @@ class Calls:
             tell.failed(f"naming a call of {type(module).__name__}", error)
         if stage is not None:
             self._stages.open(stage)
+        try:
+            return self._run_named(name, model, run, args, kwargs)
+        finally:
+            if stage is not None:
+                self._stages.close()
+
+    def _run_named(
+        self, name: str | None, model: Model, run: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if name is not None:
             self._push(name)
         state.model = model
@@ -185,8 +194,6 @@ class Calls:
             state.model = None
             if name is not None:
                 self._pop()
-            if stage is not None:
-                self._stages.close()
 
     def around(self, module: Any, compiled: Call) -> Call:
         """The compiled call of a module, as `Module.compile()` sets it on the module, with what its calls need."""

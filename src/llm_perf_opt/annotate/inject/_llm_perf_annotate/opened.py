@@ -18,6 +18,9 @@ from . import tell
 Listener = Callable[[str, str, int, Optional[bool]], None]
 # A program that puts numbers into its names has no end of them; the first tell enough.
 _MOST_NAMES = 20_000
+# Every module has one of these, and models have many experts: they must not use up the names of the program.
+WAYMARK = "llm-perf:"
+_MOST_WAYMARKS = 200_000
 
 
 class _Stacks(threading.local):
@@ -32,6 +35,7 @@ class Opened:
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], int] = {}
+        self._names = {True: 0, False: 0}  # that are counted: waymarks, and those of the program
         self.listeners: list[Listener] = []
         self._stacks = _Stacks()
         self._lock = threading.RLock()
@@ -75,8 +79,12 @@ class Opened:
     def _count(self, domain: str, name: str) -> int:
         with self._lock:
             number = self.counts.get((domain, name), 0) + 1
-            if number > 1 or len(self.counts) < _MOST_NAMES:
-                self.counts[domain, name] = number
+            if number == 1 and (domain, name) not in self.counts:
+                ours = name.startswith(WAYMARK)
+                if self._names[ours] >= (_MOST_WAYMARKS if ours else _MOST_NAMES):
+                    return number
+                self._names[ours] += 1
+            self.counts[domain, name] = number
         return number
 
     def _tell(self, domain: str, name: str, number: int, begins: bool | None) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from .opened import opened
+from .opened import WAYMARK, opened
 from .ranges import Pop, Push
 
-PREFIX = "llm-perf:"  # as in readers/waymarks.py, which cannot be imported here
+PREFIX = WAYMARK  # as in readers/waymarks.py, which cannot be imported here
 DEPTH = 16  # levels of modules: deeper than any model
 
 RECORDED, COUNTED = "recorded", "counted"
