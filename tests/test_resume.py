@@ -16,15 +16,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import fake_tools
 import llm_perf_opt
 from fake_tools import json_alone as json_alone
+from llm_perf_opt.annotate import Gate
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.conf.keys import defaults
+from llm_perf_opt.pipeline.choose import PlannedCapture
+from llm_perf_opt.pipeline.resume import _report_of_capture
 from llm_perf_opt.profiling import run_lock, seal
 from llm_perf_opt.profiling.run_directory import RunDirectory, read_manifest
+from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 
 PROGRAM = """\
 import os, sys, time
@@ -221,6 +226,37 @@ def test_a_run_that_was_killed_under_ncu_keeps_its_timeline(desk: Path) -> None:
     assert Path("run/nsys/run.sqlite").stat().st_mtime_ns == timeline.st_mtime_ns
     assert statuses() == [*WHOLE[:3], *(WHOLE[-2:] * captures)]
     assert manifest()["state"] == "done"
+
+
+def test_a_run_that_was_killed_before_it_had_any_folder_is_taken_as_a_whole(desk: Path) -> None:
+    """Its manifest is the first thing there is."""
+    first = manifest() | {"steps": [], "captures": None, "state": "running", "files": {}}
+    for folder in (desk / "run").iterdir():
+        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    Path("run/manifest.json").write_text(json.dumps(first), encoding="utf-8")
+    assert main(["profile", "--resume", "run", "--trust-run"]) == 0
+    assert statuses() == WHOLE
+
+
+def test_of_captures_taken_instead_of_one_all_have_to_be_there(desk: Path) -> None:
+    """One gated capture stood for two; killed after the first of those that were taken instead, the second is missing."""
+    first, second = PlannedCapture("run-1", NcuOptions()), PlannedCapture("run-2", NcuOptions())
+    both = PlannedCapture("run", NcuOptions(), gate=Gate({("", "x"): (1,)}), instead=(first, second))
+    begun = read_manifest(Path("run"))
+    (done,) = [step for step in begun.steps if step.name == "ncu"]
+    report = next(Path("run/ncu").glob("*.ncu-rep"))
+    size = report.stat().st_size
+
+    def whole(*names: str) -> bool:
+        steps = [attrs.evolve(done, capture=name, files={f"{name}.ncu-rep": size}) for name in names]
+        for name in names:
+            shutil.copy(report, f"run/ncu/{name}.ncu-rep")
+        return _report_of_capture(Path("run"), both, attrs.evolve(begun, steps=steps)) is not None
+
+    assert not whole("run-1-ungated")
+    assert whole("run-1-ungated", "run-2-ungated")
+    assert whole("run")
+    assert whole("run-again")
 
 
 def test_another_replay_mode_that_worked_is_as_good(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,6 +265,7 @@ class RunDirectory:
         self.manifest.steps.append(step)
         self.save()
         try:
+            (self.path / folder).mkdir(exist_ok=True)  # a run may have been killed before it was there
             # Arguments may hold bytes that are not UTF-8: written as they came, the line still works.
             with (self.path / folder / "cmd.txt").open("a", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(shlex.join(step.argv) + "\n")
