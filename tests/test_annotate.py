@@ -351,6 +351,34 @@ def test_modules_are_marked_for_the_gate_unless_they_have_ranges_already(tmp_pat
     assert pushed.count(f"{prefix}1.0") == 3
 
 
+@TORCH
+def test_waymarks_of_long_paths_are_short_and_each_is_its_own(tmp_path: Path) -> None:
+    """Longer names would make the recording's table of ranges one that is read slowly."""
+    log = tmp_path / "log"
+    code = """
+import torch
+class Call(torch.nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.rather_long_as_well, self.the_other_one_ü = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.below = Call(depth - 1) if depth else None
+    def forward(self, x):
+        x = self.the_other_one_ü(self.rather_long_as_well(x))
+        return x if self.below is None else self.below(x)
+Call(9)(torch.randn(1, 2))
+"""
+    added = environment("off", ranges=True, log=log)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **added}, capture_output=True, text=True, timeout=600
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (counted,) = read_log(log).ranges.values()
+    assert len(counted) == 29
+    assert set(counted.values()) == {1}
+    assert max(len(name.encode()) for _, name in counted) == 57
+    assert ("", "llm-perf:below.rather_long_as_well") in counted
+
+
 CAPTURES = """
 import torch
 from _llm_perf_annotate import graphs, install

@@ -71,7 +71,7 @@ def _set_waymarks(torch: ModuleType, wanted: str) -> None:
     from . import calls, model, stages, state, tree, waymarks
 
     push, pop = waymarks.ways(wanted, *chosen[1:])
-    names = tree.Names(waymarks.DEPTH, prefix=waymarks.PREFIX)
+    names = waymarks.names()
     calls.annotate(torch.nn.Module, calls.Calls(Stages(waymarks.nothing, waymarks.nothing), push, pop, names))
     _hide_from_dynamo(torch, [*_nvtx_package(), calls, model, stages, state, tree, waymarks])
 
@@ -110,7 +110,7 @@ def _annotate(torch: ModuleType, wanted_waymarks: str) -> None:
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
     around_modules = push, pop
     if mode != "modules" and wanted_waymarks:
-        names = tree.Names(waymarks.DEPTH, prefix=waymarks.PREFIX)
+        names = waymarks.names()
         around_modules = waymarks.ways(wanted_waymarks, push, pop)
     calls.annotate(torch.nn.Module, calls.Calls(installed, *around_modules, names))
     training.annotate(torch, installed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from torch import jit, nn
 
@@ -20,6 +21,7 @@ class Names(NamedTuple):
     depth: int = 0  # levels below the outermost module; 0: none
     fold: bool = False  # numbers in names become N: all layers are one region
     prefix: str = ""  # of every name
+    longest: int = 0  # bytes of a name; 0: as long as it is
 
 
 class Place(NamedTuple):
@@ -68,4 +70,13 @@ def _range_name(path: str, names: Names) -> str:
     path = path.encode("utf-8", "replace").decode()  # NVTX takes UTF-8 only
     if names.fold:
         path = ".".join("N" if part.isdigit() else part for part in path.split("."))
-    return names.prefix + path
+    return names.prefix + path if not names.longest else _shortened(names.prefix, path, names.longest)
+
+
+def _shortened(prefix: str, path: str, longest: int) -> str:
+    """A name of so many bytes at the most; of a long path the end, after a number that tells it from others."""
+    whole = path.encode()
+    if len(prefix) + len(whole) <= longest:
+        return prefix + path
+    number = f"{crc32(whole):08x}."
+    return prefix + number + whole[len(prefix) + len(number) - longest :].decode(errors="ignore")

@@ -8,12 +8,14 @@ NVTX ranges with a prefix, by which the report leaves them out; under ncu they a
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from .opened import WAYMARK, opened
 from .ranges import Pop, Push
 
 PREFIX = WAYMARK  # as in readers/waymarks.py, which cannot be imported here
 DEPTH = 16  # levels of modules: deeper than any model
+LONGEST = 57  # bytes of a name: SQLite tells the length of a longer one in two bytes, and we read such tables slowly
 
 RECORDED, COUNTED = "recorded", "counted"
 
@@ -21,6 +23,13 @@ RECORDED, COUNTED = "recorded", "counted"
 def ways(wanted: str, push: Push, pop: Pop) -> tuple[Push, Pop]:
     """What opens and closes a waymark."""
     return (push, pop) if wanted == RECORDED else (partial(opened.begin, ""), partial(opened.end, ""))
+
+
+def names() -> Any:
+    """How modules are named (`tree.Names`)."""
+    from .tree import Names  # which imports torch
+
+    return Names(DEPTH, prefix=PREFIX, longest=LONGEST)
 
 
 def nothing(*_: object) -> None:
