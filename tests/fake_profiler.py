@@ -125,6 +125,8 @@ def record(tool: str, argv: list[str]) -> int:
     signal.signal(signal.SIGINT, stop)
     child = subprocess.Popen(argv[argv.index(SETTINGS["python"]) :])
     code = child.wait()
+    if tool == "nsys":  # the real one writes for seconds after the program has ended
+        time.sleep(float(os.environ.get("FAKE_NSYS_WRITES_S", "0")))
     if value(argv, "--profile-from-start") == "off":
         said = Path(os.environ["FAKE_PROFILER"])
         if not said.exists() or "cudaProfilerStart" not in said.read_text():

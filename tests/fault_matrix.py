@@ -131,6 +131,7 @@ class Bench:
             "FAKE_LEDGER": str(self.here / "ledger"),
             "FAULT_HERE": str(self.here),
             "FAULT_RUN": str(self.run),
+            "FAKE_NSYS_WRITES_S": "0.5" if self.ahead else "0",
             **more,
         }
 

@@ -54,6 +54,7 @@ def desk(tools: Path, monkeypatch: pytest.MonkeyPatch, json_alone: None) -> Path
     """Tools whose timeline is such that ncu attaches; `marks` says which steps there were."""
     write(tools, timeline=AHEAD_TIMELINE, counters=AHEAD_COUNTERS)
     (tools / "marks").mkdir()
+    monkeypatch.setenv("FAKE_NSYS_WRITES_S", "0.5")
     for name, value in {"STUBS": STUBS, "FAKE_PROFILER": tools / "profiler", "FAKE_MARKS": tools / "marks"}.items():
         monkeypatch.setenv(name, str(value))
     return tools

@@ -119,6 +119,16 @@ def test_a_complete_run_has_nothing_to_do_and_gets_its_report_again(
     assert_complete()
 
 
+def test_what_a_killed_process_had_half_written_is_gone_also_where_nothing_is_missing(desk: Path) -> None:
+    ours = ["run/.report.json.4711.tmp", "run/.stakeholder_summary.md.1.tmp", "run/pictures/.stages.svg.2.tmp"]
+    theirs = ["run/.notes.txt.3.tmp", "run/.report.json.tmp"]
+    for name in (*ours, *theirs):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("half")
+    assert resume() == 0
+    assert [name for name in (*ours, *theirs) if Path(name).exists()] == theirs
+
+
 def damage_sqlite() -> None:
     file = Path("run/nsys/run.sqlite")
     file.write_bytes(file.read_bytes()[:-4096])

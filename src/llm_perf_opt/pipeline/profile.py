@@ -153,6 +153,7 @@ def resume_profile(request: ProfileRequest, directory: RunDirectory, *, as_json:
             checked, tools = ready(needs) if nsys or needs.counters.enable else (needs, tools)
             options = checked.counters.options
             request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
+        directory.drop_unfinished()  # also of a run that was whole, and killed while its report was written
         changed = changes(directory.manifest, request.command, (tools.nsys, tools.ncu)) if lacking else []
         if lacking or directory.manifest.state != "done":
             begin_again(directory, kept, lacking, changed)
@@ -180,7 +181,7 @@ def run_profile(
     shown: somebody else has the word. `kept`: what is there already.
     """
     try:
-        with keeping():
+        with _terminated_as_interrupted(), keeping():
             return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept())
     finally:
         directory.release()
@@ -233,14 +234,25 @@ def _run_profile(
 
 
 @contextlib.contextmanager
-def _ending_in_order(run: _Run) -> Iterator[None]:
-    """Whatever ends the captures, what was captured is reported and the manifest says how the run ended."""
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does, its report too: nothing half-written is left."""
 
     def terminated(*_: object) -> None:
         raise KeyboardInterrupt
 
-    in_main = threading.current_thread() is threading.main_thread()
-    old = signal.signal(signal.SIGTERM, terminated) if in_main else None
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+@contextlib.contextmanager
+def _ending_in_order(run: _Run) -> Iterator[None]:
+    """Whatever ends the captures, what was captured is reported and the manifest says how the run ended."""
     known = False  # how it ended, to whoever finishes the run
     try:
         yield
@@ -260,8 +272,6 @@ def _ending_in_order(run: _Run) -> Iterator[None]:
         run.note(Diagnosis("RUN_FAILED", "error", told, "Check free space and rights; what was captured is kept."))
         known = True
     finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, old)
         if not known:  # a mistake of ours, or one more interrupt: the run must not look as if it went on
             run.directory.finish("interrupted" if run.stopped else "failed")
 

@@ -64,7 +64,14 @@ class Step:
     capture: str = ""  # of ncu: the report's name without its ending
 
 
-_HALF_WRITTEN = re.compile(r"\.(?:manifest\.json|env\.json|plan\.json|config\.yaml|inputs\.yaml)\.\d+\.tmp")
+# What the run itself writes, and the report: of these names half a file may be left.
+_OWN = ("manifest.json", "env.json", "plan.json", "config.yaml", "inputs.yaml")
+_OF_REPORT = (
+    *("report.json", "report.md", "report.html", "kernels.md", "kernels.csv", "regions.csv"),
+    *("stakeholder_summary.md", "metrics.csv", "sections.txt", ".llm-perf-files"),
+    *("stages.svg", "kernels.svg", "roofline.svg"),
+)
+_HALF_WRITTEN = re.compile(rf"\.(?:{'|'.join(map(re.escape, (*_OWN, *_OF_REPORT)))})\.\d+\.tmp")
 
 
 @define
@@ -189,10 +196,14 @@ class RunDirectory:
             raise
 
     def drop_unfinished(self) -> None:
-        """Remove what a killed process was writing, as `_replace_once` names it: nobody else writes now."""
-        for file in self.path.glob(".*.tmp"):
-            if _HALF_WRITTEN.fullmatch(file.name) and not file.is_symlink() and file.is_file():
-                file.unlink()
+        """Remove what a killed process was writing, as `_replace_once` and the report name it: nobody writes now."""
+        folders = (self.path, self.path / "pictures", *(self.path / "ncu" / "regions").glob("*"))
+        for folder in folders:
+            if folder.is_symlink() or folder.parent.is_symlink():
+                continue
+            for file in folder.glob(".*.tmp"):
+                if _HALF_WRITTEN.fullmatch(file.name) and not file.is_symlink() and file.is_file():
+                    file.unlink()
 
     def keep_reserve(self) -> None:
         """Set a little space aside, for the last words of a run that fills the disk."""

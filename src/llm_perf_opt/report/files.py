@@ -108,10 +108,11 @@ def write_text(path: Path, text: str) -> Path:
             file.write(text.encode("utf-8", "backslashreplace"))
         temporary.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise UserError(
             f"{path} cannot be written: {error.strerror or error}.",
             "Free some space or choose another folder with --out.",
         ) from error
+    finally:  # an interrupt leaves nothing either
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     return path
