@@ -121,6 +121,7 @@ def test_a_complete_run_has_nothing_to_do_and_gets_its_report_again(
 
 def test_what_a_killed_process_had_half_written_is_gone_also_where_nothing_is_missing(desk: Path) -> None:
     ours = ["run/.report.json.4711.tmp", "run/.stakeholder_summary.md.1.tmp", "run/pictures/.stages.svg.2.tmp"]
+    ours += ["run/ncu/.raw.csv.tmp", "run/ncu/.raw-run-2.csv.tmp", "run/nsys/.run.sqlite.tmp"]
     theirs = ["run/.notes.txt.3.tmp", "run/.report.json.tmp"]
     for name in (*ours, *theirs):
         Path(name).parent.mkdir(exist_ok=True)

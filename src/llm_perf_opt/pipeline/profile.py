@@ -184,6 +184,9 @@ def run_profile(
         with _terminated_as_interrupted(), keeping():
             return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept())
     finally:
+        directory.aside.end()
+        with contextlib.suppress(OSError):  # of a table that an interrupt came upon while it was noted
+            directory.drop_unfinished()
         directory.release()
 
 

@@ -71,6 +71,8 @@ _OF_REPORT = (
     *("stakeholder_summary.md", "metrics.csv", "sections.txt", ".llm-perf-files"),
     *("stages.svg", "kernels.svg", "roofline.svg"),
 )
+_TABLES_OF_NSYS = re.compile(r"\.(?:run\.sqlite|summary_cuda_gpu_kern_sum\.csv)\.tmp")
+_TABLES_OF_NCU = re.compile(r"\.raw(?:-.+)?\.csv\.tmp")
 _HALF_WRITTEN = re.compile(rf"\.(?:{'|'.join(map(re.escape, (*_OWN, *_OF_REPORT)))})\.\d+\.tmp")
 
 
@@ -203,6 +205,10 @@ class RunDirectory:
                 continue
             for file in folder.glob(".*.tmp"):
                 if _HALF_WRITTEN.fullmatch(file.name) and not file.is_symlink() and file.is_file():
+                    file.unlink()
+        for place, tables in ((self.path / "nsys", _TABLES_OF_NSYS), (self.path / "ncu", _TABLES_OF_NCU)):
+            for file in () if place.is_symlink() else place.glob(".*.tmp"):
+                if tables.fullmatch(file.name) and not file.is_symlink() and file.is_file():
                     file.unlink()
 
     def keep_reserve(self) -> None:
