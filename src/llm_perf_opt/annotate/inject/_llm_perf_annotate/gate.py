@@ -26,7 +26,7 @@ import time
 from typing import Any, Callable
 
 from . import tell
-from .opened import Listener, Opened
+from .opened import Listener, Locked, Opened
 
 # A program may catch SystemExit and go on. It is asked again, but not for ever.
 _MOST_ENDINGS = 3
@@ -35,7 +35,7 @@ Switch = Callable[[], Any]
 Ranges = dict[tuple[str, str], frozenset[int]]
 
 
-class Gate:
+class Gate(Locked):
     """A listener of ranges. Windows may be open on several threads: the last to close switches off."""
 
     def __init__(
@@ -56,12 +56,7 @@ class Gate:
         self._switched = 0
         self._switching_s = 0.0
         self._endings = 0
-        self._lock = threading.RLock()
-        if hasattr(os, "register_at_fork"):  # as in `Opened`
-            os.register_at_fork(after_in_child=self._forget_lock)
-
-    def _forget_lock(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
 
     def __call__(self, domain: str, name: str, number: int, begins: bool | None) -> None:
         if begins and self._left == 0 and self._stop:
@@ -119,7 +114,7 @@ class Gate:
         raise SystemExit(0)
 
 
-class Waiting:
+class Waiting(Locked):
     """Stands in for a gate until there is a file that says which ranges are wanted: looked for whenever one begins."""
 
     def __init__(self, path: str, make: Callable[[], Listener | None], listeners: list[Listener]) -> None:
@@ -127,12 +122,7 @@ class Waiting:
         self._make = make
         self._listeners = listeners
         self._gate: Listener | None = None
-        self._lock = threading.RLock()
-        if hasattr(os, "register_at_fork"):  # as in `Opened`
-            os.register_at_fork(after_in_child=self._forget_lock)
-
-    def _forget_lock(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
 
     def __call__(self, domain: str, name: str, number: int, begins: bool | None) -> None:
         if not begins or not os.path.exists(self._path):  # noqa: PTH110 - pathlib is slow to import

@@ -30,7 +30,19 @@ class _Stacks(threading.local):
         self.of: dict[str, list[tuple[str, int] | None]] = {}  # None: one that is not counted
 
 
-class Opened:
+class Locked:
+    """Has a lock. A child that is forked while another thread holds it would wait for that thread for ever: it gets its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget_lock)
+
+    def _forget_lock(self) -> None:
+        self._lock = threading.RLock()
+
+
+class Opened(Locked):
     """Ranges of the process. `begin` comes right before a range is pushed, `end` right after one was popped."""
 
     def __init__(self) -> None:
@@ -38,13 +50,7 @@ class Opened:
         self._names = {True: 0, False: 0}  # that are counted: waymarks, and those of the program
         self.listeners: list[Listener] = []
         self._stacks = _Stacks()
-        self._lock = threading.RLock()
-        # A child that is forked while another thread counts would wait for that thread for ever.
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget_lock)
-
-    def _forget_lock(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
 
     def begin(self, domain: object, name: object) -> None:
         if not isinstance(domain, str):
