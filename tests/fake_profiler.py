@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 SETTINGS: dict[str, Any] = globals().get("SETTINGS", {})
-HELP = {"--help": "help", "--list-sets": "sets", "--list-sections": "sections"}
+HELP = {
+    "--help": "help",
+    "--list-sets": "sets",
+    "--list-sections": "sections",
+    "--gpu-metrics-devices=help": "gpu-metrics-devices",
+    "--gpu-metrics-set=help": "gpu-metrics-set",
+}
 FAULTS = dict(part.split("=") for part in os.environ.get("FAKE_FAULT", "").split(",") if part)
 
 

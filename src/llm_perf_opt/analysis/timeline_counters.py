@@ -9,6 +9,7 @@ import numpy as np
 from attrs import Factory, define, evolve, field
 
 from llm_perf_opt.analysis.families import family_of
+from llm_perf_opt.analysis.fitted import copied_bytes, fit, scaled
 from llm_perf_opt.analysis.join import (
     NO_SAMPLES,
     Join,
@@ -23,6 +24,7 @@ from llm_perf_opt.analysis.measured_parts import sum_of_parts
 from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of
 from llm_perf_opt.analysis.scopes import ScopePart
 from llm_perf_opt.analysis.selected import sections_of
+from llm_perf_opt.analysis.traffic import moved_in_regions
 from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
 from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
 from llm_perf_opt.regions.attribution import Attribution
@@ -59,6 +61,7 @@ class TimelineCounters:
     _work_kinds: Kinds = field(init=False)
     _join: Join = field(init=False)
     _differences: dict[str, float] = Factory(dict)
+    _moved_otherwise: dict[str, float] = Factory(dict)
     _described: list[Signature] = field(init=False)
     _regions: dict[Place, int] = field(init=False)
     _kinds: KindList = Factory(KindList)
@@ -101,7 +104,31 @@ class TimelineCounters:
                     found[number] = metrics
         if self._join.wholes:
             self._add_up_parts(found, rolled)
+        if self.timeline.traffic:
+            self._fit_to_traffic(found, part, rolled)
         return found
+
+    def _fit_to_traffic(self, found: dict[int, RegionMetrics], part: ScopePart, rolled: RolledUp) -> None:
+        """Bytes of regions as the GPU was seen to move them, where it was; see `fitted`."""
+        table = self.attribution.table
+        moved = moved_in_regions(self.timeline, self.attribution, part.selection, self.kept)
+        for counter in sorted({counter for sums in moved.values() for counter in sums}):
+            estimates = {n: metrics.inclusive[counter] for n, metrics in found.items() if counter in metrics.inclusive}
+            sums = {number: counters[counter] for number, counters in moved.items() if counter in counters}
+            fitted = fit(table, estimates, sums, copied_bytes(rolled, counter))
+            for number, value in fitted.values.items():
+                metrics = found[number]
+                own = metrics.exclusive.get(counter)
+                if own is not None:
+                    # Where nothing is below a region, both are the same.
+                    alike = own is metrics.inclusive[counter]
+                    own = value if alike else scaled(own, own.value * fitted.factor[number])
+                    metrics.exclusive = {**metrics.exclusive, counter: own}
+                metrics.inclusive = {**metrics.inclusive, counter: value}
+                metrics.sections = sections_of(self.samples, metrics.inclusive)
+            for number, ratio in fitted.off.items():
+                if not _AGREE[0] <= ratio <= _AGREE[1]:
+                    self._moved_otherwise[f"{table.key(number)} {counter}: {ratio:.2f} times"] = abs(math.log(ratio))
 
     def _add_up_parts(self, found: dict[int, RegionMetrics], rolled: RolledUp) -> None:
         """Regions around those that were measured as wholes, from the innermost out."""
@@ -297,6 +324,19 @@ class TimelineCounters:
                     + "; ".join(worst)
                     + ". Regions without such a measurement may be off in the same way.",
                     "Sample more launches, leave caches alone (--cache-control none), and record all from the same command.",
+                )
+            )
+        if self._moved_otherwise:
+            worst = sorted(self._moved_otherwise, key=lambda text: -self._moved_otherwise[text])[:5]
+            found.append(
+                Diagnosis(
+                    "FITTED_TO_TRAFFIC",
+                    "info",
+                    "The kernels' counters added up differ from what the whole GPU was seen to move while the timeline was "
+                    "recorded, which is the one reported: "
+                    + "; ".join(worst)
+                    + ". What is inside such a region shares its bytes in proportion to its counters.",
+                    "Nothing to do: under ncu, caches are written back between launches. Counters of single kernels stay as ncu has them.",
                 )
             )
         missing = coverage.signatures - coverage.signatures_matched

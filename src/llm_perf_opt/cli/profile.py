@@ -108,6 +108,11 @@ def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) ->
         help="start the program under ncu only when the timeline is read: by default it already starts while nsys writes",
     )
     parser.add_argument(
+        "--no-traffic",
+        action="store_true",
+        help="do not have nsys sample what the whole GPU moves: bytes of regions are then their kernels' added up",
+    )
+    parser.add_argument(
         "--stop-when-done",
         action="store_true",
         help="end the program under ncu as soon as all planned samples are in",
@@ -225,6 +230,7 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
         bytes_of,
     )
     from llm_perf_opt.profiling.planning import parse_seconds
+    from llm_perf_opt.profiling.traffic import DEFAULT_HZ
     from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 
     if arguments.launch is not None and not arguments.kernel:
@@ -248,7 +254,10 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
         command=arguments.command,
         report=options_of(arguments),
         timeline=TimelineRequest(
-            options=LIGHT_TIMELINE, timeout_s=arguments.timeout, max_bytes=bytes_of(arguments.max_size)
+            options=LIGHT_TIMELINE,
+            timeout_s=arguments.timeout,
+            max_bytes=bytes_of(arguments.max_size),
+            traffic_hz=0 if arguments.no_traffic else DEFAULT_HZ,
         ),
         counters=CounterRequest(
             enable=not arguments.no_counters,

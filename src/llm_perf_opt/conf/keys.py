@@ -114,6 +114,7 @@ _NSYS = _section(
         ("nvtx_capture", None, "text", "NAME@DOMAIN of the range that opens the recording; implies capture_range=nvtx."),
         ("cuda_graph_trace", "node", "text", "node: the kernels of CUDA graphs; graph: one block a launch."),
         ("extra_args", [], "list", "Handed to nsys as they are, one element each."),
+        ("traffic_hz", 10000, "number", "Samples a second of the bytes that the GPU moves, for the totals of regions; 0: none. Only where counters are taken."),
         ("max_size", "2GB", "size", "End the recording when it reaches this size; 0: no limit."),
         ("timeout_s", None, "seconds", "Stop nsys after this time; what it recorded is kept."),
     ],

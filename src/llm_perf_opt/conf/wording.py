@@ -27,6 +27,7 @@ _OWN = {
     "--strict": f"{_NCU}strict=true",
     "--verify": f"{_NCU}verify=true",
     "--no-gate": f"{_NCU}gate=false",
+    "--no-traffic": f"{_NSYS}traffic_hz=0",
     "--no-start-ahead": f"{_NCU}start_ahead=false",
     "--stop-when-done": f"{_NCU}stop_when_done=true",
     "--annotate": "pipeline.annotate.mode",

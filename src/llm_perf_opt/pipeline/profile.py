@@ -64,6 +64,7 @@ from llm_perf_opt.profiling.messages import STATES
 from llm_perf_opt.profiling.outcome import Outcome, absent_metrics, diagnose
 from llm_perf_opt.profiling.run_directory import RunDirectory
 from llm_perf_opt.profiling.supervise import GivenUp
+from llm_perf_opt.profiling.traffic import with_sampling
 from llm_perf_opt.profiling.vendor.help_text import validate
 from llm_perf_opt.profiling.vendor.ncu import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
@@ -394,6 +395,11 @@ class _Run:
             return exported
         asked = self.request.timeline
         self.directory.aside.start(preload, lambda _: None)
+        # Without counters of kernels nothing would be fitted to what is sampled.
+        hz = asked.traffic_hz if self.tools.ncu is not None else 0
+        sampling = with_sampling(asked.options, nsys, self.directory.path / "nsys", hz)
+        if sampling.why_not is not None:
+            self.note(sampling.why_not)
         if self.tools.ncu is not None and can_start(self.request, self.tools.ncu, self.environment):
             environment = annotate.under_ncu(self.environment, gated=True)
             self.ahead = Ahead(self.directory, self.request, self.tools.ncu, environment, self.say)
@@ -404,7 +410,7 @@ class _Run:
                 self.directory,
                 self.request.command,
                 nsys,
-                asked.options,
+                sampling.options,
                 environment=self.environment,
                 timeout_s=asked.timeout_s,
                 max_bytes=asked.max_bytes,

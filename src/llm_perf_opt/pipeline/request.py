@@ -11,6 +11,7 @@ from attrs import Factory, define
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.profiling.metric_groups import DEFAULT_LEVEL
+from llm_perf_opt.profiling.traffic import DEFAULT_HZ
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 
@@ -28,6 +29,7 @@ class TimelineRequest:
     options: NsysOptions = LIGHT_TIMELINE
     timeout_s: float | None = None
     max_bytes: int = 2 * 10**9  # a recording that grows beyond is ended; 0: no limit
+    traffic_hz: int = DEFAULT_HZ  # samples a second of what the GPUs move, where counters are taken; 0: none
 
 
 @define(frozen=True, kw_only=True)

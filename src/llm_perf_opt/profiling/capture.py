@@ -20,6 +20,7 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.profiling import traffic
 from llm_perf_opt.profiling.ahead import CONNECTIONS, Parked
 from llm_perf_opt.profiling.clean_logs import clean_logs
 from llm_perf_opt.profiling.outcome import Finished, Outcome, clean, judge
@@ -110,6 +111,7 @@ def record_timeline(
     """The timeline, exported: `nsys/run.nsys-rep`, `nsys/run.sqlite` and the kernel summary.
 
     `meanwhile`: called again and again while nsys runs, with the file that holds the process id of the program.
+    Where nsys refuses to sample the GPUs, and did not start the program, it is asked again without that.
     """
     folder = run.path / "nsys"
     workload_log = run.path / "workload.log"
@@ -135,10 +137,31 @@ def record_timeline(
         follow={log: _following(None, progress)},
         meanwhile=lambda: meanwhile(program_pid),
     )
+    started = program_pid.exists()
     program_pid.unlink(missing_ok=True)
     clean_logs([log, workload_log], command)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
     _stop_if_given_up(ended)
+    if (
+        options.gpu_metrics_set
+        and outcome.status == "nothing"
+        and not (started or ended.interrupted or ended.timed_out)
+    ):
+        step.status, step.diagnostics = "refused", [traffic.refused(_tail(log))]
+        run.save()
+        tell("  nsys cannot sample what the GPU moves; once more without that")
+        return record_timeline(
+            run,
+            command,
+            nsys,
+            traffic.without_sampling(options),
+            environment=environment,
+            timeout_s=timeout_s,
+            max_bytes=max_bytes,
+            tell=tell,
+            progress=progress,
+            meanwhile=meanwhile,
+        )
     return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(run, nsys, ended))
 
 

@@ -56,7 +56,9 @@ class Step:
 
     name: str  # "stage1" | "nsys" | "export" | "stats" | "ncu" | "raw"
     argv: list[str]  # without secrets
-    status: str = "running"  # "running" | "captured" | "partial" | "nothing" | "done" | "failed"
+    status: str = (
+        "running"  # "running" | "captured" | "partial" | "nothing" | "done" | "failed" | "refused": asked again
+    )
     exit_code: int | None = None
     seconds: float | None = None
     files: dict[str, int] = Factory(dict)

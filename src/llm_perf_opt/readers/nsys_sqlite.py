@@ -22,6 +22,7 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.nsys_traffic import read_traffic
 from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column, quoted, read_columns, sqlite_uri
 from llm_perf_opt.regions.columns import (
@@ -260,6 +261,7 @@ class _Export:
             environment=self._environment(),
             diagnostics=self.diagnostics,
             gpu_facts=self._gpu_facts(),
+            traffic=read_traffic(self) if launch_config else {},
         )
         self._diagnose(timeline)
         return timeline

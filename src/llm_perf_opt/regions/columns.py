@@ -14,6 +14,7 @@ from attrs import Factory, define, field
 from numpy.typing import NDArray
 
 from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.regions.traffic import Traffic
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
@@ -136,6 +137,7 @@ class Timeline:
     environment: dict[str, Any] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)
     gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # device id -> attributes, as `analysis.hardware` names them
+    traffic: dict[int, Traffic] = Factory(dict)  # device id -> what it moved; empty where nsys did not sample that
 
 
 @define

@@ -49,7 +49,7 @@ class MetricValue:
     value: float
     unit: str
     rollup: str  # "sum" | "mean" (weighted by time) | "max" | "min"
-    source: str  # "kernel replay" | "range replay" | "graph replay" | "extrapolated"
+    source: str  # "kernel replay" | "range replay" | "graph replay" | "GPU sampling" (nsys, with the timeline) | "extrapolated"
     samples: int  # results it was computed from
     launches: int | None = None  # launches it stands for; None where no timeline says
     coverage: float | None = None  # share of the region's GPU time those launches are; None where unknown

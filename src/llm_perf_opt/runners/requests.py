@@ -11,11 +11,13 @@ from typing import Any
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.pipeline.request import AnnotateRequest, CounterRequest, ProfileRequest, TimelineRequest, bytes_of
 from llm_perf_opt.profiling.planning import parse_seconds
+from llm_perf_opt.profiling.traffic import DEFAULT_HZ
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 from llm_perf_opt.profiling.vendor.options import expressions, listed
 
 STAGE1 = "llm_perf_opt.runners.llm_profile_runner"
+_NOT_OF_NSYS = ("enable", "max_size", "timeout_s", "traffic_hz")  # keys of pipeline.nsys that are ours
 _WHAT_RUNS = ("model", "infer", "dataset", "inputs", "device", "repeats")  # parts of the configuration
 
 
@@ -43,9 +45,10 @@ def profile_request(config: Mapping[str, Any], run: Path, file: Path, folder: Pa
         ),
         timeline=TimelineRequest(
             enable=not as_given if nsys["enable"] is None else nsys["enable"],
-            options=NsysOptions(**{k: v for k, v in nsys.items() if k not in ("enable", "max_size", "timeout_s")}),
+            options=NsysOptions(**{k: v for k, v in nsys.items() if k not in _NOT_OF_NSYS}),
             timeout_s=nsys["timeout_s"],
             max_bytes=bytes_of(nsys["max_size"]),
+            traffic_hz=nsys.get("traffic_hz", DEFAULT_HZ),  # runs of before have no such key, and may be resumed
         ),
         counters=CounterRequest(
             enable=deep if ncu["enable"] is None else ncu["enable"],

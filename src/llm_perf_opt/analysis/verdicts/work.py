@@ -6,6 +6,7 @@ import math
 
 from attrs import define
 
+from llm_perf_opt.analysis.fitted import WHOLE_SOURCES
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
 from llm_perf_opt.analysis.verdicts.launches import copy_traffic
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, RegionWork
@@ -50,7 +51,7 @@ def _add_copies(region: NCUProfileRegion, used: dict[str, MetricValue], work: Re
     if not memory.bytes:
         return
     work.copied = Quantity(copy_traffic(memory), "B")
-    measured_whole = any(value.source == "range replay" for name, value in used.items() if name.startswith("dram__"))
+    measured_whole = any(value.source in WHOLE_SOURCES for name, value in used.items() if name.startswith("dram__"))
     if "dram" in amounts.bytes and not measured_whole:
         amounts.bytes["dram"] += work.copied.value
     elif not region.inclusive.kernel_count and not region.inclusive.graph_launches:

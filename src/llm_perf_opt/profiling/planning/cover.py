@@ -20,8 +20,13 @@ from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
 from llm_perf_opt.regions.kinds import Kinds, split_by_duration
 
 # Samples of a kind, by the share it has of the GPU time of a stage: one tells what a launch does, more how much that
-# scatters (experts get more or fewer tokens).
+# scatters.
 _SAMPLES = ((0.1, 4), (0.04, 2))
+# Where long launches of one kind take different times, they do different work (experts get more or fewer tokens): as
+# many samples as bring the mean's error, as a share of the stage's time, down to this; and no more than so many.
+_SCATTER_OF_STAGE = 0.002
+_MOST_SAMPLES = 12
+_LONG_NS = 20_000  # durations of shorter ones scatter by themselves
 _LEAST_STAGE = 0.03  # share of the GPU time below which a stage is not looked at by itself
 _NOT_WORTH_ONE = 0.0003  # unless its signature has no other
 _MOST_ATOMS = 200_000  # the first of them; a program has as many only where it repeats itself
@@ -43,6 +48,7 @@ class Wanted:
         of_stage = _largest_share(kinds, launches)
         for least, count in reversed(_SAMPLES):
             samples[of_stage >= least] = count
+        samples = np.maximum(samples, _for_scatter(kinds, launches, of_stage))
         largest = np.zeros(len(kinds), dtype=np.bool_)
         order = np.lexsort((-kinds.total, kinds.signature))
         largest[order[np.unique(kinds.signature[order], return_index=True)[1]]] = True
@@ -55,6 +61,15 @@ class Wanted:
         """Share of the GPU time of the wanted kinds that have no sample among the taken launches."""
         sampled = np.bincount(self.kinds.of_launch[taken], minlength=len(self.kinds)) > 0
         return float(np.asarray(self.share)[(self.samples > 0) & ~sampled].sum())
+
+
+def _for_scatter(kinds: Kinds, launches: LaunchTable, of_stage: NDArray[np.float64]) -> Int64s:
+    """Samples of each kind that its scatter asks for."""
+    off = launches.duration - kinds.mean[kinds.of_launch]
+    variance = np.bincount(kinds.of_launch, weights=off**2, minlength=len(kinds)) / np.maximum(kinds.calls, 1)
+    relative = np.sqrt(variance) / np.maximum(kinds.mean, 1.0)
+    needed = np.ceil((of_stage * relative / _SCATTER_OF_STAGE) ** 2)
+    return np.where(kinds.mean >= _LONG_NS, np.minimum(needed, _MOST_SAMPLES), 0).astype(np.int64)
 
 
 def _largest_share(kinds: Kinds, launches: LaunchTable) -> NDArray[np.float64]:

@@ -49,6 +49,10 @@ class NsysOptions:
     session_new: str | None = field(default=None, converter=text)
     # Off: where the report exists nsys writes to /tmp instead, and says so in one line.
     force_overwrite: bool = field(default=False, converter=switch, validator=is_switch)
+    # Samples of whole GPUs (see `profiling.traffic`): which GPUs, the set of metrics, and how often a second.
+    gpu_metrics_devices: str | None = field(default=None, converter=text)
+    gpu_metrics_set: str | None = field(default=None, converter=text)
+    gpu_metrics_frequency: str | None = field(default=None, converter=text)
     # Handed to nsys as they are, one argv element each, before the program. nsys refuses an option given twice.
     extra_args: tuple[str, ...] = field(default=(), converter=listed)
 
@@ -82,6 +86,9 @@ def nsys_arguments(out_base: StrPath, *, options: NsysOptions | None = None, **o
         "--nvtx-capture": asked.nvtx_capture,
         "--cuda-graph-trace": asked.cuda_graph_trace,
         "--session-new": asked.session_new,
+        "--gpu-metrics-devices": asked.gpu_metrics_devices,
+        "--gpu-metrics-set": asked.gpu_metrics_set,
+        "--gpu-metrics-frequency": asked.gpu_metrics_frequency,
         "--force-overwrite": "true" if asked.force_overwrite else None,
     }
     argv = [part for flag, value in valued.items() if value is not None for part in (flag, value)]

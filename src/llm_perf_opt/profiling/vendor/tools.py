@@ -98,6 +98,7 @@ def tool_version(path: str | os.PathLike[str], timeout_s: float = _TIMEOUT_S) ->
 
 
 _known: dict[Tool, KnownOptions] = {}
+_sampling: dict[Tool, tuple[str, str]] = {}
 
 
 def known_options(tool: Tool, timeout_s: float = _TIMEOUT_S) -> KnownOptions:
@@ -110,17 +111,28 @@ def known_options(tool: Tool, timeout_s: float = _TIMEOUT_S) -> KnownOptions:
     return _known[tool]
 
 
+def said_about_sampling(nsys: Tool) -> tuple[str, str]:
+    """What this nsys says of the GPUs it can sample, and of the sets of metrics it has."""
+    known_options(nsys)
+    return _sampling[nsys]
+
+
 def _questions(name: str, program: str) -> list[list[str]]:
     """What to ask a tool about its options."""
     if name == "nsys":
-        return [[program, "profile", "--help"]]
+        sampling = ("--gpu-metrics-devices=help", "--gpu-metrics-set=help")
+        return [[program, "profile", option] for option in ("--help", *sampling)]
     return [[program, option] for option in ("--help", "--list-sets", "--list-sections")]
 
 
 def _understand(tool: Tool, answers: Sequence[str]) -> None:
     from llm_perf_opt.profiling.vendor.help_text import parse_ncu_help, parse_nsys_help
 
-    _known[tool] = parse_nsys_help(*answers) if tool.name == "nsys" else parse_ncu_help(*answers)
+    if tool.name == "nsys":
+        _known[tool] = parse_nsys_help(answers[0])
+        _sampling[tool] = (answers[1], answers[2])
+    else:
+        _known[tool] = parse_ncu_help(*answers)
 
 
 def library_path_for(nsys: str | os.PathLike[str]) -> str | None:

@@ -1,0 +1,133 @@
+"""Counters of regions fitted to what the GPU was seen to move.
+
+Counters of launches added up are an estimate of a region's bytes; samples of the whole GPU (`traffic`) are its
+bytes. Where a region has such a total, that is its value. What is inside it and too
+short for a total of its own shares what is left in proportion to its estimate, so that the parts still add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from attrs import Factory, define, evolve
+
+from llm_perf_opt.analysis.traffic import Moved
+from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.model import MetricValue
+from llm_perf_opt.regions.rollup import RolledUp
+from llm_perf_opt.regions.table import ROOT, RegionTable
+from llm_perf_opt.regions.traffic import SOURCE
+
+_LEAST_REST = 0.02  # of an estimate: of less, the difference of two totals says nothing
+_LEAST_COVERAGE = 0.9  # of a region's time: with fewer samples a difference may be what was not sampled
+_MOST_FACTOR = 10.0
+WHOLE_SOURCES = (SOURCE, "range replay")  # measured as a whole, copies included
+
+
+@define
+class Fitted:
+    """One counter of the regions of a scope."""
+
+    values: dict[int, MetricValue] = Factory(dict)  # inclusive
+    factor: dict[int, float] = Factory(dict)  # for what is in a region, and in no region with a total below it
+    off: dict[int, float] = Factory(dict)  # estimate over total, where there are both
+
+
+def copied_bytes(rolled: RolledUp, counter: str) -> Int64s:
+    """What copies and fills of each region add to a counter of the memory, about: kernels' counters have it not."""
+    kinds = rolled.inclusive_copy_kinds
+    fills = rolled.inclusive_copies.bytes - kinds.host.bytes - kinds.device.bytes
+    to_host = kinds.host.bytes // 2  # half of them go each way, for want of better knowledge
+    if counter.startswith("dram__bytes_read"):
+        return kinds.device.bytes + to_host
+    if counter.startswith("dram__bytes_write"):
+        return kinds.device.bytes + to_host + fills
+    return 2 * kinds.device.bytes + 2 * to_host + fills
+
+
+def fit(
+    table: RegionTable,
+    estimates: Mapping[int, MetricValue],
+    moved: Mapping[int, Moved],
+    copied: Int64s,
+) -> Fitted:
+    """Totals where there are some, and estimates brought in line with them. By region; `copied`: of all regions."""
+    fitted = Fitted()
+    totals = {
+        number: _measured(estimates[number], known)
+        for number, known in moved.items()
+        if number in estimates and estimates[number].source not in WHOLE_SOURCES and known.is_measured()
+    }
+    if not totals:
+        return fitted
+    order = table.in_tree_order()
+    below = _Below.of(table, order, estimates, totals, copied)
+    for number in order:
+        inherited = fitted.factor.get(table.parent[number], 1.0)
+        fitted.factor[number] = inherited
+        estimate, total = estimates.get(number), totals.get(number)
+        if total is not None and estimate is not None:
+            fitted.values[number] = total
+            whole, rest = estimate.value + float(copied[number]), below.rest(number, estimate, copied)
+            sure = rest > _LEAST_REST * whole and (estimate.coverage or 0.0) >= _LEAST_COVERAGE
+            left = max(total.value - below.total[number], 0.0)
+            fitted.factor[number] = min(left / rest, _MOST_FACTOR) if sure else 1.0
+            if sure:
+                fitted.off[number] = whole / total.value
+        elif estimate is not None and estimate.source not in WHOLE_SOURCES:
+            own = max(estimate.value - below.estimated[number], 0.0)
+            held = max(below.total[number] - below.copied[number], 0.0)
+            fitted.values[number] = scaled(estimate, held + own * inherited)
+    return fitted
+
+
+def scaled(value: MetricValue, to: float) -> MetricValue:
+    """The same with another value, which makes it an estimate; how good one, is not known of what was exact before."""
+    if to == value.value:
+        return value
+    spread = value.spread if value.source == "extrapolated" else None
+    return evolve(value, value=to, source="extrapolated", spread=spread)
+
+
+def _measured(estimate: MetricValue, known: Moved) -> MetricValue:
+    return evolve(
+        estimate,
+        value=known.value,
+        source=SOURCE,
+        samples=known.samples,
+        coverage=1.0,
+        spread=known.uncertain / known.value,
+    )
+
+
+@define
+class _Below:
+    """Of each region, what the nearest regions with totals below it hold: totals, estimates and copies."""
+
+    total: Sequence[float]
+    estimated: Sequence[float]
+    copied: Sequence[float]
+
+    @staticmethod
+    def of(
+        table: RegionTable,
+        order: Sequence[int],
+        estimates: Mapping[int, MetricValue],
+        totals: Mapping[int, MetricValue],
+        copied: Int64s,
+    ) -> _Below:
+        total, estimated, copies = (np.zeros(len(table)) for _ in range(3))
+        for number in reversed(order):
+            parent = table.parent[number]
+            if parent == ROOT:
+                continue
+            known = totals.get(number)
+            total[parent] += total[number] if known is None else known.value
+            estimated[parent] += estimated[number] if known is None else estimates[number].value
+            copies[parent] += copies[number] if known is None else copied[number]
+        return _Below(total.tolist(), estimated.tolist(), copies.tolist())
+
+    def rest(self, number: int, estimate: MetricValue, copied: Int64s) -> float:
+        """The estimate, with copies, of what is in no such region."""
+        return estimate.value - self.estimated[number] + float(copied[number]) - self.copied[number]

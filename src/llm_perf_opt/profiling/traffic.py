@@ -1,0 +1,97 @@
+"""Has nsys sample what the GPUs move while it records a timeline: the same run, and hardly more of it.
+
+nsys's own sets of GPU metrics give bandwidths as whole per cents of the peak, which loses most of a program that
+leaves the GPU waiting; a set of one's own gives bytes, exactly. Sampling needs the same permission as ncu's counters,
+and the hardware can do it for one profiler at a time: where it cannot be had, the timeline is taken without it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import attrs
+from attrs import define
+
+from llm_perf_opt.profiling.vendor.nsys import NsysOptions
+from llm_perf_opt.profiling.vendor.tools import Tool, known_options, said_about_sampling
+from llm_perf_opt.readers.nsys_traffic import UNIT
+from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.regions.traffic import COUNTERS
+
+DEFAULT_HZ = 10_000  # nsys's own; the hardware keeps up with it for any set
+_NAME = "llm_perf_traffic"  # of the set: nsys wants it to be that of the file
+_GPU = re.compile(r"^\s*\d+: (?P<architecture>.+) (?P<chip>[A-Z]{2}\w+) \| (?P<name>.+)$", re.MULTILINE)
+_FROM_FILE = "file:<"
+_REFUSED = re.compile(r"gpu.metrics|insufficient privilege|ERR_NVGPUCTRPERM|permission", re.IGNORECASE)
+
+
+@define
+class Sampling:
+    """nsys's options with sampling, or without and why."""
+
+    options: NsysOptions
+    why_not: Diagnosis | None = None
+
+
+def with_sampling(options: NsysOptions, nsys: Tool, folder: Path, hz: int) -> Sampling:
+    """Ask nsys for samples of the GPUs that the program sees. The set is written into `folder`, which is made."""
+    if hz <= 0 or any("gpu-metrics" in argument for argument in options.extra_args):  # no wish, or wishes of one's own
+        return Sampling(options)
+    if not {"--gpu-metrics-devices", "--gpu-metrics-set", "--gpu-metrics-frequency"} <= set(known_options(nsys)):
+        return Sampling(options, _not_sampled(f"{nsys} has no options for that"))
+    devices, sets = said_about_sampling(nsys)
+    chips = sorted({found["chip"] for found in _GPU.finditer(devices)})
+    if _FROM_FILE not in sets:
+        return Sampling(options, _not_sampled(f"{nsys} takes no set of metrics from a file"))
+    if not chips:
+        return Sampling(options, _not_sampled(f"nsys names no GPU that it can sample: {_in_short(devices)}"))
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{_NAME}.config"
+    file.write_text(metric_set(chips), encoding="utf-8")
+    asked = attrs.evolve(
+        options,
+        gpu_metrics_devices="cuda-visible" if "cuda-visible" in devices else "all",
+        gpu_metrics_set=f"file:{file.resolve()}",
+        gpu_metrics_frequency=str(hz),
+    )
+    return Sampling(asked)
+
+
+def without_sampling(options: NsysOptions) -> NsysOptions:
+    """The same options for a timeline alone."""
+    return attrs.evolve(options, gpu_metrics_devices=None, gpu_metrics_set=None, gpu_metrics_frequency=None)
+
+
+def refused(output: str) -> Diagnosis:
+    """What to say where nsys did not start the program because it could not sample."""
+    lines = [line.strip() for line in output.splitlines() if _REFUSED.search(line)]
+    return _not_sampled(f"nsys refused it: {_in_short(' '.join(lines[:2]) or output)}")
+
+
+def metric_set(chips: list[str]) -> str:
+    """The set, as nsys's own files have theirs (YAML; no name in it comes from outside but those of the chips)."""
+    rows = "".join(f"  - name: {name}\n    type: overlay\n    metrics:\n    - {name}\n" for name in COUNTERS)
+    metrics = "".join(
+        f"  - name: {name}\n    id: {name.removesuffix('.sum')}\n    description: {name}\n    color: '#98C4DD'\n"
+        f"    subMetrics:\n    - name: {UNIT}\n      suffix: .sum\n"
+        for name in COUNTERS
+    )
+    head = (
+        f"version: 5\nmetricSets:\n- alias: {_NAME}\n  name: bytes moved, for llm-perf\n  chips: [{', '.join(chips)}]\n"
+    )
+    return f"{head}  displayRows:\n{rows}  metrics:\n{metrics}"
+
+
+def _in_short(text: str) -> str:
+    return " ".join(text.split())[:200].rstrip(". ") or "it said nothing"
+
+
+def _not_sampled(why: str) -> Diagnosis:
+    return Diagnosis(
+        "TRAFFIC_NOT_SAMPLED",
+        "info",
+        f"What the whole GPU moved was not sampled beside the timeline, because {why}. Bytes of regions are those of their "
+        "kernels' counters added up.",
+        "It needs the permission that ncu needs, and no other profiler (or DCGM) on the GPU: llm-perf doctor. Not to try: --no-traffic",
+    )

@@ -1,0 +1,54 @@
+"""Bytes that a whole GPU moves over time, as nsys samples them while it records a timeline.
+
+Counters of single launches do not tell all of it: what a kernel writes stays in the L2 cache and reaches DRAM later,
+and ncu, which works between any two launches, is in the way of that. Here nothing is in the way, and nothing is
+sampled out: of every interval, the bytes of all its kernels and copies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from attrs import define, field
+
+if TYPE_CHECKING:
+    from llm_perf_opt.regions.columns import Bools, Int64s
+
+# As ncu calls them. nsys samples these in one pass; of the work of the tensor cores it has no such counter.
+COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum")
+SOURCE = "GPU sampling"  # of a metric that was had from this
+_LOST = 1.5  # intervals longer than this many usual ones: samples in between were lost
+
+
+@define(eq=False)
+class Traffic:
+    """One GPU's bytes, by counter: of each interval, which lasts until the next begins."""
+
+    start: Int64s
+    bytes: dict[str, Int64s]
+    _until: dict[str, Int64s] = field(init=False)  # before each interval, and after the last
+    _lost: Int64s = field(init=False)  # how many intervals before each are too long to be whole
+
+    def __attrs_post_init__(self) -> None:
+        self._until = {name: np.concatenate([[0], np.cumsum(values)]) for name, values in self.bytes.items()}
+        steps = np.diff(self.start)
+        too_long = steps > _LOST * self.step if len(steps) else np.zeros(0, dtype=np.bool_)
+        self._lost = np.concatenate([[0], np.cumsum(too_long)])
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def step(self) -> int:
+        """The usual length of an interval, in ns."""
+        return int(np.median(np.diff(self.start))) if len(self.start) > 1 else 0
+
+    def until(self, counter: str, interval: Int64s) -> Int64s:
+        """Bytes moved before an interval began."""
+        return self._until[counter][interval]
+
+    def whole(self, first: Int64s, last: Int64s) -> Bools:
+        """Were all samples taken from one interval up to the begin of another?"""
+        whole: Bools = self._lost[last] == self._lost[first]
+        return whole
