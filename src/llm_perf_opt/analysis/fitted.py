@@ -31,7 +31,7 @@ class Fitted:
 
     values: dict[int, MetricValue] = Factory(dict)  # inclusive
     factor: dict[int, float] = Factory(dict)  # for what is in a region, and in no region with a total below it
-    off: dict[int, float] = Factory(dict)  # estimate over total, where there are both
+    estimated: dict[int, float] = Factory(dict)  # what a region with a total had before, copies included
 
 
 def copied_bytes(rolled: RolledUp, counter: str) -> Int64s:
@@ -74,7 +74,7 @@ def fit(
             left = max(total.value - below.total[number], 0.0)
             fitted.factor[number] = min(left / rest, _MOST_FACTOR) if sure else 1.0
             if sure:
-                fitted.off[number] = whole / total.value
+                fitted.estimated[number] = whole
         elif estimate is not None and estimate.source not in WHOLE_SOURCES:
             own = max(estimate.value - below.estimated[number], 0.0)
             held = max(below.total[number] - below.copied[number], 0.0)

@@ -61,7 +61,7 @@ class TimelineCounters:
     _work_kinds: Kinds = field(init=False)
     _join: Join = field(init=False)
     _differences: dict[str, float] = Factory(dict)
-    _moved_otherwise: dict[str, float] = Factory(dict)
+    _moved_otherwise: dict[str, float] = Factory(dict)  # what to say of it, and by how many bytes
     _described: list[Signature] = field(init=False)
     _regions: dict[Place, int] = field(init=False)
     _kinds: KindList = Factory(KindList)
@@ -126,9 +126,11 @@ class TimelineCounters:
                     metrics.exclusive = {**metrics.exclusive, counter: own}
                 metrics.inclusive = {**metrics.inclusive, counter: value}
                 metrics.sections = sections_of(self.samples, metrics.inclusive)
-            for number, ratio in fitted.off.items():
-                if not _AGREE[0] <= ratio <= _AGREE[1]:
-                    self._moved_otherwise[f"{table.key(number)} {counter}: {ratio:.2f} times"] = abs(math.log(ratio))
+            for number, estimated in fitted.estimated.items():
+                total = fitted.values[number].value
+                if not _AGREE[0] * total <= estimated <= _AGREE[1] * total:
+                    told = f"{table.key(number)} {counter}: {estimated / total:.2f} times"
+                    self._moved_otherwise[told] = abs(estimated - total)
 
     def _add_up_parts(self, found: dict[int, RegionMetrics], rolled: RolledUp) -> None:
         """Regions around those that were measured as wholes, from the innermost out."""
