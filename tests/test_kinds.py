@@ -210,7 +210,7 @@ def test_the_plan_samples_every_kind_in_windows_around_modules(ocr: NCUProfileRe
     assert isinstance(gate, Gate)
     assert gate.count > 30
     assert sum(name.startswith("llm-perf:") for _, name in gate.windows) > 20
-    assert found.plan.results < plan.results
+    assert found.plan.results < 1.1 * plan.results  # for less than half of the error
     assert plan.error is not None
     assert found.plan.error is not None
     assert found.plan.error < 0.03 < 0.06 < plan.error

@@ -176,15 +176,15 @@ class Join:
     _numbers: dict[tuple[tuple[int, ...], bool, float], int] = Factory(dict)
     _statistics: tuple[Floats, Floats] | None = None
 
-    def tell_kinds_apart(self, signature: Int64s, duration: Int64s) -> Kinds:
-        """The kinds of launches that have samples of their own, and their samples. Both are of each launch."""
+    def tell_kinds_apart(self, signature: Int64s, duration: Int64s, context: Int64s) -> Kinds:
+        """The kinds of launches that have samples of their own, and their samples. All are of each launch."""
         launches = np.bincount(signature, minlength=len(self.by_signature))
         # Where all were sampled there is nothing to tell apart: that is exact as it is.
         timed = {n: rows for n, rows in self._timed().items() if len(self.by_signature[n].rows) < launches[n]}
         borrowing = {n for n, found in enumerate(self.by_signature) if found.neighbour in timed}
         divisible = np.zeros(len(self.by_signature), dtype=np.bool_)
         divisible[[*timed, *borrowing]] = True
-        kinds = split_by_duration(signature, duration, divisible)
+        kinds = split_by_duration(signature, duration, divisible, context)
         own = samples_of_kinds(kinds, timed, self.samples.weights)
         kinds = _with_samples(kinds, own, borrowing)
         own = samples_of_kinds(kinds, timed, self.samples.weights)

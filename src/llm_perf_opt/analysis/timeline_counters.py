@@ -29,7 +29,7 @@ from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
 from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
-from llm_perf_opt.regions.kinds import Kinds
+from llm_perf_opt.regions.kinds import Kinds, context_of, queue_of
 from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
 from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
 from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
@@ -86,7 +86,8 @@ class TimelineCounters:
         durations = (total / np.maximum(calls, 1)).tolist()
         self._join = join_samples(self.samples, self._described, durations, kernels_per_instance, has_graphs)
         self._join.stage_level = stage_levels(self._regions)
-        self._work_kinds = self._join.tell_kinds_apart(self._signature_of, work.end - work.start)
+        context = context_of(self._signature_of, queue_of(work))
+        self._work_kinds = self._join.tell_kinds_apart(self._signature_of, work.end - work.start, context)
 
     def metrics(self, part: ScopePart, rolled: RolledUp) -> dict[int, RegionMetrics]:
         """Counters of every kept region in a scope."""

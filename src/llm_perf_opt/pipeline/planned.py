@@ -32,9 +32,9 @@ _TIMES_ONE_CAPTURE = 2.5
 # Share of the GPU time whose kind of launch has no sample: so little is nothing, and so much is worth another way.
 _MISSED = 0.002
 _MISSED_TOO_MUCH = 0.03
-_MOST_OF_A_SIGNATURE = 16
+_MOST_OF_A_SIGNATURE = 32
 # Results of one way over those of another: from where on it is cheaper, and up to where it may be dearer.
-_CHEAPER, _DEARER = 0.8, 1.4
+_CHEAPER, _DEARER = 0.8, 1.6
 
 
 def plans(request: ProfileRequest) -> bool:
@@ -209,9 +209,10 @@ def _every_kind(
     some = capture.filter
     taken = some.taken(launches, seen)
     if some.launch_count is not None:
-        least = kinds.missed(attrs.evolve(some, launch_count=None).taken(launches, seen)) + _MISSED
+        everything = attrs.evolve(some, launch_count=None).taken(launches, seen)
+        least, short = kinds.missed(everything) + _MISSED, kinds.short(everything)
         for count in range(some.launch_count + 1, _MOST_OF_A_SIGNATURE + 1):
-            if kinds.missed(taken) <= least:
+            if kinds.missed(taken) <= least and kinds.short(taken) <= short:
                 break
             some = attrs.evolve(some, launch_count=count)
             taken = some.taken(launches, seen)

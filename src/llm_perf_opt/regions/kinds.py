@@ -4,6 +4,9 @@ A signature (name, grid, block) does not tell everything: a kernel that keeps ev
 grid whatever the size of its matrices, and the inner dimension of a product is in no grid at all. Such launches differ
 in their duration, in steps: the durations of one signature fall into groups. The planner samples each group, and the
 join gives each its own samples.
+
+Durations also scatter by themselves, of short kernels by as much as two kinds may be apart. But a model repeats itself:
+launches that come after the same other launches do the same. So it is their mean durations that are looked at first.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
-from llm_perf_opt.regions.columns import Bools, Int64s
+from llm_perf_opt.regions.columns import Bools, Int64s, Work
 
 Floats = NDArray[np.float64]
 
@@ -22,6 +25,8 @@ Floats = NDArray[np.float64]
 _APART = 0.15
 _APART_NS = 500
 _APART_OVER_SCATTER = 4.0
+_BEFORE = 3  # launches before one that make its context
+_LEAST_ALIKE = 4  # launches of a signature in a context: of fewer, the mean scatters too
 
 
 @define(eq=False)
@@ -53,10 +58,57 @@ class Kinds:
         return np.asarray(self.total / np.maximum(self.calls, 1))
 
 
-def split_by_duration(signature: Int64s, duration: Int64s, divisible: Bools | None = None) -> Kinds:
-    """The kinds of launches. `divisible`: of each signature, may it have several; all may unless told."""
-    order = np.lexsort((duration, signature))
-    labels, durations = signature[order], duration[order]
+def queue_of(work: Work) -> Int64s:
+    """A number for each piece of work, equal for those of one process and device."""
+    return work.process.astype(np.int64) << 32 | work.device.astype(np.int64)
+
+
+def context_of(signature: Int64s, queue: Int64s) -> Int64s:
+    """A number for each launch, equal for those of one signature that come after the same launches of their queue.
+
+    Launches in the order in which they run, or were made.
+    """
+    order = np.argsort(queue, kind="stable")
+    ordered, of = signature[order].astype(np.int64), queue[order]
+    label = ordered
+    for back in range(1, _BEFORE + 1):
+        before = np.full(len(order), -1, dtype=np.int64)
+        before[back:] = np.where(of[back:] == of[:-back], ordered[:-back], -1)
+        width = int(ordered.max(initial=0)) + 2
+        label = np.unique(label * width + before + 1, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    context = np.empty(len(order), dtype=np.int64)
+    context[order] = label
+    return context
+
+
+def split_by_duration(
+    signature: Int64s, duration: Int64s, divisible: Bools | None = None, context: Int64s | None = None
+) -> Kinds:
+    """The kinds of launches. `divisible`: of each signature, may it have several; all may unless told.
+
+    `context`: see `context_of`; where it is not given, all durations are taken as they are.
+    """
+    if context is None:
+        return _split(signature, duration, duration, divisible)
+    # First by what is usual in a context, then each part by the durations themselves.
+    usual = _split(signature, duration, _usual(duration, context), divisible)
+    parts_divisible = None if divisible is None else divisible[usual.signature]
+    kinds = _split(usual.of_launch, duration, duration, parts_divisible)
+    kinds.signature = usual.signature[kinds.signature]
+    return kinds
+
+
+def _usual(duration: Int64s, context: Int64s) -> Int64s:
+    """The mean duration in the context of each launch; its own where the context is a rare one."""
+    calls = np.bincount(context)
+    mean = np.bincount(context, weights=duration) / np.maximum(calls, 1)
+    return np.where(calls[context] >= _LEAST_ALIKE, mean[context], duration).astype(np.int64)
+
+
+def _split(signature: Int64s, duration: Int64s, by: Int64s, divisible: Bools | None) -> Kinds:
+    """Kinds of each signature where `by` falls into groups."""
+    order = np.lexsort((by, signature))
+    labels, durations = signature[order], by[order]
     begins = np.ones(len(order), dtype=np.bool_)
     begins[1:] = np.diff(labels) != 0
     starts = np.flatnonzero(begins)

@@ -38,7 +38,7 @@ class Strata:
 
     @staticmethod
     def of(launches: LaunchTable) -> Strata:
-        kinds = split_by_duration(launches.signature, launches.duration)
+        kinds = split_by_duration(launches.signature, launches.duration, context=launches.context)
         places = max(len(launches.places), 1)
         key = (launches.region * len(kinds) + kinds.of_launch) * places + launches.place
         seen, label = np.unique(key, return_inverse=True)

@@ -42,7 +42,7 @@ class Wanted:
 
     @staticmethod
     def of(launches: LaunchTable) -> Wanted:
-        kinds = split_by_duration(launches.signature, launches.duration)
+        kinds = split_by_duration(launches.signature, launches.duration, context=launches.context)
         share = kinds.total / max(launches.time_ns, 1)
         samples = np.ones(len(kinds), dtype=np.int64)
         of_stage = _largest_share(kinds, launches)
@@ -56,6 +56,11 @@ class Wanted:
         everything = np.ones(len(launches), dtype=np.bool_)
         samples[has_stand_in(launches, everything)[kinds.signature]] = 0
         return Wanted(kinds, np.minimum(samples, kinds.calls), share.tolist())
+
+    def short(self, taken: Bools) -> int:
+        """Samples that the taken launches lack of those wanted."""
+        have = np.bincount(self.kinds.of_launch[taken], minlength=len(self.kinds))
+        return int(np.maximum(self.samples - have, 0).sum())
 
     def missed(self, taken: Bools) -> float:
         """Share of the GPU time of the wanted kinds that have no sample among the taken launches."""

@@ -13,6 +13,7 @@ from attrs import define, field
 
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
+from llm_perf_opt.regions.kinds import context_of, queue_of
 from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.signatures import Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable, add_up
@@ -56,6 +57,7 @@ class LaunchTable:
     launches_elsewhere: int = 0  # outside the chosen regions: ncu passes them by
     has_configs: bool = True  # grid, block and mangled names were read
     kernels: Int64s | None = None  # of each launch, its number among the kernels of the timeline
+    context: Int64s | None = None  # of each launch, see `regions.kinds`
     _by_signature: tuple[Int64s, Int64s] | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -131,6 +133,7 @@ def describe_launches(
         launches_elsewhere=len(kernels) - len(inside),
         has_configs=kernels.config is not None,
         kernels=inside,
+        context=context_of(label, queue_of(kernels)[inside]),
     )
 
 
