@@ -379,6 +379,36 @@ Call(9)(torch.randn(1, 2))
     assert ("", "llm-perf:below.rather_long_as_well") in counted
 
 
+PRODUCTS = """
+import torch
+from torch.nn.functional import grouped_mm
+def experts(x, weights, ends):
+    return torch.nn.functional.grouped_mm(x, weights, offs=ends)
+given = (torch.randn(8, 16).bfloat16(), torch.randn(2, 16, 16).bfloat16(), torch.tensor([3, 8], dtype=torch.int32))
+eager = experts(*given)
+assert torch.equal(grouped_mm(*given[:2], offs=given[2]), eager)
+try:
+    torch.nn.functional.grouped_mm(given[0])
+except TypeError:
+    pass
+whole = torch.compile(experts, backend="eager", fullgraph=True)
+assert torch.equal(whole(*given), eager) and torch.equal(whole(*given), eager)
+"""
+
+
+@TORCH
+def test_products_of_experts_have_waymarks_unless_they_are_compiled(tmp_path: Path) -> None:
+    """Compiled as a whole they stay: there is no break in the graph, and no range."""
+    log, sink = tmp_path / "log", tmp_path / "sink"
+    added = environment("off", ranges=True, log=log) | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
+    ended = subprocess.run(
+        [sys.executable, "-c", PRODUCTS], env={**os.environ, **added}, capture_output=True, text=True, timeout=600
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (counted,) = read_log(log).ranges.values()
+    assert counted == {("", "llm-perf:(grouped_mm)"): 3}
+
+
 CAPTURES = """
 import torch
 from _llm_perf_annotate import graphs, install

@@ -14,6 +14,7 @@ import numpy as np
 from attrs import Factory, define
 from numpy.typing import NDArray
 
+from llm_perf_opt.profiling.metric_groups import types_of_name
 from llm_perf_opt.profiling.planning.launches import LaunchTable
 from llm_perf_opt.profiling.planning.stand_ins import has_stand_in
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
@@ -28,7 +29,8 @@ _SCATTER_OF_STAGE = 0.002
 _MOST_SAMPLES = 12
 _LONG_NS = 20_000  # durations of shorter ones scatter by themselves
 _LEAST_STAGE = 0.03  # share of the GPU time below which a stage is not looked at by itself
-_NOT_WORTH_ONE = 0.0003  # unless its signature has no other
+_NOT_WORTH_ONE = 0.0003  # unless its signature has no other, or it has more than the next of a stage
+_NOT_WORTH_ONE_OF_STAGE = 0.001
 _MOST_ATOMS = 200_000  # the first of them; a program has as many only where it repeats itself
 
 
@@ -52,7 +54,12 @@ class Wanted:
         largest = np.zeros(len(kinds), dtype=np.bool_)
         order = np.lexsort((-kinds.total, kinds.signature))
         largest[order[np.unique(kinds.signature[order], return_index=True)[1]]] = True
-        samples[(share < _NOT_WORTH_ONE) & ~largest] = 0
+        samples[(share < _NOT_WORTH_ONE) & (of_stage < _NOT_WORTH_ONE_OF_STAGE) & ~largest] = 0
+        if launches.bytes_are_known:
+            # What is left to find out are operations: of kernels that only move bytes, one sample tells the rest.
+            multiplies = np.array([bool(types_of_name(s.name)) for s in launches.signatures], dtype=np.bool_)
+            samples[~multiplies[kinds.signature]] = 0
+            samples[~multiplies[kinds.signature] & largest] = 1
         everything = np.ones(len(launches), dtype=np.bool_)
         samples[has_stand_in(launches, everything)[kinds.signature]] = 0
         return Wanted(kinds, np.minimum(samples, kinds.calls), share.tolist())

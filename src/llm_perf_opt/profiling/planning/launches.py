@@ -58,6 +58,7 @@ class LaunchTable:
     has_configs: bool = True  # grid, block and mangled names were read
     kernels: Int64s | None = None  # of each launch, its number among the kernels of the timeline
     context: Int64s | None = None  # of each launch, see `regions.kinds`
+    bytes_are_known: bool = False  # nsys sampled what the GPU moved: of regions, samples need not tell that
     _by_signature: tuple[Int64s, Int64s] | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -134,6 +135,7 @@ def describe_launches(
         has_configs=kernels.config is not None,
         kernels=inside,
         context=context_of(label, queue_of(kernels)[inside]),
+        bytes_are_known=bool(timeline.traffic),
     )
 
 

@@ -68,11 +68,12 @@ def _set_waymarks(torch: ModuleType, wanted: str) -> None:
     chosen = choose(torch)
     if chosen is None or not _can_be_annotated(torch):
         return
-    from . import calls, model, stages, state, tree, waymarks
+    from . import calls, model, products, stages, state, tree, waymarks
 
     push, pop = waymarks.ways(wanted, *chosen[1:])
     names = waymarks.names()
     calls.annotate(torch.nn.Module, calls.Calls(Stages(waymarks.nothing, waymarks.nothing), push, pop, names))
+    products.mark(torch, waymarks.PRODUCT, push, pop)
     _hide_from_dynamo(torch, [*_nvtx_package(), calls, model, stages, state, tree, waymarks])
 
 
@@ -104,7 +105,7 @@ def _annotate(torch: ModuleType, wanted_waymarks: str) -> None:
         return
     source, push, pop = chosen
 
-    from . import calls, generation, graphs, model, opened, ranges, stages, state, training, tree, waymarks
+    from . import calls, generation, graphs, model, opened, products, ranges, stages, state, training, tree, waymarks
 
     installed = Stages(push, pop)
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
@@ -112,6 +113,7 @@ def _annotate(torch: ModuleType, wanted_waymarks: str) -> None:
     if mode != "modules" and wanted_waymarks:
         names = waymarks.names()
         around_modules = waymarks.ways(wanted_waymarks, push, pop)
+        products.mark(torch, waymarks.PRODUCT, *around_modules)
     calls.annotate(torch.nn.Module, calls.Calls(installed, *around_modules, names))
     training.annotate(torch, installed)
     graphs.annotate(torch.cuda.CUDAGraph, installed)

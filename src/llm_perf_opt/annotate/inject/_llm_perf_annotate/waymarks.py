@@ -1,4 +1,4 @@
-"""Waymarks: ranges around the calls of all modules of a model, for a gate to be set at (see gate.py).
+"""Waymarks: ranges around the calls of all modules of a model (and see products.py), for a gate to be set at (gate.py).
 
 The ranges of a program are often too wide for that: a whole prefill, a whole step. A kernel that does other work in
 another layer can only be sampled there if the profiler can be switched on around that layer. Under nsys waymarks are
@@ -14,6 +14,7 @@ from .opened import WAYMARK, opened
 from .ranges import Pop, Push
 
 PREFIX = WAYMARK  # as in readers/waymarks.py, which cannot be imported here
+PRODUCT = f"{PREFIX}(grouped_mm)"  # no module is called so
 DEPTH = 16  # levels of modules: deeper than any model
 LONGEST = 57  # bytes of a name: SQLite tells the length of a longer one in two bytes, and we read such tables slowly
 
