@@ -51,6 +51,7 @@ from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd
 from llm_perf_opt.profiling.vendor.tools import find_ncu, find_nsys
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.traffic import SOURCE
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DECODER = REPOSITORY / "tests" / "recordings" / "programs" / "decoder.py"
@@ -431,10 +432,11 @@ def stages(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
 
 
 def coverage(region: NCUProfileRegion) -> float | None:
-    """Share of the kernel time the DRAM counters of a region speak for."""
-    found = [region.inclusive.metrics[name].coverage for name in DRAM if name in region.inclusive.metrics]
-    known = [value for value in found if value is not None]
-    return min(known) if len(known) == len(DRAM) else None
+    """Share of the kernel time that the samples of a region speak for; bytes of the whole GPU need none."""
+    metrics = region.inclusive.metrics
+    sampled = [v.coverage for n, v in metrics.items() if n.endswith(".sum") and v.source != SOURCE]
+    known = [value for value in sampled if value is not None]
+    return min(known) if known and len(known) == len(sampled) and all(name in metrics for name in DRAM) else None
 
 
 def stage_figures(region: NCUProfileRegion) -> dict[str, Any]:
@@ -473,6 +475,7 @@ def compare(estimated: NCUProfileRegion, measured: NCUProfileRegion) -> list[dic
                 "spread": spreads[0] if len(spreads) == 1 else None,
                 "samples": one[metrics[0]].samples,
                 "launches": one[metrics[0]].launches,
+                "source": one[metrics[0]].source,
             }
         )
 
@@ -635,6 +638,8 @@ def details(part: Part) -> list[str]:
         for row in part.figures["rows"]:
             ratio = "–" if row["ratio"] is None else f"{row['ratio']:.4f}"
             taken = f"{row['samples']} of {row['launches']} launches"
+            if row.get("source") == SOURCE:
+                taken = f"{row['samples']} samples of the GPU"
             lines.append(f"| `{row['stage']}` | {row['counter']} | {ratio} | {row['truth']:.4g} | {taken} |")
     return lines
 

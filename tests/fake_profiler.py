@@ -30,6 +30,9 @@ def main(argv: list[str]) -> int:
     if argv == ["--version"]:
         begin("version")
         return say(f"{tool}-version")
+    if argv[-1] == "--gpu-metrics-devices=help" and os.environ.get("FAKE_SAMPLING") == "busy":
+        print(of_file("nsys-2025.3.1-gpu-metrics.json", "nsys-devices-busy")["stdout"])
+        return 0
     if argv[-1] in HELP and len(argv) < 3:
         print((transcripts / f"{tool}-2025.3.1-{HELP[argv[-1]]}.txt").read_text(encoding="utf-8"))
         return 0
@@ -105,8 +108,11 @@ def attach(argv: list[str]) -> int:
 
 def attaching(name: str) -> dict[str, Any]:
     """What ncu said where one command launched the program and another attached to it."""
-    transcript = Path(SETTINGS["transcripts"]) / "ncu-2025.3.1-attach.json"
-    found: dict[str, Any] = json.loads(transcript.read_text(encoding="utf-8"))[name]
+    return of_file("ncu-2025.3.1-attach.json", name)
+
+
+def of_file(file: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(SETTINGS["transcripts"]) / file).read_text(encoding="utf-8"))[name]
     return found
 
 
@@ -120,6 +126,10 @@ def record(tool: str, argv: list[str]) -> int:
     if "--log-file" in argv:
         sys.stdout = open(value(argv, "--log-file"), "w")  # noqa: PTH123, SIM115 - until the end
     begin(tool)
+    if "--gpu-metrics-set" in argv and os.environ.get("FAKE_SAMPLING") == "refused":
+        refusal = of_file("nsys-2025.3.1-gpu-metrics.json", "nsys-sampling-refused")
+        print(refusal["stdout"])
+        return int(refusal["exit"])
     stopped: list[int] = []
     child: subprocess.Popen[bytes] | None = None
 

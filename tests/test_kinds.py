@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,10 +17,12 @@ from llm_perf_opt.analysis.sampled_kinds import Clock, clock_of, samples_of_kind
 from llm_perf_opt.annotate import Gate
 from llm_perf_opt.pipeline.planned import make_plan, with_gates
 from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.profiling.planning import describe_launches, selectable_regions
 from llm_perf_opt.profiling.planning.cover import Wanted, cover
 from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline
-from llm_perf_opt.regions.kinds import Kinds, split_by_duration
+from llm_perf_opt.regions.kinds import Kinds, context_of, split_by_duration
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 
 RANDOM = np.random.default_rng(1)
@@ -57,6 +60,29 @@ def test_two_inner_dimensions_are_told_apart_where_durations_scatter() -> None:
 )
 def test_what_merely_scatters_is_one_kind(durations: np.ndarray) -> None:
     assert len(kinds_of(*np.asarray(durations).astype(int).tolist())) == 1
+
+
+def test_kinds_that_scatter_into_each_other_are_told_apart_by_what_they_come_after() -> None:
+    """A projection after a norm, and one after an activation: 4.8 µs and 5.9 µs, each by half a microsecond."""
+    layers = 200
+    signature = np.tile([1, 0, 2, 0], layers)
+    duration = np.tile([900, 4_800, 1_500, 5_900], layers) + RANDOM.normal(0, 500, 4 * layers).astype(np.int64)
+    context = context_of(signature, np.zeros(4 * layers, dtype=np.int64))
+    divisible = np.array([True, False, False])
+    by_itself = split_by_duration(signature, duration, divisible)
+    assert (by_itself.signature == 0).sum() == 1
+    found = split_by_duration(signature, duration, divisible, context)
+    mine = np.flatnonzero(found.signature == 0)
+    assert found.mean[mine].tolist() == pytest.approx([4_800, 5_900], rel=0.05)
+    assert set(found.of_launch[1::4].tolist()) == {int(mine[0])}
+
+
+def test_a_context_does_not_reach_into_another_queue() -> None:
+    signature, queue = np.array([5, 6, 5, 6, 7, 7]), np.array([0, 1, 0, 1, 0, 1])
+    context = context_of(signature, queue)
+    assert len(set(context.tolist())) == 6  # each comes after others, or after nothing
+    again = context_of(np.tile(signature, 2), np.repeat([0, 1], 6))
+    assert (again[:6] == again[6:]).all()
 
 
 def test_nothing_has_no_kinds() -> None:
@@ -159,11 +185,6 @@ RECORDINGS = Path(__file__).parent / "recordings"
 OCR = RECORDINGS / "profile-2025.3.1-h200-ocr.sqlite.xz"
 SAMPLED = RECORDINGS / "profile-2025.3.1-h200-ocr.ncu-rep.xz"
 TRUTH = Path(__file__).parents[1] / "benchmarks" / "results" / "bridge-h200.json"
-COUNTERS = {
-    "tensor operations": "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
-    "L2 bytes": "lts__t_bytes.sum",
-    "DRAM read": "dram__bytes_read.sum",
-}
 
 
 @pytest.fixture(scope="module")
@@ -173,16 +194,15 @@ def ocr() -> NCUProfileRegionReport:
 
 
 def test_samples_of_every_kind_come_near_to_what_range_replay_measured(ocr: NCUProfileRegionReport) -> None:
-    """A vision encoder, a decoder with experts: tensor operations within 1.2 %, L2 within 4 %, DRAM read within 6 %."""
+    """A vision encoder, a decoder with experts: tensor operations within half a per cent."""
     assert ocr.main_scope is not None
     regions = {region.key: region.inclusive.metrics for region in ocr.main_scope.regions}
-    limits = {"tensor operations": 0.012, "L2 bytes": 0.04, "DRAM read": 0.06}
     rows = json.loads(TRUTH.read_text(encoding="utf-8"))["parts"]["ocr_truth"]["figures"]["rows"]
-    compared = [row for row in rows if row["counter"] in COUNTERS]
-    assert len(compared) == 12
+    compared = [row for row in rows if row["counter"] == "tensor operations"]
+    assert len(compared) == 4
     for row in compared:
-        value = regions[row["stage"]][COUNTERS[row["counter"]]]
-        assert value.value == pytest.approx(row["truth"], rel=limits[row["counter"]]), (row["stage"], row["counter"])
+        value = regions[row["stage"]]["sm__ops_path_tensor_src_bf16_dst_fp32.sum"]
+        assert value.value == pytest.approx(row["truth"], rel=0.005), row["stage"]
         assert value.coverage == pytest.approx(1)
 
 
@@ -216,3 +236,25 @@ def test_the_plan_samples_every_kind_in_windows_around_modules(ocr: NCUProfileRe
     assert found.plan.error < 0.03 < 0.06 < plan.error
     assert "KERNELS_VARY" in {d.code for d in plan.diagnostics}
     assert "KERNELS_VARY" not in {d.code for d in found.plan.diagnostics}
+
+
+def test_products_whose_work_scatters_have_more_samples_and_what_only_moves_bytes_has_fewer(
+    ocr: NCUProfileRegionReport,
+) -> None:
+    """Experts get other numbers of tokens in each layer: of 11 layers all are sampled, 22 launches of one signature."""
+    timeline = read_recording(OCR, launch_config=True)
+    assert isinstance(timeline, Timeline)
+    assert ocr.main_scope is not None
+    launches = describe_launches(timeline, attribute(timeline), *selectable_regions(ocr.main_scope))
+    assert launches.bytes_are_known
+    wanted = Wanted.of(launches)
+    by_name = {launches.signatures[s].name: n for s, n in zip(wanted.kinds.signature, wanted.samples, strict=True)}
+    assert max(by_name.values()) == 11
+    grouped = max(by_name, key=lambda name: by_name[name])
+    assert "GroupProblemShape" in grouped
+    for_bytes_too = Wanted.of(evolve(launches, bytes_are_known=False))
+    assert for_bytes_too.samples.sum() > wanted.samples.sum()
+    # However little is wanted of it: a signature has a sample, or another stands in for it.
+    assert (wanted.samples > 0).sum() > 0.9 * len(launches.signatures)
+    everything = np.ones(len(launches), dtype=np.bool_)
+    assert (wanted.short(everything), wanted.short(~everything)) == (0, wanted.samples.sum())

@@ -22,6 +22,7 @@ PACKED = (".gz", ".xz")
 REPORT_LIST = ".llm-perf-files"  # what the report in the folder consists of
 OF_CAPTURE = (".ncu-rep", ".log", "-workload.log", "-gate.json", "-gate.jsonl")  # endings of what ncu's runs leave
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
+TRAFFIC_SET = "llm_perf_traffic.config"  # what nsys is asked to sample
 _ROOT = (
     *(
         MANIFEST,
@@ -49,7 +50,7 @@ _NSYS = tuple(
     f"nsys/{name}"
     for name in (
         *("run.nsys-rep", "run.qdstrm", "run.sqlite", "summary_cuda_gpu_kern_sum.csv", "nsys.log", "cmd.txt"),
-        *(".program.pid", ".run.sqlite.tmp"),
+        *(TRAFFIC_SET, ".program.pid", ".run.sqlite.tmp"),
     )
 )
 _NCU = tuple(f"ncu/{name}" for name in ("cmd.txt", "raw.csv", "sections_report.txt", ".ahead.log", ".attach.log"))

@@ -13,17 +13,19 @@ from pathlib import Path
 import attrs
 from attrs import define
 
+from llm_perf_opt.profiling.run_files import TRAFFIC_SET
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 from llm_perf_opt.profiling.vendor.tools import Tool, known_options, said_about_sampling
 from llm_perf_opt.readers.nsys_traffic import UNIT
 from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.regions.names import printable
 from llm_perf_opt.regions.traffic import COUNTERS
 
 DEFAULT_HZ = 10_000  # nsys's own; the hardware keeps up with it for any set
-_NAME = "llm_perf_traffic"  # of the set: nsys wants it to be that of the file
+_NAME = Path(TRAFFIC_SET).stem  # nsys wants a set to be called like its file
 _GPU = re.compile(r"^\s*\d+: (?P<architecture>.+) (?P<chip>[A-Z]{2}\w+) \| (?P<name>.+)$", re.MULTILINE)
 _FROM_FILE = "file:<"
-_REFUSED = re.compile(r"gpu.metrics|insufficient privilege|ERR_NVGPUCTRPERM|permission", re.IGNORECASE)
+_REASON = re.compile(r"^.+ \| .+ - (?P<why>.+)$", re.MULTILINE)  # of each GPU that cannot be sampled
 
 
 @define
@@ -45,9 +47,9 @@ def with_sampling(options: NsysOptions, nsys: Tool, folder: Path, hz: int) -> Sa
     if _FROM_FILE not in sets:
         return Sampling(options, _not_sampled(f"{nsys} takes no set of metrics from a file"))
     if not chips:
-        return Sampling(options, _not_sampled(f"nsys names no GPU that it can sample: {_in_short(devices)}"))
+        return Sampling(options, _not_sampled(f"nsys cannot sample any GPU: {_reason(devices)}"))
     folder.mkdir(exist_ok=True)
-    file = folder / f"{_NAME}.config"
+    file = folder / TRAFFIC_SET
     file.write_text(metric_set(chips), encoding="utf-8")
     asked = attrs.evolve(
         options,
@@ -65,8 +67,7 @@ def without_sampling(options: NsysOptions) -> NsysOptions:
 
 def refused(output: str) -> Diagnosis:
     """What to say where nsys did not start the program because it could not sample."""
-    lines = [line.strip() for line in output.splitlines() if _REFUSED.search(line)]
-    return _not_sampled(f"nsys refused it: {_in_short(' '.join(lines[:2]) or output)}")
+    return _not_sampled(f"nsys refused it: {_reason(output)}")
 
 
 def metric_set(chips: list[str]) -> str:
@@ -83,8 +84,10 @@ def metric_set(chips: list[str]) -> str:
     return f"{head}  displayRows:\n{rows}  metrics:\n{metrics}"
 
 
-def _in_short(text: str) -> str:
-    return " ".join(text.split())[:200].rstrip(". ") or "it said nothing"
+def _reason(output: str) -> str:
+    """What nsys says of the GPUs, or all it says, in short."""
+    reasons = dict.fromkeys(found["why"] for found in _REASON.finditer(output))
+    return printable(" ".join("; ".join(reasons).split() or output.split()))[:200].rstrip(". ") or "it said nothing"
 
 
 def _not_sampled(why: str) -> Diagnosis:

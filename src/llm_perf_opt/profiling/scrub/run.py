@@ -25,6 +25,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
 from llm_perf_opt.profiling.run_directory import MANIFEST
+from llm_perf_opt.profiling.run_files import TRAFFIC_SET
 from llm_perf_opt.profiling.scrub import ncu_report, sqlite
 from llm_perf_opt.profiling.scrub.private import Private
 from llm_perf_opt.profiling.secrets import REMOVED
@@ -60,6 +61,7 @@ _FILES: tuple[tuple[str, Kind], ...] = (
     ("*/*.log", "text"),
     ("*/cmd.txt", "text"),
     ("nsys/*.csv", "text"),
+    (f"nsys/{TRAFFIC_SET}", "text"),
     ("ncu/*.csv", "text"),
     ("ncu/sections_report.txt", "text"),
     ("torch_profiler/*.json", "text"),

@@ -1,0 +1,371 @@
+"""What the whole GPU moved, sampled beside the timeline: which bytes are whose, and how kernels share them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llm_perf_opt
+from conftest import RECORDINGS, codes, read
+from fake_tools import tools  # noqa: F401 - a fixture
+from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.analysis.fitted import fit
+from llm_perf_opt.analysis.scopes import timeline_scopes
+from llm_perf_opt.analysis.traffic import Moved, moved_in_regions
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.profiling.run_directory import read_manifest
+from llm_perf_opt.profiling.run_files import files_of
+from llm_perf_opt.profiling.traffic import metric_set, with_sampling
+from llm_perf_opt.profiling.vendor.nsys import NsysOptions
+from llm_perf_opt.profiling.vendor.tools import find_nsys
+from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.attribution import attribute
+from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.model import MetricValue, NCUProfileRegionReport
+from llm_perf_opt.regions.table import ROOT, RegionTable
+from llm_perf_opt.regions.traffic import COUNTERS, SOURCE, Traffic
+from synthetic import make_export
+from test_attribution import Kernel, Range, timeline_of
+
+OCR = RECORDINGS / "profile-2025.3.1-h200-ocr.sqlite.xz"
+READ, WRITTEN, L2 = COUNTERS
+
+
+# -- a real run ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ocr() -> NCUProfileRegionReport:
+    counters = read_recording(RECORDINGS / "profile-2025.3.1-h200-ocr.ncu-rep.xz")
+    return build_report([read_recording(OCR, launch_config=True), counters], ReportOptions())
+
+
+def test_samples_come_with_the_timeline_where_counters_are_to_be_joined() -> None:
+    timeline = read_recording(OCR, launch_config=True)
+    assert isinstance(timeline, Timeline)
+    (traffic,) = timeline.traffic.values()
+    assert traffic.step == pytest.approx(100_000, rel=1e-4)
+    assert set(traffic.bytes) == set(COUNTERS)
+    plain = read_recording(OCR)
+    assert isinstance(plain, Timeline)
+    assert not plain.traffic
+
+
+def test_bytes_of_every_stage_are_those_of_range_replay(ocr: NCUProfileRegionReport) -> None:
+    """Within 1 %; within 5 % for a stage of four launches and six megabytes."""
+    results = Path(__file__).parents[1] / "benchmarks" / "results" / "bridge-h200.json"
+    rows = json.loads(results.read_text(encoding="utf-8"))["parts"]["ocr_truth"]["figures"]["rows"]
+    truth = {(row["stage"], row["counter"]): row["truth"] for row in rows}
+    assert ocr.main_scope is not None
+    stages = {r.key: r.inclusive.metrics for r in ocr.main_scope.regions if r.key in {stage for stage, _ in truth}}
+    assert len(stages) == 4
+    for stage, metrics in stages.items():
+        within = 0.05 if stage.endswith("projector") else 0.01
+        assert metrics[READ].value + metrics[WRITTEN].value == pytest.approx(truth[stage, "DRAM bytes"], rel=within)
+        assert metrics[L2].value == pytest.approx(truth[stage, "L2 bytes"], rel=within)
+        assert {metrics[counter].source for counter in COUNTERS} == {SOURCE}
+        assert {metrics[counter].coverage for counter in COUNTERS} == {1.0}
+
+
+def test_parts_add_up_and_verdicts_have_the_same_bytes(ocr: NCUProfileRegionReport) -> None:
+    assert ocr.main_scope is not None
+    regions = {region.key: region for region in ocr.main_scope.regions}
+    whole, parts = regions["LLM@generate"], [r for r in regions.values() if r.parent == "LLM@generate"]
+    for counter in COUNTERS:
+        summed = sum(r.inclusive.metrics[counter].value for r in parts) + whole.exclusive.metrics[counter].value
+        assert summed == pytest.approx(whole.inclusive.metrics[counter].value, rel=0.01)
+    for region in parts:
+        metrics, performance = region.inclusive.metrics, region.performance
+        assert performance is not None
+        assert performance.work is not None
+        assert performance.work.dram is not None
+        # Copies are in what was sampled, and not added to it again.
+        assert performance.work.dram.value == pytest.approx(metrics[READ].value + metrics[WRITTEN].value)
+
+
+def test_where_kernels_added_up_tell_something_else_the_report_says_so(ocr: NCUProfileRegionReport) -> None:
+    told = next(d for d in ocr.diagnostics if d.code == "FITTED_TO_TRAFFIC")
+    assert "LLM@generate/decode" in told.message
+    assert WRITTEN in told.message
+
+
+# -- which bytes are whose -------------------------------------------------------------------------
+
+
+def traffic_of(*values: int, step: int = 10, start: int = 1_000_000) -> Traffic:
+    return Traffic(start + step * np.arange(len(values)), {READ: np.array(values, dtype=np.int64)})
+
+
+def moved(kernels: list[tuple[str, int, int]], traffic: dict[int, Traffic], devices: list[int] | None = None) -> Any:
+    """Bytes by name of region. Kernels: the range they are launched in, when they begin and end on the GPU."""
+    names = list(dict.fromkeys(name for name, _, _ in kernels))
+    ranges = [Range(i * 10, i * 10 + 10, name) for i, (name, _, _) in enumerate(kernels) if name]
+    timeline = timeline_of(ranges, [Kernel(launched=i * 10 + 5) for i in range(len(kernels))])
+    work = evolve(
+        timeline.kernels,
+        start=np.array([start for _, start, _ in kernels], dtype=np.int64),
+        end=np.array([end for _, _, end in kernels], dtype=np.int64),
+        device=np.array(devices or [0] * len(kernels), dtype=np.int32),
+    )
+    timeline = evolve(timeline, kernels=work, traffic=traffic)
+    attribution = attribute(timeline)
+    selection = timeline_scopes(timeline, None, aggregate=True)[-1].selection
+    found = moved_in_regions(timeline, attribution, selection, [True] * len(attribution.table))
+    by_name = {attribution.table.name[number]: sums for number, sums in found.items()}
+    return {name: by_name[name][READ] if name in by_name else None for name in names if name}
+
+
+def test_what_moves_between_two_pauses_belongs_to_the_work_between_them() -> None:
+    """Samples of ten nanoseconds, from 1,000,000 on; pauses from 20 to 40 and from 60 on."""
+    found = moved([("a", 1_000_012, 1_000_018), ("b", 1_000_042, 1_000_058)], {0: traffic_of(0, 7, 0, 1, 30, 40, 2, 0)})
+    assert found == {"a": Moved(7.0, 0.0, 1), "b": Moved(70.0, 0.0, 2)}
+    assert found["b"].is_measured()
+
+
+def test_a_sample_that_two_share_is_divided_by_time_and_counts_as_uncertain() -> None:
+    found = moved([("a", 1_000_010, 1_000_034), ("b", 1_000_035, 1_000_060)], {0: traffic_of(0, 10, 10, 10, 10, 10, 0)})
+    assert found["a"].value == pytest.approx(24)
+    assert found["b"].value == pytest.approx(25)
+    assert (found["a"].uncertain, found["b"].uncertain) == (10, 10)
+    assert not found["a"].is_measured()
+
+
+def test_work_of_others_at_the_same_time_makes_it_uncertain() -> None:
+    found = moved([("a", 1_000_010, 1_000_040), ("b", 1_000_020, 1_000_060)], {0: traffic_of(*[10] * 9)})
+    assert not found["a"].is_measured()
+    assert not found["b"].is_measured()
+
+
+def test_a_region_is_not_measured_while_samples_were_lost_or_were_not_taken() -> None:
+    lost = traffic_of(1, 1, 1, 1, 1, 1, 1, 1)
+    lost = Traffic(lost.start + np.array([0, 0, 0, 50, 50, 50, 50, 50]), lost.bytes)
+    assert moved([("a", 1_000_012, 1_000_060)], {0: lost}) == {"a": None}
+    assert moved([("a", 1_000_012, 1_000_060)], {0: traffic_of(1, 1, 1)}) == {"a": None}  # they end before it does
+    assert moved([("a", 1_000_012, 1_000_018)], {0: traffic_of(1, 1, 1, start=1_000_500)}) == {"a": None}
+    assert moved([("a", 1_000_012, 1_000_018)], {1: traffic_of(1, 1, 1)}) == {"a": None}  # another GPU's
+
+
+def test_several_gpus_are_added_up_if_all_were_sampled() -> None:
+    kernels = [("a", 1_000_012, 1_000_018), ("a", 1_000_012, 1_000_018)]
+    both = {0: traffic_of(0, 7, 0, 0), 1: traffic_of(0, 5, 0, 0)}
+    assert moved(kernels, both, [0, 1])["a"].value == 12
+    assert moved(kernels, {0: both[0]}, [0, 1]) == {"a": None}
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60), st.sampled_from("abc")), min_size=1, max_size=30))
+@settings(max_examples=150)
+def test_regions_side_by_side_have_all_bytes_between_them_but_for_what_is_uncertain(
+    pieces: list[tuple[int, int, str]],
+) -> None:
+    """Work of three regions on one GPU, one after the other; every nanosecond of it moves a byte."""
+    at, kernels = 1_000_020, []
+    for pause, takes, name in pieces:
+        kernels.append((name, at + pause, at + pause + takes))
+        at += pause + takes
+    busy = np.zeros(at - 1_000_000 + 40, dtype=np.int64)
+    for _, start, end in kernels:
+        busy[start - 1_000_000 : end - 1_000_000] = 1
+    busy = busy[: len(busy) // 10 * 10]
+    found = moved(kernels, {0: traffic_of(*busy.reshape(-1, 10).sum(axis=1).tolist())})
+    for name in {name for name, _, _ in kernels}:
+        truth = sum(end - start for other, start, end in kernels if other == name)
+        assert abs(found[name].value - truth) <= found[name].uncertain + 1e-6
+
+
+# -- how kernels share them ------------------------------------------------------------------------
+
+
+def estimate(value: float, source: str = "extrapolated", coverage: float = 1.0) -> MetricValue:
+    return MetricValue(value, "byte", "sum", source, 3, 9, coverage, 0.1)
+
+
+def tree(*parents: int) -> RegionTable:
+    table = RegionTable()
+    for number, parent in enumerate(parents):
+        table.intern("", False, parent, f"r{number}")
+    return table
+
+
+NO_COPIES = np.zeros(9, dtype=np.int64)
+
+
+def test_a_total_replaces_the_estimate_and_what_is_inside_shares_it() -> None:
+    table = tree(ROOT, 0, 0, 1)
+    fitted = fit(table, dict(enumerate(map(estimate, (90.0, 60.0, 30.0, 20.0)))), {0: Moved(180, 1, 50)}, NO_COPIES)
+    assert [fitted.values[n].value for n in range(4)] == [180, 120, 60, 40]
+    assert (fitted.values[0].source, fitted.values[0].samples, fitted.values[1].source) == (SOURCE, 50, "extrapolated")
+    assert fitted.estimated == {0: 90}
+
+
+def test_parts_with_totals_of_their_own_keep_them_and_the_rest_is_shared() -> None:
+    table = tree(ROOT, 0, 0, 0)
+    totals = {0: Moved(200, 1, 50), 1: Moved(100, 1, 20)}
+    fitted = fit(table, dict(enumerate(map(estimate, (100.0, 80.0, 15.0, 5.0)))), totals, NO_COPIES)
+    assert [fitted.values[n].value for n in range(4)] == [200, 100, 75, 25]
+
+
+def test_uncertain_totals_and_results_of_range_replay_change_nothing() -> None:
+    table = tree(ROOT, 0)
+    assert fit(table, {0: estimate(10), 1: estimate(5)}, {0: Moved(100, 3, 5)}, NO_COPIES).values == {}
+    whole = {0: estimate(10, "range replay"), 1: estimate(5)}
+    assert fit(table, whole, {0: Moved(100, 0, 5)}, NO_COPIES).values == {}
+
+
+def test_where_many_kernels_have_no_counters_the_rest_is_not_blown_up() -> None:
+    fitted = fit(tree(ROOT, 0), {0: estimate(50, coverage=0.5), 1: estimate(20)}, {0: Moved(100, 0, 5)}, NO_COPIES)
+    assert [fitted.values[n].value for n in (0, 1)] == [100, 20]
+
+
+def test_copies_are_no_bytes_of_kernels() -> None:
+    """Of 150 bytes 50 were copied: the kernels' counters were right."""
+    copied = np.array([50, 0, 0], dtype=np.int64)
+    fitted = fit(tree(ROOT, 0), {0: estimate(100), 1: estimate(60)}, {0: Moved(150, 0, 5)}, copied)
+    assert [fitted.values[n].value for n in (0, 1)] == [150, 60]
+
+
+def test_a_region_that_was_exact_before_is_an_estimate_of_unknown_error() -> None:
+    fitted = fit(tree(ROOT, 0), {0: estimate(10), 1: estimate(5, "kernel replay")}, {0: Moved(20, 0, 5)}, NO_COPIES)
+    assert (fitted.values[1].value, fitted.values[1].source, fitted.values[1].spread) == (10, "extrapolated", None)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_regions_with_totals_have_them_and_parents_are_never_less_than_their_parts(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 8))
+    table = tree(*(ROOT if n == 0 else data.draw(st.integers(0, n - 1)) for n in range(count)))
+    own = [data.draw(st.floats(1, 1000)) for _ in range(count)]
+    true = [data.draw(st.floats(0.5, 2)) * value for value in own]
+    estimates, totals = own.copy(), true.copy()
+    for number in range(count - 1, 0, -1):
+        estimates[table.parent[number]] += estimates[number]
+        totals[table.parent[number]] += totals[number]
+    seen = {n: Moved(totals[n], 0, 5) for n in range(count) if data.draw(st.booleans())}
+    fitted = fit(table, dict(enumerate(map(estimate, estimates))), seen, NO_COPIES)
+    assert all(fitted.values[n].value == pytest.approx(seen[n].value) for n in seen)
+    if 0 in seen:
+        assert all(v.value <= totals[0] * (1 + 1e-9) for v in fitted.values.values())
+        for number in range(count):
+            parts = sum(fitted.values[n].value for n in range(1, count) if table.parent[n] == number)
+            assert parts <= fitted.values[number].value * (1 + 1e-9)
+
+
+# -- reading them ----------------------------------------------------------------------------------
+
+_TABLES = """
+CREATE TABLE GPU_METRICS (timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER);
+CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INTEGER, metricId INTEGER, metricName TEXT);
+CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER, pid INTEGER);
+"""
+
+
+def sampled(path: Path, rows: list[tuple[int, int, int, int]], devices: list[tuple[int, int, int]]) -> Timeline:
+    make_export(path, [("a", 0, 100)], [("kernel", 10, 20, 30)])
+    with sqlite3.connect(path) as db:
+        db.executescript(_TABLES)
+        for kind in {kind for _, kind, _, _ in rows}:
+            for metric, name in enumerate([READ, WRITTEN]):
+                db.execute("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (?, ?, ?)", (kind, metric, f"{name} [byte]"))
+            db.execute("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (?, 2, 'SMs Active [Throughput %]')", (kind,))
+        db.executemany("INSERT INTO GPU_METRICS VALUES (?, ?, ?, ?)", rows)
+        db.executemany("INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (?, ?, ?)", devices)
+    timeline = read(path, launch_config=True)
+    assert isinstance(timeline, Timeline)
+    return timeline
+
+
+GOOD = [(time, 0x100, metric, 5 + metric) for time in (0, 10, 20) for metric in (0, 1, 2)]
+
+
+def test_the_gpu_has_the_number_that_the_program_gives_it(tmp_path: Path) -> None:
+    other = [(time, 0x103, metric, value) for time, _, metric, value in GOOD]
+    found = sampled(tmp_path / "a.sqlite", GOOD + other, [(0, 1, 7), (3, 0, 7)]).traffic
+    assert {device: sorted(traffic.bytes) for device, traffic in found.items()} == {
+        0: [READ, WRITTEN],
+        1: [READ, WRITTEN],
+    }
+    assert found[1].bytes[READ].tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("rows", "devices"),
+    [
+        (GOOD, [(0, 0, 7), (0, 1, 8)]),  # two processes know it by different numbers
+        ([(0, 0x100, 0, 5)], [(0, 0, 7)]),
+        ([*GOOD, (30, 0x100, 0, 5)], [(0, 0, 7)]),  # one counter has more samples than the other
+        ([*GOOD, (30, 0x100, 0, -5), (30, 0x100, 1, 5)], [(0, 0, 7)]),
+        ([*GOOD, (2**62, 0x100, 0, 5), (2**62, 0x100, 1, 5)], [(0, 0, 7)]),
+        ([*GOOD, (30, 0x100, 0, 2**62), (30, 0x100, 1, 5)], [(0, 0, 7)]),
+    ],
+)
+def test_samples_that_cannot_be_are_not_used(
+    tmp_path: Path, rows: list[tuple[int, int, int, int]], devices: list[tuple[int, int, int]]
+) -> None:
+    assert sampled(tmp_path / "a.sqlite", rows, devices).traffic == {}
+
+
+# -- taking them -----------------------------------------------------------------------------------
+
+
+def profile(tools: Path, *options: str) -> str:  # noqa: F811 - the fixture
+    """Run it; the nsys commands that were run."""
+    (tools / "program.py").write_text("print('hello')")
+    assert main(["profile", "--out", "run", *options, "--", sys.executable, str(tools / "program.py")]) == 0
+    return Path("run/nsys/cmd.txt").read_text(encoding="utf-8")
+
+
+def test_nsys_samples_bytes_by_a_set_of_ours(tools: Path) -> None:  # noqa: F811
+    told = profile(tools)
+    file = Path("run/nsys/llm_perf_traffic.config").resolve()
+    assert f"--gpu-metrics-devices cuda-visible --gpu-metrics-set file:{file} --gpu-metrics-frequency 10000" in told
+    assert file.read_text() == metric_set(["GH100"])
+    assert "TRAFFIC_NOT_SAMPLED" not in codes(llm_perf_opt.load("run"))
+    ours = {f.name for f in files_of(Path("run"), read_manifest(Path("run"))) if f.is_ours}
+    assert "nsys/llm_perf_traffic.config" in ours
+
+
+@pytest.mark.parametrize("option", ["--no-traffic", "--no-counters"])
+def test_nothing_is_sampled_where_nobody_wants_it(tools: Path, option: str) -> None:  # noqa: F811
+    assert "gpu-metrics" not in profile(tools, option)
+
+
+def test_another_profiler_on_the_gpu_costs_the_samples_only(
+    tools: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_SAMPLING", "busy")
+    assert "gpu-metrics" not in profile(tools)
+    told = next(d for d in llm_perf_opt.load("run").diagnostics if d.code == "TRAFFIC_NOT_SAMPLED")
+    assert "nsys cannot sample any GPU: Already under profiling." in told.message
+
+
+def test_where_nsys_refuses_at_the_last_moment_it_is_asked_again(
+    tools: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_SAMPLING", "refused")
+    first, second = [line for line in profile(tools).splitlines() if " profile " in line]
+    assert "--gpu-metrics-set" in first
+    assert second == " ".join(
+        part
+        for part in first.replace("--gpu-metrics-devices cuda-visible ", "").split(" ")
+        if "gpu-metrics" not in part
+    ).replace(f" file:{Path('run/nsys/llm_perf_traffic.config').resolve()}", "").replace(" 10000 ", " ")
+    steps = json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))["steps"]
+    assert [step["status"] for step in steps if step["name"] == "nsys"] == ["refused", "captured"]
+    told = next(d for d in llm_perf_opt.load("run").diagnostics if d.code == "TRAFFIC_NOT_SAMPLED")
+    assert "nsys refused it: Already under profiling." in told.message
+
+
+def test_who_asks_nsys_for_metrics_of_the_gpu_gets_those(tools: Path) -> None:  # noqa: F811
+    own = NsysOptions(extra_args=("--gpu-metrics-devices=0",))
+    assert with_sampling(own, find_nsys(), tools / "nsys", 10_000).options is own
+    assert with_sampling(own, find_nsys(), tools / "nsys", 10_000).why_not is None
