@@ -179,6 +179,7 @@ def test_everything_that_is_not_ok_says_why_and_what_to_type() -> None:
     facts.importer.libraries = Answer([], 0, "\tlibdw.so.1 => not found\n\tlibnever.so.9 => not found\n")
     facts.ncu.left_out = ["--import-sass"]
     facts.nsys.refused = ["nsys has no option '--x'."]
+    facts.nsys.cannot_sample = "nsys cannot sample any GPU"
     facts.processes = [RunningProcess(7, "nv-hostengine", "root")]
     facts.variables = {variable.name: "/x.so" for variable in known().variables} | {"CUDA_VISIBLE_DEVICES": "-1"}
     facts.config_files = [ConfigFile("config.ncu-cfg", ["-c = 1"])]
@@ -192,6 +193,17 @@ def test_everything_that_is_not_ok_says_why_and_what_to_type() -> None:
     bad = [check for check in examine(facts).checks if check.state != "ok"]
     assert len(bad) > 20
     assert [check.name for check in bad if not check.why_it_matters or not check.fix_command] == []
+
+
+def test_whether_nsys_can_sample_the_whole_gpu_is_told_where_there_is_one() -> None:
+    facts = healthy()
+    facts.nsys.cannot_sample = ""
+    assert ("bytes of the whole GPU", "ok") in {(c.name, c.state) for c in examine(facts).checks}
+    facts.nsys.cannot_sample = "nsys cannot sample any GPU: Already under profiling"
+    (told,) = (check for check in examine(facts).checks if check.name == "bytes of the whole GPU")
+    assert (told.state, told.found) == ("warning", facts.nsys.cannot_sample)
+    facts.gpu.query = None
+    assert "bytes of the whole GPU" not in {check.name for check in examine(facts).checks}
 
 
 # -- the GPU ---------------------------------------------------------------------------------------

@@ -40,17 +40,12 @@ def with_sampling(options: NsysOptions, nsys: Tool, folder: Path, hz: int) -> Sa
     """Ask nsys for samples of the GPUs that the program sees. The set is written into `folder`, which is made."""
     if hz <= 0 or any("gpu-metrics" in argument for argument in options.extra_args):  # no wish, or wishes of one's own
         return Sampling(options)
-    if not {"--gpu-metrics-devices", "--gpu-metrics-set", "--gpu-metrics-frequency"} <= set(known_options(nsys)):
-        return Sampling(options, _not_sampled(f"{nsys} has no options for that"))
-    devices, sets = said_about_sampling(nsys)
-    chips = sorted({found["chip"] for found in _GPU.finditer(devices)})
-    if _FROM_FILE not in sets:
-        return Sampling(options, _not_sampled(f"{nsys} takes no set of metrics from a file"))
-    if not chips:
-        return Sampling(options, _not_sampled(f"nsys cannot sample any GPU: {_reason(devices)}"))
+    if why_not := cannot_sample(nsys):
+        return Sampling(options, _not_sampled(why_not))
+    devices, _ = said_about_sampling(nsys)
     folder.mkdir(exist_ok=True)
     file = folder / TRAFFIC_SET
-    file.write_text(metric_set(chips), encoding="utf-8")
+    file.write_text(metric_set(_chips(devices)), encoding="utf-8")
     asked = attrs.evolve(
         options,
         gpu_metrics_devices="cuda-visible" if "cuda-visible" in devices else "all",
@@ -58,6 +53,21 @@ def with_sampling(options: NsysOptions, nsys: Tool, folder: Path, hz: int) -> Sa
         gpu_metrics_frequency=str(hz),
     )
     return Sampling(asked)
+
+
+def cannot_sample(nsys: Tool) -> str:
+    """Why this nsys can sample no GPU; empty where it can."""
+    if not {"--gpu-metrics-devices", "--gpu-metrics-set", "--gpu-metrics-frequency"} <= set(known_options(nsys)):
+        return f"{nsys} has no options for that"
+    devices, sets = said_about_sampling(nsys)
+    if _FROM_FILE not in sets:
+        return f"{nsys} takes no set of metrics from a file"
+    return "" if _chips(devices) else f"nsys cannot sample any GPU: {_reason(devices)}"
+
+
+def _chips(devices: str) -> list[str]:
+    """The chips of the GPUs that nsys lists as ones it can sample."""
+    return sorted({found["chip"] for found in _GPU.finditer(devices)})
 
 
 def without_sampling(options: NsysOptions) -> NsysOptions:
@@ -96,5 +106,5 @@ def _not_sampled(why: str) -> Diagnosis:
         "info",
         f"What the whole GPU moved was not sampled beside the timeline, because {why}. Bytes of regions are those of their "
         "kernels' counters added up.",
-        "It needs the permission that ncu needs, and no other profiler (or DCGM) on the GPU: llm-perf doctor. Not to try: --no-traffic",
+        "See what is in the way with: llm-perf doctor  (another profiler or DCGM on the GPU, a permission). Not to try: --no-traffic",
     )

@@ -18,6 +18,7 @@ _CHECKS = (
     profilers.check_nsys,
     profilers.check_importer,
     profilers.check_timeline,
+    profilers.check_sampling,
     profilers.check_ncu,
     counters.check_permission,
     profilers.check_counters,

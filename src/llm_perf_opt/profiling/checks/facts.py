@@ -47,6 +47,9 @@ class Profiler:
     others: list[str] = Factory(list)  # further ones that are installed
     left_out: list[str] = Factory(list)  # options of ours that are worth having and that it does not know
     refused: list[str] = Factory(list)  # what of our command line it cannot do without and does not know, in words
+    cannot_sample: str | None = (
+        None  # of nsys: why it can sample no GPU, empty where it can; None where it was not asked
+    )
 
 
 @define

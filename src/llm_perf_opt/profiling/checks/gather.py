@@ -40,6 +40,7 @@ from llm_perf_opt.profiling.checks.facts import (
 )
 from llm_perf_opt.profiling.checks.known import known, program_called
 from llm_perf_opt.profiling.secrets import clean_argv, is_secret
+from llm_perf_opt.profiling.traffic import cannot_sample
 from llm_perf_opt.profiling.vendor.help_text import KnownOptions, validate
 from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS, NcuOptions, ncu_arguments, without_unknown_defaults
 from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
@@ -223,6 +224,8 @@ def _profiler(name: str) -> tuple[Profiler, Tool | None, KnownOptions]:
     except MissingTool as error:
         profiler.refused = [error.message]
         return profiler, tool, {}
+    if name == "nsys":
+        profiler.cannot_sample = cannot_sample(tool)
     ours = NcuOptions(nvtx_push_pop_scope="process")
     needed_options = without_unknown_defaults(NcuOptions(), options)
     if "--nvtx-push-pop-scope" in options:

@@ -46,6 +46,19 @@ def check_nsys(facts: Facts) -> list[Check]:
     return [_installed(facts.nsys, TIMELINE, facts)]
 
 
+def check_sampling(facts: Facts) -> list[Check]:
+    """Bytes that the whole GPU moves, sampled by nsys."""
+    why_not, gpus = facts.nsys.cannot_sample, facts.gpu.query
+    if why_not is None or gpus is None or gpus.exit_code != 0:  # without a GPU there is nothing to sample
+        return []
+    name = "bytes of the whole GPU"
+    if not why_not:
+        return [Check(name, "ok", "nsys can sample them beside the timeline")]
+    why = "bytes of a region are then its kernels' added up, which is less exact"
+    fix = "dcgmi profile --pause  (where DCGM samples the GPU), or end the other profiler: nvidia-smi"
+    return [Check(name, "warning", why_not, why, fix)]
+
+
 def check_ncu(facts: Facts) -> list[Check]:
     return [_installed(facts.ncu, COUNTERS, facts)]
 
