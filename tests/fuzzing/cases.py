@@ -207,13 +207,36 @@ def kineto_bytes(dice: Dice, place: Place) -> Made:
 def joined(dice: Dice, place: Place) -> Made:
     """A timeline and counters together, one of them damaged."""
     recorded, results = timeline(dice.choice(("names", "threads"))), counters("threads-scope-thread")
+    path = _write(place.given / "x.sqlite", recorded)
+    if dice.random() < 0.6:
+        _add_traffic(path, dice)
     if dice.random() < 0.7:
-        path = _write(place.given / "x.sqlite", recorded)
         mutate.damaged_schema(dice, path)
     else:
-        path = _write(place.given / "x.sqlite", recorded)
         results = mutate.damaged(dice, results)
     return _report(place, path, _write(place.given / "x.ncu-rep", results), dice=dice)
+
+
+def _add_traffic(path: Path, dice: Dice) -> None:
+    """Samples of the whole GPU, as a recording of a profile has them, in the time of the kernels; now and then odd ones."""
+    from llm_perf_opt.regions.traffic import COUNTERS
+
+    kind = 281479271677952  # as nsys has it for its first GPU
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INTEGER, metricId INTEGER, metricName TEXT)")
+        db.execute("CREATE TABLE GPU_METRICS (timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER)")
+        named = [(kind, number, f"{name} [byte]") for number, name in enumerate(COUNTERS)]
+        db.executemany("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (?, ?, ?)", named)
+        ((first, last),) = db.execute("SELECT MIN(start), MAX(end) FROM CUPTI_ACTIVITY_KIND_KERNEL")
+        step = max((last - first) // 300, 1)
+        odd = dice.choice([0, 0, 0, -1, 2**62, None, "x"])
+        rows = [
+            (moment, kind, number, odd if dice.random() < 0.01 else dice.randrange(10**9))
+            for moment in range(first - 5 * step, last + 5 * step, step)
+            for number in range(len(COUNTERS))
+        ]
+        db.executemany("INSERT INTO GPU_METRICS VALUES (?, ?, ?, ?)", rows)
+        db.commit()
 
 
 # -- packed ----------------------------------------------------------------------------------------
@@ -573,7 +596,7 @@ KINDS: dict[str, tuple[Callable[[Dice, Place], Made], int]] = {
     "ncu CSV": (ncu_csv, 900),
     "PyTorch trace, events": (kineto_events, 600),
     "PyTorch trace, bytes": (kineto_bytes, 400),
-    "timeline with counters": (joined, 100),
+    "timeline with counters": (joined, 300),
     "packed files": (packed, 300),
     "packed bombs": (bomb, 20),
     "run directory": (run_directory, 400),
