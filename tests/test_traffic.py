@@ -312,6 +312,16 @@ def test_samples_that_cannot_be_are_not_used(
     assert sampled(tmp_path / "a.sqlite", rows, devices).traffic == {}
 
 
+def test_where_there_is_no_memory_for_them_the_timeline_is_read_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_perf_opt.readers.nsys_traffic.free_bytes", lambda: 100)
+    timeline = sampled(tmp_path / "a.sqlite", GOOD, [(0, 0, 7)])
+    assert timeline.traffic == {}
+    assert "TRAFFIC_NOT_READ" in [d.code for d in timeline.diagnostics]
+    assert len(timeline.kernels) == 1
+
+
 # -- taking them -----------------------------------------------------------------------------------
 
 

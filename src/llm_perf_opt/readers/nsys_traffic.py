@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_perf_opt.readers.memory import free_bytes
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.regions.traffic import COUNTERS, Traffic
 
 SAMPLES = "GPU_METRICS"
@@ -22,12 +24,17 @@ NAMES = "TARGET_INFO_GPU_METRICS"
 UNIT = "byte"  # nsys writes it behind the name: `dram__bytes_read.sum [byte]`
 _GPU_BITS = 0xFF
 _MOST = 2**61  # bytes, or ns: sums of more would overflow
+_BYTES_OF_A_ROW = 100  # of memory, at the most, while they are read
 
 
 class Export(Protocol):
     """What is needed of an open export."""
 
+    diagnostics: list[Diagnosis]
+
     def has(self, table: str, *columns: str) -> bool: ...
+
+    def size(self, table: str) -> int: ...
 
     def rows(self, query: str) -> Iterable[Any]: ...
 
@@ -40,9 +47,9 @@ def read_traffic(export: Export) -> dict[int, Traffic]:
         return {}
     counters = _counters(export)
     devices = _devices(export)
-    if not counters or devices is None:
+    if not counters or devices is None or _too_many(export):
         return {}
-    wanted = {"time": Column("timestamp"), "type": Column("typeId"), "metric": Column("metricId", -1)}
+    wanted = {"time": Column("timestamp"), "type": Column("typeId"), "metric": Column("metricId", -1, np.int32)}
     table = export.columns(SAMPLES, {**wanted, "value": Column("value", -1)})
     found = {}
     for kind in np.unique(table["type"]).tolist():
@@ -53,6 +60,23 @@ def read_traffic(export: Export) -> dict[int, Traffic]:
         if (traffic := _together(columns)) is not None:
             found[device] = traffic
     return found
+
+
+def _too_many(export: Export) -> bool:
+    """Is there no memory for them? The timeline is worth more: it is read without them, and says so."""
+    rows, free = export.size(SAMPLES), free_bytes()
+    if free is None or rows * _BYTES_OF_A_ROW <= free:
+        return False
+    export.diagnostics.append(
+        Diagnosis(
+            "TRAFFIC_NOT_READ",
+            "warning",
+            f"{rows:,} samples of what the GPU moved were not read: they need about {rows * _BYTES_OF_A_ROW / 1e9:.1f} GB of "
+            f"memory, and {free / 1e9:.1f} GB are free. Bytes of regions are those of their kernels' counters added up.",
+            "Use a machine with more memory; or sample less often: pipeline.nsys.traffic_hz=1000",
+        )
+    )
+    return True
 
 
 def _counters(export: Export) -> dict[tuple[int, int], str]:
