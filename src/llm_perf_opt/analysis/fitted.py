@@ -72,7 +72,8 @@ def fit(
             whole, rest = estimate.value + float(copied[number]), below.rest(number, estimate, copied)
             sure = rest > _LEAST_REST * whole and (estimate.coverage or 0.0) >= _LEAST_COVERAGE
             left = max(total.value - below.total[number], 0.0)
-            fitted.factor[number] = min(left / rest, _MOST_FACTOR) if sure else 1.0
+            # What is not sure is not blown up; but parts are never more than the whole.
+            fitted.factor[number] = min(left / rest, _MOST_FACTOR if sure else 1.0) if rest > 0 else 1.0
             if sure:
                 fitted.estimated[number] = whole
         elif estimate is not None and estimate.source not in WHOLE_SOURCES:
