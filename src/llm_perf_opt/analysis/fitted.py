@@ -1,12 +1,13 @@
 """Counters of regions fitted to what the GPU was seen to move.
 
 Counters of launches added up are an estimate of a region's bytes; samples of the whole GPU (`traffic`) are its
-bytes. Where a region has such a total, that is its value. What is inside it and too
-short for a total of its own shares what is left in proportion to its estimate, so that the parts still add up.
+bytes. Where a region has such a total, that is its value. What is inside it and too short for a total of its own
+shares what is left in proportion to its estimate, so that the parts still add up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +21,6 @@ from llm_perf_opt.regions.table import ROOT, RegionTable
 from llm_perf_opt.regions.traffic import SOURCE
 
 _LEAST_REST = 0.02  # of an estimate: of less, the difference of two totals says nothing
-_LEAST_COVERAGE = 0.9  # of a region's time: with fewer samples a difference may be what was not sampled
 _MOST_FACTOR = 10.0
 WHOLE_SOURCES = (SOURCE, "range replay")  # measured as a whole, copies included
 
@@ -30,29 +30,31 @@ class Fitted:
     """One counter of the regions of a scope."""
 
     values: dict[int, MetricValue] = Factory(dict)  # inclusive
-    factor: dict[int, float] = Factory(dict)  # for what is in a region, and in no region with a total below it
+    own: dict[int, float] = Factory(dict)  # exclusive: what is in no region below
     estimated: dict[int, float] = Factory(dict)  # what a region with a total had before, copies included
 
 
 def copied_bytes(rolled: RolledUp, counter: str) -> Int64s:
-    """What copies and fills of each region add to a counter of the memory, about: kernels' counters have it not."""
-    kinds = rolled.inclusive_copy_kinds
-    fills = rolled.inclusive_copies.bytes - kinds.host.bytes - kinds.device.bytes
-    to_host = kinds.host.bytes // 2  # half of them go each way, for want of better knowledge
-    if counter.startswith("dram__bytes_read"):
-        return kinds.device.bytes + to_host
-    if counter.startswith("dram__bytes_write"):
-        return kinds.device.bytes + to_host + fills
-    return 2 * kinds.device.bytes + 2 * to_host + fills
+    """What copies and fills of each region add to a counter of the memory: kernels' counters have it not."""
+    kinds, everything = rolled.inclusive_copy_kinds, rolled.inclusive_copies.bytes
+    read = kinds.device.bytes + kinds.host.bytes - kinds.upload.bytes
+    if "read" in counter:
+        return read
+    written = everything - (kinds.host.bytes - kinds.upload.bytes)
+    return written if "write" in counter else read + written
 
 
 def fit(
     table: RegionTable,
     estimates: Mapping[int, MetricValue],
+    own: Mapping[int, float],
     moved: Mapping[int, Moved],
     copied: Int64s,
 ) -> Fitted:
-    """Totals where there are some, and estimates brought in line with them. By region; `copied`: of all regions."""
+    """Totals where there are some, and estimates brought in line with them, so that parts add up to their wholes.
+
+    By region; `own`: the estimate of what is in no region below; `copied`: of all regions.
+    """
     fitted = Fitted()
     totals = {
         number: _measured(estimates[number], known)
@@ -63,29 +65,41 @@ def fit(
         return fitted
     order = table.in_tree_order()
     below = _Below.of(table, order, estimates, totals, copied)
+    factor: dict[int, float] = {}  # for what is in a region, and in no region with a total below it
     for number in order:
-        inherited = fitted.factor.get(table.parent[number], 1.0)
-        fitted.factor[number] = inherited
+        factor[number] = factor.get(table.parent[number], 1.0)
         estimate, total = estimates.get(number), totals.get(number)
         if total is not None and estimate is not None:
             fitted.values[number] = total
             whole, rest = estimate.value + float(copied[number]), below.rest(number, estimate, copied)
-            sure = rest > _LEAST_REST * whole and (estimate.coverage or 0.0) >= _LEAST_COVERAGE
+            fitted.estimated[number] = whole
             left = max(total.value - below.total[number], 0.0)
-            # What is not sure is not blown up; but parts are never more than the whole.
-            fitted.factor[number] = min(left / rest, _MOST_FACTOR if sure else 1.0) if rest > 0 else 1.0
-            if sure:
-                fitted.estimated[number] = whole
-        elif estimate is not None and estimate.source not in WHOLE_SOURCES:
-            own = max(estimate.value - below.estimated[number], 0.0)
-            held = max(below.total[number] - below.copied[number], 0.0)
-            fitted.values[number] = scaled(estimate, held + own * inherited)
+            # Where little is left to be shared it is not blown up: it is the region's own then.
+            most = _MOST_FACTOR if rest > _LEAST_REST * whole else 1.0
+            factor[number] = min(left / rest, most) if rest > 0 else 1.0
+    # Of the nearest regions below that have the counter: what they have, and what they were estimated at.
+    inside, estimated = [0.0] * len(table), [0.0] * len(table)
+    for number in reversed(order):
+        estimate = estimates.get(number)
+        value, before = inside[number], estimated[number]
+        if estimate is not None:
+            value, before = estimate.value, estimate.value
+            if number in totals:
+                value = totals[number].value
+                fitted.own[number] = max(value - inside[number], 0.0)
+            elif estimate.source not in WHOLE_SOURCES:
+                value = inside[number] + max(before - estimated[number], 0.0) * factor[number]
+                fitted.values[number] = scaled(estimate, value)
+                fitted.own[number] = own.get(number, 0.0) * factor[number]
+        if table.parent[number] != ROOT:
+            inside[table.parent[number]] += value
+            estimated[table.parent[number]] += before
     return fitted
 
 
 def scaled(value: MetricValue, to: float) -> MetricValue:
     """The same with another value, which makes it an estimate; how good one, is not known of what was exact before."""
-    if to == value.value:
+    if math.isclose(to, value.value, rel_tol=1e-9):
         return value
     spread = value.spread if value.source == "extrapolated" else None
     return evolve(value, value=to, source="extrapolated", spread=spread)

@@ -161,6 +161,7 @@ def _stats(number: int, kernels: Sums, copies: Sums, kinds: CopyKinds, graphs: S
             host_count=int(kinds.host.count[number]),
             host_time_ns=int(kinds.host.time[number]),
             host_bytes=int(kinds.host.bytes[number]),
+            upload_bytes=int(kinds.upload.bytes[number]),
             device_count=int(kinds.device.count[number]),
             device_time_ns=int(kinds.device.time[number]),
             device_bytes=int(kinds.device.bytes[number]),

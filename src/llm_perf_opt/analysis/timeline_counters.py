@@ -24,7 +24,7 @@ from llm_perf_opt.analysis.measured_parts import sum_of_parts
 from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of
 from llm_perf_opt.analysis.scopes import ScopePart
 from llm_perf_opt.analysis.selected import sections_of
-from llm_perf_opt.analysis.traffic import moved_in_regions
+from llm_perf_opt.analysis.traffic import moved_by_others, moved_in_regions
 from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
 from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
 from llm_perf_opt.regions.attribution import Attribution
@@ -36,6 +36,7 @@ from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signa
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 _AGREE = (0.9, 1.1)  # estimate over truth: outside of this a warning is due
+_WORTH_TELLING = 0.005  # of a region's bytes
 
 
 @define(eq=False)
@@ -115,16 +116,19 @@ class TimelineCounters:
         moved = moved_in_regions(self.timeline, self.attribution, part.selection, self.kept)
         for counter in sorted({counter for sums in moved.values() for counter in sums}):
             estimates = {n: metrics.inclusive[counter] for n, metrics in found.items() if counter in metrics.inclusive}
+            own = {n: metrics.exclusive[counter].value for n, metrics in found.items() if counter in metrics.exclusive}
             sums = {number: counters[counter] for number, counters in moved.items() if counter in counters}
-            fitted = fit(table, estimates, sums, copied_bytes(rolled, counter))
+            fitted = fit(table, estimates, own, sums, copied_bytes(rolled, counter))
             for number, value in fitted.values.items():
                 metrics = found[number]
-                own = metrics.exclusive.get(counter)
-                if own is not None:
-                    # Where nothing is below a region, both are the same.
-                    alike = own is metrics.inclusive[counter]
-                    own = value if alike else scaled(own, own.value * fitted.factor[number])
-                    metrics.exclusive = {**metrics.exclusive, counter: own}
+                exclusive = metrics.exclusive.get(counter)
+                # Where nothing is below a region, both are the same.
+                if exclusive is not None and exclusive is metrics.inclusive[counter]:
+                    metrics.exclusive = {**metrics.exclusive, counter: value}
+                elif exclusive is not None or fitted.own[number] > _WORTH_TELLING * value.value:
+                    # Copies, or what the regions below do not explain, where no kernel is right in it.
+                    exclusive = scaled(exclusive or evolve(value, launches=0), fitted.own[number])
+                    metrics.exclusive = {**metrics.exclusive, counter: exclusive}
                 metrics.inclusive = {**metrics.inclusive, counter: value}
                 metrics.sections = sections_of(self.samples, metrics.inclusive)
             for number, estimated in fitted.estimated.items():
@@ -327,6 +331,16 @@ class TimelineCounters:
                     + "; ".join(worst)
                     + ". Regions without such a measurement may be off in the same way.",
                     "Sample more launches, leave caches alone (--cache-control none), and record all from the same command.",
+                )
+            )
+        for device, rate in moved_by_others(self.timeline).items():
+            found.append(
+                Diagnosis(
+                    "GPU_USED_BY_OTHERS",
+                    "warning",
+                    f"Device {device} moved {rate / 1e9:.3g} GB/s while nothing of the recording ran on it: something else uses "
+                    "it, and its bytes cannot be told apart. Bytes of regions are those of their kernels' counters added up.",
+                    "Profile on a GPU that nobody else uses: nvidia-smi",
                 )
             )
         if self._moved_otherwise:

@@ -1,18 +1,19 @@
 """Bytes that the GPU moved in a region, from samples of the whole GPU beside the timeline.
 
 A sample knows a stretch of time, not a region. So a region has what was moved from the begin of its first piece of
-work to the end of its last, wherever no other work lies between (a run of pieces). Where samples do not end in the
+work to the end of its last, wherever no other work begins between (a run of pieces). Where samples do not end in the
 pause between two runs, part of one sample belongs to the neighbour: it is shared in proportion to the time, and the
-whole of it counts as possible error. A region of many short runs has more of that than it has bytes: it is then not
-said to be measured.
+whole of it counts as possible error. So does everything that is moved while other work runs too, and as much as the
+GPU moves in that time when nothing of the recording runs: then somebody else uses it. A region with more of that than
+it has bytes of its own is not said to be measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-from attrs import Factory, define
+from attrs import Factory, define, field
 from numpy.typing import NDArray
 
 from llm_perf_opt.regions.attribution import Attribution, Membership
@@ -30,7 +31,7 @@ Floats = NDArray[np.float64]
 
 @define
 class Moved:
-    """Bytes of one region and counter."""
+    """Bytes of one region and counter, as far as one can tell."""
 
     value: float = 0.0
     uncertain: float = 0.0  # bytes that may be those of other work
@@ -50,16 +51,49 @@ def moved_in_regions(
     for device in np.unique(pieces.device).tolist():
         here = pieces.on(device)
         traffic = timeline.traffic.get(device)
+        idle = {} if traffic is None else idle_rates(traffic, here.start, here.over)
         for region, members in here.by_region(attribution.table):
             if not wanted[region] or region in unknown:
                 continue
-            moved = None if traffic is None else _moved(traffic, here, members)
+            moved = None if traffic is None else _moved(traffic, here, members, idle)
             if moved is None:
                 unknown.add(region)
                 found.pop(region, None)
             else:
                 _add(found.setdefault(region, {}), moved)
     return found
+
+
+def moved_by_others(timeline: Timeline) -> dict[int, float]:
+    """Devices that move much while nothing of the recording runs on them: bytes a second from and to DRAM, or in L2."""
+    found = {}
+    for device, traffic in timeline.traffic.items():
+        works = [(work, work.device == device) for work in (timeline.kernels, timeline.copies, timeline.graphs)]
+        start, end = (np.concatenate([getattr(work, side)[on] for work, on in works]) for side in ("start", "end"))
+        if not len(start):
+            continue
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+        span = (traffic.start >= start[0]) & (traffic.start < end.max())
+        time = max(int(span.sum()) * traffic.step, 1)
+        for counter, rate in idle_rates(traffic, start, np.maximum.accumulate(end)).items():
+            if rate > MOST_UNCERTAIN * float(traffic.bytes[counter][span].sum()) / time:
+                found[device] = max(found.get(device, 0.0), rate * 1e9)
+    return found
+
+
+def idle_rates(traffic: Traffic, start: Int64s, over: Int64s) -> dict[str, float]:
+    """By counter, bytes a nanosecond in intervals without work of the recording, nor work right before them.
+
+    `start`: of the pieces of work, in order; `over`: of each, when it and all before it had ended.
+    """
+    begin, end = traffic.start - traffic.step, traffic.start + traffic.step
+    last = np.searchsorted(start, end) - 1  # that began before the interval ended
+    idle = (last < 0) | (over[np.maximum(last, 0)] <= begin) if len(start) else np.ones(len(traffic), dtype=np.bool_)
+    idle[-1] = False  # how long the last is nobody knows
+    count = int(idle.sum())
+    time = count * traffic.step
+    return {name: float(values[idle].sum()) / time if time else 0.0 for name, values in traffic.bytes.items()}
 
 
 def _add(sums: dict[str, Moved], more: dict[str, Moved]) -> None:
@@ -79,6 +113,10 @@ class _Pieces:
     device: Int64s
     by_domain: list[Int64s]
     start_end: dict[int, Int64s] = Factory(dict)
+    over: Int64s = field(init=False)  # when each, and all that began before it, had ended
+
+    def __attrs_post_init__(self) -> None:
+        self.over = np.maximum.accumulate(self.end) if len(self.end) else self.end
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution, selection: Selection) -> _Pieces:
@@ -148,28 +186,42 @@ def _among(members: Int64s, chosen: Int64s, count: int) -> Bools:
     return mask[members]
 
 
-def _moved(traffic: Traffic, pieces: _Pieces, members: Int64s) -> dict[str, Moved] | None:
+def _moved(traffic: Traffic, pieces: _Pieces, members: Int64s, idle: Mapping[str, float]) -> dict[str, Moved] | None:
     """Bytes moved in the runs of some pieces; None where samples of that time are missing."""
     breaks = np.flatnonzero(np.diff(members) > 1)
     first = members[np.concatenate([[0], breaks + 1])]
     last = members[np.concatenate([breaks, [len(members) - 1]])]
-    over = np.maximum.accumulate(pieces.end)  # when everything that began until then had ended
-    ended = np.where(first > 0, over[first - 1], -_ALWAYS)
-    following = np.where(last + 1 < len(over), pieces.start[np.minimum(last + 1, len(over) - 1)], _ALWAYS)
-    begin, begin_clear = _begin_of(traffic, pieces.start[first], ended)
-    end, end_clear = _end_of(traffic, over[last], following)
+    runs = np.concatenate([[0], breaks + 1])
+    starts, ends = pieces.start[first], np.maximum.reduceat(pieces.end[members], runs)
+    others_ended = np.where(first > 0, pieces.over[first - 1], -_ALWAYS)
+    following = np.where(
+        last + 1 < len(pieces.start), pieces.start[np.minimum(last + 1, len(pieces.start) - 1)], _ALWAYS
+    )
+    begin, begin_clear = _begin_of(traffic, starts, others_ended)
+    end, end_clear = _end_of(traffic, ends, following)
     in_time = (begin >= 0) & (end < len(traffic))  # so that there is a sample at and around each end
     if not (in_time.all() and traffic.whole(begin, np.maximum(end, begin)).all()):
         return None
+    # While others were still at it, and after they had begun.
+    shared = (np.minimum(others_ended, ends), starts), (ends, np.maximum(following, starts))
     result = {}
     for counter in traffic.bytes:
-        lower, unsure_lower = _up_to(traffic, counter, pieces.start[first], begin, begin_clear)
-        upper, unsure_upper = _up_to(traffic, counter, over[last], end - 1, end_clear, after=True)
-        moved = np.maximum(upper - lower, 0.0)
-        result[counter] = Moved(
-            float(moved.sum()), float(unsure_lower.sum() + unsure_upper.sum()), int((end - begin).sum())
-        )
+        lower, unsure_lower = _up_to(traffic, counter, starts, begin, begin_clear)
+        upper, unsure_upper = _up_to(traffic, counter, ends, end - 1, end_clear, after=True)
+        moved = float(np.maximum(upper - lower, 0.0).sum())
+        uncertain = float(unsure_lower.sum() + unsure_upper.sum()) + idle[counter] * float((ends - starts).sum())
+        for until, since in shared:
+            overlapping = until > since
+            uncertain += _between(traffic, counter, since[overlapping], until[overlapping])
+        result[counter] = Moved(moved, uncertain, int((end - begin).sum()))
     return result
+
+
+def _between(traffic: Traffic, counter: str, since: Int64s, until: Int64s) -> float:
+    """All bytes of the intervals that some stretches of time touch."""
+    first = np.maximum(np.searchsorted(traffic.start, since, side="right") - 1, 0)
+    last = np.minimum(np.searchsorted(traffic.start, until, side="left"), len(traffic))
+    return float((traffic.until(counter, last) - traffic.until(counter, first)).sum())
 
 
 def _begin_of(traffic: Traffic, start: Int64s, ended: Int64s) -> tuple[Int64s, Bools]:

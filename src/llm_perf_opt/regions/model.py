@@ -68,6 +68,7 @@ class MemoryWork:
     host_count: int = 0  # of those, copies between host and device
     host_time_ns: int = 0
     host_bytes: int = 0
+    upload_bytes: int = 0  # of those, to the device
     device_count: int = 0  # of those, copies within a device: each byte is read and written
     device_time_ns: int = 0
     device_bytes: int = 0

@@ -54,6 +54,7 @@ class CopyKinds:
 
     host: Sums  # between host and device
     device: Sums  # within a device
+    upload: Sums  # of those between host and device: to the device
 
 
 @define(eq=False)
@@ -108,6 +109,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     graphs, graphs_in = both(timeline.graphs, attribution.graphs, selection.graphs)
     host, host_in = both(timeline.copies, attribution.copies, _copies_called(_HOST_COPY, timeline, selection))
     device, device_in = both(timeline.copies, attribution.copies, _copies_called(_DEVICE_COPY, timeline, selection))
+    upload, upload_in = both(timeline.copies, attribution.copies, _copies_called(_UPLOAD, timeline, selection))
 
     region_of = attribution.range_region[selection.ranges]
     instances = np.bincount(region_of, minlength=count).astype(np.int64)
@@ -131,8 +133,8 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         inclusive_copies=copies_in,
         exclusive_graphs=graphs,
         inclusive_graphs=graphs_in,
-        exclusive_copy_kinds=CopyKinds(host, device),
-        inclusive_copy_kinds=CopyKinds(host_in, device_in),
+        exclusive_copy_kinds=CopyKinds(host, device, upload),
+        inclusive_copy_kinds=CopyKinds(host_in, device_in, upload_in),
         instances=instances,
         range_instances=range_instances,
         wall=wall,
@@ -158,6 +160,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
 
 # `[memcpy Host-to-Device]` of nsys, `Memcpy HtoD (Pinned -> Device)` of PyTorch; unified memory migrates likewise.
 _HOST_COPY = re.compile(r"host-to-device|device-to-host|htod|dtoh", re.IGNORECASE)
+_UPLOAD = re.compile(r"host-to-device|htod", re.IGNORECASE)
 _DEVICE_COPY = re.compile(r"device-to-device|dtod", re.IGNORECASE)
 
 

@@ -27,22 +27,19 @@ class Traffic:
 
     start: Int64s
     bytes: dict[str, Int64s]
+    step: int = field(init=False)  # the usual length of an interval, in ns
     _until: dict[str, Int64s] = field(init=False)  # before each interval, and after the last
     _lost: Int64s = field(init=False)  # how many intervals before each are too long to be whole
 
     def __attrs_post_init__(self) -> None:
         self._until = {name: np.concatenate([[0], np.cumsum(values)]) for name, values in self.bytes.items()}
         steps = np.diff(self.start)
-        too_long = steps > _LOST * self.step if len(steps) else np.zeros(0, dtype=np.bool_)
+        self.step = int(np.median(steps)) if len(steps) else 0
+        too_long = steps > _LOST * self.step
         self._lost = np.concatenate([[0], np.cumsum(too_long)])
 
     def __len__(self) -> int:
         return len(self.start)
-
-    @property
-    def step(self) -> int:
-        """The usual length of an interval, in ns."""
-        return int(np.median(np.diff(self.start))) if len(self.start) > 1 else 0
 
     def until(self, counter: str, interval: Int64s) -> Int64s:
         """Bytes moved before an interval began."""

@@ -6,7 +6,7 @@ launch's work), and counters alone (each result is one launch, its time ncu's).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from attrs import Factory, define
@@ -137,6 +137,16 @@ def with_copies(launches: Launches, memory: MemoryWork, device: int | None) -> L
                 np.append(launches.time_ns, time),
             )
     return launches
+
+
+def copied_beside(memory: MemoryWork, whole: Iterable[str]) -> float:
+    """Bytes of copies that DRAM counters have not in. `whole`: names of those that measured everything, copies too."""
+    read = memory.device_bytes + memory.host_bytes - memory.upload_bytes
+    rest = {"read": read, "write": copy_traffic(memory) - read}
+    for name in whole:
+        for way in [way for way in rest if way in name] or list(rest):  # a name without either is of both
+            rest.pop(way, None)
+    return sum(rest.values())
 
 
 def copy_traffic(memory: MemoryWork) -> float:

@@ -8,7 +8,7 @@ from attrs import define
 
 from llm_perf_opt.analysis.fitted import WHOLE_SOURCES
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
-from llm_perf_opt.analysis.verdicts.launches import copy_traffic
+from llm_perf_opt.analysis.verdicts.launches import copied_beside, copy_traffic
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, RegionWork
 from llm_perf_opt.regions.quantity import Quantity
 
@@ -51,9 +51,9 @@ def _add_copies(region: NCUProfileRegion, used: dict[str, MetricValue], work: Re
     if not memory.bytes:
         return
     work.copied = Quantity(copy_traffic(memory), "B")
-    measured_whole = any(value.source in WHOLE_SOURCES for name, value in used.items() if name.startswith("dram__"))
-    if "dram" in amounts.bytes and not measured_whole:
-        amounts.bytes["dram"] += work.copied.value
+    if "dram" in amounts.bytes:
+        whole = [name for name, v in used.items() if name.startswith("dram__") and v.source in WHOLE_SOURCES]
+        amounts.bytes["dram"] += copied_beside(memory, whole)
     elif not region.inclusive.kernel_count and not region.inclusive.graph_launches:
         amounts.bytes["dram"] = work.copied.value
 
