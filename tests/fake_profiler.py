@@ -30,6 +30,8 @@ def main(argv: list[str]) -> int:
     if argv == ["--version"]:
         begin("version")
         return say(f"{tool}-version")
+    if argv[-1] == "--gpu-metrics-devices=help" and os.environ.get("FAKE_SAMPLING") == "silent":
+        time.sleep(60)
     if argv[-1] == "--gpu-metrics-devices=help" and os.environ.get("FAKE_SAMPLING") == "busy":
         print(of_file("nsys-2025.3.1-gpu-metrics.json", "nsys-devices-busy")["stdout"])
         return 0

@@ -77,6 +77,15 @@ def test_kinds_that_scatter_into_each_other_are_told_apart_by_what_they_come_aft
     assert set(found.of_launch[1::4].tolist()) == {int(mine[0])}
 
 
+def test_a_launch_in_a_rare_context_is_no_kind_of_its_own() -> None:
+    signature = np.tile([1, 0], 500)
+    duration = np.tile([900, 3_000], 500) + RANDOM.normal(0, 200, 1_000).astype(np.int64)
+    signature[10] = 7  # so that the launch after it comes after something rare
+    duration[11] = 2_200
+    found = split_by_duration(signature, duration, None, context_of(signature, np.zeros(1_000, dtype=np.int64)))
+    assert np.unique(found.of_launch[signature == 0]).size == 1
+
+
 def test_a_context_does_not_reach_into_another_queue() -> None:
     signature, queue = np.array([5, 6, 5, 6, 7, 7]), np.array([0, 1, 0, 1, 0, 1])
     context = context_of(signature, queue)
@@ -246,13 +255,12 @@ def test_products_whose_work_scatters_have_more_samples_and_what_only_moves_byte
     assert isinstance(timeline, Timeline)
     assert ocr.main_scope is not None
     launches = describe_launches(timeline, attribute(timeline), *selectable_regions(ocr.main_scope))
-    assert launches.bytes_are_known
-    wanted = Wanted.of(launches)
+    wanted = Wanted.of(evolve(launches, bytes_are_known=True))
     by_name = {launches.signatures[s].name: n for s, n in zip(wanted.kinds.signature, wanted.samples, strict=True)}
     assert max(by_name.values()) == 11
     grouped = max(by_name, key=lambda name: by_name[name])
     assert "GroupProblemShape" in grouped
-    for_bytes_too = Wanted.of(evolve(launches, bytes_are_known=False))
+    for_bytes_too = Wanted.of(launches)
     assert for_bytes_too.samples.sum() > wanted.samples.sum()
     # However little is wanted of it: a signature has a sample, or another stands in for it.
     assert (wanted.samples > 0).sum() > 0.9 * len(launches.signatures)

@@ -24,7 +24,7 @@ from llm_perf_opt.analysis.traffic import Moved, moved_in_regions
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.profiling.run_directory import read_manifest
 from llm_perf_opt.profiling.run_files import files_of
-from llm_perf_opt.profiling.traffic import metric_set, with_sampling
+from llm_perf_opt.profiling.traffic import counters_of, metric_set, with_sampling
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 from llm_perf_opt.profiling.vendor.tools import find_nsys
 from llm_perf_opt.readers.open import read_recording
@@ -32,12 +32,12 @@ from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegionReport
 from llm_perf_opt.regions.table import ROOT, RegionTable
-from llm_perf_opt.regions.traffic import COUNTERS, SOURCE, Traffic
+from llm_perf_opt.regions.traffic import SOURCE, Traffic
 from synthetic import make_export
 from test_attribution import Kernel, Range, timeline_of
 
 OCR = RECORDINGS / "profile-2025.3.1-h200-ocr.sqlite.xz"
-READ, WRITTEN, L2 = COUNTERS
+READ, WRITTEN, L2 = THREE = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum")
 
 
 # -- a real run ------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_samples_come_with_the_timeline_where_counters_are_to_be_joined() -> Non
     assert isinstance(timeline, Timeline)
     (traffic,) = timeline.traffic.values()
     assert traffic.step == pytest.approx(100_000, rel=1e-4)
-    assert set(traffic.bytes) == set(COUNTERS)
+    assert set(traffic.bytes) == set(THREE)
     plain = read_recording(OCR)
     assert isinstance(plain, Timeline)
     assert not plain.traffic
@@ -72,15 +72,15 @@ def test_bytes_of_every_stage_are_those_of_range_replay(ocr: NCUProfileRegionRep
         within = 0.05 if stage.endswith("projector") else 0.01
         assert metrics[READ].value + metrics[WRITTEN].value == pytest.approx(truth[stage, "DRAM bytes"], rel=within)
         assert metrics[L2].value == pytest.approx(truth[stage, "L2 bytes"], rel=within)
-        assert {metrics[counter].source for counter in COUNTERS} == {SOURCE}
-        assert {metrics[counter].coverage for counter in COUNTERS} == {1.0}
+        assert {metrics[counter].source for counter in THREE} == {SOURCE}
+        assert {metrics[counter].coverage for counter in THREE} == {1.0}
 
 
 def test_parts_add_up_and_verdicts_have_the_same_bytes(ocr: NCUProfileRegionReport) -> None:
     assert ocr.main_scope is not None
     regions = {region.key: region for region in ocr.main_scope.regions}
     whole, parts = regions["LLM@generate"], [r for r in regions.values() if r.parent == "LLM@generate"]
-    for counter in COUNTERS:
+    for counter in THREE:
         summed = sum(r.inclusive.metrics[counter].value for r in parts) + whole.exclusive.metrics[counter].value
         assert summed == pytest.approx(whole.inclusive.metrics[counter].value, rel=0.01)
     for region in parts:
@@ -371,7 +371,23 @@ def test_the_gpu_has_the_number_that_the_program_gives_it(tmp_path: Path) -> Non
 def test_samples_that_cannot_be_are_not_used(
     tmp_path: Path, rows: list[tuple[int, int, int, int]], devices: list[tuple[int, int, int]]
 ) -> None:
-    assert sampled(tmp_path / "a.sqlite", rows, devices).traffic == {}
+    timeline = sampled(tmp_path / "a.sqlite", rows, devices)
+    assert timeline.traffic == {}
+    assert "TRAFFIC_NOT_READ" in [d.code for d in timeline.diagnostics]
+
+
+def test_a_damaged_table_of_samples_costs_the_samples_only(tmp_path: Path) -> None:
+    timeline = sampled(tmp_path / "a.sqlite", [*GOOD, (30, 0x100, 0, "much")], [(0, 0, 7)])  # type: ignore[list-item]
+    assert timeline.traffic == {}
+    assert "TRAFFIC_NOT_READ" in [d.code for d in timeline.diagnostics]
+    assert len(timeline.kernels) == 1
+
+
+def test_gpus_that_the_program_did_not_use_are_left_out(tmp_path: Path) -> None:
+    """It sees the third and the first of three, as 0 and 1."""
+    rows = [(t, 0x100 + gpu, metric, 100 * (gpu + 1)) for t, _, metric, _ in GOOD for gpu in (0, 1, 2)]
+    found = sampled(tmp_path / "a.sqlite", rows, [(2, 0, 7), (0, 1, 7)]).traffic
+    assert {device: int(traffic.bytes[READ][0]) for device, traffic in found.items()} == {0: 300, 1: 100}
 
 
 def test_where_there_is_no_memory_for_them_the_timeline_is_read_without(
@@ -435,6 +451,22 @@ def test_where_nsys_refuses_at_the_last_moment_it_is_asked_again(
     assert [step["status"] for step in steps if step["name"] == "nsys"] == ["refused", "captured"]
     told = next(d for d in llm_perf_opt.load("run").diagnostics if d.code == "TRAFFIC_NOT_SAMPLED")
     assert "nsys refused it: Already under profiling." in told.message
+
+
+def test_chips_have_their_own_names_of_the_counters() -> None:
+    assert counters_of(["GH100"]) == list(THREE)
+    assert counters_of(["GB202"]) == ["dram__bytes_op_read.sum", "dram__bytes_op_write.sum", L2]
+    assert counters_of(["XY999"]) == list(THREE)
+
+
+def test_an_nsys_that_does_not_answer_about_sampling_is_used_without(
+    tools: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llm_perf_opt.profiling.vendor.tools._TIMEOUT_S", 1.0)
+    monkeypatch.setenv("FAKE_SAMPLING", "silent")
+    assert "gpu-metrics" not in profile(tools)
+    assert "TRAFFIC_NOT_SAMPLED" in codes(llm_perf_opt.load("run"))
 
 
 def test_who_asks_nsys_for_metrics_of_the_gpu_gets_those(tools: Path) -> None:  # noqa: F811

@@ -66,7 +66,7 @@ def moved_in_regions(
 
 def moved_by_others(timeline: Timeline) -> dict[int, float]:
     """Devices that move much while nothing of the recording runs on them: bytes a second from and to DRAM, or in L2."""
-    found = {}
+    found: dict[int, float] = {}
     for device, traffic in timeline.traffic.items():
         works = [(work, work.device == device) for work in (timeline.kernels, timeline.copies, timeline.graphs)]
         start, end = (np.concatenate([getattr(work, side)[on] for work, on in works]) for side in ("start", "end"))

@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 from attrs import define
 
+from llm_perf_opt.analysis.traffic import moved_by_others
 from llm_perf_opt.annotate import Gate
 from llm_perf_opt.pipeline.choose import PlannedCapture, excluded, raw_expressions
 from llm_perf_opt.pipeline.gated import Inside, Opened, gate_around, seen_inside
@@ -23,6 +24,7 @@ from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Action, Bools, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.regions.traffic import ROLES
 
 # Without a budget of the user's, a further capture (a whole run of the program) is worth it where the first leaves
 # more than this error, and as long as the whole stays within this time.
@@ -258,7 +260,18 @@ def _launches(file: Path, seen: NCUProfileRegionReport, request: ProfileRequest)
         return None
     expressions, chosen = planning.selectable_regions(scope)
     attribution = attribute(timeline, request.report.attribution)
-    return planning.describe_launches(timeline, attribution, expressions, chosen)
+    launches = planning.describe_launches(timeline, attribution, expressions, chosen)
+    # Other levels ask for more than bytes and operations, and metrics chosen by hand for nobody knows what.
+    bytes_suffice = request.counters.level in ("time", "roofline") and not request.counters.options.metrics
+    launches.bytes_are_known = bytes_suffice and _all_sampled(timeline)
+    return launches
+
+
+def _all_sampled(timeline: Timeline) -> bool:
+    """Did nsys sample all counters of all devices that were used, with nobody else on them?"""
+    used = set(np.unique(timeline.kernels.device).tolist())
+    whole = {device for device, traffic in timeline.traffic.items() if len(traffic.bytes) == len(ROLES)}
+    return bool(used) and used <= whole and not moved_by_others(timeline)
 
 
 def captures_of(plan: planning.Plan, request: ProfileRequest) -> list[PlannedCapture]:
@@ -300,7 +313,6 @@ def _compute_capability(seen: NCUProfileRegionReport, about: Mapping[str, Any]) 
 
 def _program_seconds(seen: NCUProfileRegionReport, about: Mapping[str, Any]) -> float:
     """How long the program runs: under nsys is near enough; of a foreign timeline, what it spans."""
-    steps = about.get("steps", [])
-    measured = next((s["seconds"] for s in steps if s["name"] == "nsys" and s.get("seconds")), None)
+    measured = planning.seconds_under_nsys(about.get("steps", []))
     span = seen.main_scope.totals.span_ns if seen.main_scope else None
     return float(measured if measured is not None else (span or 0) / 1e9)

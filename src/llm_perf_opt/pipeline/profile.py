@@ -396,7 +396,7 @@ class _Run:
         asked = self.request.timeline
         self.directory.aside.start(preload, lambda _: None)
         # Without counters of kernels nothing would be fitted to what is sampled.
-        hz = asked.traffic_hz if self.tools.ncu is not None else 0
+        hz = asked.traffic_hz if self.tools.ncu is not None or self.kept.reports else 0
         sampling = with_sampling(asked.options, nsys, self.directory.path / "nsys", hz)
         if sampling.why_not is not None:
             self.note(sampling.why_not)

@@ -41,6 +41,7 @@ from llm_perf_opt.version import __version__
 
 RESUMABLE = ("profile", "deep_profile_runner")
 # What a run says of its end: it ends anew.
+_OF_THE_TIMELINE = ("TRAFFIC_NOT_SAMPLED",)
 _OF_THE_END = ("INTERRUPTED", "RUN_FAILED", "NO_REPORT", "WORKLOAD_FAILED")
 _WANTED_END = "RECORDING_TOO_LARGE"  # stopped at the size that was asked for: it would be again
 _TRY_AGAIN = ("running", "failed")  # of a table: cut off by a kill, or by an interrupt
@@ -363,7 +364,8 @@ def begin_again(directory: RunDirectory, kept: Kept, taken: list[str], changed: 
     manifest.earlier_steps += superseded
     manifest.steps = steps
     manifest.captures = None if kept.captures is None else [as_order(c) for c in kept.captures]
-    manifest.diagnostics = [d for d in manifest.diagnostics if d.code not in _OF_THE_END]
+    outdated = {*_OF_THE_END, *(() if kept.recording or kept.timeline else _OF_THE_TIMELINE)}
+    manifest.diagnostics = [d for d in manifest.diagnostics if d.code not in outdated]
     manifest.state, manifest.finished_at = "running", None
     manifest.pid, manifest.host = os.getpid(), os.uname().nodename
     manifest.resumed.append({"at": now(), "llm_perf_opt": __version__, "took": taken, "changed": changed})

@@ -8,18 +8,20 @@ and the hardware can do it for one profiler at a time: where it cannot be had, t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 from attrs import define
 
+from llm_perf_opt.profiling.metric_groups import groups_of_chip
 from llm_perf_opt.profiling.run_files import TRAFFIC_SET
 from llm_perf_opt.profiling.vendor.nsys import NsysOptions
 from llm_perf_opt.profiling.vendor.tools import Tool, known_options, said_about_sampling
 from llm_perf_opt.readers.nsys_traffic import UNIT
 from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.regions.names import printable
-from llm_perf_opt.regions.traffic import COUNTERS
+from llm_perf_opt.regions.traffic import COUNTERS, ROLES
 
 DEFAULT_HZ = 10_000  # nsys's own; the hardware keeps up with it for any set
 _NAME = Path(TRAFFIC_SET).stem  # nsys wants a set to be called like its file
@@ -80,13 +82,23 @@ def refused(output: str) -> Diagnosis:
     return _not_sampled(f"nsys refused it: {_reason(output)}")
 
 
-def metric_set(chips: list[str]) -> str:
+def counters_of(chips: Sequence[str]) -> list[str]:
+    """The counters of some chips, by the names they have there."""
+    found: dict[str, None] = {}
+    for groups in [groups_of_chip(chip) for chip in chips]:
+        own = {m.role: m.name for m in groups.of_level("roofline")} if groups is not None else {}
+        found.update(dict.fromkeys(own.get(role, names[0]) for role, names in ROLES.items()))
+    return [name for name in found if name in COUNTERS]
+
+
+def metric_set(chips: Sequence[str]) -> str:
     """The set, as nsys's own files have theirs (YAML; no name in it comes from outside but those of the chips)."""
-    rows = "".join(f"  - name: {name}\n    type: overlay\n    metrics:\n    - {name}\n" for name in COUNTERS)
+    counters = counters_of(chips)
+    rows = "".join(f"  - name: {name}\n    type: overlay\n    metrics:\n    - {name}\n" for name in counters)
     metrics = "".join(
         f"  - name: {name}\n    id: {name.removesuffix('.sum')}\n    description: {name}\n    color: '#98C4DD'\n"
         f"    subMetrics:\n    - name: {UNIT}\n      suffix: .sum\n"
-        for name in COUNTERS
+        for name in counters
     )
     head = (
         f"version: 5\nmetricSets:\n- alias: {_NAME}\n  name: bytes moved, for llm-perf\n  chips: [{', '.join(chips)}]\n"

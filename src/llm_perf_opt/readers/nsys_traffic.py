@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.memory import free_bytes
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import Int64s
@@ -25,6 +26,7 @@ UNIT = "byte"  # nsys writes it behind the name: `dram__bytes_read.sum [byte]`
 _GPU_BITS = 0xFF
 _MOST = 2**61  # bytes, or ns: sums of more would overflow
 _BYTES_OF_A_ROW = 100  # of memory, at the most, while they are read
+_MOST_GPUS = 64  # as many as a timeline may have
 
 
 class Export(Protocol):
@@ -42,24 +44,47 @@ class Export(Protocol):
 
 
 def read_traffic(export: Export) -> dict[int, Traffic]:
-    """By device, as the program numbers them; empty where nothing was sampled, or nobody knows on which."""
+    """By device, as the program numbers them; empty where nothing was sampled, or it cannot be used."""
     if not export.has(SAMPLES, "timestamp", "typeId", "metricId", "value"):
         return {}
     counters = _counters(export)
+    if not counters or _too_many(export):
+        return {}
     devices = _devices(export)
-    if not counters or devices is None or _too_many(export):
+    if devices is None:
+        _not_read(export, "the processes number their GPUs differently, so that nobody knows whose samples are whose")
         return {}
     wanted = {"time": Column("timestamp"), "type": Column("typeId"), "metric": Column("metricId", -1, np.int32)}
-    table = export.columns(SAMPLES, {**wanted, "value": Column("value", -1)})
+    try:
+        table = export.columns(SAMPLES, {**wanted, "value": Column("value", -1)})
+    except UnreadableInput as error:  # the timeline is whole, and is worth more
+        _not_read(export, f"their table is damaged ({error.message})")
+        return {}
     found = {}
-    for kind in np.unique(table["type"]).tolist():
-        names = {metric: name for (of, metric), name in counters.items() if of == kind}
-        device = devices.get(kind & _GPU_BITS, kind & _GPU_BITS)
+    for kind in sorted({kind for kind, _ in counters})[:_MOST_GPUS]:
+        gpu = kind & _GPU_BITS
+        if devices and gpu not in devices:
+            continue  # a GPU of the machine that the program did not use
         of_kind = table["type"] == kind
+        names = {metric: name for (of, metric), name in counters.items() if of == kind}
         columns = {name: _series(table, of_kind & (table["metric"] == metric)) for metric, name in names.items()}
-        if (traffic := _together(columns)) is not None:
-            found[device] = traffic
+        if isinstance(traffic := _together(columns), str):
+            _not_read(export, traffic)
+        else:
+            found[devices.get(gpu, gpu)] = traffic
     return found
+
+
+def _not_read(export: Export, why: str) -> None:
+    export.diagnostics.append(
+        Diagnosis(
+            "TRAFFIC_NOT_READ",
+            "warning",
+            f"The samples of what the GPU moved are not used: {why}. Bytes of regions are those of their kernels' counters "
+            "added up.",
+            "Record it again; or without them: --no-traffic",
+        )
+    )
 
 
 def _too_many(export: Export) -> bool:
@@ -67,15 +92,8 @@ def _too_many(export: Export) -> bool:
     rows, free = export.size(SAMPLES), free_bytes()
     if free is None or rows * _BYTES_OF_A_ROW <= free:
         return False
-    export.diagnostics.append(
-        Diagnosis(
-            "TRAFFIC_NOT_READ",
-            "warning",
-            f"{rows:,} samples of what the GPU moved were not read: they need about {rows * _BYTES_OF_A_ROW / 1e9:.1f} GB of "
-            f"memory, and {free / 1e9:.1f} GB are free. Bytes of regions are those of their kernels' counters added up.",
-            "Use a machine with more memory; or sample less often: pipeline.nsys.traffic_hz=1000",
-        )
-    )
+    needed = f"{rows * _BYTES_OF_A_ROW / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
+    _not_read(export, f"{rows:,} rows need about {needed}")
     return True
 
 
@@ -113,16 +131,16 @@ def _series(table: Mapping[str, NDArray[Any]], chosen: NDArray[np.bool_]) -> tup
     return time, value
 
 
-def _together(columns: Mapping[str, tuple[Int64s, Int64s]]) -> Traffic | None:
-    """The counters of one GPU, which were sampled at the same moments; None where that, or a value, cannot be."""
-    if not columns:
-        return None
+def _together(columns: Mapping[str, tuple[Int64s, Int64s]]) -> Traffic | str:
+    """The counters of one GPU, which were sampled at the same moments; or what cannot be about them."""
     times = [time for time, _ in columns.values()]
-    if len(times[0]) < 2 or not all(np.array_equal(time, times[0]) for time in times[1:]):
-        return None
+    if len(times[0]) < 2:
+        return "there are too few"
+    if not all(np.array_equal(time, times[0]) for time in times[1:]):
+        return "the counters were not sampled at the same moments"
     if abs(int(times[0][0])) >= _MOST or abs(int(times[0][-1])) >= _MOST:
-        return None
+        return "their times are impossible"
     for _, value in columns.values():
         if int(value.min()) < 0 or float(value.sum(dtype=np.float64)) >= _MOST:
-            return None
+            return "some of them are impossible"
     return Traffic(times[0], {name: value for name, (_, value) in columns.items()})

@@ -91,18 +91,33 @@ def split_by_duration(
     if context is None:
         return _split(signature, duration, duration, divisible)
     # First by what is usual in a context, then each part by the durations themselves.
-    usual = _split(signature, duration, _usual(duration, context), divisible)
+    usual = _split(signature, duration, _usual(signature, duration, context), divisible)
     parts_divisible = None if divisible is None else divisible[usual.signature]
     kinds = _split(usual.of_launch, duration, duration, parts_divisible)
     kinds.signature = usual.signature[kinds.signature]
     return kinds
 
 
-def _usual(duration: Int64s, context: Int64s) -> Int64s:
-    """The mean duration in the context of each launch; its own where the context is a rare one."""
+def _usual(signature: Int64s, duration: Int64s, context: Int64s) -> Int64s:
+    """The mean duration in the context of each launch; in a rare one, that of the context which is nearest to it."""
     calls = np.bincount(context)
-    mean = np.bincount(context, weights=duration) / np.maximum(calls, 1)
-    return np.where(calls[context] >= _LEAST_ALIKE, mean[context], duration).astype(np.int64)
+    mean = (np.bincount(context, weights=duration) / np.maximum(calls, 1)).astype(np.int64)
+    known = calls[context] >= _LEAST_ALIKE
+    usual = np.where(known, mean[context], duration)
+    width = int(duration.max(initial=0)) + 1
+    if known.all() or not known.any() or width * (int(signature.max()) + 2) >= 2**62:
+        return usual
+    # One number for signature and mean: its neighbours in their order are the nearest means of the signature, if any.
+    means = np.unique(signature[known] * width + usual[known])
+    rare = np.flatnonzero(~known)
+    wanted = signature[rare] * width + duration[rare]
+    at = np.searchsorted(means, wanted)
+    below, above = means[np.maximum(at - 1, 0)], means[np.minimum(at, len(means) - 1)]
+    has_below, has_above = below // width == signature[rare], above // width == signature[rare]
+    nearer = has_below & (~has_above | (np.abs(wanted - below) <= np.abs(above - wanted)))
+    found = np.where(nearer, below, above) % width
+    usual[rare] = np.where(has_below | has_above, found, duration[rare])
+    return usual
 
 
 def _split(signature: Int64s, duration: Int64s, by: Int64s, divisible: Bools | None) -> Kinds:

@@ -13,6 +13,7 @@ from attrs import evolve
 from numpy.typing import NDArray
 
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, LaunchConfig, Ranges, Timeline, Work
+from llm_perf_opt.regions.model import Diagnosis
 
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -42,8 +43,19 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         ),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
-        diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics],
+        diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics] + _left_out(timelines),
     )
+
+
+def _left_out(timelines: list[Timeline]) -> list[Diagnosis]:
+    """What several recordings together do not have."""
+    if not any(timeline.traffic for timeline in timelines):
+        return []
+    message = (
+        "The samples of what the GPUs moved are not used for several recordings together: devices of the same number may "
+        "be different GPUs. Bytes of regions are those of their kernels' counters added up."
+    )
+    return [Diagnosis("TRAFFIC_NOT_READ", "info", message, "Report each recording by itself.")]
 
 
 _RANGE_FIELDS = ("start", "end", "process", "thread", "domain", "name", "start_end")

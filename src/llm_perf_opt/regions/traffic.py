@@ -15,8 +15,14 @@ from attrs import define, field
 if TYPE_CHECKING:
     from llm_perf_opt.regions.columns import Bools, Int64s
 
-# As ncu calls them. nsys samples these in one pass; of the work of the tensor cores it has no such counter.
-COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum")
+# As ncu calls them, on most chips and on some. nsys samples these in one pass; of the work of the tensor cores it has
+# no such counter.
+ROLES = {
+    "dram_read": ("dram__bytes_read.sum", "dram__bytes_op_read.sum"),
+    "dram_write": ("dram__bytes_write.sum", "dram__bytes_op_write.sum"),
+    "l2": ("lts__t_bytes.sum",),
+}
+COUNTERS = tuple(name for names in ROLES.values() for name in names)
 SOURCE = "GPU sampling"  # of a metric that was had from this
 _LOST = 1.5  # intervals longer than this many usual ones: samples in between were lost
 

@@ -24,6 +24,7 @@ from llm_perf_opt.profiling.planning.costs import (
     machine_of,
     observe,
     remember,
+    seconds_under_nsys,
 )
 from llm_perf_opt.profiling.planning.cover import Wanted, cover
 from llm_perf_opt.profiling.planning.describe import as_json, describe
@@ -63,6 +64,7 @@ __all__ = [
     "observe",
     "parse_seconds",
     "remember",
+    "seconds_under_nsys",
     "selectable_regions",
     "spoken_seconds",
     "stood_in_for",

@@ -117,13 +117,19 @@ def machine_of(manifest: Mapping[str, Any]) -> str | None:
     return machine_key(str(gpus[0].get("name", "")), str(gpus[0].get("driver_version", "")), version)
 
 
+def seconds_under_nsys(steps: Iterable[Mapping[str, Any]]) -> float | None:
+    """How long the program ran under nsys, by the steps of a manifest; not how long nsys took to refuse it."""
+    ran = [s for s in steps if s.get("name") == "nsys" and s.get("seconds") and s.get("status") != "refused"]
+    return float(ran[-1]["seconds"]) if ran else None
+
+
 def observe(manifest: Mapping[str, Any], results: Mapping[str, Iterable[Action]]) -> list[Observation]:
     """What the captures of a finished run took. `results`: of each ncu step (by name) its results.
 
     Steps that were cut off, or whose program's own time is not known, tell nothing.
     """
     steps = manifest.get("steps") or []
-    program_s = next((s.get("seconds") for s in steps if s.get("name") == "nsys" and s.get("seconds")), None)
+    program_s = seconds_under_nsys(steps)
     if program_s is None:
         return []
     found = []

@@ -34,6 +34,15 @@ _NOT_WORTH_ONE_OF_STAGE = 0.001
 _MOST_ATOMS = 200_000  # the first of them; a program has as many only where it repeats itself
 
 
+# PyTorch's own kernels, mangled or not, and those of CUB; what is no product among them moves bytes.
+_MOVERS = ("at::native::", "2at6native", "at_cuda_detail", "cub::", "3cub")
+
+
+def only_moves_bytes(name: str) -> bool:
+    """Is a kernel known to do no products? One of an unknown name may do anything."""
+    return any(word in name for word in _MOVERS) and not types_of_name(name)
+
+
 @define(eq=False)
 class Wanted:
     """The kinds of some launches, and how many samples each should have."""
@@ -57,9 +66,9 @@ class Wanted:
         samples[(share < _NOT_WORTH_ONE) & (of_stage < _NOT_WORTH_ONE_OF_STAGE) & ~largest] = 0
         if launches.bytes_are_known:
             # What is left to find out are operations: of kernels that only move bytes, one sample tells the rest.
-            multiplies = np.array([bool(types_of_name(s.name)) for s in launches.signatures], dtype=np.bool_)
-            samples[~multiplies[kinds.signature]] = 0
-            samples[~multiplies[kinds.signature] & largest] = 1
+            moves = np.array([only_moves_bytes(s.name) for s in launches.signatures], dtype=np.bool_)
+            samples[moves[kinds.signature]] = 0
+            samples[moves[kinds.signature] & largest] = 1
         everything = np.ones(len(launches), dtype=np.bool_)
         samples[has_stand_in(launches, everything)[kinds.signature]] = 0
         return Wanted(kinds, np.minimum(samples, kinds.calls), share.tolist())

@@ -135,7 +135,6 @@ def describe_launches(
         has_configs=kernels.config is not None,
         kernels=inside,
         context=context_of(label, queue_of(kernels)[inside]),
-        bytes_are_known=bool(timeline.traffic),
     )
 
 

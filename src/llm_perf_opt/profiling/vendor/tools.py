@@ -111,28 +111,39 @@ def known_options(tool: Tool, timeout_s: float = _TIMEOUT_S) -> KnownOptions:
     return _known[tool]
 
 
-def said_about_sampling(nsys: Tool) -> tuple[str, str]:
-    """What this nsys says of the GPUs it can sample, and of the sets of metrics it has."""
-    known_options(nsys)
+def said_about_sampling(nsys: Tool, timeout_s: float = _TIMEOUT_S) -> tuple[str, str]:
+    """What this nsys says of the GPUs it can sample, and of the sets of metrics it has; asked once."""
+    if nsys not in _sampling:
+        questions = _about_sampling(os.fspath(nsys.path))
+        with ThreadPoolExecutor() as pool:
+            devices, sets = pool.map(lambda argv: _answer_or_why_not(argv, timeout_s), questions)
+        _sampling[nsys] = (devices, sets)
     return _sampling[nsys]
+
+
+def _about_sampling(program: str) -> list[list[str]]:
+    return [[program, "profile", option] for option in ("--gpu-metrics-devices=help", "--gpu-metrics-set=help")]
+
+
+def _answer_or_why_not(argv: Sequence[str], timeout_s: float) -> str:
+    """An answer that a run can do without."""
+    try:
+        return _output(argv, timeout_s)
+    except MissingTool as error:
+        return error.message
 
 
 def _questions(name: str, program: str) -> list[list[str]]:
     """What to ask a tool about its options."""
     if name == "nsys":
-        sampling = ("--gpu-metrics-devices=help", "--gpu-metrics-set=help")
-        return [[program, "profile", option] for option in ("--help", *sampling)]
+        return [[program, "profile", "--help"]]
     return [[program, option] for option in ("--help", "--list-sets", "--list-sections")]
 
 
 def _understand(tool: Tool, answers: Sequence[str]) -> None:
     from llm_perf_opt.profiling.vendor.help_text import parse_ncu_help, parse_nsys_help
 
-    if tool.name == "nsys":
-        _known[tool] = parse_nsys_help(answers[0])
-        _sampling[tool] = (answers[1], answers[2])
-    else:
-        _known[tool] = parse_ncu_help(*answers)
+    _known[tool] = parse_nsys_help(*answers) if tool.name == "nsys" else parse_ncu_help(*answers)
 
 
 def library_path_for(nsys: str | os.PathLike[str]) -> str | None:
@@ -221,6 +232,7 @@ class Asked:
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(16, "asked", initializer=_here.__setattr__, initargs=("stop", self._stop))
         self._answers: dict[str, list[Future[str]]] = {}
+        self._of_sampling: dict[str, list[Future[str]]] = {}
         self._nsys = self._ask("nsys", NSYS_VARIABLE, find_nsys) if nsys else None
         self._ncu = self._ask("ncu", NCU_VARIABLE, find_ncu) if ncu else None
 
@@ -229,6 +241,9 @@ class Asked:
         first = shutil.which(os.environ.get(variable) or name)
         if first is not None:
             self._answers[first] = self._about(name, first)
+            if name == "nsys":
+                asked = [(argv, _TIMEOUT_S) for argv in _about_sampling(first)]
+                self._of_sampling[first] = [self._pool.submit(_answer_or_why_not, *question) for question in asked]
         return self._pool.submit(find)
 
     def _about(self, name: str, program: str) -> list[Future[str]]:
@@ -244,6 +259,9 @@ class Asked:
         if tool not in _known:
             path = os.fspath(tool.path)
             _understand(tool, [answer.result() for answer in self._answers.get(path) or self._about(tool.name, path)])
+        if tool not in _sampling and (answers := self._of_sampling.get(os.fspath(tool.path))):
+            devices, sets = (answer.result() for answer in answers)
+            _sampling[tool] = (devices, sets)
         return tool
 
     def __enter__(self) -> Asked:

@@ -34,4 +34,5 @@ def mark(torch: Any, name: str, push: Push, pop: Pop) -> None:
         finally:
             pop()
 
+    marked.__qualname__ = attribute  # where it is found; of a function in C this may name its class
     setattr(place, attribute, marked)
