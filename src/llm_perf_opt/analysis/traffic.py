@@ -4,13 +4,13 @@ A sample knows a stretch of time, not a region. So a region has what was moved f
 work to the end of its last, wherever no other work begins between (a run of pieces). Where samples do not end in the
 pause between two runs, part of one sample belongs to the neighbour: it is shared in proportion to the time, and the
 whole of it counts as possible error. So does everything that is moved while other work runs too, and as much as the
-GPU moves in that time when nothing of the recording runs: then somebody else uses it. A region with more of that than
-it has bytes of its own is not said to be measured.
+GPU moves at that time when nothing of the recording runs: then somebody else uses it. Where that is more than a little,
+the region is not said to be measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from attrs import Factory, define, field
@@ -25,6 +25,7 @@ from llm_perf_opt.regions.traffic import Traffic
 # Beyond this share of the bytes that may be the neighbours', counters of the region's own kernels tell more.
 MOST_UNCERTAIN = 0.025
 _ALWAYS = 2**62  # ns: before and after all work
+_AROUND_NS = 50_000_000  # where to look for intervals without work, where a region has none
 
 Floats = NDArray[np.float64]
 
@@ -51,11 +52,11 @@ def moved_in_regions(
     for device in np.unique(pieces.device).tolist():
         here = pieces.on(device)
         traffic = timeline.traffic.get(device)
-        idle = {} if traffic is None else idle_rates(traffic, here.start, here.over)
+        idle = None if traffic is None else _Idle.of(traffic, here.start, here.over)
         for region, members in here.by_region(attribution.table):
             if not wanted[region] or region in unknown:
                 continue
-            moved = None if traffic is None else _moved(traffic, here, members, idle)
+            moved = None if traffic is None or idle is None else _moved(traffic, here, members, idle)
             if moved is None:
                 unknown.add(region)
                 found.pop(region, None)
@@ -65,7 +66,10 @@ def moved_in_regions(
 
 
 def moved_by_others(timeline: Timeline) -> dict[int, float]:
-    """Devices that move much while nothing of the recording runs on them: bytes a second from and to DRAM, or in L2."""
+    """Devices that keep moving much while nothing of the recording runs on them: bytes a second.
+
+    The driver, too, moves much at times: when it clears memory. That is no steady stream.
+    """
     found: dict[int, float] = {}
     for device, traffic in timeline.traffic.items():
         works = [(work, work.device == device) for work in (timeline.kernels, timeline.copies, timeline.graphs)]
@@ -73,27 +77,45 @@ def moved_by_others(timeline: Timeline) -> dict[int, float]:
         if not len(start):
             continue
         order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
-        span = (traffic.start >= start[0]) & (traffic.start < end.max())
-        time = max(int(span.sum()) * traffic.step, 1)
-        for counter, rate in idle_rates(traffic, start, np.maximum.accumulate(end)).items():
-            if rate > MOST_UNCERTAIN * float(traffic.bytes[counter][span].sum()) / time:
-                found[device] = max(found.get(device, 0.0), rate * 1e9)
+        start, over = start[order], np.maximum.accumulate(end[order])
+        inside = (traffic.start >= start[0]) & (traffic.start < over[-1])
+        idle = _idle_intervals(traffic, start, over) & inside
+        for values in traffic.bytes.values() if idle.any() else ():
+            steady = float(np.median(values[idle]))
+            if steady > MOST_UNCERTAIN * float(values[inside].mean()):
+                found[device] = max(found.get(device, 0.0), steady / traffic.step * 1e9)
     return found
 
 
-def idle_rates(traffic: Traffic, start: Int64s, over: Int64s) -> dict[str, float]:
-    """By counter, bytes a nanosecond in intervals without work of the recording, nor work right before them.
+def _idle_intervals(traffic: Traffic, start: Int64s, over: Int64s) -> Bools:
+    """Intervals without work of the recording, nor work in the one before: what comes late of that is not in them.
 
     `start`: of the pieces of work, in order; `over`: of each, when it and all before it had ended.
     """
-    begin, end = traffic.start - traffic.step, traffic.start + traffic.step
-    last = np.searchsorted(start, end) - 1  # that began before the interval ended
-    idle = (last < 0) | (over[np.maximum(last, 0)] <= begin) if len(start) else np.ones(len(traffic), dtype=np.bool_)
-    idle[-1] = False  # how long the last is nobody knows
-    count = int(idle.sum())
-    time = count * traffic.step
-    return {name: float(values[idle].sum()) / time if time else 0.0 for name, values in traffic.bytes.items()}
+    last = np.searchsorted(start, traffic.start + traffic.step) - 1  # that began before the interval ended
+    idle: Bools = (last < 0) | (over[np.maximum(last, 0)] <= traffic.start - traffic.step)
+    return idle
+
+
+@define(eq=False)
+class _Idle:
+    """How much a GPU moves, and for how many intervals, without work of the recording; before each interval."""
+
+    intervals: Int64s
+    bytes: dict[str, Int64s]
+
+    @staticmethod
+    def of(traffic: Traffic, start: Int64s, over: Int64s) -> _Idle:
+        idle = _idle_intervals(traffic, start, over)
+        sums = {name: np.concatenate([[0], np.cumsum(values * idle)]) for name, values in traffic.bytes.items()}
+        return _Idle(np.concatenate([[0], np.cumsum(idle)]), sums)
+
+    def rate(self, traffic: Traffic, counter: str, since: int, until: int) -> float:
+        """Bytes a nanosecond in idle intervals of that time, and a little before and after it."""
+        around = (since - _AROUND_NS, until + _AROUND_NS)
+        first, last = (int(np.searchsorted(traffic.start, moment)) for moment in around)
+        time = int(self.intervals[last] - self.intervals[first]) * traffic.step
+        return float(self.bytes[counter][last] - self.bytes[counter][first]) / time if time else 0.0
 
 
 def _add(sums: dict[str, Moved], more: dict[str, Moved]) -> None:
@@ -186,7 +208,7 @@ def _among(members: Int64s, chosen: Int64s, count: int) -> Bools:
     return mask[members]
 
 
-def _moved(traffic: Traffic, pieces: _Pieces, members: Int64s, idle: Mapping[str, float]) -> dict[str, Moved] | None:
+def _moved(traffic: Traffic, pieces: _Pieces, members: Int64s, idle: _Idle) -> dict[str, Moved] | None:
     """Bytes moved in the runs of some pieces; None where samples of that time are missing."""
     breaks = np.flatnonzero(np.diff(members) > 1)
     first = members[np.concatenate([[0], breaks + 1])]
@@ -209,7 +231,8 @@ def _moved(traffic: Traffic, pieces: _Pieces, members: Int64s, idle: Mapping[str
         lower, unsure_lower = _up_to(traffic, counter, starts, begin, begin_clear)
         upper, unsure_upper = _up_to(traffic, counter, ends, end - 1, end_clear, after=True)
         moved = float(np.maximum(upper - lower, 0.0).sum())
-        uncertain = float(unsure_lower.sum() + unsure_upper.sum()) + idle[counter] * float((ends - starts).sum())
+        uncertain = float(unsure_lower.sum() + unsure_upper.sum())
+        uncertain += idle.rate(traffic, counter, int(starts[0]), int(ends.max())) * float((ends - starts).sum())
         for until, since in shared:
             overlapping = until > since
             uncertain += _between(traffic, counter, since[overlapping], until[overlapping])
