@@ -77,7 +77,10 @@ profile: setup
 
 test: lint $(TORCH_STAMP)
 	@sh tools/install_chromium.sh || true
-	$(BIN)/python -m pytest -n $(JOBS)
+# The tests start hundreds of programs that import the package; where no byte code may be written, each would compile it.
+	@$(BIN)/python -m compileall -q src
+# Neighbours stay together, as they share what they prepare; who has nothing left to do takes over some of the others.
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check $(CHECKED)
