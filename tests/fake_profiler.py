@@ -15,28 +15,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 SETTINGS: dict[str, Any] = globals().get("SETTINGS", {})
-HELP = {
-    "--help": "help",
-    "--list-sets": "sets",
-    "--list-sections": "sections",
-    "--gpu-metrics-devices=help": "gpu-metrics-devices",
-    "--gpu-metrics-set=help": "gpu-metrics-set",
-}
 FAULTS = dict(part.split("=") for part in os.environ.get("FAKE_FAULT", "").split(",") if part)
 
 
 def main(argv: list[str]) -> int:
-    tool, transcripts = SETTINGS["tool"], Path(SETTINGS["transcripts"])
+    tool = SETTINGS["tool"]
     if argv == ["--version"]:
         begin("version")
         return say(f"{tool}-version")
-    if argv[-1] == "--gpu-metrics-devices=help" and os.environ.get("FAKE_SAMPLING") == "silent":
-        time.sleep(60)
-    if argv[-1] == "--gpu-metrics-devices=help" and os.environ.get("FAKE_SAMPLING") == "busy":
+    if argv[-1] == "--gpu-metrics-devices=help":  # others are answered before we are started
+        if os.environ["FAKE_SAMPLING"] == "silent":
+            time.sleep(60)
         print(of_file("nsys-2025.3.1-gpu-metrics.json", "nsys-devices-busy")["stdout"])
-        return 0
-    if argv[-1] in HELP and len(argv) < 3:
-        print((transcripts / f"{tool}-2025.3.1-{HELP[argv[-1]]}.txt").read_text(encoding="utf-8"))
         return 0
     if argv[0] == "export":
         begin("export")

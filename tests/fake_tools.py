@@ -41,7 +41,27 @@ RANGES = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-app-range.ncu-rep.
 RAW = RECORDINGS / "ncu-2025.3.1-h200-basic-raw.csv"
 
 RECORDING_BYTES = 80_000  # of the stand-in for an .nsys-rep, which only nsys itself can read
-_PROGRAM = Path(__file__).with_name("fake_profiler.py")
+_PROGRAM = str(Path(__file__).with_name("fake_profiler.py"))
+HELP = {
+    "--help": "help",
+    "--list-sets": "sets",
+    "--list-sections": "sections",
+    "--gpu-metrics-devices=help": "gpu-metrics-devices",
+    "--gpu-metrics-set=help": "gpu-metrics-set",
+}
+# Most of what a run starts are questions for help: they are answered before anything is imported.
+_START = """#!{python} -IS
+import posix
+import sys
+SETTINGS = {settings!r}
+HELP = {help!r}
+odd = posix.environ.get(b"FAKE_SAMPLING") in (b"busy", b"silent") and sys.argv[-1] == "--gpu-metrics-devices=help"
+if len(sys.argv) < 4 and sys.argv[-1] in HELP and not odd:
+    name = f"{{SETTINGS['transcripts']}}/{{SETTINGS['tool']}}-2025.3.1-{{HELP[sys.argv[-1]]}}.txt"
+    print(open(name, encoding="utf-8").read())
+else:
+    exec(compile(open({program!r}, encoding="utf-8").read(), {program!r}, "exec"))
+"""
 
 
 def write(folder: Path, timeline: Path = TIMELINE, counters: Path = COUNTERS) -> dict[str, str]:
@@ -59,11 +79,7 @@ def write(folder: Path, timeline: Path = TIMELINE, counters: Path = COUNTERS) ->
             "recording_bytes": RECORDING_BYTES,
         }
         program = folder / tool
-        program.write_text(
-            f"#!{sys.executable} -IS\nSETTINGS = {settings!r}\n"
-            f"exec(compile(open({str(_PROGRAM)!r}, encoding='utf-8').read(), {str(_PROGRAM)!r}, 'exec'))\n",
-            encoding="utf-8",
-        )
+        program.write_text(_START.format(python=sys.executable, help=HELP, settings=settings, program=_PROGRAM))
         program.chmod(0o755)
     return {f"LLM_PERF_{tool.upper()}": str(folder / tool) for tool in ("nsys", "ncu")}
 

@@ -25,7 +25,7 @@ from llm_perf_opt.profiling.aside import Aside
 from llm_perf_opt.profiling.capture import write_raw, write_summary
 from llm_perf_opt.profiling.gpu_facts import GpusAsked, gpu_facts
 from llm_perf_opt.profiling.run_directory import RunDirectory
-from llm_perf_opt.profiling.vendor.tools import Asked, Tool, known_options
+from llm_perf_opt.profiling.vendor.tools import Asked, Tool, known_options, said_about_sampling
 from llm_perf_opt.readers import kept
 from llm_perf_opt.readers import open as opening
 from llm_perf_opt.readers.open import read_recording
@@ -169,7 +169,10 @@ def test_every_question_is_asked_once(tmp_path: Path, monkeypatch: pytest.Monkey
     for tool in found:
         assert tool is not None
         known_options(tool)
-    assert calls(tmp_path, "nsys") == ["--version", "profile --help"]
+    assert found[0] is not None
+    said_about_sampling(found[0])
+    sampling = ["profile --gpu-metrics-devices=help", "profile --gpu-metrics-set=help"]
+    assert calls(tmp_path, "nsys") == ["--version", *sampling, "profile --help"]
     assert calls(tmp_path, "ncu") == ["--help", "--list-sections", "--list-sets", "--version"]
 
 

@@ -10,11 +10,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import pytest
 
@@ -53,17 +53,37 @@ def generate():
 """
 
 
-def run(
-    code: str, gate: Gate, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
-) -> subprocess.CompletedProcess[str]:
-    added = under_ncu(environment(mode, ranges=True), gated=True)
-    added |= gate.environment(folder / "gate.json", folder / "log")
-    program = PROGRAM.replace("ANSWER", answer) + code
-    variables = {**os.environ, **added, "LLM_PERF_ANNOTATE_SINK": str(folder / "sink"), **variables}
-    return subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=300)
+class Run(Protocol):
+    def __call__(
+        self, code: str, gate: Gate, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
+    ) -> subprocess.CompletedProcess[str]: ...
 
 
-def test_the_profiler_is_on_in_the_windows_only(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs a program under a gate, see `programs/on_demand.py`."""
+    server = [sys.executable, str(Path(__file__).parent / "programs/on_demand.py"), str(INJECTED)]
+    with subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def run_one(
+            code: str, gate: Gate, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
+        ) -> subprocess.CompletedProcess[str]:
+            added = under_ncu(environment(mode, ranges=True), gated=True)
+            added |= gate.environment(folder / "gate.json", folder / "log")
+            added |= {"LLM_PERF_ANNOTATE_SINK": str(folder / "sink"), **variables}
+            program = PROGRAM.replace("ANSWER", answer) + code
+            out, err = folder / "out", folder / "err"
+            asked = {"code": program, "environment": {**os.environ, **added}, "out": str(out), "err": str(err)}
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(json.dumps(asked), file=process.stdin, flush=True)
+            ended = int(process.stdout.readline())
+            return subprocess.CompletedProcess(server, ended, out.read_text(), err.read_text())
+
+        yield run_one
+
+
+def test_the_profiler_is_on_in_the_windows_only(run: Run, tmp_path: Path) -> None:
     ended = run("generate()", Gate({PREFILL: (1,), STEP: (2, 8)}), tmp_path)
     assert ended.stdout.split() == ["on", "5", "off", "1", "on", "1", "off", *"11111", "on", "1", "off", "end"]
     assert ended.returncode == 0
@@ -73,7 +93,7 @@ def test_the_profiler_is_on_in_the_windows_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["off", "stages"])
-def test_single_modules_can_be_windows_and_holes_and_the_innermost_decides(tmp_path: Path, mode: str) -> None:
+def test_single_modules_can_be_windows_and_holes_and_the_innermost_decides(run: Run, tmp_path: Path, mode: str) -> None:
     """A window in a hole in a window, of modules that nobody annotated; nothing of that is recorded under ncu."""
     code = """
 class Outer(torch.nn.Module):
@@ -115,7 +135,7 @@ for length in (3, 4):
     assert "llm-perf" not in (sink.read_text() if sink.exists() else "")
 
 
-def test_a_program_is_ended_when_all_samples_are_in_and_may_clean_up(tmp_path: Path) -> None:
+def test_a_program_is_ended_when_all_samples_are_in_and_may_clean_up(run: Run, tmp_path: Path) -> None:
     code = """
 import atexit; atexit.register(print, "atexit")
 try: generate()
@@ -130,13 +150,13 @@ finally: print("finally")
     assert pushed.count("push") == pushed.count("pop") == 3, "no range stays open"
 
 
-def test_a_window_that_never_comes_ends_nothing(tmp_path: Path) -> None:
+def test_a_window_that_never_comes_ends_nothing(run: Run, tmp_path: Path) -> None:
     ended = run("generate()", Gate({PREFILL: (1,), STEP: (99,)}, stop=True), tmp_path)
     assert ended.stdout.split()[-1] == "end"
     assert read_log(tmp_path / "log").windows == 0, "not all windows have been"
 
 
-def test_a_program_that_will_not_end_is_left_alone(tmp_path: Path) -> None:
+def test_a_program_that_will_not_end_is_left_alone(run: Run, tmp_path: Path) -> None:
     code = """
 for _ in range(3):
     try: generate()
@@ -149,7 +169,7 @@ for _ in range(3):
     assert read_log(tmp_path / "log").ended_before == "", "nobody shall read that it was ended"
 
 
-def test_a_program_whose_model_runs_in_a_thread_ends_too(tmp_path: Path) -> None:
+def test_a_program_whose_model_runs_in_a_thread_ends_too(run: Run, tmp_path: Path) -> None:
     code = """
 worker = threading.Thread(target=generate, daemon=True)
 worker.start()
@@ -164,7 +184,9 @@ print("waited for ever")
 @pytest.mark.parametrize(
     ("answer", "told"), [("2", "answered with error 2"), ("1 / 0", "ZeroDivisionError")], ids=["refused", "broken"]
 )
-def test_a_runtime_that_refuses_leaves_the_program_alone_and_is_told(tmp_path: Path, answer: str, told: str) -> None:
+def test_a_runtime_that_refuses_leaves_the_program_alone_and_is_told(
+    run: Run, tmp_path: Path, answer: str, told: str
+) -> None:
     ended = run("generate()", Gate({PREFILL: (1,)}, stop=True), tmp_path, answer)
     assert ended.returncode == 0
     assert ended.stdout.split()[-1] == "end"
@@ -173,7 +195,7 @@ def test_a_runtime_that_refuses_leaves_the_program_alone_and_is_told(tmp_path: P
 
 
 @pytest.mark.parametrize("content", ["[]", '{"windows": [["", "prefill", ["x"]]], "holes": [], "stop": true}'])
-def test_a_damaged_file_gates_nothing_and_is_told(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_gates_nothing_and_is_told(run: Run, tmp_path: Path, content: str) -> None:
     damaged = tmp_path / "damaged.json"
     damaged.write_text(content)
     ended = run("generate()", Gate({}), tmp_path, LLM_PERF_GATE=str(damaged))
@@ -207,7 +229,7 @@ nvtx.pop_range()
 
 
 @pytest.mark.skipif(find_spec("nvtx") is None, reason="needs nvtx")
-def test_ranges_of_the_program_itself_are_counted_and_gated_without_annotation(tmp_path: Path) -> None:
+def test_ranges_of_the_program_itself_are_counted_and_gated_without_annotation(run: Run, tmp_path: Path) -> None:
     windows = {("LLM", "layer"): (2, 5), ("LLM", "tail"): (3,)}
     ended = run(OWN_RANGES, Gate(windows), tmp_path, mode="off")
     assert ended.stderr == ""
@@ -232,7 +254,7 @@ for step in range(4):
 
 
 @pytest.mark.skipif(find_spec("nvtx") is None, reason="needs nvtx")
-def test_the_profiler_is_off_in_the_holes_of_a_window(tmp_path: Path) -> None:
+def test_the_profiler_is_off_in_the_holes_of_a_window(run: Run, tmp_path: Path) -> None:
     """Of two layers that are left out one after the other, none is profiled; holes outside of windows are nothing."""
     gate = Gate({("LLM", "step"): (2,)}, holes={("LLM", "layer1"): (1, 2), ("LLM", "layer2"): (2,)})
     ended = run(HOLES, gate, tmp_path, mode="off")
@@ -245,7 +267,7 @@ def test_the_profiler_is_off_in_the_holes_of_a_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("nvtx") is None, reason="needs nvtx")
-def test_a_child_that_cannot_use_the_gpu_is_left_alone(tmp_path: Path) -> None:
+def test_a_child_that_cannot_use_the_gpu_is_left_alone(run: Run, tmp_path: Path) -> None:
     """It was forked from a process that does, and opens ranges of the same names."""
     code = """
 import multiprocessing, nvtx
