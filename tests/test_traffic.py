@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +312,19 @@ def test_samples_that_cannot_be_are_not_used(
     tmp_path: Path, rows: list[tuple[int, int, int, int]], devices: list[tuple[int, int, int]]
 ) -> None:
     assert sampled(tmp_path / "a.sqlite", rows, devices).traffic == {}
+
+
+def test_samples_of_more_gpus_than_there_can_be_take_no_time(tmp_path: Path) -> None:
+    """Every type was looked for in all samples: five megabytes took the better part of a minute, or of an hour."""
+    rows = [(0, kind, metric, 5) for kind in range(60_000) for metric in (0, 1)]
+    path = tmp_path / "a.sqlite"
+    assert sampled(path, rows, [(0, 0, 7)]).traffic == {}
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM TARGET_INFO_GPU_METRICS WHERE typeId")
+        db.execute("UPDATE GPU_METRICS SET timestamp = rowid")
+    began = time.process_time()
+    read(path, launch_config=True)
+    assert time.process_time() - began < 3
 
 
 # -- taking them -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_perf_opt.readers.plausible import MOST_DEVICES
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.traffic import COUNTERS, Traffic
@@ -21,6 +22,7 @@ SAMPLES = "GPU_METRICS"
 NAMES = "TARGET_INFO_GPU_METRICS"
 UNIT = "byte"  # nsys writes it behind the name: `dram__bytes_read.sum [byte]`
 _GPU_BITS = 0xFF
+_MOST_METRICS = 64  # of one GPU; ours are a few
 _MOST = 2**61  # bytes, or ns: sums of more would overflow
 
 
@@ -45,8 +47,7 @@ def read_traffic(export: Export) -> dict[int, Traffic]:
     wanted = {"time": Column("timestamp"), "type": Column("typeId"), "metric": Column("metricId", -1)}
     table = export.columns(SAMPLES, {**wanted, "value": Column("value", -1)})
     found = {}
-    for kind in np.unique(table["type"]).tolist():
-        names = {metric: name for (of, metric), name in counters.items() if of == kind}
+    for kind, names in counters.items():
         device = devices.get(kind & _GPU_BITS, kind & _GPU_BITS)
         of_kind = table["type"] == kind
         columns = {name: _series(table, of_kind & (table["metric"] == metric)) for metric, name in names.items()}
@@ -55,17 +56,19 @@ def read_traffic(export: Export) -> dict[int, Traffic]:
     return found
 
 
-def _counters(export: Export) -> dict[tuple[int, int], str]:
-    """Type and metric of those that are ours."""
+def _counters(export: Export) -> dict[int, dict[int, str]]:
+    """Metrics that are ours, by type; none where there are more types than a machine has GPUs."""
     if not export.has(NAMES, "typeId", "metricId", "metricName"):
         return {}
     wanted = {f"{name} [{UNIT}]": name for name in COUNTERS}
-    rows = export.rows(f"SELECT typeId, metricId, metricName FROM {NAMES}")  # noqa: S608 - a constant
-    return {
-        (kind, metric): wanted[name]
-        for kind, metric, name in rows
-        if isinstance(kind, int) and isinstance(metric, int) and name in wanted
-    }
+    found: dict[int, dict[int, str]] = {}
+    for kind, metric, name in export.rows(f"SELECT typeId, metricId, metricName FROM {NAMES}"):  # noqa: S608 - a constant
+        if isinstance(kind, int) and isinstance(metric, int) and name in wanted:
+            found.setdefault(kind, {})[metric] = wanted[name]
+        # All samples are gone through for each of them: a small file could name a hundred thousand.
+        if len(found) > MOST_DEVICES or len(found.get(kind, ())) > _MOST_METRICS:
+            return {}
+    return found
 
 
 def _devices(export: Export) -> dict[int, int] | None:
