@@ -588,6 +588,51 @@ def test_a_secret_written_in_json_escapes_is_found(write: Any, run: Path, capsys
     assert_clean(Path("shared"))
 
 
+def in_bytes(form: str) -> Any:
+    return lambda text: "".join(form.format(byte) for byte in text.encode())
+
+
+# -- other escapes ---------------------------------------------------------------------------------
+
+ESCAPES = {
+    "Python": in_bytes("\\x{:02x}"),
+    "twice": in_bytes("\\\\x{:02X}"),
+    "octal": in_bytes("\\{:03o}"),
+    "address": in_bytes("%{:02X}"),
+    "page": lambda text: "".join(f"&#{ord(c)};" for c in text),
+    "page, hexadecimal": lambda text: "".join(f"&#x{ord(c):X};" for c in text),
+    "JavaScript": lambda text: "".join(f"\\u{{{ord(c):x}}}" for c in text),
+    "JSON in JSON": lambda text: wholly(text).replace("\\", "\\\\"),
+    "some of it": lambda text: "".join(f"\\x{ord(c):02x}" if i % 3 else c for i, c in enumerate(text)),
+}
+
+
+@pytest.mark.parametrize("write", ESCAPES.values(), ids=ESCAPES)
+def test_a_secret_written_in_other_escapes_is_found(write: Any, run: Path) -> None:
+    words = [*SECRETS.values(), ARGUMENT, "hf_" + "a1B2c3D4e5F6", f"{HOME}/models", f"at {HOST} now"]
+    kept = "100%, C:\\x64 and \\x1b[0m on a line of its own"
+    Path("run/workload.log").write_text("\n".join(["begin", kept, *map(write, words), "end"]) + "\n")
+    Path("run/annotate.jsonl").write_text(json.dumps({"said": list(map(write, words))}) + "\n")
+    assert main(["scrub", "run", "--out", "shared"]) == 0
+    log = Path("shared/workload.log").read_text()
+    assert log.splitlines()[:2] == ["begin", kept]
+    assert log.endswith("end\n")
+    assert len(log.splitlines()) == len(words) + 3
+    (line,) = Path("shared/annotate.jsonl").read_text().splitlines()
+    assert len(json.loads(line)["said"]) == len(words)
+    for word in words:
+        assert write(word)[:40] not in log + line, word
+
+
+def test_the_last_look_finds_other_escapes_too(timeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("run/nsys").mkdir(parents=True)
+    timeline.rename("run/nsys/run.sqlite")
+    Path("run/workload.log").write_text(ESCAPES["Python"](SECRETS["HF_TOKEN"]))
+    monkeypatch.setattr(Private, "text", lambda self, text, **_: text)
+    assert main(["scrub", "run", "--out", "shared"]) != 0
+    assert not Path("shared").exists()
+
+
 @pytest.mark.parametrize(
     "text",
     [

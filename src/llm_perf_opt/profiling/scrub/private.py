@@ -15,7 +15,14 @@ from collections.abc import Iterable, Mapping
 
 from attrs import Factory, define
 
-from llm_perf_opt.profiling.scrub.escapes import has_escapes, line_blocks, plainly_written
+from llm_perf_opt.profiling.scrub.escapes import (
+    in_any_form,
+    line_blocks,
+    may_hide,
+    plainly_written,
+    uncovered,
+    uncovered_line,
+)
 from llm_perf_opt.profiling.secrets import REMOVED, SECRET_IN_TEXT, clean_argv, is_secret, without_secret_text
 
 HOST, USER = "(host)", "(user)"
@@ -87,11 +94,27 @@ class Private:
         `looks_secret`: also take out what only looks like a secret; not in reports, whose words are names of
         regions and kernels. `page`: it is part of one.
         """
-        if not has_escapes(text):
-            return self._text(text, looks_secret)
         plain = plainly_written(text, page=page)
         cleaned = self._text(plain, looks_secret)
-        return text if cleaned == plain else cleaned  # where nothing is private, it stays as it was written
+        # Where nothing is private, it stays as it was written.
+        return self._uncovered(text if cleaned == plain else cleaned, looks_secret)
+
+    def _uncovered(self, text: str, looks_secret: bool) -> str:
+        """The text with those lines written out that hide something private behind other escapes than JSON's."""
+        data = text.encode("utf-8", "surrogateescape")
+        if not may_hide(data):
+            return text
+        for secret in self.found_in(uncovered(data)):
+            text = in_any_form(secret).sub(REMOVED, text)
+        whole = uncovered_line(text)
+        if whole == text or self._text(whole, looks_secret) == whole:
+            return text
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            plain = uncovered_line(line)
+            if plain != line and (cleaned := self._text(plain, looks_secret)) != plain:
+                lines[number] = cleaned
+        return "\n".join(lines)
 
     def _text(self, text: str, looks_secret: bool) -> str:
         for secret in sorted(self.secrets, key=len, reverse=True):
@@ -142,12 +165,11 @@ class Private:
         return found
 
     def found_escaped(self, data: bytes | mmap.mmap) -> dict[str, str]:
-        """Secrets that are in a text with some or all of their characters as JSON escapes."""
+        """Secrets that are in a text with some or all of their characters as escapes, of JSON or of others."""
         found: dict[str, str] = {}
-        for block in line_blocks(data, _BLOCK) if data.find(b"\\u") >= 0 or data.find(b"\\/") >= 0 else ():
-            found |= self.found_in(
-                plainly_written(block.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-            )
+        for block in line_blocks(data, _BLOCK) if may_hide(data) else ():
+            plain = plainly_written(block.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            found |= self.found_in(plain) | self.found_in(uncovered(plain))
         return found
 
     def signs(self) -> list[bytes]:
