@@ -340,6 +340,29 @@ def test_the_command_of_a_stranger_s_run_is_not_started(
     assert times_run() == 1
 
 
+def test_all_that_would_be_started_of_a_stranger_s_run_is_shown(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command alone does not tell: ncu can be made to load and write files, and a configuration names commands."""
+    order = manifest()["captures"][0]
+    evil = {
+        **order,
+        "name": "other",
+        "options": {**order["options"], "extra_args": ["--section-folder", "/tmp/\x1bevil"]},
+    }
+    workload = {"workload": {"command": ["sh", "-c", "echo owned"], "module": ""}}
+    change(
+        captures=[{**order, "instead": [evil]}, {"name": "half"}, {"options": {"metrics": {}}, "expressions": 1}],
+        settings={**manifest()["settings"], "pipeline": workload},
+        seal="0",
+    )
+    assert resume() == 2
+    told = capsys.readouterr().err
+    assert "--section-folder '/tmp/\\x1bevil'" in told
+    assert "dram__bytes_read.sum" in told
+    assert 'pipeline.workload.command = ["sh", "-c", "echo owned"]' in told
+    assert "\x1b" not in told
+    assert times_run() == 0
+
+
 def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = seal.seal({"a": 1})

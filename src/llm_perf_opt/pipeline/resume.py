@@ -26,6 +26,7 @@ from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.pipeline.choose import PlannedCapture
 from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.pipeline.trust import orders_in_words
 from llm_perf_opt.profiling.ahead import ATTACHING_LOG, WAITING_LOG
 from llm_perf_opt.profiling.gpu_facts import gpu_facts
 from llm_perf_opt.profiling.run_directory import NOT_KEPT, Manifest, RunDirectory, Step, now, program_files
@@ -37,6 +38,7 @@ from llm_perf_opt.profiling.vendor.tools import Tool
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
 
 RESUMABLE = ("profile", "deep_profile_runner")
@@ -129,12 +131,14 @@ def open_again(path: Path, *, trusted: bool) -> RunDirectory:
                 f"{path} cannot be resumed: it was made by {by}, and only profiling runs can.",
                 "Start it again; its command is in manifest.json.",
             )
-        if not trusted and not manifest.is_ours:
-            raise UserError(
-                f"{path} was not made here by you, or its orders were changed since. To resume it means to start, in "
-                f"{manifest.folder}: {shlex.join(manifest.command)}",
-                "If that is what you want, add --trust-run.",
-            )
+        if not manifest.is_ours:
+            orders = f"{path} was not made here by you, or its orders were changed since. To resume it means to start:"
+            if not trusted:
+                raise UserError(
+                    f"{orders}\n{orders_in_words(manifest)}",
+                    "If all of that is what you want, add --trust-run.",
+                )
+            print(printable(f"{orders}\n{orders_in_words(manifest)}"), file=sys.stderr, flush=True)
     except UserError:
         directory.release()
         raise
