@@ -380,6 +380,15 @@ def test_where_nsys_refuses_at_the_last_moment_it_is_asked_again(
     assert "nsys refused it: Already under profiling." in told.message
 
 
+def test_a_program_that_removes_our_notes_is_not_started_again(tools: Path) -> None:  # noqa: F811
+    """Where nsys left nothing and there was no note of the start, the sampling was thought to be the cause."""
+    program = "import shutil\nopen('starts', 'a').write('x')\nshutil.rmtree('run/nsys')\n"
+    (tools / "program.py").write_text(program)
+    assert main(["profile", "--out", "run", "--", sys.executable, str(tools / "program.py")]) == 5
+    assert Path("starts").read_text() == "x"
+    assert "TRAFFIC_NOT_SAMPLED" not in [d.code for step in read_manifest(Path("run")).steps for d in step.diagnostics]
+
+
 def test_who_asks_nsys_for_metrics_of_the_gpu_gets_those(tools: Path) -> None:  # noqa: F811
     own = NsysOptions(extra_args=("--gpu-metrics-devices=0",))
     assert with_sampling(own, find_nsys(), tools / "nsys", 10_000).options is own
