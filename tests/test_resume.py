@@ -30,6 +30,7 @@ from llm_perf_opt.pipeline.resume import _report_of_capture
 from llm_perf_opt.profiling import run_lock, seal
 from llm_perf_opt.profiling.run_directory import RunDirectory, read_manifest
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.readers.open import read_recording
 
 PROGRAM = """\
 import os, sys, time
@@ -183,6 +184,23 @@ def test_a_damaged_report_of_the_right_size_is_taken_again(desk: Path) -> None:
     assert resume() == 0
     assert times_run() == 1
     assert_complete()
+
+
+@pytest.mark.parametrize("form", ["xz", "gz"])
+def test_a_packed_recording_that_is_damaged_is_taken_again(form: str, desk: Path) -> None:
+    """Of the same length as before, it was thought to be whole, and the report had no timeline."""
+    assert main(["runs", "compress", "--yes", "--format", form, "run"]) == 0
+    assert resume() == 0
+    assert times_run() == 0
+    file = Path("run/nsys", f"run.sqlite.{form}")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    assert resume() == 0
+    assert times_run() == 0  # nsys's own recording is whole, and packed
+    assert llm_perf_opt.load("run").main_scope.regions
+    assert read_recording(Path("run/nsys/run.sqlite"))
+    assert sorted(path.name for path in Path("run/nsys").glob("run.*")) == ["run.nsys-rep", "run.sqlite"]
 
 
 def test_counters_that_failed_are_taken_when_the_cause_is_gone(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from llm_perf_opt.pipeline.request import ProfileRequest
 from llm_perf_opt.pipeline.trust import orders_in_words
 from llm_perf_opt.profiling.ahead import ATTACHING_LOG, WAITING_LOG
 from llm_perf_opt.profiling.gpu_facts import gpu_facts
+from llm_perf_opt.profiling.retention.compress import unpacks_to
 from llm_perf_opt.profiling.run_directory import NOT_KEPT, Manifest, RunDirectory, Step, now, program_files
 from llm_perf_opt.profiling.run_files import EARLIER, OF_CAPTURE, PACKED, files_of, remove
 from llm_perf_opt.profiling.run_lock import Busy
@@ -313,13 +314,13 @@ def _whole(run: Path, name: str, step: Step, manifest: Manifest) -> Path | None:
         for ending in PACKED:
             other = file.with_name(file.name + ending)
             if other.is_file() and not other.is_symlink() and other.stat().st_size == packed.get("packed_bytes"):
-                return other
+                return other if unpacks_to(other, size or 0, str(packed.get("sha256"))) else None
     return None
 
 
 def _opens_as_sqlite(file: Path) -> bool:
     if file.suffix in PACKED:
-        return True  # packing was verified
+        return True  # it was, when it was packed, and it is the same
     with file.open("rb") as content:
         return looks_like_sqlite(content.read(4096))
 
@@ -413,6 +414,8 @@ def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:
             for name in ("run.nsys-rep", "run.qdstrm", "run.sqlite", "nsys.log"):
                 names[f"nsys/{name}"] = None
             names["workload.log"] = names["annotate.jsonl"] = None
+        elif step.name == "export":
+            names["nsys/run.sqlite"] = None
         elif step.name == "ncu" and step.capture and "/" not in step.capture:
             names.update(dict.fromkeys(f"ncu/{step.capture}{ending}" for ending in OF_CAPTURE))
         elif step.name == "raw":
