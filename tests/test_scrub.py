@@ -6,6 +6,7 @@ texts: the environment, the command line, strings, output of the program, logs, 
 
 from __future__ import annotations
 
+import base64
 import gzip
 import importlib.util
 import json
@@ -622,6 +623,27 @@ def test_a_secret_written_in_other_escapes_is_found(write: Any, run: Path) -> No
     assert len(json.loads(line)["said"]) == len(words)
     for word in words:
         assert write(word)[:40] not in log + line, word
+
+
+ENCODINGS = {
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "UTF-16, the other way round": lambda text: text.encode("utf-16-be"),
+    "hexadecimal": lambda text: text.encode().hex().encode(),
+    "base64": lambda text: base64.b64encode(text.encode()),
+    "base64 of a user and a password": lambda text: base64.b64encode(b"me:" + text.encode() + b"@x"),
+    "base64 of more": lambda text: base64.urlsafe_b64encode(b"four" + text.encode()),
+}
+
+
+@pytest.mark.parametrize("encode", ENCODINGS.values(), ids=ENCODINGS)
+def test_a_secret_that_was_encoded_is_found(encode: Any, run: Path) -> None:
+    words = [*SECRETS.values(), ARGUMENT]
+    Path("run/workload.log").write_bytes(b"\n".join([b"begin", *map(encode, words), b"end"]))
+    assert main(["scrub", "run", "--out", "shared"]) == 0
+    log = Path("shared/workload.log").read_bytes()
+    assert log.startswith(b"begin\n")
+    for word in words:
+        assert encode(word)[4:-4] not in log, word
 
 
 def test_the_last_look_finds_other_escapes_too(timeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,13 @@ digits is not: it would be found in every file. Its own variable is removed all 
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import mmap
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from attrs import Factory, define
 
@@ -37,6 +39,9 @@ _END_OF_FOLDER = r"(?=[/\\\"'\s:,;)\]}<&\x00]|$)"
 # Homes that nobody told us of.
 _ANY_HOME = r"(?:/home/|/Users/)[^/\\\s\"':,;)\]}<&\x00-\x1f]+|/root"
 _BLOCK = 16 << 20
+_WIDE = ("utf-16-le", "utf-16-be")
+_LEAST_ENCODED = 8  # bytes: of fewer, a part of something else may look the same
+_URL_SAFE = str.maketrans("+/", "-_")
 _ESCAPED_SLASH = r"(?:\\?/)"
 
 
@@ -192,8 +197,9 @@ def environment_of(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=4096)
 def _forms(secret: str) -> list[str]:
-    """A value as it is, in JSON, in HTML and XML, and in the data of a page."""
+    """A value as it is, in JSON, in HTML and XML, in the data of a page, and as programs encode it."""
     plain_json = json.dumps(secret)[1:-1]
     as_it_is = json.dumps(secret, ensure_ascii=False)[1:-1]
     in_page = [
@@ -201,8 +207,26 @@ def _forms(secret: str) -> list[str]:
     ]
     in_template = html.escape(secret, quote=False).replace("'", "&#39;").replace('"', "&#34;")
     escaped = [html.escape(secret), html.escape(secret, quote=False), in_template]
-    forms = [secret, plain_json, as_it_is, *in_page, *escaped]
+    forms = [secret, plain_json, as_it_is, *in_page, *escaped, *_encoded(secret)]
     return list(dict.fromkeys(forms))
+
+
+def _encoded(secret: str) -> list[str]:
+    """UTF-16, hexadecimal and base64: whoever decodes those has the value."""
+    data = secret.encode("utf-8", "surrogateescape")
+    wide = [secret.encode(name, "surrogatepass").decode("utf-8", "surrogateescape") for name in _WIDE]
+    if len(data) < _LEAST_ENCODED:
+        return wide
+    return [*wide, data.hex(), data.hex().upper(), *_in_base64(data)]
+
+
+def _in_base64(data: bytes) -> list[str]:
+    """The characters that stand for these bytes alone, whatever stands before and behind: `user:password`, say."""
+    found = []
+    for before, first in enumerate((0, 2, 3)):  # bytes before it in its group of three; characters they have a part in
+        text = base64.b64encode(bytes(before) + data).decode("ascii")[first : (before + len(data)) * 8 // 6]
+        found += [text, text.translate(_URL_SAFE)]
+    return found
 
 
 def _crossed(text: str) -> str:
