@@ -9,7 +9,9 @@ import os
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from resource import RLIMIT_AS, setrlimit
 
 import jsonschema
 import pytest
@@ -563,3 +565,18 @@ def test_a_mistake_has_its_exit_code_even_where_nothing_can_be_said(tmp_path: Pa
 
 
 ENTRY = "from llm_perf_opt.cli.entry import entry; entry()"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits that hold")
+@pytest.mark.parametrize("words", [["report", "x.sqlite"], ["profile", "--", "true"], ["runs", "list"]])
+def test_a_machine_without_memory_is_told_and_not_a_traceback(words: list[str], tmp_path: Path) -> None:
+    """Libraries that cannot be loaded and threads that cannot be started come as errors of no kind of their own."""
+    (tmp_path / "x.sqlite").write_bytes(b"SQLite format 3\0")
+    for megabytes in (100, 140, 200, 300, 400):
+        limit = partial(setrlimit, RLIMIT_AS, (megabytes << 20, megabytes << 20))
+        command = [sys.executable, "-c", "from llm_perf_opt.cli.entry import entry; entry()", *words]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, preexec_fn=limit)
+        assert "Traceback" not in ended.stderr, (megabytes, ended.stderr)
+        # 1, 130: OpenBLAS ends the process by itself, or interrupts it, in words of its own.
+        assert ended.returncode in (0, 1, 2, 3, 130), megabytes
+        assert ended.stderr or not ended.returncode

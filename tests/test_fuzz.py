@@ -5,6 +5,7 @@ What a case must do is in `fuzzing/worker.py`; `make fuzz` runs more than ten th
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -152,6 +153,20 @@ def test_small_json_files_of_any_content_cost_nothing_but_themselves(content: st
     assert main(["report", str(run), "--json", "--format", "json"]) == 0
     with pytest.raises(UnreadableInput):
         llm_perf_opt.load(run / "manifest.json")
+
+
+@pytest.mark.parametrize("levels", [98, 300, 900])
+def test_settings_nested_deeper_than_python_can_follow_are_told(levels: int, tmp_path: Path) -> None:
+    """Parsing them takes one call a level, writing them down again three: the report ended in a traceback."""
+    run = run_of(tmp_path)
+    text = json.dumps({**cases.MANIFEST, "settings": {"a": "@"}}).replace('"@"', "[" * levels + "]" * levels)
+    (run / "manifest.json").write_text(text, encoding="utf-8")
+    for words in (["report", str(run), "--json"], ["runs", "list", str(run)], ["scrub", str(run), "--out", "clean"]):
+        with contextlib.chdir(tmp_path):
+            assert main(words) == 0
+    state = state_of(run)
+    assert state is not None
+    assert ("MANIFEST_UNREADABLE" in [d.code for d in state.diagnostics]) == (levels > 98)
 
 
 @pytest.mark.parametrize("content", ["[" * 200_000, "{", "5"])

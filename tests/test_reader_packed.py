@@ -83,8 +83,13 @@ def test_what_is_cut_off_or_damaged_is_refused(data: bytes, tmp_path: Path) -> N
         read_recording(file)
 
 
-def test_something_else_behind_the_last_stream_is_left_alone() -> None:
-    assert b"".join(xz_parts(io.BytesIO(packed(CONTENT, padding=4) + b"signature"))) == CONTENT
+@pytest.mark.parametrize("padding", [0, 4])
+def test_something_else_behind_the_last_stream_is_refused(padding: int, tmp_path: Path) -> None:
+    """As `xz` and `gzip` refuse it: it may be the rest of a recording, damaged."""
+    file = tmp_path / "longer.sqlite.xz"
+    file.write_bytes(packed(plain_bytes(recording("nsys-*-threads.sqlite")), padding=padding) + b"signature")
+    with pytest.raises(UnreadableInput, match="behind its last stream"):
+        read_recording(file)
 
 
 def test_a_bomb_in_many_streams_is_refused(tmp_path: Path) -> None:

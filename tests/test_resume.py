@@ -30,6 +30,7 @@ from llm_perf_opt.pipeline.resume import _report_of_capture
 from llm_perf_opt.profiling import run_lock, seal
 from llm_perf_opt.profiling.run_directory import RunDirectory, read_manifest
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.readers.open import read_recording
 
 PROGRAM = """\
 import os, sys, time
@@ -185,6 +186,23 @@ def test_a_damaged_report_of_the_right_size_is_taken_again(desk: Path) -> None:
     assert_complete()
 
 
+@pytest.mark.parametrize("form", ["xz", "gz"])
+def test_a_packed_recording_that_is_damaged_is_taken_again(form: str, desk: Path) -> None:
+    """Of the same length as before, it was thought to be whole, and the report had no timeline."""
+    assert main(["runs", "compress", "--yes", "--format", form, "run"]) == 0
+    assert resume() == 0
+    assert times_run() == 0
+    file = Path("run/nsys", f"run.sqlite.{form}")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    assert resume() == 0
+    assert times_run() == 0  # nsys's own recording is whole, and packed
+    assert llm_perf_opt.load("run").main_scope.regions
+    assert read_recording(Path("run/nsys/run.sqlite"))
+    assert sorted(path.name for path in Path("run/nsys").glob("run.*")) == ["run.nsys-rep", "run.sqlite"]
+
+
 def test_counters_that_failed_are_taken_when_the_cause_is_gone(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree("run")
     monkeypatch.setenv("FAKE_NCU", "ncu-missing-slash")
@@ -338,6 +356,29 @@ def test_the_command_of_a_stranger_s_run_is_not_started(
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
         assert resume("--trust-run") == 0
     assert times_run() == 1
+
+
+def test_all_that_would_be_started_of_a_stranger_s_run_is_shown(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command alone does not tell: ncu can be made to load and write files, and a configuration names commands."""
+    order = manifest()["captures"][0]
+    evil = {
+        **order,
+        "name": "other",
+        "options": {**order["options"], "extra_args": ["--section-folder", "/tmp/\x1bevil"]},
+    }
+    workload = {"workload": {"command": ["sh", "-c", "echo owned"], "module": ""}}
+    change(
+        captures=[{**order, "instead": [evil]}, {"name": "half"}, {"options": {"metrics": {}}, "expressions": 1}],
+        settings={**manifest()["settings"], "pipeline": workload},
+        seal="0",
+    )
+    assert resume() == 2
+    told = capsys.readouterr().err
+    assert "--section-folder '/tmp/\\x1bevil'" in told
+    assert "dram__bytes_read.sum" in told
+    assert 'pipeline.workload.command = ["sh", "-c", "echo owned"]' in told
+    assert "\x1b" not in told
+    assert times_run() == 0
 
 
 def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

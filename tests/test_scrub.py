@@ -6,6 +6,7 @@ texts: the environment, the command line, strings, output of the program, logs, 
 
 from __future__ import annotations
 
+import base64
 import gzip
 import importlib.util
 import json
@@ -586,6 +587,72 @@ def test_a_secret_written_in_json_escapes_is_found(write: Any, run: Path, capsys
     page = Path("shared/report.html").read_text()
     assert page.count("<") == page.count(">") == 2, "what is escaped in a page must stay so"
     assert_clean(Path("shared"))
+
+
+def in_bytes(form: str) -> Any:
+    return lambda text: "".join(form.format(byte) for byte in text.encode())
+
+
+# -- other escapes ---------------------------------------------------------------------------------
+
+ESCAPES = {
+    "Python": in_bytes("\\x{:02x}"),
+    "twice": in_bytes("\\\\x{:02X}"),
+    "octal": in_bytes("\\{:03o}"),
+    "address": in_bytes("%{:02X}"),
+    "page": lambda text: "".join(f"&#{ord(c)};" for c in text),
+    "page, hexadecimal": lambda text: "".join(f"&#x{ord(c):X};" for c in text),
+    "JavaScript": lambda text: "".join(f"\\u{{{ord(c):x}}}" for c in text),
+    "JSON in JSON": lambda text: wholly(text).replace("\\", "\\\\"),
+    "some of it": lambda text: "".join(f"\\x{ord(c):02x}" if i % 3 else c for i, c in enumerate(text)),
+}
+
+
+@pytest.mark.parametrize("write", ESCAPES.values(), ids=ESCAPES)
+def test_a_secret_written_in_other_escapes_is_found(write: Any, run: Path) -> None:
+    words = [*SECRETS.values(), ARGUMENT, "hf_" + "a1B2c3D4e5F6", f"{HOME}/models", f"at {HOST} now"]
+    kept = "100%, C:\\x64 and \\x1b[0m on a line of its own"
+    Path("run/workload.log").write_text("\n".join(["begin", kept, *map(write, words), "end"]) + "\n")
+    Path("run/annotate.jsonl").write_text(json.dumps({"said": list(map(write, words))}) + "\n")
+    assert main(["scrub", "run", "--out", "shared"]) == 0
+    log = Path("shared/workload.log").read_text()
+    assert log.splitlines()[:2] == ["begin", kept]
+    assert log.endswith("end\n")
+    assert len(log.splitlines()) == len(words) + 3
+    (line,) = Path("shared/annotate.jsonl").read_text().splitlines()
+    assert len(json.loads(line)["said"]) == len(words)
+    for word in words:
+        assert write(word)[:40] not in log + line, word
+
+
+ENCODINGS = {
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "UTF-16, the other way round": lambda text: text.encode("utf-16-be"),
+    "hexadecimal": lambda text: text.encode().hex().encode(),
+    "base64": lambda text: base64.b64encode(text.encode()),
+    "base64 of a user and a password": lambda text: base64.b64encode(b"me:" + text.encode() + b"@x"),
+    "base64 of more": lambda text: base64.urlsafe_b64encode(b"four" + text.encode()),
+}
+
+
+@pytest.mark.parametrize("encode", ENCODINGS.values(), ids=ENCODINGS)
+def test_a_secret_that_was_encoded_is_found(encode: Any, run: Path) -> None:
+    words = [*SECRETS.values(), ARGUMENT]
+    Path("run/workload.log").write_bytes(b"\n".join([b"begin", *map(encode, words), b"end"]))
+    assert main(["scrub", "run", "--out", "shared"]) == 0
+    log = Path("shared/workload.log").read_bytes()
+    assert log.startswith(b"begin\n")
+    for word in words:
+        assert encode(word)[4:-4] not in log, word
+
+
+def test_the_last_look_finds_other_escapes_too(timeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("run/nsys").mkdir(parents=True)
+    timeline.rename("run/nsys/run.sqlite")
+    Path("run/workload.log").write_text(ESCAPES["Python"](SECRETS["HF_TOKEN"]))
+    monkeypatch.setattr(Private, "text", lambda self, text, **_: text)
+    assert main(["scrub", "run", "--out", "shared"]) != 0
+    assert not Path("shared").exists()
 
 
 @pytest.mark.parametrize(

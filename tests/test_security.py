@@ -202,7 +202,7 @@ def test_no_escape_sequence_reaches_the_terminal(
     assert controls(shown.out + shown.err) == []
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r\n=1", "＝1", "  =1", "\u3000@x"])
 def test_a_text_that_begins_like_a_formula_is_a_text_in_a_spreadsheet(text: str) -> None:
     assert cell(text) == f"'{text}"
 
@@ -216,6 +216,18 @@ def test_control_characters_are_shown_in_a_spreadsheet_and_do_nothing_in_a_termi
     assert cell("\x1b[31mred\x00\x9b\u202e\x7f") == "\\x1b[31mred\\x00\\x9b\\u202e\\x7f"
     assert cell("two\r\n\tlines ä €") == "two\r\n\tlines ä €"
     assert cell("\t\x1b") == "'\t\\x1b"
+
+
+@pytest.mark.parametrize("name", ["a\r=HYPERLINK(1)", "\r=1", "a\r\r\n=1", "\n\r=1"])
+def test_a_carriage_return_begins_no_row(name: str, tmp_path: Path) -> None:
+    """Python writes one unquoted, and the rest of the name was a row of its own, that began with a formula."""
+    make_export(tmp_path / "x.sqlite", [(name, 0, 100)], [(name, 10, 20, 30)])
+    assert main(["report", str(tmp_path / "x.sqlite"), "--out", str(tmp_path / "out")]) == 0
+    for file in (tmp_path / "out").rglob("*.csv"):
+        with file.open(newline="", encoding="utf-8") as content:
+            rows = list(csv.reader(content))
+        assert {len(row) for row in rows} == {len(rows[0])}, file
+        assert not [c for row in rows for c in row if c.startswith("=")]
 
 
 def test_no_table_holds_a_formula(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -400,6 +402,19 @@ def test_where_there_is_no_memory_for_them_the_timeline_is_read_without(
     assert len(timeline.kernels) == 1
 
 
+def test_samples_of_more_gpus_than_there_can_be_take_no_time(tmp_path: Path) -> None:
+    """Every type was looked for in all samples: five megabytes took the better part of a minute, or of an hour."""
+    rows = [(0, kind, metric, 5) for kind in range(60_000) for metric in (0, 1)]
+    path = tmp_path / "a.sqlite"
+    assert sampled(path, rows, [(0, 0, 7)]).traffic == {}
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM TARGET_INFO_GPU_METRICS WHERE typeId")
+        db.execute("UPDATE GPU_METRICS SET timestamp = rowid")
+    began = time.process_time()
+    read(path, launch_config=True)
+    assert time.process_time() - began < 3
+
+
 # -- taking them -----------------------------------------------------------------------------------
 
 
@@ -467,6 +482,15 @@ def test_an_nsys_that_does_not_answer_about_sampling_is_used_without(
     monkeypatch.setenv("FAKE_SAMPLING", "silent")
     assert "gpu-metrics" not in profile(tools)
     assert "TRAFFIC_NOT_SAMPLED" in codes(llm_perf_opt.load("run"))
+
+
+def test_a_program_that_removes_our_notes_is_not_started_again(tools: Path) -> None:  # noqa: F811
+    """Where nsys left nothing and there was no note of the start, the sampling was thought to be the cause."""
+    program = "import shutil\nopen('starts', 'a').write('x')\nshutil.rmtree('run/nsys')\n"
+    (tools / "program.py").write_text(program)
+    assert main(["profile", "--out", "run", "--", sys.executable, str(tools / "program.py")]) == 5
+    assert Path("starts").read_text() == "x"
+    assert "TRAFFIC_NOT_SAMPLED" not in [d.code for step in read_manifest(Path("run")).steps for d in step.diagnostics]
 
 
 def test_who_asks_nsys_for_metrics_of_the_gpu_gets_those(tools: Path) -> None:  # noqa: F811

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+DEEPEST = 100  # levels; a report has twenty, and one more for each region inside another
 LARGEST = 64 << 20  # bytes; a hundred times the largest manifest seen
 
 
@@ -40,9 +42,25 @@ def read_json(path: Path, most: int = LARGEST) -> Any:
 def parse_json(text: str) -> Any:
     """A JSON text. NaN and infinities are refused: JSON has none, and every comparison with them fails later."""
     try:
-        return json.loads(text, parse_constant=_refused, parse_float=_finite)
+        found = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    _refuse_deep(found)
+    return found
+
+
+def _refuse_deep(value: Any) -> None:
+    """What can be parsed may still be too deep for all that goes through it later, which takes several calls a level."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for one in level if isinstance(one, dict | list) for inner in _inside(one)]
+        if not level:
+            return
+    raise ValueError("it is nested too deeply")
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _refused(name: str) -> NoReturn:

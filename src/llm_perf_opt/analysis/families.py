@@ -26,11 +26,10 @@ class Family:
 
     def fits(self, name: str) -> bool:
         """Does the rule fit a name, given in lower case?"""
-        return any(_fits(word, regex, name) for word, regex in _alternatives(self.pattern))
-
-
-def _fits(word: str, regex: re.Pattern[str] | None, name: str) -> bool:
-    return word in name and (regex is None or regex.search(name) is not None)
+        for word, regex in _alternatives(self.pattern):  # no generator: a recording may have a hundred thousand names
+            if word in name and (regex is None or regex.search(name) is not None):
+                return True
+        return False
 
 
 @cache
@@ -60,7 +59,7 @@ def families() -> dict[str, Family]:
     }
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 18)  # fewer, and of a small hostile file every name is looked up anew, three times
 def family_of(kernel_name: str) -> str:
     """The family of a kernel, from its full name; `other` where no rule fits."""
     # Parameter lists repeat template arguments and may run to many kilobytes: what matters comes first.

@@ -73,6 +73,9 @@ def _known_words(parser: argparse.ArgumentParser) -> list[str]:
     return words
 
 
+_NO_THREAD = "can't start new thread"  # what Python says, with an error of no kind of its own
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="llm-perf",
@@ -118,6 +121,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         fix = "Use a machine with more, or a shorter recording."
         _say(UserError("There is not enough memory for this input.", fix), as_json)
         return int(ExitCode.BAD_INPUT)
+    except ImportError as error:
+        _say(_not_loaded(error), as_json)
+        return int(ExitCode.MISSING_TOOL)
+    except RuntimeError as error:
+        if _NO_THREAD not in str(error):
+            raise
+        fix = "Raise the limits of memory and processes (ulimit -a), or end other programs."
+        _say(UserError("The system gives this program no further thread.", fix), as_json)
+        return int(ExitCode.BAD_INPUT)
     except BrokenPipeError:
         # The reader of our output (head, less) has gone: nothing is wrong, but nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -128,6 +140,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
+
+
+def _not_loaded(error: ImportError) -> UserError:
+    """A package that is damaged, or for which there is no memory; numpy tells that in thirty lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return UserError(
+        f"A library of llm-perf cannot be loaded: {lines[-1] if lines else error.name}.",
+        "Check the limit of memory (ulimit -v), or install llm-perf again.",
+    )
 
 
 def _refused(error: OSError) -> UserError:

@@ -62,6 +62,7 @@ from llm_perf_opt.profiling.capture import (
 from llm_perf_opt.profiling.fallback import fell_back, left_out, next_mode, split_metrics
 from llm_perf_opt.profiling.messages import STATES
 from llm_perf_opt.profiling.outcome import Outcome, absent_metrics, diagnose
+from llm_perf_opt.profiling.retention.compress import unpack_again
 from llm_perf_opt.profiling.run_directory import RunDirectory
 from llm_perf_opt.profiling.supervise import GivenUp
 from llm_perf_opt.profiling.traffic import with_sampling
@@ -389,6 +390,7 @@ class _Run:
             return self.kept.timeline
         if self.kept.recording:
             self.say(f"timeline: {nsys} exports the recording that is there …")
+            unpack_again(self.directory, "nsys/run.nsys-rep")  # nsys reads no packed ones
             exported = export_timeline(self.directory, nsys)
             if exported is None:
                 self.failures.append(ExitCode.NOTHING_CAPTURED)

@@ -26,8 +26,10 @@ from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.pipeline.choose import PlannedCapture
 from llm_perf_opt.pipeline.inputs import VERIFY
 from llm_perf_opt.pipeline.request import ProfileRequest
+from llm_perf_opt.pipeline.trust import orders_in_words
 from llm_perf_opt.profiling.ahead import ATTACHING_LOG, WAITING_LOG
 from llm_perf_opt.profiling.gpu_facts import gpu_facts
+from llm_perf_opt.profiling.retention.compress import unpacks_to
 from llm_perf_opt.profiling.run_directory import NOT_KEPT, Manifest, RunDirectory, Step, now, program_files
 from llm_perf_opt.profiling.run_files import EARLIER, OF_CAPTURE, PACKED, files_of, remove
 from llm_perf_opt.profiling.run_lock import Busy
@@ -37,6 +39,7 @@ from llm_perf_opt.profiling.vendor.tools import Tool
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
 
 RESUMABLE = ("profile", "deep_profile_runner")
@@ -130,12 +133,14 @@ def open_again(path: Path, *, trusted: bool) -> RunDirectory:
                 f"{path} cannot be resumed: it was made by {by}, and only profiling runs can.",
                 "Start it again; its command is in manifest.json.",
             )
-        if not trusted and not manifest.is_ours:
-            raise UserError(
-                f"{path} was not made here by you, or its orders were changed since. To resume it means to start, in "
-                f"{manifest.folder}: {shlex.join(manifest.command)}",
-                "If that is what you want, add --trust-run.",
-            )
+        if not manifest.is_ours:
+            orders = f"{path} was not made here by you, or its orders were changed since. To resume it means to start:"
+            if not trusted:
+                raise UserError(
+                    f"{orders}\n{orders_in_words(manifest)}",
+                    "If all of that is what you want, add --trust-run.",
+                )
+            print(printable(f"{orders}\n{orders_in_words(manifest)}"), file=sys.stderr, flush=True)
     except UserError:
         directory.release()
         raise
@@ -310,13 +315,13 @@ def _whole(run: Path, name: str, step: Step, manifest: Manifest) -> Path | None:
         for ending in PACKED:
             other = file.with_name(file.name + ending)
             if other.is_file() and not other.is_symlink() and other.stat().st_size == packed.get("packed_bytes"):
-                return other
+                return other if unpacks_to(other, size or 0, str(packed.get("sha256"))) else None
     return None
 
 
 def _opens_as_sqlite(file: Path) -> bool:
     if file.suffix in PACKED:
-        return True  # packing was verified
+        return True  # it was, when it was packed, and it is the same
     with file.open("rb") as content:
         return looks_like_sqlite(content.read(4096))
 
@@ -411,6 +416,8 @@ def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:
             for name in ("run.nsys-rep", "run.qdstrm", "run.sqlite", "nsys.log"):
                 names[f"nsys/{name}"] = None
             names["workload.log"] = names["annotate.jsonl"] = None
+        elif step.name == "export":
+            names["nsys/run.sqlite"] = None
         elif step.name == "ncu" and step.capture and "/" not in step.capture:
             names.update(dict.fromkeys(f"ncu/{step.capture}{ending}" for ending in OF_CAPTURE))
         elif step.name == "raw":

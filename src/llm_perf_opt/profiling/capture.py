@@ -137,7 +137,8 @@ def record_timeline(
         follow={log: _following(None, progress)},
         meanwhile=lambda: meanwhile(program_pid),
     )
-    started = program_pid.exists()
+    # A program may remove what it finds: it must not be started again because the note of its start is gone.
+    started = program_pid.exists() or not folder.is_dir() or bool(_size(workload_log))
     program_pid.unlink(missing_ok=True)
     clean_logs([log, workload_log], command)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
@@ -163,6 +164,13 @@ def record_timeline(
             meanwhile=meanwhile,
         )
     return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(run, nsys, ended))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
 
 
 def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None) -> Path | None:

@@ -528,6 +528,8 @@ class _Text:
     def feed(self, line: str) -> None:
         self.last_line = line
         text = line.rstrip("\r\n")
+        if not text and not self.open_lines:  # a file of nothing else must not take for ever
+            return
         if not self.any_line:
             text = text.removeprefix("\ufeff")
         self.any_line = self.any_line or bool(text.strip())

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.memory import free_bytes
+from llm_perf_opt.readers.plausible import MOST_DEVICES
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.model import Diagnosis
@@ -24,9 +25,9 @@ SAMPLES = "GPU_METRICS"
 NAMES = "TARGET_INFO_GPU_METRICS"
 UNIT = "byte"  # nsys writes it behind the name: `dram__bytes_read.sum [byte]`
 _GPU_BITS = 0xFF
+_MOST_METRICS = 64  # of one GPU; ours are a few
 _MOST = 2**61  # bytes, or ns: sums of more would overflow
 _BYTES_OF_A_ROW = 100  # of memory, at the most, while they are read
-_MOST_GPUS = 64  # as many as a timeline may have
 
 
 class Export(Protocol):
@@ -61,12 +62,11 @@ def read_traffic(export: Export) -> dict[int, Traffic]:
         _not_read(export, f"their table is damaged ({error.message})")
         return {}
     found = {}
-    for kind in sorted({kind for kind, _ in counters})[:_MOST_GPUS]:
+    for kind, names in counters.items():
         gpu = kind & _GPU_BITS
         if devices and gpu not in devices:
             continue  # a GPU of the machine that the program did not use
         of_kind = table["type"] == kind
-        names = {metric: name for (of, metric), name in counters.items() if of == kind}
         columns = {name: _series(table, of_kind & (table["metric"] == metric)) for metric, name in names.items()}
         if isinstance(traffic := _together(columns), str):
             _not_read(export, traffic)
@@ -97,17 +97,19 @@ def _too_many(export: Export) -> bool:
     return True
 
 
-def _counters(export: Export) -> dict[tuple[int, int], str]:
-    """Type and metric of those that are ours."""
+def _counters(export: Export) -> dict[int, dict[int, str]]:
+    """Metrics that are ours, by type; none where there are more types than a machine has GPUs."""
     if not export.has(NAMES, "typeId", "metricId", "metricName"):
         return {}
     wanted = {f"{name} [{UNIT}]": name for name in COUNTERS}
-    rows = export.rows(f"SELECT typeId, metricId, metricName FROM {NAMES}")  # noqa: S608 - a constant
-    return {
-        (kind, metric): wanted[name]
-        for kind, metric, name in rows
-        if isinstance(kind, int) and isinstance(metric, int) and name in wanted
-    }
+    found: dict[int, dict[int, str]] = {}
+    for kind, metric, name in export.rows(f"SELECT typeId, metricId, metricName FROM {NAMES}"):  # noqa: S608 - a constant
+        if isinstance(kind, int) and isinstance(metric, int) and name in wanted:
+            found.setdefault(kind, {})[metric] = wanted[name]
+        # All samples are gone through for each of them: a small file could name a hundred thousand.
+        if len(found) > MOST_DEVICES or len(found.get(kind, ())) > _MOST_METRICS:
+            return {}
+    return found
 
 
 def _devices(export: Export) -> dict[int, int] | None:

@@ -21,7 +21,10 @@ def xz_parts(file: IO[bytes]) -> Iterator[bytes]:
     """The unpacked content. `EOFError` where it is cut off, `lzma.LZMAError` where it is damaged."""
     data = file.read(_READ)
     first = True
-    while first or data.startswith(MAGIC[: len(data)]):  # else it is something else behind the last stream
+    while True:
+        # Not ignored: half of a recording could lie there, damaged, and a report of the rest would look whole.
+        if not first and not data.startswith(MAGIC[: len(data)]):
+            raise lzma.LZMAError("something that is no xz lies behind its last stream")
         decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_MEMORY)
         part = decoder.decompress(data, _PART)
         while True:

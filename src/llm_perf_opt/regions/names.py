@@ -128,7 +128,7 @@ _SHORTER = (
 _WRAPPERS = ("Kernel", "Kernel2", "device_kernel")  # of cutlass: the template argument is the kernel
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 18)  # as many as family_of
 def short_kernel_name(name: str) -> str:
     """The function's own name without return type, namespaces and parameters, and what tells its templates apart.
 

@@ -13,6 +13,8 @@ import hashlib
 import lzma
 import os
 import re
+import shutil
+import zlib
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,8 +23,8 @@ from typing import IO, Literal
 from attrs import define
 
 from llm_perf_opt.profiling.run_directory import RunDirectory
-from llm_perf_opt.profiling.run_files import RunFile, files_of, remove
-from llm_perf_opt.readers.open import MAX_RATIO, SMALL
+from llm_perf_opt.profiling.run_files import PACKED, RunFile, files_of, remove
+from llm_perf_opt.readers.open import MAX_RATIO, SMALL, unpacked
 
 Form = Literal["xz", "gz"]
 _RECORDINGS = ("nsys/*.sqlite", "nsys/*.nsys-rep", "nsys/*.csv", "ncu/*.ncu-rep", "ncu/raw*.csv")
@@ -105,6 +107,34 @@ def _pack_file(directory: RunDirectory, file: RunFile, form: Form) -> Packing:
             temporary.unlink()
 
 
+def unpacks_to(file: Path, bytes_: int, sha256: str) -> bool:
+    """Is a packed file still what was packed? It is unpacked for that, and nothing is kept of it."""
+    try:
+        return _digest_of_packed(file, "xz" if file.suffix == ".xz" else "gz") == (sha256, bytes_)
+    except OSError:
+        return False
+
+
+def unpack_again(directory: RunDirectory, name: str) -> None:
+    """Put a packed file of a run back as it was, for a tool that reads it. Raises OSError; nothing is lost then."""
+    plain = directory.path / name
+    packed = next((p for e in PACKED if (p := plain.with_name(plain.name + e)).is_file() and not p.is_symlink()), None)
+    if plain.exists() or packed is None:
+        return
+    temporary = plain.with_name(f".{plain.name}.xz.{os.getpid()}.tmp")  # as when it is packed: known as unfinished
+    try:
+        with unpacked(packed, packed.name) as content:
+            shutil.copyfile(content, temporary)
+        temporary.chmod(packed.stat().st_mode & 0o7777)
+        temporary.replace(plain)
+        _make_lasting(plain.parent)
+        directory.manifest.compressed.pop(name, None)
+        directory.save()
+        packed.unlink()
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def _pack(source: Path, out: IO[bytes], form: Form) -> str:
     """Write the packed file; the SHA-256 of the original. The same content always gives the same file."""
     digest = hashlib.sha256()
@@ -126,7 +156,7 @@ def _digest_of_packed(file: Path, form: Form) -> tuple[str, int]:
             while part := content.read(_PART):
                 digest.update(part)
                 size += len(part)
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile):
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error):
         return "", 0
     return digest.hexdigest(), size
 

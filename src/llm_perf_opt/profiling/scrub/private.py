@@ -7,15 +7,24 @@ digits is not: it would be found in every file. Its own variable is removed all 
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import mmap
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from attrs import Factory, define
 
-from llm_perf_opt.profiling.scrub.escapes import has_escapes, line_blocks, plainly_written
+from llm_perf_opt.profiling.scrub.escapes import (
+    in_any_form,
+    line_blocks,
+    may_hide,
+    plainly_written,
+    uncovered,
+    uncovered_line,
+)
 from llm_perf_opt.profiling.secrets import REMOVED, SECRET_IN_TEXT, clean_argv, is_secret, without_secret_text
 
 HOST, USER = "(host)", "(user)"
@@ -30,6 +39,9 @@ _END_OF_FOLDER = r"(?=[/\\\"'\s:,;)\]}<&\x00]|$)"
 # Homes that nobody told us of.
 _ANY_HOME = r"(?:/home/|/Users/)[^/\\\s\"':,;)\]}<&\x00-\x1f]+|/root"
 _BLOCK = 16 << 20
+_WIDE = ("utf-16-le", "utf-16-be")
+_LEAST_ENCODED = 8  # bytes: of fewer, a part of something else may look the same
+_URL_SAFE = str.maketrans("+/", "-_")
 _ESCAPED_SLASH = r"(?:\\?/)"
 
 
@@ -87,11 +99,27 @@ class Private:
         `looks_secret`: also take out what only looks like a secret; not in reports, whose words are names of
         regions and kernels. `page`: it is part of one.
         """
-        if not has_escapes(text):
-            return self._text(text, looks_secret)
         plain = plainly_written(text, page=page)
         cleaned = self._text(plain, looks_secret)
-        return text if cleaned == plain else cleaned  # where nothing is private, it stays as it was written
+        # Where nothing is private, it stays as it was written.
+        return self._uncovered(text if cleaned == plain else cleaned, looks_secret)
+
+    def _uncovered(self, text: str, looks_secret: bool) -> str:
+        """The text with those lines written out that hide something private behind other escapes than JSON's."""
+        data = text.encode("utf-8", "surrogateescape")
+        if not may_hide(data):
+            return text
+        for secret in self.found_in(uncovered(data)):
+            text = in_any_form(secret).sub(REMOVED, text)
+        whole = uncovered_line(text)
+        if whole == text or self._text(whole, looks_secret) == whole:
+            return text
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            plain = uncovered_line(line)
+            if plain != line and (cleaned := self._text(plain, looks_secret)) != plain:
+                lines[number] = cleaned
+        return "\n".join(lines)
 
     def _text(self, text: str, looks_secret: bool) -> str:
         for secret in sorted(self.secrets, key=len, reverse=True):
@@ -142,12 +170,11 @@ class Private:
         return found
 
     def found_escaped(self, data: bytes | mmap.mmap) -> dict[str, str]:
-        """Secrets that are in a text with some or all of their characters as JSON escapes."""
+        """Secrets that are in a text with some or all of their characters as escapes, of JSON or of others."""
         found: dict[str, str] = {}
-        for block in line_blocks(data, _BLOCK) if data.find(b"\\u") >= 0 or data.find(b"\\/") >= 0 else ():
-            found |= self.found_in(
-                plainly_written(block.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-            )
+        for block in line_blocks(data, _BLOCK) if may_hide(data) else ():
+            plain = plainly_written(block.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            found |= self.found_in(plain) | self.found_in(uncovered(plain))
         return found
 
     def signs(self) -> list[bytes]:
@@ -170,8 +197,9 @@ def environment_of(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=4096)
 def _forms(secret: str) -> list[str]:
-    """A value as it is, in JSON, in HTML and XML, and in the data of a page."""
+    """A value as it is, in JSON, in HTML and XML, in the data of a page, and as programs encode it."""
     plain_json = json.dumps(secret)[1:-1]
     as_it_is = json.dumps(secret, ensure_ascii=False)[1:-1]
     in_page = [
@@ -179,8 +207,26 @@ def _forms(secret: str) -> list[str]:
     ]
     in_template = html.escape(secret, quote=False).replace("'", "&#39;").replace('"', "&#34;")
     escaped = [html.escape(secret), html.escape(secret, quote=False), in_template]
-    forms = [secret, plain_json, as_it_is, *in_page, *escaped]
+    forms = [secret, plain_json, as_it_is, *in_page, *escaped, *_encoded(secret)]
     return list(dict.fromkeys(forms))
+
+
+def _encoded(secret: str) -> list[str]:
+    """UTF-16, hexadecimal and base64: whoever decodes those has the value."""
+    data = secret.encode("utf-8", "surrogateescape")
+    wide = [secret.encode(name, "surrogatepass").decode("utf-8", "surrogateescape") for name in _WIDE]
+    if len(data) < _LEAST_ENCODED:
+        return wide
+    return [*wide, data.hex(), data.hex().upper(), *_in_base64(data)]
+
+
+def _in_base64(data: bytes) -> list[str]:
+    """The characters that stand for these bytes alone, whatever stands before and behind: `user:password`, say."""
+    found = []
+    for before, first in enumerate((0, 2, 3)):  # bytes before it in its group of three; characters they have a part in
+        text = base64.b64encode(bytes(before) + data).decode("ascii")[first : (before + len(data)) * 8 // 6]
+        found += [text, text.translate(_URL_SAFE)]
+    return found
 
 
 def _crossed(text: str) -> str:

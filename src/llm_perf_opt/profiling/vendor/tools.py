@@ -301,7 +301,9 @@ def _output(argv: Sequence[str], timeout_s: float) -> str:
             start_new_session=True,
         )
     except OSError as error:
-        raise MissingTool(f"{argv[0]} cannot be run: {error.strerror}.") from error
+        raise MissingTool(
+            f"{argv[0]} cannot be run: {error.strerror}.", "Try it by hand, and see: ulimit -a"
+        ) from error
     _asking[child] = stop
     if stop is not None and stop.is_set():  # while it was being started
         _kill(child)
