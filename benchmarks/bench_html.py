@@ -81,8 +81,9 @@ def opened(page: Path, chromium: str) -> dict[str, Any]:
             browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=list(FLAGS))
             tab = browser.new_page(viewport={"width": 1440, "height": 900})
             tab.goto(page.as_uri())
-            tab.wait_for_function("document.documentElement.dataset.ready")
-            tab.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+            tab.locator("html[data-ready]").wait_for(state="attached")
+            while not tab.evaluate("performance.getEntriesByName('first-contentful-paint').length"):
+                tab.wait_for_timeout(10)
             rounds.append(tab.evaluate(MEASURE))
             browser.close()
     return {
