@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.profiling.run_directory import Manifest
 from llm_perf_opt.profiling.vendor.ncu import NcuOptions, ncu_arguments
 
@@ -49,7 +50,7 @@ def _told(words: Callable[[], str], otherwise: object) -> str:
     """As it would be typed; where the manifest holds something that cannot be, that as it stands."""
     try:
         return words()
-    except Exception:
+    except (LookupError, TypeError, ValueError, AttributeError, UserError):
         return _plain(otherwise)
 
 
