@@ -143,12 +143,10 @@ def record_timeline(
     clean_logs([log, workload_log], command)
     outcome = _judge(run, step, "nsys", argv, ended, log, workload_log)
     _stop_if_given_up(ended)
-    if (
-        options.gpu_metrics_set
-        and outcome.status == "nothing"
-        and not (started or ended.interrupted or ended.timed_out)
-    ):
-        step.status, step.diagnostics = "refused", [traffic.refused(_tail(log))]
+    asked = options.gpu_metrics_set is not None and outcome.status == "nothing"
+    why = traffic.refused(_tail(log)) if asked and not (started or ended.interrupted or ended.timed_out) else None
+    if why is not None:
+        step.status, step.diagnostics = "refused", [why]
         run.save()
         tell("  nsys cannot sample what the GPU moves; once more without that")
         return record_timeline(

@@ -27,6 +27,7 @@ DEFAULT_HZ = 10_000  # nsys's own; the hardware keeps up with it for any set
 _NAME = Path(TRAFFIC_SET).stem  # nsys wants a set to be called like its file
 _GPU = re.compile(r"^\s*\d+: (?P<architecture>.+) (?P<chip>[A-Z]{2}\w+) \| (?P<name>.+)$", re.MULTILINE)
 _FROM_FILE = "file:<"
+_OF_SAMPLING = re.compile("gpu.metrics", re.IGNORECASE)
 _REASON = re.compile(r"^.+ \| .+ - (?P<why>.+)$", re.MULTILINE)  # of each GPU that cannot be sampled
 
 
@@ -77,9 +78,9 @@ def without_sampling(options: NsysOptions) -> NsysOptions:
     return attrs.evolve(options, gpu_metrics_devices=None, gpu_metrics_set=None, gpu_metrics_frequency=None)
 
 
-def refused(output: str) -> Diagnosis:
-    """What to say where nsys did not start the program because it could not sample."""
-    return _not_sampled(f"nsys refused it: {_reason(output)}")
+def refused(output: str) -> Diagnosis | None:
+    """What to say where nsys did not start the program because it could not sample; None where it says nothing of that."""
+    return _not_sampled(f"nsys refused it: {_reason(output)}") if _OF_SAMPLING.search(output) else None
 
 
 def counters_of(chips: Sequence[str]) -> list[str]:
