@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from llm_perf_opt.annotate.environment import INJECTED
+from llm_perf_opt.inject.environment import INJECTED
 from llm_perf_opt.version import __version__
 
 sys.path.insert(0, str(INJECTED))

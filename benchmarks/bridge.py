@@ -44,14 +44,14 @@ from attrs import define, field
 
 import llm_perf_opt
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.pipeline.choose import cut, outermost
-from llm_perf_opt.profiling.planning.launches import LIBRARY_DOMAINS
-from llm_perf_opt.profiling.run_directory import gpu_facts
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd
-from llm_perf_opt.profiling.vendor.tools import find_ncu, find_nsys
+from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd
+from llm_perf_opt.nsight.tools import find_ncu, find_nsys
+from llm_perf_opt.planning.by_choice import cut, outermost
+from llm_perf_opt.planning.launches import LIBRARY_DOMAINS
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.traffic import SOURCE
+from llm_perf_opt.rundir.directory import gpu_facts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DECODER = REPOSITORY / "tests" / "recordings" / "programs" / "decoder.py"

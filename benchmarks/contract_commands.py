@@ -27,8 +27,8 @@ from typing import Any
 from attrs import asdict, define, field
 
 import llm_perf_opt
-from llm_perf_opt.profiling.run_directory import gpu_facts
-from llm_perf_opt.profiling.vendor.tools import find_ncu, find_nsys, library_path_for
+from llm_perf_opt.nsight.tools import find_ncu, find_nsys, library_path_for
+from llm_perf_opt.rundir.directory import gpu_facts
 
 DEEP, STAGE1 = (f"llm_perf_opt.runners.{name}" for name in ("deep_profile_runner", "llm_profile_runner"))
 CLI = "pipeline.ncu.ncu_cli"

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import llm_perf_opt
-from llm_perf_opt.profiling.run_directory import gpu_facts
+from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import NCUProfileRegionReport
-from llm_perf_opt.regions.quantity import Quantity
+from llm_perf_opt.rundir.directory import gpu_facts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = "datasets/omnidocbench/subsets/dev-3.txt"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import (
-    GpuHardware,
     KernelRecord,
     NCUProfileRegion,
     NCUProfileRegionReport,
@@ -17,7 +18,6 @@ from llm_perf_opt.regions.model import (
     Utilisation,
     Verdict,
 )
-from llm_perf_opt.regions.quantity import Quantity, nanoseconds
 
 BANDWIDTH = Quantity(4.8e12, "B/s")
 PEAK = Quantity(989.5e12, "FLOP/s")

@@ -34,19 +34,19 @@ from fault_matrix import (
     opening,
     processes_with,
 )
-from llm_perf_opt import annotate
-from llm_perf_opt.annotate import Gate
+from llm_perf_opt import inject as annotate
+from llm_perf_opt.capture import start_ahead as ahead
+from llm_perf_opt.capture.ahead import CONNECTIONS, Parked, free_ports, is_listening
+from llm_perf_opt.capture.start_ahead import Ahead, begins_after_first_work, can_start
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.pipeline import ahead
-from llm_perf_opt.pipeline.ahead import Ahead, begins_after_first_work, can_start
-from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
-from llm_perf_opt.profiling.ahead import CONNECTIONS, Parked, free_ports, is_listening
-from llm_perf_opt.profiling.run_directory import RunDirectory
-from llm_perf_opt.profiling.vendor.help_text import parse_ncu_help, validate
-from llm_perf_opt.profiling.vendor.ncu import FOR_ATTACHING, NcuOptions, build_ncu_attach_cmd, build_ncu_launch_cmd
-from llm_perf_opt.profiling.vendor.tools import Tool
+from llm_perf_opt.inject import Gate
+from llm_perf_opt.nsight.help_text import parse_ncu_help, validate
+from llm_perf_opt.nsight.ncu.argv import FOR_ATTACHING, NcuOptions, build_ncu_attach_cmd, build_ncu_launch_cmd
+from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.request import CounterRequest, ProfileRequest
+from llm_perf_opt.rundir.directory import RunDirectory
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_where_attaching_gives_nothing_it_is_taken_again_and_told(desk: Path, mo
 
 def test_of_results_that_are_too_few_none_counts_twice(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in gives results of other windows; with that judged too little, everything behind it follows."""
-    monkeypatch.setattr("llm_perf_opt.pipeline.profile._FEW_RESULTS", 10)
+    monkeypatch.setattr("llm_perf_opt.capture.session._FEW_RESULTS", 10)
     assert profile() == 0
     assert [(s["capture"], s["status"]) for s in steps()] == [
         ("run", "failed"),
@@ -235,7 +235,7 @@ def test_the_time_it_waits_for_us_is_not_its_own(desk: Path, parked: Callable[[s
 def test_where_nobody_says_who_listens_ncu_is_asked_until_it_is_there(
     desk: Path, parked: Callable[[str], Parked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_perf_opt.profiling.ahead.is_listening", lambda _: None)
+    monkeypatch.setattr("llm_perf_opt.capture.ahead.is_listening", lambda _: None)
     (desk / "profiler").write_text("cudaProfilerStart")
     program = parked(opening({}, before="time.sleep(0.6)"))
     time.sleep(0.2)
@@ -263,7 +263,7 @@ def test_a_program_that_ncu_has_left_alone_is_ended_and_not_blamed(
     desk: Path, parked: Callable[[str], Parked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be stopped in the middle of a launch."""
-    monkeypatch.setattr("llm_perf_opt.profiling.ahead._WITHOUT_NCU_S", 0.2)
+    monkeypatch.setattr("llm_perf_opt.capture.ahead._WITHOUT_NCU_S", 0.2)
     monkeypatch.setenv("FAKE_ATTACH", "crash")
     ended = attached(desk, parked(opening({}, after="time.sleep(600)")))
     assert (ended.exit_code, ended.handed_on, ended.timed_out) == (-signal.SIGSEGV, False, False)

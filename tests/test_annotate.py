@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from attrs import define
 
-from llm_perf_opt.annotate import Annotated, environment, problems, read_log, under_ncu
-from llm_perf_opt.annotate.environment import INJECTED
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.inject import Annotated, environment, problems, read_log, under_ncu
+from llm_perf_opt.inject.environment import INJECTED
 
 PROGRAMS = Path(__file__).parent / "programs"
 TORCH = pytest.mark.skipif(

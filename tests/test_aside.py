@@ -17,20 +17,20 @@ import pytest
 from conftest import RECORDINGS, plain_bytes
 from fake_tools import TIMELINE
 from fake_tools import tools as tools
+from llm_perf_opt.capture import preload
+from llm_perf_opt.capture.recording import write_raw, write_summary
+from llm_perf_opt.capture.resume import look
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.pipeline import preload
-from llm_perf_opt.pipeline.request import ProfileRequest
-from llm_perf_opt.pipeline.resume import look
-from llm_perf_opt.profiling.aside import Aside
-from llm_perf_opt.profiling.capture import write_raw, write_summary
-from llm_perf_opt.profiling.gpu_facts import GpusAsked, gpu_facts
-from llm_perf_opt.profiling.run_directory import RunDirectory
-from llm_perf_opt.profiling.vendor.tools import Asked, Tool, known_options, said_about_sampling
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.nsight.nvidia_smi import GpusAsked, gpu_facts
+from llm_perf_opt.nsight.tools import Asked, Tool, known_options, said_about_sampling
+from llm_perf_opt.process.background import Aside
 from llm_perf_opt.readers import kept
 from llm_perf_opt.readers import open as opening
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Timeline
-from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.request import ProfileRequest
+from llm_perf_opt.rundir.directory import RunDirectory
 
 # -- the threads ------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ def test_what_is_imported_ahead_exists() -> None:
 
 
 def test_nothing_is_imported_for_a_run_that_is_over() -> None:
-    code = "import sys, threading; from llm_perf_opt.pipeline.preload import preload; stop = threading.Event(); stop.set(); preload(stop)"
+    code = "import sys, threading; from llm_perf_opt.capture.preload import preload; stop = threading.Event(); stop.set(); preload(stop)"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print('jinja2' in sys.modules)"], capture_output=True, text=True, check=True
     )
@@ -254,8 +254,8 @@ def test_nothing_is_imported_for_a_run_that_is_over() -> None:
     ("module", "without"),
     [
         ("llm_perf_opt.cli.main", ["numpy", "yaml", "cattrs", "llm_perf_opt.regions.model"]),
-        ("llm_perf_opt.profiling.vendor.tools", ["numpy", "yaml", "llm_perf_opt.regions.model"]),
-        ("llm_perf_opt.pipeline.profile", []),
+        ("llm_perf_opt.nsight.tools", ["numpy", "yaml", "llm_perf_opt.regions.model"]),
+        ("llm_perf_opt.capture.session", []),
     ],
 )
 def test_what_a_command_does_not_need_at_its_start_is_not_imported(module: str, without: list[str]) -> None:
@@ -346,7 +346,7 @@ def test_what_is_not_kept_is_read_again(
 
 def test_a_report_of_a_kept_timeline_is_the_same(timeline: Path) -> None:
     from llm_perf_opt.analysis.options import ReportOptions
-    from llm_perf_opt.pipeline.reporting import make_report
+    from llm_perf_opt.api.reporting import make_report
     from llm_perf_opt.report.json_report import as_json
 
     def told() -> dict[str, object]:

@@ -8,10 +8,10 @@ import pytest
 from conftest import report
 from llm_perf_opt.analysis.measured_parts import sum_of_parts
 from llm_perf_opt.analysis.options import ReportOptions
-from llm_perf_opt.pipeline.choose import cut, instances_to_take, outermost, plan_counters
-from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.planning.by_choice import cut, instances_to_take, outermost, plan_counters
 from llm_perf_opt.regions.model import MetricValue
+from llm_perf_opt.request import CounterRequest, ProfileRequest
 
 TIMELINE = "nsys*-decoder-8layers-warm.sqlite"
 

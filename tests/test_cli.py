@@ -395,7 +395,7 @@ def test_a_range_that_returns_before_its_work_is_done_is_not_called_idle(
 def test_tables_never_cut_a_number(width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from rich.console import Console
 
-    from llm_perf_opt.pipeline.console import region_table
+    from llm_perf_opt.report.terminal import region_table
 
     run("report", TRAIN, "--out", tmp_path, "--format", "json", "--json")
     scope = llm_perf_opt.load(tmp_path).scope("aggregate")

@@ -21,11 +21,10 @@ import cattrs
 import pytest
 
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.profiling.checks import counters, gpu, profilers, surroundings, trial
-from llm_perf_opt.profiling.checks import gather as gathering
-from llm_perf_opt.profiling.checks.examine import examine
-from llm_perf_opt.profiling.checks.facts import (
+from llm_perf_opt.doctor import counters, gpu, profilers, surroundings, trial
+from llm_perf_opt.doctor import gather as gathering
+from llm_perf_opt.doctor.examine import examine
+from llm_perf_opt.doctor.facts import (
     Answer,
     ConfigFile,
     Facts,
@@ -38,12 +37,13 @@ from llm_perf_opt.profiling.checks.facts import (
     Torch,
     Trial,
 )
-from llm_perf_opt.profiling.checks.gather import gather
-from llm_perf_opt.profiling.checks.known import known
-from llm_perf_opt.profiling.checks.model import Check
-from llm_perf_opt.profiling.messages import RULES
-from llm_perf_opt.profiling.vendor.help_text import parse_ncu_help
-from llm_perf_opt.profiling.vendor.tools import Tool
+from llm_perf_opt.doctor.gather import gather
+from llm_perf_opt.doctor.known import known
+from llm_perf_opt.doctor.model import Check
+from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.nsight.help_text import parse_ncu_help
+from llm_perf_opt.nsight.messages import RULES
+from llm_perf_opt.nsight.tools import Tool
 
 HERE = Path(__file__).parent
 MACHINES = sorted((HERE / "machines").glob("*.json"))

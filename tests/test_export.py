@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from conftest import recording, report
 from llm_perf_opt import load
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.export.perfetto import nested_lanes
-from llm_perf_opt.export.tables import kernels_table, metrics_table, regions_table
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.perfetto import nested_lanes
+from llm_perf_opt.report.tables import kernels_table, metrics_table, regions_table
 from llm_perf_opt.report.write import write_report
 from synthetic import make_export
 

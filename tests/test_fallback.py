@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.profiling.fallback import MODE_TROUBLE, fell_back, left_out, next_mode, split_metrics
-from llm_perf_opt.profiling.messages import RULES, STATES
-from llm_perf_opt.profiling.outcome import Finished, Outcome, judge
-from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.nsight.messages import RULES, STATES
+from llm_perf_opt.nsight.ncu.replay_modes import MODE_TROUBLE, fell_back, left_out, next_mode, split_metrics
+from llm_perf_opt.nsight.outcome import Finished, Outcome, judge
 
 RANGE_FAILS = (
     "==ERROR== An error was reported by the driver:\n==ERROR== Unsupported API during capture (cuKernelSetAttribute)\n"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import RECORDINGS, SHARED, read
-from llm_perf_opt.analysis.families import OTHER, _alternatives, families, family_of, is_fusable, label_of
+from llm_perf_opt.metrics.families import OTHER, _alternatives, families, family_of, is_fusable, label_of
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.names import short_kernel_name
 

@@ -14,10 +14,12 @@ import pytest
 
 from fake_tools import tools as tools
 from fault_matrix import Bench, Fault, Unavailable, faults, random_kills
+from llm_perf_opt.capture import recording as capture
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling import capture, run_directory, supervise
-from llm_perf_opt.profiling.run_directory import RunDirectory
+from llm_perf_opt.process import supervise
+from llm_perf_opt.rundir import directory as run_directory
+from llm_perf_opt.rundir.directory import RunDirectory
 
 QUICK = [fault for fault in faults() if fault.quick]
 

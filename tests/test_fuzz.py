@@ -24,18 +24,18 @@ from conftest import codes, plain_bytes, recording
 from fuzzing import cases
 from fuzzing.cases import KINDS
 from fuzzing.worker import Fuzzer
-from llm_perf_opt.annotate.log import read_log
 from llm_perf_opt.calibration import store
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UnreadableInput, UserError
-from llm_perf_opt.pipeline.run_state import state_of
-from llm_perf_opt.profiling.planning.costs import load_observations
+from llm_perf_opt.inject.log import read_log
+from llm_perf_opt.planning.costs import load_observations
 from llm_perf_opt.readers import plausible
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.readers.static_compute import read_formula
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.patterns import parse_pattern
 from llm_perf_opt.report.json_report import as_json
+from llm_perf_opt.rundir.state import state_of
 from llm_perf_opt.untrusted import parse_json, read_bytes, read_json
 
 SLOW = {"packed bombs": 1, "nsys SQLite, structure": 2}

@@ -18,8 +18,8 @@ from typing import ClassVar, Protocol
 
 import pytest
 
-from llm_perf_opt.annotate import Gate, environment, read_log, under_ncu
-from llm_perf_opt.annotate.environment import INJECTED
+from llm_perf_opt.inject import Gate, environment, read_log, under_ncu
+from llm_perf_opt.inject.environment import INJECTED
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")
 

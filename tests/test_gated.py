@@ -26,17 +26,17 @@ import llm_perf_opt
 from fake_tools import TIMELINE, write
 from fake_tools import tools as tools
 from llm_perf_opt.analysis.options import ReportOptions
-from llm_perf_opt.annotate import Gate, Named
+from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.pipeline import gated
-from llm_perf_opt.pipeline.gated import Opened, seen_inside, unseen
-from llm_perf_opt.pipeline.planned import make_plan, with_gates
-from llm_perf_opt.pipeline.reporting import make_report
-from llm_perf_opt.pipeline.request import ProfileRequest
-from llm_perf_opt.profiling.planning import Plan
+from llm_perf_opt.inject import Gate, Named
+from llm_perf_opt.planning import Plan
+from llm_perf_opt.planning import windows as gated
+from llm_perf_opt.planning.automatic import make_plan, with_gates
+from llm_perf_opt.planning.windows import Opened, seen_inside, unseen
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Action, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.request import ProfileRequest
 
 PREFILL, STEP = ("", "prefill"), ("", "decode_step")
 
@@ -416,8 +416,8 @@ def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
 ) -> None:
     """The stand-in for ncu gives results of other windows than were asked for, and fewer than planned."""
     monkeypatch.setenv("FAKE_PROFILER", str(tools / "profiler"))
-    monkeypatch.setattr("llm_perf_opt.pipeline.profile.unseen", lambda gate, results: ["decode_step"])
-    monkeypatch.setattr("llm_perf_opt.pipeline.profile._FEW_RESULTS", 10)
+    monkeypatch.setattr("llm_perf_opt.capture.session.unseen", lambda gate, results: ["decode_step"])
+    monkeypatch.setattr("llm_perf_opt.capture.session._FEW_RESULTS", 10)
     (ranges,) = all_opened(recorded(TIMELINE)).values()
     Path("program.py").write_text(opening(ranges), encoding="utf-8")
     assert main(["profile", "--out", "run", "--no-start-ahead", "--", sys.executable, "program.py"]) == 0

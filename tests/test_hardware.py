@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from conftest import read, recording
-from llm_perf_opt.analysis.hardware import find_hardware, parse_overrides
-from llm_perf_opt.analysis.hardware.calibration import apply_calibration
-from llm_perf_opt.analysis.hardware.data import PEAKS, Model, hardware_data
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.regions.quantity import Quantity
+from llm_perf_opt.metrics.hardware import find_hardware, parse_overrides
+from llm_perf_opt.metrics.hardware.calibration import apply_calibration
+from llm_perf_opt.metrics.hardware.data import PEAKS, Model, hardware_data
+from llm_perf_opt.metrics.quantity import Quantity
 
 MODELS = hardware_data().models
 

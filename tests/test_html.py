@@ -17,7 +17,6 @@ from conftest import recording, report
 from llm_perf_opt import load
 from llm_perf_opt.analysis.timeline_detail import MOST_IN_WINDOW, MOST_LAUNCHES, timeline_detail
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.profiling.scrub.private import Private
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.detail import COPY, KERNEL, NO_LAUNCH, TREND_LEVELS, TimelineDetail
@@ -26,6 +25,7 @@ from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.headline import headline, stage_regions
 from llm_perf_opt.report.html import render_html, script_json
 from llm_perf_opt.report.palette import family_colours
+from llm_perf_opt.rundir.scrub.private import Private
 from performance import judge
 from synthetic import make_export
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.annotate import Gate, environment, read_log
-from llm_perf_opt.annotate.environment import INJECTED
-from llm_perf_opt.readers.waymarks import PREFIX
+from llm_perf_opt.inject import Gate, environment, read_log
+from llm_perf_opt.inject.environment import INJECTED
+from llm_perf_opt.readers.marker_ranges import PREFIX
 
 # What NVTX and the CUDA runtime are asked for is printed.
 TORCH = """

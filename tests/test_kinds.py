@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.analysis.sampled_kinds import Clock, clock_of, samples_of_kinds
-from llm_perf_opt.annotate import Gate
-from llm_perf_opt.pipeline.planned import make_plan, with_gates
-from llm_perf_opt.pipeline.request import ProfileRequest
-from llm_perf_opt.profiling.planning import describe_launches, selectable_regions
-from llm_perf_opt.profiling.planning.cover import Wanted, cover
+from llm_perf_opt.analysis.sampled_clusters import Clock, clock_of, samples_of_kinds
+from llm_perf_opt.inject import Gate
+from llm_perf_opt.planning import describe_launches, selectable_regions
+from llm_perf_opt.planning.automatic import make_plan, with_gates
+from llm_perf_opt.planning.cover import Wanted, cover
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline
-from llm_perf_opt.regions.kinds import Kinds, context_of, split_by_duration
+from llm_perf_opt.regions.duration_clusters import Kinds, context_of, split_by_duration
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.request import ProfileRequest
 
 RANDOM = np.random.default_rng(1)
 

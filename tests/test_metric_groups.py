@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conftest import RECORDINGS, counters, plain_bytes, recording
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling.metric_groups import (
+from llm_perf_opt.metrics import (
     LEVELS,
     MetricGroups,
     all_groups,
@@ -24,9 +24,9 @@ from llm_perf_opt.profiling.metric_groups import (
     types_of_name,
     unknown_metrics,
 )
-from llm_perf_opt.profiling.metric_groups.data_types import canonical
-from llm_perf_opt.profiling.metric_groups.names import allowed_suffixes, exists
-from llm_perf_opt.profiling.vendor.ncu import DEFAULT_METRICS
+from llm_perf_opt.metrics.data_types import canonical
+from llm_perf_opt.metrics.names import allowed_suffixes, exists
+from llm_perf_opt.nsight.ncu.argv import DEFAULT_METRICS
 
 GROUPS = all_groups()
 BY_NCU = ["ga100", "ga102", "ad102", "gh100", "gb100", "gb202"]

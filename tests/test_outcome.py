@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.profiling.messages import RULES, STATES, Rule
-from llm_perf_opt.profiling.outcome import Finished, Outcome, absent_metrics, clean, diagnose, judge
+from llm_perf_opt.nsight.messages import RULES, STATES, Rule
+from llm_perf_opt.nsight.outcome import Finished, Outcome, absent_metrics, clean, diagnose, judge
 
 TRANSCRIPTS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "transcripts" / "ncu-nsys-2025.3.1-h200.json").read_text(encoding="utf-8")

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from conftest import RECORDINGS, counters, installed, plain_bytes, recording, report
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.columns import Action
-from llm_perf_opt.regions.patterns import NameFilter, RegionFilter, exact_expression, nearest, parse_pattern
+from llm_perf_opt.regions.patterns import NameFilter, RegionFilter, exact_expression, parse_pattern
+from llm_perf_opt.spelling import nearest
 
 RECORD = "LLM_PERF_NCU=/path/to/ncu python tests/recordings/programs/record_nvtx_filters.py"
 

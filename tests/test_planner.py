@@ -18,9 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import counters, read, recording, report
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling.metric_groups import LEVELS, groups_for
-from llm_perf_opt.profiling.planning import (
+from llm_perf_opt.metrics import LEVELS, groups_for
+from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.planning import (
     LaunchFilter,
     LaunchTable,
     Observation,
@@ -41,16 +43,14 @@ from llm_perf_opt.profiling.planning import (
     selectable_regions,
     spoken_seconds,
 )
-from llm_perf_opt.profiling.planning.accuracy import Strata, allocate, expected
-from llm_perf_opt.profiling.planning.costs import learned, load_observations
-from llm_perf_opt.profiling.planning.filters import LONGEST_EXPRESSION, exact_names, select_names
-from llm_perf_opt.profiling.planning.launches import RegionChoice, Turns
-from llm_perf_opt.profiling.planning.request import chosen_instances
-from llm_perf_opt.profiling.planning.search import Search
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.planning.accuracy import Strata, allocate, expected
+from llm_perf_opt.planning.costs import learned, load_observations
+from llm_perf_opt.planning.filters import LONGEST_EXPRESSION, exact_names, select_names
+from llm_perf_opt.planning.goal import chosen_instances
+from llm_perf_opt.planning.launches import RegionChoice, Turns
+from llm_perf_opt.planning.search import Search
 from llm_perf_opt.regions.attribution import Mode, attribute
 from llm_perf_opt.regions.columns import Timeline
-from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.regions.signatures import Signature, stands_in
 
 HOPPER, _ = groups_for("9.0")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.profiling.progress import Progress, ProgressReader
+from llm_perf_opt.nsight.progress import Progress, ProgressReader
 
 TRANSCRIPTS = json.loads(
     (Path(__file__).parent / "transcripts" / "ncu-nsys-2025.3.1-h200.json").read_text(encoding="utf-8")

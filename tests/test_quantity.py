@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.regions.quantity import UNITS, Quantity, UnitError, nanoseconds, shown, total
+from llm_perf_opt.metrics.quantity import UNITS, Quantity, UnitError, nanoseconds, shown, total
 
 amounts = st.floats(min_value=1e-6, max_value=1e18)
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.kineto import DecimalText, nanoseconds, read_kineto
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline, Work
-from llm_perf_opt.regions.model import Diagnosis
 
 RECORDING = Path(__file__).parent / "recordings" / "kineto-torch2.11-h200-2layers.json.gz"
 PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "public"

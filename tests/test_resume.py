@@ -22,15 +22,16 @@ import pytest
 import fake_tools
 import llm_perf_opt
 from fake_tools import json_alone as json_alone
-from llm_perf_opt.annotate import Gate
+from llm_perf_opt.capture.resume import _report_of_capture
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.conf.keys import defaults
-from llm_perf_opt.pipeline.choose import PlannedCapture
-from llm_perf_opt.pipeline.resume import _report_of_capture
-from llm_perf_opt.profiling import run_lock, seal
-from llm_perf_opt.profiling.run_directory import RunDirectory, read_manifest
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.inject import Gate
+from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.planning.by_choice import PlannedCapture
 from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.rundir import lock as run_lock
+from llm_perf_opt.rundir import signature as seal
+from llm_perf_opt.rundir.directory import RunDirectory, read_manifest
 
 PROGRAM = """\
 import os, sys, time

@@ -21,8 +21,8 @@ from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from llm_perf_opt.conf.keys import KEYS, defaults
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions
-from llm_perf_opt.profiling.vendor.nsys import NsysOptions
+from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.runners import app, deep_profile_runner
 from llm_perf_opt.runners.overrides import normalised, options_of
 from llm_perf_opt.runners.requests import profile_request

@@ -21,11 +21,11 @@ import llm_perf_opt
 from conftest import plain_bytes
 from fake_tools import COUNTERS, RAW, TIMELINE
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.profiling import run_lock
-from llm_perf_opt.profiling.retention import compress as packing
-from llm_perf_opt.profiling.retention.inventory import look_at
-from llm_perf_opt.profiling.run_directory import RunDirectory, read_manifest
-from llm_perf_opt.profiling.run_files import files_of
+from llm_perf_opt.rundir import compress as packing
+from llm_perf_opt.rundir import lock as run_lock
+from llm_perf_opt.rundir.directory import RunDirectory, read_manifest
+from llm_perf_opt.rundir.inventory import look_at
+from llm_perf_opt.rundir.layout import files_of
 
 HOME = Path("tmp/profile-output")
 
@@ -212,7 +212,7 @@ def test_runs_that_go_on_stay(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_run_that_begins_between_looking_and_removing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    from llm_perf_opt.profiling.retention import inventory, prune
+    from llm_perf_opt.rundir import inventory, prune
 
     run = make_run("a", 1)
     make_run("b", 2)
@@ -225,7 +225,7 @@ def test_a_run_that_begins_between_looking_and_removing_stays(monkeypatch: pytes
 
 
 def test_two_prunes_at_once_do_not_quarrel() -> None:
-    from llm_perf_opt.profiling.retention import inventory, prune
+    from llm_perf_opt.rundir import inventory, prune
 
     for day in range(1, 9):
         make_run(f"r{day}", day)

@@ -26,16 +26,16 @@ from hypothesis import strategies as st
 
 from conftest import plain_bytes, recording
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.pipeline.reporting import make_report
-from llm_perf_opt.profiling.scrub import ncu_report, sqlite
-from llm_perf_opt.profiling.scrub import run as scrub_run
-from llm_perf_opt.profiling.scrub.escapes import plainly_written
-from llm_perf_opt.profiling.scrub.private import Private, is_telling
-from llm_perf_opt.profiling.secrets import REMOVED, clean_argv, without_secret_text
 from llm_perf_opt.readers.ncu_container import block_spans
 from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.rundir.scrub import ncu_report, sqlite
+from llm_perf_opt.rundir.scrub import run as scrub_run
+from llm_perf_opt.rundir.scrub.escapes import plainly_written
+from llm_perf_opt.rundir.scrub.private import Private, is_telling
+from llm_perf_opt.rundir.secrets import REMOVED, clean_argv, without_secret_text
 
 TRAIN = recording("nsys-*-train.sqlite")
 COUNTERS = recording("ncu-*-threads-scope-thread.ncu-rep")

@@ -21,10 +21,10 @@ from fake_tools import TIMELINE
 from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling import clean_logs
-from llm_perf_opt.profiling.secrets import REMOVED
 from llm_perf_opt.readers import open as readers
 from llm_perf_opt.report.csv_cells import cell
+from llm_perf_opt.rundir import log_cleaning as clean_logs
+from llm_perf_opt.rundir.secrets import REMOVED
 from llm_perf_opt.workloads.datasets import load_items
 from llm_perf_opt.workloads.options import DatasetOptions
 from synthetic import make_export
@@ -345,7 +345,7 @@ def test_a_log_without_secrets_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_a_manifest_says_nothing_of_a_secret_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.rundir.directory import RunDirectory
 
     monkeypatch.chdir(tmp_path)
     settings = {

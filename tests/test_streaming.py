@@ -16,12 +16,12 @@ from llm_perf_opt.analysis import build
 from llm_perf_opt.analysis.build import ReportOptions, build_streamed_report, with_ranks
 from llm_perf_opt.analysis.timeline_report import MOST_REGIONS
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.pipeline import console
 from llm_perf_opt.readers import memory
 from llm_perf_opt.readers.open import is_timeline, read_recording
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
+from llm_perf_opt.report import terminal as console
 from synthetic import make_export
 
 NAMES = ("train", "ranks", "threads", "graph_node", "graph_whole", "names")

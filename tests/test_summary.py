@@ -12,8 +12,8 @@ import llm_perf_opt
 from conftest import recording, regions_of, report
 from llm_perf_opt.calibration import store
 from llm_perf_opt.cli.main import main
+from llm_perf_opt.metrics.quantity import shown
 from llm_perf_opt.regions.model import NCUProfileRegionReport
-from llm_perf_opt.regions.quantity import shown
 from llm_perf_opt.report.markdown import render_markdown, render_region
 from llm_perf_opt.report.stakeholder import render_stakeholder
 

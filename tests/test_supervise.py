@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling import supervise
-from llm_perf_opt.profiling.secrets import REMOVED, clean_argv, without_secrets
-from llm_perf_opt.profiling.supervise import run_supervised
+from llm_perf_opt.process import supervise
+from llm_perf_opt.process.supervise import run_supervised
+from llm_perf_opt.rundir.secrets import REMOVED, clean_argv, without_secrets
 
 # A program that ignores polite requests and hides a child in a session of its own.
 STUBBORN = """
@@ -177,7 +177,7 @@ pathlib.Path(sys.argv[1], "report").write_text("whole")
 def test_our_own_death_ends_the_tree_too(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
-        "import sys; from pathlib import Path; from llm_perf_opt.profiling.supervise import run_supervised;"
+        "import sys; from pathlib import Path; from llm_perf_opt.process.supervise import run_supervised;"
         "run_supervised([sys.executable, '-c', sys.argv[1], sys.argv[2]], log=Path(sys.argv[3]), grace_s=0.2)"
     )
     ours = subprocess.Popen([sys.executable, "-c", code, STUBBORN, str(tmp_path), str(log)])

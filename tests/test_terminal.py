@@ -23,10 +23,10 @@ import pytest
 import llm_perf_opt
 from conftest import recording
 from fake_tools import tools  # noqa: F401  a fixture
+from llm_perf_opt.capture import durations
+from llm_perf_opt.capture.progress_reporter import progress_words
 from llm_perf_opt.cli.main import build_parser, main
-from llm_perf_opt.pipeline.speak import progress_words
-from llm_perf_opt.profiling import durations
-from llm_perf_opt.profiling.progress import Progress
+from llm_perf_opt.nsight.progress import Progress
 
 PROGRAM = [sys.executable, "-c", "from llm_perf_opt.cli.main import entry; entry()"]
 WORKLOAD = [sys.executable, "-c", "print('done')"]

@@ -24,17 +24,17 @@ from llm_perf_opt.analysis.fitted import Fitted, fit
 from llm_perf_opt.analysis.scopes import timeline_scopes
 from llm_perf_opt.analysis.traffic import Moved, moved_in_regions
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.profiling.run_directory import read_manifest
-from llm_perf_opt.profiling.run_files import files_of
-from llm_perf_opt.profiling.traffic import counters_of, metric_set, with_sampling
-from llm_perf_opt.profiling.vendor.nsys import NsysOptions
-from llm_perf_opt.profiling.vendor.tools import find_nsys
+from llm_perf_opt.nsight.nsys.argv import NsysOptions
+from llm_perf_opt.nsight.nsys.gpu_metrics import counters_of, metric_set, with_sampling
+from llm_perf_opt.nsight.tools import find_nsys
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegionReport
 from llm_perf_opt.regions.table import ROOT, RegionTable
 from llm_perf_opt.regions.traffic import SOURCE, Traffic
+from llm_perf_opt.rundir.directory import read_manifest
+from llm_perf_opt.rundir.layout import files_of
 from synthetic import make_export
 from test_attribution import Kernel, Range, timeline_of
 
@@ -478,7 +478,7 @@ def test_an_nsys_that_does_not_answer_about_sampling_is_used_without(
     tools: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llm_perf_opt.profiling.vendor.tools._TIMEOUT_S", 1.0)
+    monkeypatch.setattr("llm_perf_opt.nsight.tools._TIMEOUT_S", 1.0)
     monkeypatch.setenv("FAKE_SAMPLING", "silent")
     assert "gpu-metrics" not in profile(tools)
     assert "TRAFFIC_NOT_SAMPLED" in codes(llm_perf_opt.load("run"))

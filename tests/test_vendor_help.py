@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.profiling.vendor.help_text import parse_listing, parse_ncu_help, parse_nsys_help, validate
+from llm_perf_opt.nsight.help_text import parse_listing, parse_ncu_help, parse_nsys_help, validate
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.profiling.vendor.help_text import parse_ncu_help, validate
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions, build_ncu_cmd, ncu_arguments, without_unknown_defaults
+from llm_perf_opt.nsight.help_text import parse_ncu_help, validate
+from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd, ncu_arguments, without_unknown_defaults
 from llm_perf_opt.regions.patterns import parse_pattern
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from conftest import installed, recording
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.profiling.vendor.help_text import parse_nsys_help, validate
-from llm_perf_opt.profiling.vendor.nsys import (
+from llm_perf_opt.nsight.help_text import parse_nsys_help, validate
+from llm_perf_opt.nsight.nsys.argv import (
     NsysOptions,
     build_nsys_cmd,
     build_nsys_export_cmd,

@@ -13,11 +13,11 @@ import pytest
 
 from conftest import installed
 from llm_perf_opt.errors import ExitCode, MissingTool
-from llm_perf_opt.profiling.vendor import tools
-from llm_perf_opt.profiling.vendor.help_text import validate
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions, ncu_arguments, without_unknown_defaults
-from llm_perf_opt.profiling.vendor.nsys import nsys_arguments
-from llm_perf_opt.profiling.vendor.tools import Tool, find_ncu, find_nsys, known_options, tool_version
+from llm_perf_opt.nsight import tools
+from llm_perf_opt.nsight.help_text import validate
+from llm_perf_opt.nsight.ncu.argv import NcuOptions, ncu_arguments, without_unknown_defaults
+from llm_perf_opt.nsight.nsys.argv import nsys_arguments
+from llm_perf_opt.nsight.tools import Tool, find_ncu, find_nsys, known_options, tool_version
 from llm_perf_opt.readers import nsys_tool
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"

@@ -13,9 +13,9 @@ from conftest import counters, recording, regions_of, report, timeline
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.verdicts.counters import amounts_of, counter_table, with_totals
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
-from llm_perf_opt.regions.quantity import Quantity
 from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.headline import headline
 from test_join_rules import result

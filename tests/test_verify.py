@@ -13,13 +13,13 @@ from conftest import codes, counters, read, recording
 from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.pipeline.choose import PlannedCapture, plan_counters, plan_verification
-from llm_perf_opt.pipeline.reporting import make_report
-from llm_perf_opt.pipeline.request import CounterRequest, ProfileRequest
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions
+from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.planning.by_choice import PlannedCapture, plan_counters, plan_verification
 from llm_perf_opt.regions.columns import CounterSet
 from llm_perf_opt.regions.model import NCUProfileRegionReport, VerifiedCounter
+from llm_perf_opt.request import CounterRequest, ProfileRequest
 from test_profile import profile
 
 FLOPS = "sm__ops_path_tensor_src_bf16_dst_fp32.sum"

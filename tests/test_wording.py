@@ -8,7 +8,7 @@ import pytest
 
 from llm_perf_opt.conf.keys import KEYS
 from llm_perf_opt.conf.wording import in_keys, option_keys
-from llm_perf_opt.profiling.messages import RULES, STATES
+from llm_perf_opt.nsight.messages import RULES, STATES
 
 
 @pytest.mark.parametrize(

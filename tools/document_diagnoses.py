@@ -2,7 +2,7 @@
 
     python tools/document_diagnoses.py
 
-What nsys and ncu say is in one table of the code (`profiling/messages.py`). Every other diagnosis is written
+What nsys and ncu say is in one table of the code (`nsight/messages.py`). Every other diagnosis is written
 where it is found: its code and its words are read from the source as it stands, and what a run fills in is `…`.
 """
 
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from llm_perf_opt.profiling.messages import RULES, STATES
+from llm_perf_opt.nsight.messages import RULES, STATES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -23,9 +23,9 @@ HOLE = "…"
 
 # Sections of the page, each with the places whose diagnoses it holds; the first that fits counts.
 SECTIONS = {
-    "While planning the counters": ("profiling/planning", "profiling/metric_groups", "pipeline/planned"),
+    "While planning the counters": ("planning", "metrics"),
     "In static analysis": ("static_analysis", "workloads", "stage1"),
-    "While profiling": ("profiling", "pipeline/profile", "pipeline/run_state", "annotate", "runners"),
+    "While profiling": ("capture", "process", "nsight", "rundir", "inject", "doctor", "runners"),
     "In a report": ("",),
 }
 # Diagnoses whose words come from elsewhere: what they mean, and what to do.

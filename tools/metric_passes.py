@@ -1,4 +1,4 @@
-"""Asks NVIDIA's own scheduler what each level of `profiling/metric_groups/` costs, for every chip. No GPU needed.
+"""Asks NVIDIA's own scheduler what each level of `metrics/` costs, for every chip. No GPU needed.
 
 libcupti (CUDA 13.0, the release of ncu 2025.3.1) knows all chips by name: which metrics they have, and in how
 many passes a set of them can be collected. Its lists of names are those of `ncu --query-metrics`, name by name,
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent.parent / "src" / "llm_perf_opt" / "profiling" / "metric_groups"
+DATA = Path(__file__).parent.parent / "src" / "llm_perf_opt" / "metrics"
 LEVELS = ("time", "roofline", "bound", "stalls", "full")
 KINDS = ("counter", "ratio", "throughput")  # CUpti_MetricType
 RANGE_PROFILER = 0  # CUpti_ProfilerType

@@ -17,9 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from llm_perf_opt.profiling.scrub import sqlite
-from llm_perf_opt.profiling.scrub.private import Private
 from llm_perf_opt.readers.open import unpacked
+from llm_perf_opt.rundir.scrub import sqlite
+from llm_perf_opt.rundir.scrub.private import Private
 
 FORBIDDEN_BYTES = (b"/work", b"/root", b"/home")
 

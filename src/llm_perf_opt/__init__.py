@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from os import PathLike
 
-    from llm_perf_opt.export.notebook import LoadedReport
+    from llm_perf_opt.api.frames import LoadedReport
 
 __all__ = ["__version__", "load"]
 
@@ -19,7 +19,7 @@ def load(path: str | PathLike[str]) -> LoadedReport:
 
     Its `.regions`, `.kernels` and `.metrics` are data frames, of pandas or polars.
     """
-    from llm_perf_opt.export.notebook import LoadedReport
+    from llm_perf_opt.api.frames import LoadedReport
     from llm_perf_opt.report.json_report import read_report
 
     return read_report(path, LoadedReport)

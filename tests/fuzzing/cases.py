@@ -445,7 +445,7 @@ def costs(dice: Dice, place: Place) -> Made:
         _odd_file(dice, path, place)
 
     def learn() -> None:
-        from llm_perf_opt.profiling.planning.costs import known_costs
+        from llm_perf_opt.planning.costs import known_costs
 
         known_costs(path, "m")
 
@@ -460,7 +460,7 @@ def formula(dice: Dice, place: Place) -> Made:
     log = _write(place.given / "log", lines.encode("utf-8", "surrogatepass"))
 
     def read() -> None:
-        from llm_perf_opt.annotate.log import read_log
+        from llm_perf_opt.inject.log import read_log
         from llm_perf_opt.readers.static_compute import read_formula
 
         assert read_log(log).message is not None

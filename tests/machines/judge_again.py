@@ -8,9 +8,9 @@ from pathlib import Path
 import attrs
 import cattrs
 
+from llm_perf_opt.doctor.examine import examine
+from llm_perf_opt.doctor.facts import Facts
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.profiling.checks.examine import examine
-from llm_perf_opt.profiling.checks.facts import Facts
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import llm_perf_opt
-from llm_perf_opt.profiling.vendor.tools import find_ncu, find_nsys
+from llm_perf_opt.nsight.tools import find_ncu, find_nsys
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

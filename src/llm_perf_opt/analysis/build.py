@@ -16,7 +16,6 @@ import numpy as np
 from attrs import define, evolve
 
 from llm_perf_opt.analysis.counter_report import CounterRows, counter_scopes
-from llm_perf_opt.analysis.hardware import parse_overrides
 from llm_perf_opt.analysis.launches import profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
@@ -27,19 +26,15 @@ from llm_perf_opt.analysis.verdicts.attach import LaunchesOf
 from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
 from llm_perf_opt.analysis.verification import verify
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.metrics.hardware import parse_overrides
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
-from llm_perf_opt.regions.model import (
-    SCHEMA_VERSION,
-    Coverage,
-    Diagnosis,
-    NCUProfileRegion,
-    NCUProfileRegionReport,
-    Scope,
-)
+from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import short_kernel_name
-from llm_perf_opt.regions.patterns import NameFilter, RegionFilter, nearest
+from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
 __all__ = ["ReportOptions", "build_report", "build_streamed_report", "matched_anything", "with_ranks"]

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.families import family_of
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.samples import Samples, add_up_results, rules_of
 from llm_perf_opt.analysis.selected import kept_regions, kernel_record, ncu_expressions, sections_of
+from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.columns import CounterSet
 from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, RegionStats, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name

@@ -19,10 +19,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.sampled_kinds import samples_of_kinds
+from llm_perf_opt.analysis.sampled_clusters import samples_of_kinds
 from llm_perf_opt.analysis.samples import Floats, Samples, combine
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
-from llm_perf_opt.regions.kinds import Kinds, split_by_duration
+from llm_perf_opt.regions.duration_clusters import Kinds, split_by_duration
 from llm_perf_opt.regions.model import Coverage, MetricValue
 from llm_perf_opt.regions.names import printed_form, short_kernel_name
 from llm_perf_opt.regions.signatures import NEIGHBOUR, SAME_WORK, Axes, Signature, stands_in

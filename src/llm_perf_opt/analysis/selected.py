@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from llm_perf_opt.analysis.families import family_of
 from llm_perf_opt.analysis.samples import Samples
+from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.model import KernelRecord, MetricValue
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import RegionFilter, exact_expression

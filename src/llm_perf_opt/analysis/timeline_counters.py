@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from attrs import Factory, define, evolve, field
 
-from llm_perf_opt.analysis.families import family_of
 from llm_perf_opt.analysis.fitted import copied_bytes, fit, scaled
 from llm_perf_opt.analysis.join import (
     NO_SAMPLES,
@@ -27,10 +26,12 @@ from llm_perf_opt.analysis.selected import sections_of
 from llm_perf_opt.analysis.traffic import moved_by_others, moved_in_regions
 from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
 from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
-from llm_perf_opt.regions.kinds import Kinds, context_of, queue_of
-from llm_perf_opt.regions.model import Coverage, Diagnosis, MetricValue, RuleFinding
+from llm_perf_opt.regions.duration_clusters import Kinds, context_of, queue_of
+from llm_perf_opt.regions.model import Coverage, MetricValue, RuleFinding
 from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
 from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable

@@ -11,15 +11,10 @@ from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import ScopePart, same_selection, timeline_scopes
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCounters
 from llm_perf_opt.analysis.verdicts.launches import Launches
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int64s, Ranges, Timeline, Work
-from llm_perf_opt.regions.model import (
-    Coverage,
-    Diagnosis,
-    MemoryWork,
-    Scope,
-    ScopeTotals,
-)
+from llm_perf_opt.regions.model import Coverage, MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.rollup import RolledUp, roll_up

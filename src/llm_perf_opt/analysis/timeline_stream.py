@@ -26,10 +26,11 @@ from llm_perf_opt.analysis.timeline_report import (
     seen_by_ncu,
     totals_of,
 )
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
-from llm_perf_opt.regions.model import Diagnosis, MemoryWork, Scope, ScopeTotals
+from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.rollup import roll_up
 

@@ -9,14 +9,9 @@ from __future__ import annotations
 from llm_perf_opt.analysis.join import Place, measured_range
 from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results
 from llm_perf_opt.analysis.verdicts.counters import with_totals
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.columns import CounterSet
-from llm_perf_opt.regions.model import (
-    Diagnosis,
-    MetricValue,
-    NCUProfileRegion,
-    NCUProfileRegionReport,
-    VerifiedCounter,
-)
+from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, NCUProfileRegionReport, VerifiedCounter
 
 # Two standard errors, and what two runs of one program differ by anyway.
 _STANDARD_ERRORS = 2.0

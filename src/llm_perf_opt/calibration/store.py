@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.regions.quantity import Quantity, UnitError
+from llm_perf_opt.metrics.quantity import Quantity, UnitError
 from llm_perf_opt.untrusted import read_json
 
 _SCHEMA = 1

@@ -137,10 +137,10 @@ def _identity(device: int, uuid: object) -> tuple[str, str]:
 def _show(entry: dict[str, Any], path: Path) -> None:
     from rich.table import Table
 
-    from llm_perf_opt.analysis.hardware import find_hardware
-    from llm_perf_opt.analysis.hardware.data import PEAKS
-    from llm_perf_opt.pipeline.console import console
-    from llm_perf_opt.regions.quantity import Quantity, shown
+    from llm_perf_opt.metrics.hardware import find_hardware
+    from llm_perf_opt.metrics.hardware.data import PEAKS
+    from llm_perf_opt.metrics.quantity import Quantity, shown
+    from llm_perf_opt.report.terminal import console
 
     gpu = find_hardware(0, {"name": entry["gpu"], "compute_capability": entry["compute_capability"]})
     rows = [(PEAKS.get(kind, kind), Quantity(**value), gpu.peaks.get(kind)) for kind, value in entry["peaks"].items()]

@@ -7,7 +7,7 @@ import sys
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from llm_perf_opt.pipeline.reporting import Showing, make_report, publish
+from llm_perf_opt.api.reporting import Showing, make_report, publish
 
 HELP = "a full report from a recording that ships with the package"
 DESCRIPTION = """\

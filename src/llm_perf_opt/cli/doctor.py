@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llm_perf_opt.errors import ExitCode
 
 if TYPE_CHECKING:
-    from llm_perf_opt.profiling.checks.examine import Examination
+    from llm_perf_opt.doctor.examine import Examination
 
 HELP = "find out whether profiling would work here, and what to type if not"
 DESCRIPTION = """\
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import attrs
 
-    from llm_perf_opt.pipeline.speak import can_redraw
-    from llm_perf_opt.profiling.checks.examine import examine
-    from llm_perf_opt.profiling.checks.gather import gather
+    from llm_perf_opt.capture.progress_reporter import can_redraw
+    from llm_perf_opt.doctor.examine import examine
+    from llm_perf_opt.doctor.gather import gather
 
     live = can_redraw() and not (arguments.json or arguments.quiet)
 
@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(found: Examination, quiet: bool) -> None:
     from rich.markup import escape
 
-    from llm_perf_opt.pipeline.console import console
     from llm_perf_opt.regions.names import visible
+    from llm_perf_opt.report.terminal import console
 
     out = console()
     for check in found.checks:

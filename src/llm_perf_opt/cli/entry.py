@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from llm_perf_opt import interrupts
+from llm_perf_opt.process import interrupts
 
 
 def _open_streams(os: ModuleType) -> None:

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llm_perf_opt.api import inputs
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.pipeline import inputs
 
 if TYPE_CHECKING:
-    from llm_perf_opt.export.tables import Table
     from llm_perf_opt.regions.columns import Recording, Timeline
+    from llm_perf_opt.report.tables import Table
 
 HELP = "a trace for ui.perfetto.dev, and tables as CSV or Parquet"
 DESCRIPTION = """\
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         written["perfetto"] = [_write_perfetto(timeline, arguments)]
     if arguments.csv or arguments.parquet:
         tables = _tables(loaded, timeline, arguments)
-        from llm_perf_opt.export.tables import write_csv, write_parquet
+        from llm_perf_opt.report.tables import write_csv, write_parquet
 
         if arguments.csv:
             written["csv"] = [str(path) for path in write_csv(tables, Path(arguments.csv))]
@@ -85,9 +85,9 @@ def _timeline(recordings: list[Recording]) -> Timeline | None:
 
 
 def _write_perfetto(timeline: Timeline, arguments: argparse.Namespace) -> str:
-    from llm_perf_opt.export.perfetto import write_perfetto
     from llm_perf_opt.regions.attribution import attribute
     from llm_perf_opt.report.files import make_folder
+    from llm_perf_opt.report.perfetto import write_perfetto
 
     path = Path(arguments.perfetto)
     make_folder(path.parent)
@@ -97,8 +97,8 @@ def _write_perfetto(timeline: Timeline, arguments: argparse.Namespace) -> str:
 
 def _tables(loaded: inputs.Loaded, timeline: Timeline | None, arguments: argparse.Namespace) -> dict[str, Table]:
     from llm_perf_opt.analysis.build import ReportOptions, build_report
-    from llm_perf_opt.export import tables
     from llm_perf_opt.regions.attribution import attribute
+    from llm_perf_opt.report import tables
 
     report = build_report(loaded.recordings, ReportOptions(attribution=arguments.attribution), loaded.inputs)
     found = {

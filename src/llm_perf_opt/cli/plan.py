@@ -14,8 +14,8 @@ from llm_perf_opt.errors import ExitCode, MissingTool
 from llm_perf_opt.regions.names import printable
 
 if TYPE_CHECKING:
-    from llm_perf_opt.pipeline.request import ProfileRequest
-    from llm_perf_opt.profiling.planning import Forecast
+    from llm_perf_opt.planning import Forecast
+    from llm_perf_opt.request import ProfileRequest
 
 HELP = "show what profile would capture, with exact commands and predicted cost; ncu is not run"
 DESCRIPTION = """\
@@ -36,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.pipeline.choose import plan_counters, plan_verification
-    from llm_perf_opt.pipeline.planned import captures_of, forecasts, make_plan, plans
-    from llm_perf_opt.pipeline.profile import known_patterns
-    from llm_perf_opt.pipeline.reporting import make_report
-    from llm_perf_opt.profiling import planning
-    from llm_perf_opt.profiling.gpu_facts import gpu_facts
+    from llm_perf_opt import planning
+    from llm_perf_opt.api.reporting import make_report
+    from llm_perf_opt.capture.session import known_patterns
+    from llm_perf_opt.nsight.nvidia_smi import gpu_facts
+    from llm_perf_opt.planning.automatic import captures_of, forecasts, make_plan, plans
+    from llm_perf_opt.planning.by_choice import plan_counters, plan_verification
 
     request = profile.request_of(arguments)
     about: dict[str, Any] = {"gpus_before": gpu_facts(), "steps": []}
@@ -86,9 +86,9 @@ def _take_timeline(request: ProfileRequest, arguments: argparse.Namespace, about
     """The timeline, in a run directory of its own; its report comes with it."""
     import attrs
 
+    from llm_perf_opt.capture.session import ready, run_profile
     from llm_perf_opt.errors import UserError
-    from llm_perf_opt.pipeline.profile import ready, run_profile
-    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.rundir.directory import RunDirectory
 
     only = attrs.evolve(request, counters=attrs.evolve(request.counters, enable=False), strict=False)
     only, tools = ready(only)
@@ -105,7 +105,7 @@ def _take_timeline(request: ProfileRequest, arguments: argparse.Namespace, about
 
 def _ncu_path() -> str:
     """The ncu the commands would call; its plain name where none is installed here."""
-    from llm_perf_opt.profiling.vendor.tools import find_ncu
+    from llm_perf_opt.nsight.tools import find_ncu
 
     try:
         return str(find_ncu().path)
@@ -115,7 +115,7 @@ def _ncu_path() -> str:
 
 def _given(captures: list[Any], prices: list[Forecast], command: list[str], ncu: str) -> str:
     """Captures the user chose by hand: the commands, and what is known of their price."""
-    from llm_perf_opt.profiling.planning import spoken_seconds
+    from llm_perf_opt.planning import spoken_seconds
 
     lines = []
     for capture, price in zip(captures, prices, strict=True):

@@ -14,7 +14,7 @@ from llm_perf_opt.cli.report import add_selection, options_of, positive
 from llm_perf_opt.errors import UserError
 
 if TYPE_CHECKING:
-    from llm_perf_opt.pipeline.request import ProfileRequest
+    from llm_perf_opt.request import ProfileRequest
 
 HELP = "profile a program: a timeline, then counters of a few launches of each kernel, and the report"
 DESCRIPTION = """\
@@ -147,8 +147,8 @@ def _seconds(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.profiling.gpu_facts import GpusAsked
-    from llm_perf_opt.profiling.vendor.tools import Asked
+    from llm_perf_opt.nsight.nvidia_smi import GpusAsked
+    from llm_perf_opt.nsight.tools import Asked
 
     if arguments.resume is not None:
         return resume(arguments)
@@ -157,8 +157,8 @@ def run(arguments: argparse.Namespace) -> int:
     # The tools and nvidia-smi take their time to answer; what is needed next is imported meanwhile.
     with contextlib.ExitStack() as whole:
         with Asked(nsys=True, ncu=not arguments.no_counters) as asked, GpusAsked() as gpus:
-            from llm_perf_opt.pipeline.profile import ready, run_profile
-            from llm_perf_opt.profiling.run_directory import RunDirectory
+            from llm_perf_opt.capture.session import ready, run_profile
+            from llm_perf_opt.rundir.directory import RunDirectory
 
             request, tools = ready(request_of(arguments), asked)
             settings = {k: v for k, v in vars(arguments).items() if k not in _NOT_SETTINGS}
@@ -173,8 +173,8 @@ _NOT_SETTINGS = ("run", "verb", "command", "resume", "trust_run")
 
 def resume(arguments: argparse.Namespace) -> int:
     """Go on with a run, by whichever front end it was begun."""
-    from llm_perf_opt.pipeline.profile import resume_profile
-    from llm_perf_opt.pipeline.resume import command_of, open_again, settings_of
+    from llm_perf_opt.capture.resume import command_of, open_again, settings_of
+    from llm_perf_opt.capture.session import resume_profile
 
     plain = argparse.ArgumentParser()
     add_arguments(plain)
@@ -221,7 +221,10 @@ def _started_in(folder: str) -> contextlib.AbstractContextManager[None]:
 
 def request_of(arguments: argparse.Namespace) -> ProfileRequest:
     """What was typed, in the form the library understands."""
-    from llm_perf_opt.pipeline.request import (
+    from llm_perf_opt.nsight.ncu.argv import NcuOptions
+    from llm_perf_opt.nsight.nsys.gpu_metrics import DEFAULT_HZ
+    from llm_perf_opt.planning import parse_seconds
+    from llm_perf_opt.request import (
         LIGHT_TIMELINE,
         AnnotateRequest,
         CounterRequest,
@@ -229,9 +232,6 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
         TimelineRequest,
         bytes_of,
     )
-    from llm_perf_opt.profiling.planning import parse_seconds
-    from llm_perf_opt.profiling.traffic import DEFAULT_HZ
-    from llm_perf_opt.profiling.vendor.ncu import NcuOptions
 
     if arguments.launch is not None and not arguments.kernel:
         raise UserError(

@@ -7,9 +7,9 @@ import json
 import shlex
 from typing import TYPE_CHECKING
 
+from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.report import add_selection, options_of
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.pipeline.reporting import make_report
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
@@ -84,8 +84,8 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet
     from rich.table import Table
     from rich.text import Text
 
-    from llm_perf_opt.pipeline.console import console, show_diagnostics
     from llm_perf_opt.regions.names import printable
+    from llm_perf_opt.report.terminal import console, show_diagnostics
     from llm_perf_opt.report.text import duration, gpu_time, rows, work_count
 
     out = console()

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llm_perf_opt.api.reporting import BESIDE, FORMATS, INSIDE_RUN, Showing, make_report, publish
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.pipeline.reporting import BESIDE, FORMATS, INSIDE_RUN, Showing, make_report, publish
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
@@ -137,7 +137,7 @@ def stem(path: str) -> str:
 def options_of(arguments: argparse.Namespace) -> ReportOptions:
     """The choices of `add_selection` as options of a report."""
     from llm_perf_opt.analysis.options import ReportOptions
-    from llm_perf_opt.pipeline.inputs import hardware_settings
+    from llm_perf_opt.api.inputs import hardware_settings
 
     return ReportOptions(
         include=arguments.include,

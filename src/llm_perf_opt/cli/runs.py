@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from llm_perf_opt.profiling.retention.compress import Packing
-    from llm_perf_opt.profiling.retention.inventory import Run
-    from llm_perf_opt.profiling.retention.prune import Decision, Removal
+    from llm_perf_opt.rundir.compress import Packing
+    from llm_perf_opt.rundir.inventory import Run
+    from llm_perf_opt.rundir.prune import Decision, Removal
 
 HELP = "list the runs, look at one, remove old ones, pack large recordings"
 DESCRIPTION = """\
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.profiling.retention.inventory import RUNS, take_inventory
+    from llm_perf_opt.rundir.inventory import RUNS, take_inventory
 
     found = take_inventory(Path(arguments.folder) if arguments.folder else RUNS)
     if arguments.json:
@@ -103,7 +103,7 @@ def _local(moment: datetime) -> datetime:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.profiling.retention.inventory import look_at
+    from llm_perf_opt.rundir.inventory import look_at
 
     path = Path(arguments.folder)
     found = look_at(path)
@@ -162,7 +162,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _next_commands(run_: Run) -> list[str]:
     """What one would type next."""
-    from llm_perf_opt.pipeline.resume import RESUMABLE
+    from llm_perf_opt.capture.resume import RESUMABLE
 
     place = shlex.quote(str(run_.path))
     found = []
@@ -190,9 +190,9 @@ def _told(run_: Run) -> dict[str, Any]:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.pipeline.request import bytes_of
-    from llm_perf_opt.profiling.retention.inventory import RUNS, take_inventory
-    from llm_perf_opt.profiling.retention.prune import carry_out, decide
+    from llm_perf_opt.request import bytes_of
+    from llm_perf_opt.rundir.inventory import RUNS, take_inventory
+    from llm_perf_opt.rundir.prune import carry_out, decide
 
     if arguments.keep is None and arguments.max_size is None:
         raise UserError("Nothing says which runs are to stay.", "Give --keep N, --max-size 2GB, or both.")
@@ -260,9 +260,9 @@ def _say_pruned(decision: Decision, others: Iterable[tuple[Path, str]], *, done:
 
 
 def _compress(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.profiling.retention.compress import Packing, candidates, compress
-    from llm_perf_opt.profiling.retention.inventory import OVER, RUNS, take_inventory
-    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.rundir.compress import Packing, candidates, compress
+    from llm_perf_opt.rundir.directory import RunDirectory
+    from llm_perf_opt.rundir.inventory import OVER, RUNS, take_inventory
 
     folders = [Path(folder) for folder in dict.fromkeys(arguments.folder)] or [RUNS]
     told: list[dict[str, Any]] = []

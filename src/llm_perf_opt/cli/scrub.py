@@ -11,13 +11,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.report import stem
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
-from llm_perf_opt.pipeline.reporting import make_report
 
 if TYPE_CHECKING:
-    from llm_perf_opt.profiling.scrub.run import Result
     from llm_perf_opt.regions.model import NCUProfileRegionReport
+    from llm_perf_opt.rundir.scrub.run import Result
 
 HELP = "make a copy of a run or a recording that can be shared"
 DESCRIPTION = """\
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.profiling.scrub.run import scrub
+    from llm_perf_opt.rundir.scrub.run import scrub
 
     inputs = [Path(path) for path in dict.fromkeys(arguments.input)]
     if len(inputs) > 1 and any(path.is_dir() for path in inputs):
@@ -92,7 +92,7 @@ def _folder_of(path: Path) -> Path:
 
 def _compare(result: Result) -> list[str]:
     """The report of the copy must say what that of the original says: scopes that were compared."""
-    from llm_perf_opt.profiling.scrub.run import StillPrivate
+    from llm_perf_opt.rundir.scrub.run import StillPrivate
 
     try:
         before = _report([original for original, _ in result.pairs]) if result.pairs else None
@@ -185,8 +185,8 @@ def _tell(result: Result, out: Path | None, compared: list[str], as_json: bool) 
         }
         print(json.dumps(content))
         return
-    from llm_perf_opt.pipeline.console import console
     from llm_perf_opt.regions.names import visible
+    from llm_perf_opt.report.terminal import console
 
     say = console()
     for file in result.files:

@@ -1,1 +1,1 @@
-"""Running the profilers: finding them, telling them what to record, watching over them."""
+"""Public names that scripts of users rely on; the code behind them is in `nsight`."""

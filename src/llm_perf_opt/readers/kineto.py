@@ -24,6 +24,7 @@ import numpy as np
 from attrs import Factory, define
 from numpy.typing import NDArray
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.regions.columns import (
@@ -37,7 +38,6 @@ from llm_perf_opt.regions.columns import (
     Timeline,
     Work,
 )
-from llm_perf_opt.regions.model import Diagnosis
 
 _EXPECTED = "Expected a trace of the PyTorch profiler: a JSON object with `traceEvents`, or a list of events."
 _TOOL = "PyTorch profiler (Kineto)"

@@ -18,12 +18,12 @@ from typing import Any, TextIO
 
 from attrs import Factory, define, field
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_worker import LARGEST_COUNTER, LARGEST_FACT
 from llm_perf_opt.readers.plausible import LARGEST_DEVICE
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
-from llm_perf_opt.regions.model import Diagnosis
 
 _EXPECTED = "Expected the text of `ncu --csv --page raw` or `ncu --csv --page details`."
 _CHECK_FILTER = "Check the NVTX filter against the ranges the program really has: `llm-perf ranges INPUT`."

@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import MissingTool, UnreadableInput
 from llm_perf_opt.readers import ncu_worker
 from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.plausible import LARGEST_DEVICE
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
-from llm_perf_opt.regions.model import Diagnosis
 
 _LONGEST_SILENCE = 8.0  # seconds without a result; every report seen gives hundreds a second
 _LONGER_PER_BYTE = 1e-8  # seconds: opening a report of a gigabyte may take longer

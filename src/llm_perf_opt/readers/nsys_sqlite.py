@@ -21,6 +21,7 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.nsys_traffic import read_traffic
 from llm_perf_opt.readers.plausible import shortened
@@ -36,7 +37,6 @@ from llm_perf_opt.regions.columns import (
     Timeline,
     Work,
 )
-from llm_perf_opt.regions.model import Diagnosis
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.memory import free_bytes
 from llm_perf_opt.readers.plausible import MOST_DEVICES
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import Int64s
-from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.regions.traffic import COUNTERS, Traffic
 
 SAMPLES = "GPU_METRICS"

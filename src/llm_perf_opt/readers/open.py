@@ -18,11 +18,11 @@ from typing import IO, Protocol
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers import kept
+from llm_perf_opt.readers.marker_ranges import without_waymarks
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
-from llm_perf_opt.readers.waymarks import without_waymarks
 from llm_perf_opt.readers.xz import MAGIC as XZ_MAGIC
 from llm_perf_opt.readers.xz import xz_parts
 from llm_perf_opt.regions.columns import Recording, Timeline

@@ -13,7 +13,7 @@ import numpy as np
 from attrs import Factory, define, field
 from numpy.typing import NDArray
 
-from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.traffic import Traffic
 
 Int64s = NDArray[np.int64]

@@ -12,8 +12,8 @@ import numpy as np
 from attrs import evolve
 from numpy.typing import NDArray
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, LaunchConfig, Ranges, Timeline, Work
-from llm_perf_opt.regions.model import Diagnosis
 
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
 

@@ -11,20 +11,12 @@ from typing import Any
 
 from attrs import Factory, define, field
 
-from llm_perf_opt.regions.quantity import Quantity
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.metrics.quantity import Quantity
 
 SCHEMA_VERSION = "1.1"
 NOT_IN_JSON = {"in_json": False}  # for fields that exist only while the recording is at hand
-
-
-@define
-class Diagnosis:
-    """Something the reader must know about a result: what, how bad, why, and the next thing to do."""
-
-    code: str
-    severity: str  # "info" | "warning" | "error"
-    message: str
-    fix: str = ""
 
 
 @define
@@ -96,29 +88,6 @@ class RuleFinding:
     message: str
     estimated_speedup_percent: float | None
     share_of_gpu_time: float | None
-
-
-@define
-class GpuHardware:
-    """What one GPU of the report can do at most: the denominators, and where each comes from."""
-
-    device: int | None
-    name: str  # as recorded
-    model: str  # the entry of the hardware data it was found as; "" where it is not in the data
-    basis: str  # "datasheet" | "computed" | "given" | "unknown"
-    source: str  # of the figures, in words
-    compute_capability: str = ""
-    sm_count: int | None = None
-    clock: Quantity | None = None  # boost
-    memory: Quantity | None = None
-    l2_cache: Quantity | None = None
-    bandwidth: Quantity | None = None  # of the memory
-    l2_bandwidth: Quantity | None = None
-    peaks: dict[str, Quantity] = Factory(dict)  # "tensor_bf16" … : dense operations per second, never sparse
-    calibrated_bandwidth: Quantity | None = None
-    calibrated_peaks: dict[str, Quantity] = Factory(dict)
-    calibration: str = ""  # when and with what it was measured; "" where it was not
-    notes: list[str] = Factory(list)
 
 
 @define

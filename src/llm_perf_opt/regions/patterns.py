@@ -19,7 +19,6 @@ unless anchored, and understands ``\xNN``, which is the one form that takes ever
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
@@ -198,20 +197,6 @@ def exact_expression(domain: str, path: Sequence[str], *, anchored: bool = False
         return "regex:" + prefix + bottom + "/".join(f"^{_hex(name)}$" for name in path) + tail
     prefix = f"{_escaped(domain)}@" if domain else ""
     return prefix + bottom + "/".join(_escaped(name) for name in path) + tail
-
-
-def nearest(text: str, candidates: Iterable[str], count: int = 5) -> list[str]:
-    """Candidates most like `text`, best first; all of them in order where nothing is alike."""
-    pool = list(dict.fromkeys(candidates))
-    wanted = text.strip("*/").lower()
-    scored = []
-    for candidate in pool:
-        plain = candidate.lower()
-        last = plain.rsplit("/", 1)[-1].rsplit("@", 1)[-1]
-        score = max(difflib.SequenceMatcher(None, wanted, form, autojunk=False).ratio() for form in (plain, last))
-        scored.append((score, candidate))
-    scored.sort(key=lambda pair: -pair[0])
-    return [candidate for _, candidate in scored[:count]]
 
 
 # -- parts -----------------------------------------------------------------------------------------

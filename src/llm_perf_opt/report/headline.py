@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attrs import define
 
+from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, SpeedOfLight
-from llm_perf_opt.regions.quantity import Quantity
 from llm_perf_opt.report.host_only import is_host_only, sentences
 from llm_perf_opt.report.text import duration, full_label, gpu_time, judged_times, share, weight
 

@@ -6,8 +6,8 @@ and limits would be full of dashes, so they are left out rather than shown empty
 
 from __future__ import annotations
 
+from llm_perf_opt.metrics.quantity import shown
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
-from llm_perf_opt.regions.quantity import shown
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.text import bar, counted, duration, full_label, heaviest, label, rows, share, weight
 

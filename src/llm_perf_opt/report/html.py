@@ -19,8 +19,8 @@ import jinja2
 from attrs import Factory, define
 from markupsafe import Markup
 
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import (
-    GpuHardware,
     NCUProfileRegion,
     NCUProfileRegionReport,
     Opportunity,

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.metrics.quantity import Quantity, Unit
 from llm_perf_opt.regions.columns import UNKNOWN
 from llm_perf_opt.regions.detail import COPY, GRAPH, TimelineDetail
 from llm_perf_opt.regions.model import (
-    GpuHardware,
     KernelRecord,
     MetricValue,
     NCUProfileRegion,
@@ -25,7 +26,6 @@ from llm_perf_opt.regions.model import (
     SignatureRecord,
 )
 from llm_perf_opt.regions.names import short_kernel_name, visible
-from llm_perf_opt.regions.quantity import Quantity, Unit
 from llm_perf_opt.regions.table import ROOT
 from llm_perf_opt.report.headline import attainable, roofs_known
 from llm_perf_opt.report.host_only import is_host_only

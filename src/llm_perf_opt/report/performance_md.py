@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.families import label_of
+from llm_perf_opt.metrics.families import label_of
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.metrics.quantity import Quantity, shown
 from llm_perf_opt.regions.model import (
-    GpuHardware,
     NCUProfileRegion,
     NCUProfileRegionReport,
     RegionPerformance,
@@ -14,7 +15,6 @@ from llm_perf_opt.regions.model import (
     Utilisation,
     Verdict,
 )
-from llm_perf_opt.regions.quantity import Quantity, shown
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.text import NOT_MEASURED, full_label
 

@@ -13,13 +13,8 @@ from xml.etree import ElementTree
 
 from attrs import define, evolve
 
-from llm_perf_opt.regions.model import (
-    GpuHardware,
-    KernelRecord,
-    NCUProfileRegion,
-    NCUProfileRegionReport,
-    SignatureRecord,
-)
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, NCUProfileRegionReport, SignatureRecord
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.headline import light_parts, stage_regions
 from llm_perf_opt.report.palette import OTHER, family_colour

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.analysis.families import label_of
+from llm_perf_opt.metrics.families import label_of
+from llm_perf_opt.metrics.quantity import Quantity, shown, total
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
-from llm_perf_opt.regions.quantity import Quantity, shown, total
 from llm_perf_opt.report.host_only import is_host_only, summary
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.performance_md import gpu_share, percent, reached, stage_regions, verdict_words

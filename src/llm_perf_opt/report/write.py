@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_perf_opt.profiling.run_files import REPORT_LIST, listed_in_report, remove
-from llm_perf_opt.regions.model import Diagnosis, NCUProfileRegionReport
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report import csv_report
 from llm_perf_opt.report.files import folder_names, make_folder, make_folder_inside, write_text
 from llm_perf_opt.report.json_report import render_json
 from llm_perf_opt.report.sections import render_sections
 from llm_perf_opt.report.text import gpu_time
+from llm_perf_opt.rundir.layout import REPORT_LIST, listed_in_report, remove
 
 FORMATS = ("json", "md", "csv", "html")
 MOST_FOLDERS = 256  # regions with a folder of their own: those with the most GPU time

@@ -22,10 +22,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from llm_perf_opt import interrupts
 from llm_perf_opt.conf.keys import defaults
 from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.process import interrupts
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.runners.checked import checked_values
 from llm_perf_opt.runners.overrides import normalised
@@ -127,7 +127,7 @@ def register() -> None:
 
 def fresh_run() -> str:
     """A folder of its own for this run; made at once, so that two runs of the same second have two."""
-    from llm_perf_opt.profiling.run_directory import fresh_folder
+    from llm_perf_opt.rundir.directory import fresh_folder
 
     return str(fresh_folder())
 

@@ -10,21 +10,21 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt import interrupts
+from llm_perf_opt.process import interrupts
 
 if __name__ == "__main__":
     interrupts.end_at_once()  # before Hydra is imported, which takes its time
 
 if TYPE_CHECKING:
-    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.rundir.directory import RunDirectory
 
 
 def job(config: dict[str, Any], run: Path) -> int:
     """One run: stage timings of the built-in workload, timeline, counters, report."""
     import yaml
 
-    from llm_perf_opt.pipeline.profile import ready, run_profile
-    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.capture.session import ready, run_profile
+    from llm_perf_opt.rundir.directory import RunDirectory
     from llm_perf_opt.runners.app import start_folder
     from llm_perf_opt.runners.requests import profile_request
 
@@ -43,8 +43,8 @@ def resume(directory: RunDirectory, config: dict[str, Any], changed: dict[str, A
     """Go on with a run of this runner. `changed`: limits that are to be others now."""
     import yaml
 
+    from llm_perf_opt.capture.session import resume_profile
     from llm_perf_opt.errors import UserError
-    from llm_perf_opt.pipeline.profile import resume_profile
     from llm_perf_opt.runners.checked import checked_values
     from llm_perf_opt.runners.requests import profile_request
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt import interrupts
+from llm_perf_opt.process import interrupts
 
 if __name__ == "__main__":
     interrupts.end_at_once()  # before Hydra is imported, which takes its time
@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
 def job(config: dict[str, Any], run: Path) -> int:
     """One run of stage 1 into its own folder."""
-    from llm_perf_opt.profiling.run_directory import RunDirectory
+    from llm_perf_opt.rundir.directory import RunDirectory
     from llm_perf_opt.runners.app import start_folder
 
     command = ["python", "-m", "llm_perf_opt.runners.llm_profile_runner", *sys.argv[1:]]  # as it can be typed again

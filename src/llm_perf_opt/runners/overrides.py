@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 
 from llm_perf_opt.conf.keys import KEYS
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.regions.patterns import nearest
+from llm_perf_opt.spelling import nearest
 
 # Groups of the configuration and where each is placed.
 GROUPS = {

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.options import ReportOptions
-from llm_perf_opt.pipeline.request import AnnotateRequest, CounterRequest, ProfileRequest, TimelineRequest, bytes_of
-from llm_perf_opt.profiling.planning import parse_seconds
-from llm_perf_opt.profiling.traffic import DEFAULT_HZ
-from llm_perf_opt.profiling.vendor.ncu import NcuOptions
-from llm_perf_opt.profiling.vendor.nsys import NsysOptions
-from llm_perf_opt.profiling.vendor.options import expressions, listed
+from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.nsight.nsys.argv import NsysOptions
+from llm_perf_opt.nsight.nsys.gpu_metrics import DEFAULT_HZ
+from llm_perf_opt.nsight.option_values import expressions, listed
+from llm_perf_opt.planning import parse_seconds
+from llm_perf_opt.request import AnnotateRequest, CounterRequest, ProfileRequest, TimelineRequest, bytes_of
 
 STAGE1 = "llm_perf_opt.runners.llm_profile_runner"
 _NOT_OF_NSYS = ("enable", "max_size", "timeout_s", "traffic_hz")  # keys of pipeline.nsys that are ours

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.profiling.vendor.options import expressions
+from llm_perf_opt.nsight.option_values import expressions
 from llm_perf_opt.stage1.settings import DirectInferenceOptions, Stage1Settings, TorchProfilerOptions
 from llm_perf_opt.static_analysis.report import analyse_session
 from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, SamplingOptions

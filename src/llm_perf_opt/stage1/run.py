@@ -17,8 +17,8 @@ from typing import Any
 import attrs
 
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.profiling.secrets import without_secrets
 from llm_perf_opt.report.files import make_folder, write_text
+from llm_perf_opt.rundir.secrets import without_secrets
 from llm_perf_opt.stage1.direct_inference import predict
 from llm_perf_opt.stage1.measure import Batches, Timing, time_passes, warm_up
 from llm_perf_opt.stage1.other_profilers import attached_profiler

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import orjson
 from attrs import asdict
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.regions.model import Diagnosis
 from llm_perf_opt.report.files import make_folder, write_text
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.static_analysis.architecture import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import Factory, define
 
-from llm_perf_opt.regions.model import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.static_analysis.architecture import Architecture
 from llm_perf_opt.static_analysis.compare import Comparison
 from llm_perf_opt.static_analysis.counts import StageCount

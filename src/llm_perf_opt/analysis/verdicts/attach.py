@@ -7,15 +7,17 @@ from typing import Any
 
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.families import OTHER
-from llm_perf_opt.analysis.hardware import Overrides, find_hardware
-from llm_perf_opt.analysis.hardware.calibration import apply_calibration
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Judge
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stages import inside, stages
-from llm_perf_opt.regions.model import Diagnosis, GpuHardware, NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.metrics.families import OTHER
+from llm_perf_opt.metrics.hardware import Overrides, find_hardware
+from llm_perf_opt.metrics.hardware.calibration import apply_calibration
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.ranking import heaviest
 
 _MOST_REGIONS = 256  # judged in the main scope: the heaviest, each with the regions around it

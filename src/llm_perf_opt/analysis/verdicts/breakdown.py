@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llm_perf_opt.analysis.families import GRAPH, HOST_COPY
 from llm_perf_opt.analysis.verdicts.counters import Amounts, counter_table
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
+from llm_perf_opt.metrics.families import GRAPH, HOST_COPY
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import (
     FamilyTime,
     NCUProfileRegion,
@@ -18,7 +19,6 @@ from llm_perf_opt.regions.model import (
     SignatureRecord,
 )
 from llm_perf_opt.regions.names import short_kernel_name
-from llm_perf_opt.regions.quantity import Quantity, nanoseconds
 
 _MOST_RULES = 10
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.families import label_of
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.analysis.verdicts.speed_of_light import now
 from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
+from llm_perf_opt.metrics.families import label_of
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
-from llm_perf_opt.regions.quantity import Quantity, nanoseconds, shown
 
 _FAMILIES_TOLD = 4
 _NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "": "not known"}

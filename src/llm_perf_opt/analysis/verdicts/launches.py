@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.families import MEMCPY, family_of
 from llm_perf_opt.analysis.samples import Samples
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
+from llm_perf_opt.metrics.families import MEMCPY, family_of
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork
 

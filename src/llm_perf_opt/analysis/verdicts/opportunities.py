@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.families import HOST_COPY, is_fusable, label_of
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.speed_of_light import overlap_scale
+from llm_perf_opt.metrics.families import HOST_COPY, is_fusable, label_of
+from llm_perf_opt.metrics.quantity import Quantity, shown, total
 from llm_perf_opt.regions.model import FamilyTime, Opportunity, SpeedOfLight, TimeSplit, Verdict
 from llm_perf_opt.regions.names import short_kernel_name
-from llm_perf_opt.regions.quantity import Quantity, shown, total
 
 _KERNELS_NAMED = 3
 

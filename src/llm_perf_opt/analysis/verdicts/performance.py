@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from attrs import define, evolve
 
-from llm_perf_opt.analysis.families import MEMCPY, OTHER
 from llm_perf_opt.analysis.verdicts.breakdown import (
     rule_summaries,
     signature_records,
@@ -34,9 +33,11 @@ from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early, time_s
 from llm_perf_opt.analysis.verdicts.tokens import token_count, token_rate
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
 from llm_perf_opt.analysis.verdicts.work import Formula, region_work
+from llm_perf_opt.metrics.families import MEMCPY, OTHER
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.metrics.quantity import Quantity, shown
 from llm_perf_opt.regions.model import (
     FamilyTime,
-    GpuHardware,
     NCUProfileRegion,
     RegionPerformance,
     RegionWork,
@@ -45,7 +46,6 @@ from llm_perf_opt.regions.model import (
     Verdict,
 )
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.regions.quantity import Quantity, shown
 
 WORKLOAD_DOMAIN = "LLM"  # the built-in workload marks its stages there
 _UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix products are mentioned

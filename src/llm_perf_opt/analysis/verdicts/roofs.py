@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.analysis.verdicts.counters import Amounts
 from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
-from llm_perf_opt.regions.model import GpuHardware
-from llm_perf_opt.regions.quantity import Quantity
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.metrics.quantity import Quantity
 
 Floats = NDArray[np.float64]
 ROOFS = ("tensor", "cuda_core", "dram", "l2")

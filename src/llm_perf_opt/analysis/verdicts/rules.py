@@ -9,8 +9,8 @@ from typing import Any
 
 from attrs import Factory, define
 
+from llm_perf_opt.metrics.quantity import Quantity, shown
 from llm_perf_opt.regions.model import Evidence, Verdict
-from llm_perf_opt.regions.quantity import Quantity, shown
 
 UNKNOWN = "unknown"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import SpeedOfLight, TimeSplit
-from llm_perf_opt.regions.quantity import Quantity, nanoseconds
 
 
 def now(split: TimeSplit) -> Quantity | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit
-from llm_perf_opt.regions.quantity import Quantity, nanoseconds
 
 
 def time_split(region: NCUProfileRegion, alone: Quantity | None = None) -> TimeSplit:

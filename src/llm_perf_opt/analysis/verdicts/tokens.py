@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import NCUProfileRegion, SpeedOfLight, TokenRate
-from llm_perf_opt.regions.quantity import Quantity
 
 
 def token_count(region: NCUProfileRegion, below: Sequence[NCUProfileRegion]) -> tuple[int, str] | None:

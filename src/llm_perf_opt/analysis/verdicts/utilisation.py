@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from llm_perf_opt.analysis.verdicts.counters import Amounts
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, seconds_at_peak
+from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import Utilisation
-from llm_perf_opt.regions.quantity import Quantity
 
 
 def utilisations(amounts: Amounts, times: dict[str, Quantity], peaks: list[Peaks], gpus: int) -> list[Utilisation]:

@@ -9,8 +9,8 @@ from attrs import define
 from llm_perf_opt.analysis.fitted import WHOLE_SOURCES
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
 from llm_perf_opt.analysis.verdicts.launches import copied_beside, copy_traffic
+from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, RegionWork
-from llm_perf_opt.regions.quantity import Quantity
 
 _CLOSE = (0.95, 1.05)  # counted over formula: within this they agree
 

@@ -1,1 +1,1 @@
-"""NVIDIA's command lines: what ncu and nsys are called with, and what their installed versions understand."""
+"""Command lines of the profilers, as argv lists."""

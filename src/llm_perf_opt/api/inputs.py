@@ -1,0 +1,316 @@
+"""From what the user typed to recordings: files, run directories, ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import Factory, define
+
+from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.untrusted import parse_json, read_text
+
+if TYPE_CHECKING:
+    from llm_perf_opt.diagnosis import Diagnosis
+    from llm_perf_opt.readers.open import Observer
+    from llm_perf_opt.regions.columns import CounterSet, Recording
+
+# Where a run keeps its recordings, in the order of preference within a line.
+_TIMELINES = (
+    "nsys/*.sqlite",
+    "nsys/*.sqlite.gz",
+    "nsys/*.sqlite.xz",
+    "nsys/*.nsys-rep",
+    "torch_profiler/trace.json*",
+)
+_COUNTERS = ("ncu/*.ncu-rep", "ncu/*.ncu-rep.gz", "ncu/*.ncu-rep.xz")
+_COUNTER_TABLES = ("ncu/raw*.csv", "ncu/raw*.csv.gz", "ncu/raw*.csv.xz")  # the same results, where the reports are gone
+# Regions measured as wholes to hold the estimates against; kept out of them.
+VERIFY = "verify"
+_VERIFY_FILES = ("ncu/verify.ncu-rep", "ncu/verify.ncu-rep.gz", "ncu/verify.ncu-rep.xz")
+
+
+@define
+class Loaded:
+    """Recordings with what the report says of their files."""
+
+    recordings: list[Recording]
+    inputs: list[dict[str, Any]]
+
+
+@define
+class Given:
+    """The files behind what was typed, to be read one by one."""
+
+    files: list[Path]
+    inside_runs: set[Path]
+    twins: dict[Path, Path]
+    inputs: list[dict[str, Any]] = Factory(list)  # what the report says of those read so far
+    unreadable: list[UnreadableInput] = Factory(list)  # of runs: one damaged recording must not cost the others
+
+    @staticmethod
+    def of(paths: Sequence[str]) -> Given:
+        files = [file for path in paths for file in expand(Path(path))]
+        inside_runs = {file for path in paths if Path(path).is_dir() for file in expand(Path(path))}
+        return Given(files, inside_runs, _twins(files))
+
+    def are_timelines(self) -> bool:
+        """Several timelines and nothing else: their report needs only one of them at a time."""
+        from llm_perf_opt.readers.open import is_timeline
+
+        return len(self.files) > 1 and all(is_timeline(file) for file in self.files)
+
+    def recordings(self, *, quiet: bool, launch_config: bool, streams: bool = False) -> Iterator[Recording]:
+        """One recording after the other; the first that cannot be read ends it, unless it is of a run."""
+        from llm_perf_opt.report.terminal import reading
+
+        with reading(quiet, len(self.files)) as observer:
+            for file in self.files:
+                recording = self._read(file, launch_config, streams, observer)
+                if recording is not None:
+                    self.inputs.append({"path": file.name, "kind": recording.kind, "bytes": file.stat().st_size})
+                    yield recording
+        if self.unreadable and not self.inputs:
+            raise self.unreadable[0]
+
+    def _read(self, file: Path, launch_config: bool, streams: bool, observer: Observer) -> Recording | None:
+        from llm_perf_opt.analysis.build import with_ranks
+        from llm_perf_opt.diagnosis import Diagnosis
+        from llm_perf_opt.readers.open import read_recording
+        from llm_perf_opt.regions.columns import Timeline
+
+        try:
+            recording = read_recording(
+                file, source=file.name, launch_config=launch_config, streams=streams, observer=observer
+            )
+        except UnreadableInput as error:
+            if file not in self.inside_runs:
+                raise
+            self.unreadable.append(error)
+            return None
+        rank = rank_of(file.name) if len(self.files) > 1 else None
+        if isinstance(recording, Timeline) and rank is not None:
+            recording = with_ranks(recording, rank)
+        if file in self.twins:
+            recording.diagnostics.append(
+                Diagnosis(
+                    "SAME_RECORDING",
+                    "warning",
+                    f"{file.name} and {self.twins[file].name} hold the same recording: its work counts twice in the aggregate.",
+                    "Give it once.",
+                )
+            )
+        return recording
+
+    def damages(self) -> list[Diagnosis]:
+        """What could not be read."""
+        from llm_perf_opt.diagnosis import Diagnosis
+
+        return [Diagnosis("RECORDING_UNREADABLE", "error", d.message, d.fix) for d in self.unreadable]
+
+
+def load(paths: Sequence[str], *, quiet: bool = False, streams: bool = False) -> Loaded:
+    """Read every input; the first that cannot be read ends it. `streams`: with the stream of all GPU work."""
+    return load_given(Given.of(paths), quiet=quiet, streams=streams)
+
+
+def load_given(given: Given, *, quiet: bool = False, streams: bool = False) -> Loaded:
+    # One file alone is never joined: its launch configurations need not be read.
+    recordings = list(given.recordings(quiet=quiet, launch_config=len(given.files) > 1, streams=streams))
+    recordings[0].diagnostics += given.damages()
+    return Loaded(recordings, given.inputs)
+
+
+def hardware_settings(words: Sequence[str]) -> dict[str, str]:
+    """`--hardware NAME=VALUE` as a mapping, checked before anything is read."""
+    from llm_perf_opt.metrics.hardware import parse_overrides
+
+    settings = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not value.strip():
+            raise UserError(f"--hardware {word} has no value.", "Write it as --hardware bandwidth=4.8TB/s")
+        settings[name.strip()] = value.strip()
+    parse_overrides(settings)
+    return settings
+
+
+@define
+class Beside:
+    """What belongs to recordings without being one."""
+
+    calibrations: list[dict[str, Any]] = Factory(list)  # of GPUs
+    formula: dict[str, dict[str, float]] = Factory(dict)  # FLOPs of the stages
+    alone: dict[str, float] = Factory(dict)  # seconds of the stages without a profiler
+    notes: list[Diagnosis] = Factory(list)
+
+
+def beside(paths: Sequence[str], calibration: str | None) -> Beside:
+    """Measured peaks, and what stage 1 left in the run directories."""
+    from llm_perf_opt.calibration import store
+    from llm_perf_opt.diagnosis import Diagnosis
+    from llm_perf_opt.readers import stage_timings, static_compute
+
+    found = Beside()
+    if calibration is not None:
+        found.calibrations = store.load(Path(calibration))
+    else:
+        try:
+            found.calibrations = store.load_default()
+        except UserError as error:
+            found.notes.append(Diagnosis("CALIBRATION_UNREADABLE", "warning", error.message, error.fix))
+
+    def read(place: str, reader: Callable[[Path], dict[str, Any]], code: str, lost: str) -> dict[str, Any]:
+        files = [Path(path) / place for path in paths if Path(path).is_dir() and (Path(path) / place).is_file()]
+        content: dict[str, Any] = {}
+        for file in files:
+            try:
+                content |= reader(file)
+            except (OSError, ValueError) as error:
+                message = f"{place} of {file.parents[1].name} cannot be used ({error}): {lost}"
+                found.notes.append(Diagnosis(code, "warning", message, "Run stage 1 again."))
+        return content
+
+    found.formula = read(
+        static_compute.PLACE, static_compute.read_formula, "FORMULA_UNREADABLE", "FLOPs by formula are left out."
+    )
+    found.alone = read(
+        stage_timings.PLACE,
+        stage_timings.read_stage_timings,
+        "STAGE_TIMINGS_UNREADABLE",
+        "stage times are those under the profiler.",
+    )
+    return found
+
+
+def truth_of(paths: Sequence[str]) -> tuple[CounterSet | None, list[Diagnosis]]:
+    """Range results that a run directory keeps to verify its estimates."""
+    from llm_perf_opt.diagnosis import Diagnosis
+    from llm_perf_opt.readers.open import read_recording
+    from llm_perf_opt.regions.columns import CounterSet
+
+    folder = Path(paths[0])
+    files = [f for pattern in _VERIFY_FILES for f in _whole_files(folder, pattern)] if folder.is_dir() else []
+    if len(paths) != 1 or not files:
+        return None, []
+    try:
+        found = read_recording(files[0], source=files[0].name)
+    except UnreadableInput as error:
+        return None, [Diagnosis("VERIFY_FAILED", "warning", f"Nothing was verified. {error.message}", error.fix)]
+    return (found if isinstance(found, CounterSet) else None), []
+
+
+def _twins(files: Sequence[Path]) -> dict[Path, Path]:
+    """Files whose content was given before under another name; the same file twice is refused."""
+    seen: dict[tuple[int, bytes, bytes], Path] = {}
+    twins: dict[Path, Path] = {}
+    for file in files if len(files) > 1 else ():
+        if file.is_file() and file.stat().st_size:
+            first = seen.setdefault(_sketch(file), file)
+            if first is not file and first.resolve() == file.resolve():
+                raise UserError(f"{file} was given twice, which would count everything twice.", "Give it once.")
+            if first is not file:
+                twins[file] = first
+    return twins
+
+
+def _sketch(file: Path) -> tuple[int, bytes, bytes]:
+    """Size, beginning and end: equal for the same recording, and cheap for a large one."""
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        head = content.read(1 << 16)
+        content.seek(max(size - (1 << 16), 0))
+        return size, head, content.read()
+
+
+def expand(path: Path) -> list[Path]:
+    """The recordings of a run directory, or the file itself."""
+    if not path.is_dir():
+        return [path]
+    # What a resumed run was taking again when it ended, too, is better than nothing: the last attempt first.
+    places = [path, *sorted(path.glob("earlier-*"), key=lambda folder: (len(folder.name), folder.name), reverse=True)]
+    timelines = (_whole_files(place, pattern) for place in places for pattern in _TIMELINES)
+    found = next((files for files in timelines if files), [])
+    for place in places:
+        counters = [file for pattern in _COUNTERS for file in _whole_files(place, pattern)]
+        counters = counters or [file for pattern in _COUNTER_TABLES for file in _whole_files(place, pattern)]
+        counters = [file for file in counters if not file.name.startswith((f"{VERIFY}.", f"raw-{VERIFY}."))]
+        if counters:
+            found += counters
+            break
+    if not found:
+        raise UnreadableInput(
+            f"{path} is a directory without recordings: there is no nsys/*.sqlite, ncu/*.ncu-rep or torch_profiler/trace.json* in it.",
+            "Give a run directory of llm-perf, or the recording files themselves.",
+        )
+    return found
+
+
+def _whole_files(folder: Path, pattern: str) -> list[Path]:
+    files = sorted(p for p in folder.glob(pattern) if p.is_file() and p.stat().st_size)
+    # Packing was interrupted where a file is there in both forms: the plain one is read, once.
+    return [p for p in files if p.suffix not in (".gz", ".xz") or not p.with_suffix("").exists()]
+
+
+def rank_of(name: str) -> int | None:
+    """The rank a file name tells: `rank3.sqlite`, `trace_rank-0.json`, `report.rank_12.nsys-rep`."""
+    found = re.search(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", name, re.IGNORECASE)
+    return int(found[1]) if found else None
+
+
+def ran_on_cpu(run: Path) -> str:
+    """The CPU that stage 1 of a run directory says its model ran on; empty where it was a GPU, or nobody says."""
+    from llm_perf_opt.regions.names import visible
+
+    metrics = _small_json(run / "torch_profiler" / "metrics.json", _LARGEST_METRICS) if run.is_dir() else None
+    device = metrics.get("device") if isinstance(metrics, dict) else None
+    name = device.get("name") if isinstance(device, dict) else None
+    return visible(name, 80) if isinstance(name, str) and name.startswith("CPU") else ""
+
+
+_LARGEST_METRICS = 20_000_000  # every operator of a model is in it
+_LARGEST_TEXT = 200_000  # of a manifest or a configuration: more is no text for people
+_RUN_FACTS = ("command", "started_at", "finished_at", "state", "tools", "gpus_before", "gpus_after", "settings")
+
+
+def run_facts(path: Path) -> dict[str, Any]:
+    """What a run directory says about how it came about; empty where it is none."""
+    manifest = _small_json(path / "manifest.json") if path.is_dir() else None
+    if not isinstance(manifest, dict):
+        return {}
+    facts = {name: manifest[name] for name in _RUN_FACTS if name in manifest}
+    steps = manifest.get("steps")
+    kept = ("name", "argv", "status", "exit_code", "seconds")
+    facts["steps"] = [
+        {name: step[name] for name in kept if name in step}
+        for step in (steps if isinstance(steps, list) else [])
+        if isinstance(step, dict)
+    ]
+    if lines := _small_text(path / "config.yaml").splitlines():
+        facts["configuration"] = "\n".join(map(_without_secret, lines))
+    return facts
+
+
+def _without_secret(line: str) -> str:
+    """A line of YAML; what looks like a secret is not repeated, whoever wrote it there."""
+    from llm_perf_opt.rundir.secrets import REMOVED, is_secret
+
+    name, colon, value = line.partition(":")
+    return f"{name}: {REMOVED}" if colon and value.strip() and is_secret(name.strip(" -'\""), value) else line
+
+
+def _small_text(path: Path, largest: int = _LARGEST_TEXT) -> str:
+    try:
+        return read_text(path, largest, errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _small_json(path: Path, largest: int = _LARGEST_TEXT) -> object:
+    try:
+        found: object = parse_json(_small_text(path, largest) or "null")
+    except ValueError:
+        return None
+    return found

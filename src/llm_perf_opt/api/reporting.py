@@ -1,0 +1,217 @@
+"""From recordings to the written report and the answer on the screen."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+from attrs import define
+
+from llm_perf_opt.api import inputs
+from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
+
+if TYPE_CHECKING:
+    from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.regions.columns import CounterSet, Timeline
+    from llm_perf_opt.regions.model import NCUProfileRegionReport
+    from llm_perf_opt.rundir.state import RunState
+
+FORMATS = ("json", "md", "csv", "html")
+# Where region folders go: beside a report, or inside a run directory.
+BESIDE, INSIDE_RUN = "regions", "ncu/regions"
+SELECTION = ("include", "exclude", "kernel_include", "kernel_exclude")
+
+
+@define(frozen=True)
+class Showing:
+    """How the answer is told."""
+
+    as_json: bool = False
+    strict: bool = False  # exit with 6 where no region matches
+    silent: bool = False  # only write
+    quiet: bool = False  # say where the report is, and nothing else
+    brief: bool = False  # the answer, the stages and what to fix; regions are in the files
+
+
+def check_patterns(options: ReportOptions, *, ncu_expressions: bool = False) -> None:
+    """Refuse malformed patterns before anything is read or run: a typo should not cost a long wait."""
+    from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+
+    patterns = RegionFilter.of(options.include, options.exclude)
+    for pattern in (*patterns.include, *patterns.exclude):
+        if pattern.ncu is not None and not ncu_expressions:
+            raise UserError(
+                f"{pattern.text!r} is an expression for ncu, which only ncu can evaluate.",
+                "Use a region pattern here: globs, A/B, DOMAIN@NAME or regex:…",
+            )
+    NameFilter.of(options.kernel_include, options.kernel_exclude)
+
+
+def make_report(
+    paths: Sequence[str],
+    options: ReportOptions,
+    *,
+    quiet: bool = False,
+    calibration: str | None = None,
+    built: NCUProfileRegionReport | None = None,
+) -> NCUProfileRegionReport:
+    """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine.
+
+    `built`: what `build_from` made of the same inputs and options.
+    """
+    report = built or build_from(paths, options, quiet=quiet, calibration=calibration)
+    run = Path(paths[0]) if len(paths) == 1 else None
+    if run is None:
+        return report
+    if (state := _state_of(run)) is not None:
+        _explain_missing_kernels(report, state)
+        report.diagnostics = [*state.diagnostics, *report.diagnostics]
+    if facts := inputs.run_facts(run):
+        report.environment["run"] = facts
+    return report
+
+
+def build_from(
+    paths: Sequence[str], options: ReportOptions, *, quiet: bool = False, calibration: str | None = None
+) -> NCUProfileRegionReport:
+    """A report without what a run says of itself, which may still change: all that takes time."""
+    check_patterns(options)
+    run = Path(paths[0]) if len(paths) == 1 else None
+    state = _state_of(run) if run is not None else None
+    if state is not None and not chooses(options):
+        # The report of a run shows what the run was asked for, unless something else is asked for now.
+        asked = attrs.evolve(options, **{k: v for k, v in state.selection.items() if k in SELECTION})
+        with contextlib.suppress(UserError):  # of a manifest that makes no sense, all is reported
+            check_patterns(asked, ncu_expressions=True)
+            options = asked
+    beside = inputs.beside(paths, calibration)
+    options = attrs.evolve(options, calibrations=beside.calibrations, formula=beside.formula, alone=beside.alone)
+    truth, unreadable = inputs.truth_of(paths)
+    try:
+        report = _build(paths, options, truth, quiet)
+    except UnreadableInput as error:
+        if state is None or not state.reasons:
+            raise
+        told = f"{paths[0]} holds no recording. {state.reasons}"
+        raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
+    if run is not None and (cpu := inputs.ran_on_cpu(run)):
+        _explain_cpu(report, cpu)
+    report.diagnostics += [*beside.notes, *unreadable]
+    return report
+
+
+def _state_of(run: Path) -> RunState | None:
+    from llm_perf_opt.rundir.state import state_of  # here: most commands only want names of this module
+
+    return state_of(run)
+
+
+def _build(
+    paths: Sequence[str], options: ReportOptions, truth: CounterSet | None, quiet: bool
+) -> NCUProfileRegionReport:
+    from llm_perf_opt.analysis.build import build_report, build_streamed_report
+
+    given = inputs.Given.of(paths)
+    if not given.are_timelines():
+        loaded = inputs.load_given(given, quiet=quiet)
+        return build_report(loaded.recordings, options, loaded.inputs, truth)
+    first: list[inputs.Given] = [given]
+
+    def read() -> Iterator[Timeline]:
+        """The ranks of a job: one in memory at a time, whatever their number."""
+        now = first.pop() if first else inputs.Given.of(paths)
+        return cast("Iterator[Timeline]", now.recordings(quiet=quiet, launch_config=False))
+
+    report = build_streamed_report(read, options, given.inputs)
+    report.diagnostics += given.damages()
+    return report
+
+
+def chooses(options: ReportOptions) -> bool:
+    """Did somebody choose regions or kernels?"""
+    return any(getattr(options, name) for name in SELECTION)
+
+
+def _explain_cpu(report: NCUProfileRegionReport, cpu: str) -> None:
+    """A model that was told to run on a CPU has no kernels: nothing went wrong."""
+    for diagnosis in report.diagnostics:
+        if diagnosis.code == "NO_KERNELS":
+            diagnosis.severity = "info"
+            diagnosis.message = f"The model ran on a {cpu}, so there are no GPU kernels. Its operators are in torch_profiler/operators.md."
+            diagnosis.fix = "Run it on a GPU: device=cuda:0"
+
+
+def _explain_missing_kernels(report: NCUProfileRegionReport, state: RunState) -> None:
+    """Of a run that was stopped, the missing kernels have another cause than of one that has none."""
+    if not {"TIMED_OUT", "INTERRUPTED", "RECORDING_TOO_LARGE", "RUN_UNFINISHED"} & {d.code for d in state.diagnostics}:
+        return
+    for diagnosis in report.diagnostics:
+        if diagnosis.code == "NO_KERNELS":
+            diagnosis.message = "The timeline holds no GPU kernels: it was stopped before there were any, or before nsys had saved them."
+            diagnosis.fix = (
+                "Let the program run longer, or end by itself: fewer steps, a shorter input, a longer --timeout."
+            )
+
+
+def publish(
+    report: NCUProfileRegionReport,
+    out: Path,
+    formats: Sequence[str] = FORMATS,
+    *,
+    regions: str = BESIDE,
+    top: int = 30,
+    showing: Showing | None = None,
+    folders: list[Path] | None = None,
+) -> int:
+    """Write the files, show the answer, and choose the exit code. `folders`: see `write_report`."""
+    from llm_perf_opt.analysis.build import matched_anything
+    from llm_perf_opt.report.write import write_report
+
+    showing = showing or Showing()
+    files = write_report(report, out, formats, top, regions, folders)
+    matched = matched_anything(report)
+    if showing.as_json:
+        print(json.dumps(_summary(report, out, files, matched)))
+    elif not showing.silent:
+        from llm_perf_opt.regions.names import printable
+        from llm_perf_opt.report.terminal import console, show_report
+
+        if not showing.quiet:
+            show_report(report, brief=showing.brief)
+        names = [f.name for f in files if f.parent == out]
+        names += [f"{regions}/"] if len(names) < len(files) else []
+        page = out / "report.html"
+        if page in files:
+            names.remove(page.name)
+        if not showing.quiet and names:
+            console().print(printable(f"Written to {out}: {', '.join(names)}"), markup=False, soft_wrap=True)
+        if page in files:
+            told = str(page) if showing.quiet else f"The report to look at: {page}"
+            console().print(printable(told), markup=False, soft_wrap=True)
+        elif showing.quiet:
+            console().print(printable(str(out)), markup=False, soft_wrap=True)
+    return int(ExitCode.NOTHING_MATCHED if showing.strict and not matched else ExitCode.DONE)
+
+
+def _summary(report: NCUProfileRegionReport, out: Path, files: list[Path], matched: bool) -> dict[str, Any]:
+    """What a program wants to know without opening the report."""
+    return {
+        "out": str(out),
+        "files": [str(f.relative_to(out)) for f in files],
+        "matched": matched,
+        "scopes": [
+            {
+                "scope": s.scope,
+                "kernel_count": s.totals.kernel_count,
+                "gpu_time_ns": s.totals.gpu_time_ns,
+                "regions": len(s.regions),
+            }
+            for s in report.scopes
+        ],
+        "available_ranges": report.available_ranges,
+        "diagnostics": [attrs.asdict(d) for d in report.diagnostics],
+    }

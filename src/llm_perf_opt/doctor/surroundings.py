@@ -1,0 +1,129 @@
+"""Packages, disk, limits, and what a recording would carry away."""
+
+from __future__ import annotations
+
+from llm_perf_opt.doctor.facts import Facts, Folder, Package
+from llm_perf_opt.doctor.gpu import has_gpu
+from llm_perf_opt.doctor.model import BOTH, COUNTERS, Check, Purpose
+
+_LITTLE, _TOO_LITTLE = 5_000_000_000, 500_000_000
+_SMALL_HOME, _SMALL_SHARED = 50_000_000, 60_000_000
+_FEW_FILES = 1024
+_PACKAGE_WHY = {
+    "ncu-report": "it reads the reports of ncu: without it counters cannot be reported",
+    "nvtx": "models of this package mark their stages with it; programs that use torch.cuda.nvtx do not need it",
+    "hydra-core": "the runners (python -m llm_perf_opt.runners…) are built on it",
+}
+_ROLES = {
+    "working folder": ("recordings go there", "cd to another folder, or give one with --out"),
+    "temporary folder": ("nsys writes its raw stream there, gigabytes of it", "export TMPDIR=/path/with/space"),
+    "home folder": ("ncu writes its section files to $HOME/Documents", "export HOME=/path/that/can/be/written"),
+    "shared memory": ("data loaders and collectives of PyTorch need it", "docker run --shm-size 8g …"),
+}
+
+
+def check_packages(facts: Facts) -> list[Check]:
+    """What Python must have."""
+    return [_package(package) for package in facts.packages if package.name in _PACKAGE_WHY]
+
+
+def check_models(facts: Facts) -> list[Check]:
+    """PyTorch and transformers: needed only to run a model of this package."""
+    torch, checks = facts.torch, []
+    why = "programs that use PyTorch would run on the CPU or fail"
+    fix = "python -c 'import torch; print(torch.zeros(1).cuda())'"
+    if torch.version is None:
+        checks.append(Check("PyTorch", "ok", "not installed; only models of this package need it (pip install torch)"))
+    elif torch.problem:
+        checks.append(Check("PyTorch", "warning", f"{torch.version}: {torch.problem}", why, fix))
+    elif not has_gpu(facts):
+        checks.append(Check("PyTorch", "ok", f"{torch.version}, {_built(torch.cuda)}"))
+    elif torch.cuda is None:
+        install = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
+        checks.append(Check("PyTorch", "warning", f"{torch.version}, {_built(torch.cuda)}", why, install))
+    elif not torch.sees_gpu:
+        text = f"{torch.version}, {_built(torch.cuda)}, sees no GPU"
+        checks.append(Check("PyTorch", "warning", text, why, fix))
+    else:
+        checks.append(Check("PyTorch", "ok", f"{torch.version}, {_built(torch.cuda)}, sees the GPU"))
+    for package in facts.packages:
+        if package.name == "transformers" and torch.version is not None:
+            text = package.version or "not installed; only models of this package need it (pip install transformers)"
+            checks.append(Check("transformers", "ok", text))
+    return checks
+
+
+def check_folders(facts: Facts) -> list[Check]:
+    """Room and permission to write."""
+    return [_folder(folder) for folder in facts.folders if folder.exists or folder.role != "shared memory"]
+
+
+def check_limits(facts: Facts) -> list[Check]:
+    """What the system forbids this process; little of it matters to the profilers."""
+    checks = []
+    if facts.open_files is not None and facts.open_files < _FEW_FILES:
+        text = f"this shell may open {facts.open_files} files at once"
+        checks.append(
+            Check("open files", "warning", text, "nsys opens many while it writes a report", "ulimit -n 4096")
+        )
+    notes = []
+    if facts.privileges.container:
+        notes.append(f"container ({facts.privileges.container})")
+    if facts.privileges.seccomp:
+        notes.append("seccomp filter on")
+    if facts.ptrace_scope:
+        notes.append(f"ptrace_scope {facts.ptrace_scope}")
+    if facts.perf_event_paranoid is not None and facts.perf_event_paranoid > 2:
+        notes.append(f"perf_event_paranoid {facts.perf_event_paranoid}")
+    if notes:
+        text = f"{', '.join(notes)}: matters only for CPU sampling, which is not used here"
+        checks.append(Check("sandbox", "ok", text))
+    return checks
+
+
+def check_secrets(facts: Facts) -> list[Check]:
+    """What a recording of nsys would carry away."""
+    names = facts.secret_variables
+    why = "a recording of nsys (.nsys-rep and .sqlite) carries the whole environment of the program, values included"
+    if not names:
+        text = "no variable of this shell looks like a secret; recordings of nsys carry the environment all the same"
+        return [Check("secrets", "ok", text)]
+    listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    text = f"{len(names)} variable{'s' if len(names) > 1 else ''} of this shell would be in every timeline: {listed}"
+    fix = f"env {' '.join(f'-u {name}' for name in names[:12])} llm-perf profile …  (or, before you share a run: llm-perf scrub RUN)"
+    return [Check("secrets", "warning", text, why, fix)]
+
+
+def _package(package: Package) -> Check:
+    why, blocks = _PACKAGE_WHY[package.name], COUNTERS if package.name == "ncu-report" else ()
+    fix = f"python -m pip install {package.name}"
+    if package.problem:
+        again = f"python -m pip install --force-reinstall {package.name}"
+        return Check(package.name, "error", f"does not load: {package.problem}", why, again, blocks)
+    if package.version is None:
+        return Check(package.name, "missing", "is not installed", why, fix, blocks)
+    return Check(package.name, "ok", package.version)
+
+
+def _built(cuda: str | None) -> str:
+    return f"built for CUDA {cuda}" if cuda else "built without CUDA"
+
+
+def _folder(folder: Folder) -> Check:
+    why, fix = _ROLES[folder.role]
+    needed = folder.role in ("working folder", "temporary folder")
+    blocks: tuple[Purpose, ...] = BOTH if needed else ()
+    bad = "error" if needed else "warning"
+    name = f"{folder.role} ({folder.path})"
+    if not folder.exists or not folder.writable:
+        text = "cannot be written" if folder.exists else "is not there"
+        return Check(name, "error" if bad == "error" else "warning", text, why, fix, blocks)
+    if folder.free_bytes is None:
+        return Check(name, "ok", "can be written")
+    text = f"{folder.free_bytes / 1e9:,.1f} GB free"
+    little = {"home folder": _SMALL_HOME, "shared memory": _SMALL_SHARED}.get(folder.role, _LITTLE)
+    if needed and folder.free_bytes < _TOO_LITTLE:
+        return Check(name, "error", text, why, fix, blocks)
+    if folder.free_bytes < little:
+        return Check(name, "warning", f"only {text}", why, fix)
+    return Check(name, "ok", text)

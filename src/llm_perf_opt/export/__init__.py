@@ -1,1 +1,0 @@
-"""Results for other programs: a trace for Perfetto, tables for notebooks."""

@@ -1,0 +1,70 @@
+"""The environment that makes every Python below a command annotate the PyTorch models it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from llm_perf_opt.errors import UserError
+
+MODES = ("modules", "stages", "off")
+DEFAULT_DEPTH = 3
+# Put on PYTHONPATH: Python imports `sitecustomize` from there when it starts.
+INJECTED = Path(__file__).resolve().with_name("payload")
+
+
+def environment(
+    mode: str,
+    depth: int = DEFAULT_DEPTH,
+    base_env: Mapping[str, str] | None = None,
+    *,
+    fold: bool = False,
+    ranges: bool = False,
+    log: Path | None = None,
+) -> dict[str, str]:
+    """The variables to add to `base_env` (by default, our own environment) for a command.
+
+    `depth`: levels of modules that get a range of their own, below the outermost. `fold`: numbers in their names
+    become `N`, so that all layers are one region. `ranges`: count the ranges that are opened, whoever does, mark all
+    modules for it, and let a `Gate` act on them; works without annotation too. `log`: a file in which the processes note what they did;
+    `read_log` reads it.
+    """
+    if mode not in MODES:
+        raise UserError(f"--annotate {mode!r} is not known.", f"It is one of: {', '.join(MODES)}.")
+    if depth < 1:
+        raise UserError(f"--annotate-depth {depth} annotates nothing.", "Give 1 or more, or use --annotate stages.")
+    if os.pathsep in str(INJECTED) and mode == "off":
+        ranges = False  # a gate saves time, no more
+    elif os.pathsep in str(INJECTED):
+        raise UserError(
+            f"Programs cannot be annotated from {INJECTED}, because PYTHONPATH cannot hold a path with {os.pathsep!r}.",
+            "Install llm-perf-opt elsewhere, or use --annotate off.",
+        )
+    base = os.environ if base_env is None else base_env
+    if mode == "off" and not ranges:
+        # An outer run may have switched it on.
+        ours = ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_WAYMARKS", "LLM_PERF_GATE")
+        return {name: "off" for name in ours if name in base}
+    theirs = base.get("PYTHONPATH", "")
+    first = theirs.split(os.pathsep)[0] if theirs else ""
+    path = theirs if first == str(INJECTED) else os.pathsep.join(p for p in (str(INJECTED), theirs) if p)
+    added = {
+        "PYTHONPATH": path,
+        "LLM_PERF_ANNOTATE": mode,
+        "LLM_PERF_ANNOTATE_DEPTH": str(depth),
+        "LLM_PERF_ANNOTATE_FOLD": "1" if fold else "0",
+        "LLM_PERF_RANGES": "1" if ranges else "0",
+        "LLM_PERF_WAYMARKS": "recorded" if ranges else "",
+        "LLM_PERF_GATE": "",  # that of an outer run is not this one's
+    }
+    if log is not None:
+        added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())
+    return added
+
+
+def under_ncu(environment: Mapping[str, str], *, gated: bool) -> dict[str, str]:
+    """The variables for the program under ncu: waymarks are of use to a gate alone, and nobody need record them."""
+    if "LLM_PERF_WAYMARKS" not in environment:
+        return dict(environment)
+    return {**environment, "LLM_PERF_WAYMARKS": "counted" if gated else ""}

@@ -1,0 +1,81 @@
+"""What kind of work a kernel does, by rules over its name that are kept as data (`families.toml`)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache, lru_cache
+from importlib.resources import files
+
+from attrs import define
+
+OTHER = "other"  # no rule fits
+MEMCPY = "memcpy"  # copies within the GPU and fills that are no kernels
+HOST_COPY = "host copy"  # copies between host and GPU
+GRAPH = "graph"  # CUDA graphs recorded as one block
+
+
+@define(frozen=True)
+class Family:
+    """One rule."""
+
+    name: str
+    label: str
+    pattern: str
+    fusable: bool = False
+
+    def fits(self, name: str) -> bool:
+        """Does the rule fit a name, given in lower case?"""
+        for word, regex in _alternatives(self.pattern):  # no generator: a recording may have a hundred thousand names
+            if word in name and (regex is None or regex.search(name) is not None):
+                return True
+        return False
+
+
+@cache
+def _alternatives(pattern: str) -> tuple[tuple[str, re.Pattern[str] | None], ...]:
+    """The parts of a pattern, each with a word without which it cannot fit; None: the word is all there is to it.
+
+    As one expression, Python tries every part at every character: ten milliseconds for a long name. Most names lack
+    most of the words, and a word is found in no time.
+    """
+    parts = re.split(r"\|(?![^(]*\))", pattern.lower())  # not inside parentheses; none are nested
+    found = []
+    for part in parts:
+        # What is always there: no group, no class, nothing that may be left out.
+        certain = re.sub(r"\([^)]*\)[?*+]?|\[[^]]*\][?*+]?|\\.[?*+]?|.[?*]|[\^$]", "\0", part)
+        word = max(certain.split("\0"), key=len)
+        found.append((word, None if word == part else re.compile(part)))
+    return tuple(found)
+
+
+@cache
+def families() -> dict[str, Family]:
+    """All families by name, in the order of the rules."""
+    text = files("llm_perf_opt.metrics").joinpath("families.toml").read_text(encoding="utf-8")
+    return {
+        raw["name"]: Family(raw["name"], raw["label"], raw["pattern"], raw.get("fusable", False))
+        for raw in tomllib.loads(text)["family"]
+    }
+
+
+@lru_cache(maxsize=1 << 18)  # fewer, and of a small hostile file every name is looked up anew, three times
+def family_of(kernel_name: str) -> str:
+    """The family of a kernel, from its full name; `other` where no rule fits."""
+    # Parameter lists repeat template arguments and may run to many kilobytes: what matters comes first.
+    head = kernel_name[:4000].lower()
+    return next((name for name, family in families().items() if family.fits(head)), OTHER)
+
+
+def label_of(family: str) -> str:
+    own = {
+        OTHER: "kernels of no known kind",
+        MEMCPY: "memcpy and memset",
+        HOST_COPY: "copies between host and GPU",
+        GRAPH: "CUDA graphs recorded as one block",
+    }
+    return own.get(family) or families()[family].label
+
+
+def is_fusable(family: str) -> bool:
+    return family in families() and families()[family].fusable

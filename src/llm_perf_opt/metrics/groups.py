@@ -1,0 +1,253 @@
+"""Levels of metrics as data: what to ask ncu for on a given GPU, what each metric means, and what a level costs.
+
+One TOML file an architecture (see README.md in this folder). Nothing here talks to ncu or to a GPU.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from attrs import Factory, define
+
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.spelling import nearest
+
+LEVELS = ("time", "roofline", "bound", "stalls", "full")  # each holds the ones before it
+DEFAULT_LEVEL = "roofline"
+
+
+@define(frozen=True)
+class Metric:
+    """One metric of ncu and what it stands for."""
+
+    name: str  # with its suffix, as ncu's --metrics takes it
+    level: str  # the lowest level that has it
+    role: str  # "time", "dram_read", "tensor_ops", "occupancy" …: what analysis looks for
+    unit: str
+    rollup: str  # "sum" | "mean" (weighted by time): how launches combine
+    data_type: str | None = None  # of operation counters; they are collected only where the type is in use
+    flops_per_count: float | None = None
+    pipe: str | None = None  # of pipe_utilisation
+    reason: str | None = None  # of warp_stall
+
+    @property
+    def counts_instructions(self) -> bool:
+        """SASS counters: ncu patches the kernel for them, and refuses them in both range replay modes."""
+        return "__sass_" in self.name
+
+
+@define(frozen=True)
+class PassCount:
+    """Passes of one launch, and how well that is known."""
+
+    passes: int
+    source: str  # "measured" | "calculated" | "estimated"
+
+    def __str__(self) -> str:
+        number = "1 pass" if self.passes == 1 else f"{self.passes} passes"
+        return number if self.source == "measured" else f"{number} ({self.source})"
+
+
+@define(frozen=True, eq=False)
+class MetricGroups:
+    """What can be counted on one architecture."""
+
+    architecture: str  # "sm_90"
+    name: str
+    compute_capabilities: tuple[str, ...]
+    chip: str  # as ncu's --chips calls it; its list of metrics is the one the names were checked against
+    chips: tuple[str, ...]
+    names_from: str
+    passes_from: str
+    metrics: tuple[Metric, ...]
+    # level -> data type ("none": no operation counters) -> passes with that type alone, and what it adds beside others
+    _passes: dict[str, dict[str, tuple[int, int]]] = Factory(dict)
+    _measured: dict[str, int] = Factory(dict)
+
+    @property
+    def data_types(self) -> tuple[str, ...]:
+        """Types whose operations this chip can count."""
+        return tuple(dict.fromkeys(m.data_type for m in self.metrics if m.data_type))
+
+    def of_level(self, level: str, data_types: Collection[str] = ()) -> tuple[Metric, ...]:
+        """Metrics of a level and of the levels below it, operation counters only of the types in use."""
+        highest = LEVELS.index(checked_level(level))
+        types = self._types_at(level, data_types)
+        return tuple(
+            m
+            for m in self.metrics
+            if LEVELS.index(m.level) <= highest and (m.data_type is None or m.data_type in types)
+        )
+
+    def _types_at(self, level: str, data_types: Collection[str]) -> list[str]:
+        """Types that are counted at a level: those in use, and with `full` all work of CUDA cores."""
+        always = {m.data_type for m in self.metrics if m.role == "cuda_core_ops"} if level == "full" else set()
+        return [t for t in self.data_types if (t in data_types or t in always) and level != "time"]
+
+    def passes(self, level: str, data_types: Collection[str] = ()) -> PassCount:
+        """Passes of one kernel replay at this level.
+
+        Calculated ones are what NVIDIA's own scheduler needs for the counters, and one more where that is above
+        one: so did ncu 2025.3.1 in both captures that could be compared (2 → 3, 10 → 11), in range replay not.
+        """
+        at = LEVELS.index(checked_level(level))
+        types = self._types_at(level, data_types)
+        measured = self._measured.get(" ".join([level, *types]))
+        if measured is not None:
+            return PassCount(measured, "measured")
+        # The scheduler is a heuristic: now and then it finds a better arrangement for more metrics.
+        return PassCount(_replayed(max(self._scheduled(lower, types) for lower in LEVELS[: at + 1])), "calculated")
+
+    def _scheduled(self, level: str, data_types: Sequence[str]) -> int:
+        table = self._passes[level]
+        # All instruction counters are collected in one pass over the patched kernel.
+        of_instructions = [t for t in data_types if t.endswith("_cuda")]
+        types = [t for t in data_types if t in table and t not in of_instructions[1:]]
+        if not types:
+            return table["none"][0]
+        added = sum(table[t][1] for t in types)
+        together = min(table[t][0] + added - table[t][1] for t in types)
+        return max(together, *(table[t][0] for t in types))
+
+    def passes_of(self, names: Sequence[str]) -> PassCount:
+        """Passes of metrics chosen by hand: those of the smallest level that has them all, else one each at the most.
+
+        Exact numbers need NVIDIA's scheduler; this is what to plan with until a run has told.
+        """
+        wanted = set(names)
+        types = {m.data_type for m in self.metrics if m.data_type and m.name in wanted}
+        for level in LEVELS:
+            here = {m.name for m in self.of_level(level, types)}
+            if wanted == here:
+                return self.passes(level, types)
+            if wanted < here:
+                limit = self.passes(level, types).passes
+                return PassCount(min(limit, _replayed(len(wanted))) if limit > 1 else 1, "estimated")
+        return PassCount(_replayed(max(len(wanted), 1)), "estimated")
+
+    def roles(self, names: Iterable[str]) -> dict[str, Metric]:
+        """What is known of some metrics, by name."""
+        wanted = set(names)
+        return {m.name: m for m in self.metrics if m.name in wanted}
+
+
+def _replayed(hardware_passes: int) -> int:
+    return hardware_passes if hardware_passes <= 1 else hardware_passes + 1
+
+
+def checked_level(level: str) -> str:
+    """The level itself; a `UserError` names the levels there are."""
+    if level not in LEVELS:
+        raise UserError(
+            f"There is no metric level {level!r}.",
+            f"Choose one of {', '.join(LEVELS)} (did you mean {nearest(level, LEVELS, 1)[0]!r}?).",
+        )
+    return level
+
+
+def lower_levels(level: str) -> list[str]:
+    """Levels below this one, highest first, down to `roofline`: a timeline already has the times."""
+    at, least = LEVELS.index(checked_level(level)), LEVELS.index(DEFAULT_LEVEL)
+    return [LEVELS[i] for i in range(at - 1, least - 1, -1)]
+
+
+# -- architectures ---------------------------------------------------------------------------------
+
+
+def groups_for(compute_capability: str | None) -> tuple[MetricGroups, list[Diagnosis]]:
+    """The groups of a GPU, by its compute capability as nvidia-smi and CUDA write it ("9.0").
+
+    One that is not known gets the nearest lower one of its generation, and a word about it; where there is
+    none, or nothing is known of the GPU, the smallest common ground: Hopper's names, which most chips share.
+    """
+    known = _by_capability()
+    if compute_capability in known:
+        return known[compute_capability], []
+    fallback = known["9.0"]
+    wanted = _version(compute_capability)
+    if wanted is None:
+        cause = (
+            "The GPU's compute capability is not known"
+            if compute_capability is None
+            else f"{compute_capability!r} is no compute capability"
+        )
+        return fallback, [_substituted(f"{cause}: the metrics of {fallback.name} are asked for.")]
+    lower = [v for v in map(_version, known) if v is not None and v[0] == wanted[0] and v < wanted]
+    groups = known[".".join(map(str, max(lower)))] if lower else fallback
+    return groups, [
+        _substituted(
+            f"The metrics of compute capability {compute_capability} are not known here: "
+            f"those of {groups.name} ({groups.architecture}) are asked for."
+        )
+    ]
+
+
+def _substituted(message: str) -> Diagnosis:
+    return Diagnosis(
+        "UNKNOWN_GPU_METRICS",
+        "warning",
+        message + " ncu leaves out what the GPU does not have.",
+        "See which exist with: ncu --query-metrics, and give others with --metrics.",
+    )
+
+
+def all_groups() -> list[MetricGroups]:
+    """Every architecture there is data for."""
+    return list(dict.fromkeys(_by_capability().values()))
+
+
+def groups_of_chip(chip: str) -> MetricGroups | None:
+    """The groups of a chip as ncu names it (`gh100`)."""
+    return next((g for g in all_groups() if chip.lower() in g.chips), None)
+
+
+def data_files() -> list[Traversable]:
+    """The TOML files of this folder."""
+    folder = resources.files(__package__)
+    return sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+
+
+def read_toml(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
+
+
+@cache
+def _by_capability() -> dict[str, MetricGroups]:
+    found = {}
+    for file in data_files():
+        if file.name.startswith("sm_"):
+            groups = _groups(read_toml(file.name))
+            found.update(dict.fromkeys(groups.compute_capabilities, groups))
+    return found
+
+
+def _groups(raw: dict[str, Any]) -> MetricGroups:
+    passes = {
+        level: {key: (value, 0) if isinstance(value, int) else (value[0], value[1]) for key, value in row.items()}
+        for level, row in raw["passes"].items()
+    }
+    return MetricGroups(
+        architecture=raw["architecture"],
+        name=raw["name"],
+        compute_capabilities=tuple(raw["compute_capabilities"]),
+        chip=raw["chip"],
+        chips=tuple(raw["chips"]),
+        names_from=raw["names_from"],
+        passes_from=raw["passes_from"],
+        metrics=tuple(Metric(**m) for m in raw["metrics"]),
+        passes=passes,
+        measured=raw.get("measured", {}),
+    )
+
+
+def _version(text: str | None) -> tuple[int, int] | None:
+    parts = (text or "").split(".")
+    if len(parts) != 2 or not all(p.isascii() and p.isdigit() for p in parts):
+        return None
+    return int(parts[0]), int(parts[1])

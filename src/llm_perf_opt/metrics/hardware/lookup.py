@@ -1,0 +1,165 @@
+"""From what a recording knows of a GPU to its peaks: the data first, device attributes second, never a default.
+
+A name that the data knows wins, checked against SM count and memory (a MIG slice, a smaller variant). A GPU
+that is not in the data is computed from its attributes. Where neither is possible its peaks stay empty, and
+the report says what is missing and how to give it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+
+from llm_perf_opt.metrics.hardware.data import Model, computed_peaks, hardware_data
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
+from llm_perf_opt.metrics.hardware.overrides import Overrides
+from llm_perf_opt.metrics.quantity import Quantity, Unit
+
+Facts = Mapping[str, Any]
+_MIG = re.compile(r"\s+MIG\s+\S+$")
+_SAME = 0.02  # relative difference below which two figures are one
+
+
+def find_hardware(device: int | None, facts: Facts, overrides: Overrides | None = None) -> GpuHardware:
+    """The peaks of one GPU, with their source and what was adjusted."""
+    overrides = overrides or Overrides()
+    name = str(facts.get("name") or "")
+    model = _chosen(overrides.model) if overrides.model else _by_name(name, facts)
+    found = _computed(device, name, facts) if model is None else _of_model(device, name, model, facts)
+    _add_l2(found, facts)
+    return _overridden(found, overrides)
+
+
+def _chosen(name: str) -> Model:
+    return next(m for m in hardware_data().models if m.name == name)
+
+
+def _by_name(name: str, facts: Facts) -> Model | None:
+    """The product of this name; of several, the one whose SMs and memory are nearest to what was recorded."""
+    bare = _MIG.sub("", name.strip())
+    candidates = [m for m in hardware_data().models if m.match.fullmatch(bare)]
+    capability = facts.get("compute_capability")
+    if capability:
+        candidates = [m for m in candidates if m.architecture.compute_capability == capability]
+
+    def distance(model: Model) -> tuple[float, float]:
+        sms, memory = facts.get("sm_count"), facts.get("memory_bytes")
+        return (
+            abs(model.sm_count - sms) if sms else 0.0,
+            abs(model.memory.of("B") / memory - 1) if memory else 0.0,
+        )
+
+    return min(candidates, key=distance) if candidates else None
+
+
+def _of_model(device: int | None, name: str, model: Model, facts: Facts) -> GpuHardware:
+    peaks = model.peaks()
+    bandwidth = model.bandwidth
+    notes = []
+    if model.half_rate:
+        notes.append("Tensor cores of this GPU run at half rate when they accumulate in fp32.")
+    sms = facts.get("sm_count")
+    memory = _amount(facts.get("memory_bytes"), "B")
+    if sms and sms != model.sm_count:
+        part = sms / model.sm_count
+        peaks = {kind: peak * part for kind, peak in peaks.items()}
+        notes.append(f"The recording has {sms} SMs, the {model.name} {model.sm_count}: its peaks were scaled to them.")
+        if _MIG.search(name) and memory is not None:
+            bandwidth = bandwidth * min((memory / model.memory).of("ratio"), 1.0)
+            notes.append("Of the memory bandwidth the slice has the part that it has of the memory.")
+    recorded = _amount(facts.get("bandwidth_bytes_per_s"), "B/s")
+    if recorded is not None and abs((recorded / model.bandwidth).of("ratio") - 1) > _SAME and not _MIG.search(name):
+        notes.append(
+            f"The device attributes give {recorded.value / 1e9:,.0f} GB/s of memory bandwidth, "
+            f"the data sheet {model.bandwidth.value / 1e9:,.0f} GB/s, which is the one used."
+        )
+    return GpuHardware(
+        device=device,
+        name=name or model.name,
+        model=model.name,
+        basis="datasheet" if model.printed else "computed",
+        source=model.source,
+        compute_capability=model.architecture.compute_capability,
+        sm_count=sms or model.sm_count,
+        clock=_amount(facts.get("clock_hz"), "Hz") or model.boost,
+        memory=memory or model.memory,
+        l2_cache=_amount(facts.get("l2_bytes"), "B") or model.l2_cache,
+        bandwidth=bandwidth,
+        peaks=peaks,
+        notes=notes,
+    )
+
+
+def _computed(device: int | None, name: str, facts: Facts) -> GpuHardware:
+    """A GPU that is not in the data, from its device attributes."""
+    data = hardware_data()
+    capability, sms = str(facts.get("compute_capability") or ""), facts.get("sm_count")
+    clock = _amount(facts.get("clock_hz"), "Hz")
+    architecture = data.architectures.get(capability)
+    found = GpuHardware(
+        device=device,
+        name=name,
+        model="",
+        basis="unknown",
+        source="",
+        compute_capability=capability,
+        sm_count=sms,
+        clock=clock,
+        memory=_amount(facts.get("memory_bytes"), "B"),
+        l2_cache=_amount(facts.get("l2_bytes"), "B"),
+        bandwidth=_amount(facts.get("bandwidth_bytes_per_s"), "B/s"),
+    )
+    if architecture is None or not sms or clock is None:
+        lacking = [
+            what
+            for what, have in (
+                ("its architecture", architecture),
+                ("its SM count", sms),
+                ("its clock", clock),
+            )
+            if not have
+        ]
+        found.notes.append(f"The hardware data does not know it, and the recording lacks {', '.join(lacking)}.")
+        return found
+    half_rate = bool(data.half_rate_names.search(name))
+    found.peaks = computed_peaks(architecture.ops_per_clock_per_sm, sms, clock, clock, half_rate)
+    found.basis = "computed"
+    found.source = (
+        f"computed from the device attributes: {sms} SMs x {clock.value / 1e6:,.0f} MHz x operations per clock of "
+        f"{architecture.name} ({architecture.source})"
+    )
+    if half_rate:
+        found.notes.append("Tensor cores of this GPU run at half rate when they accumulate in fp32.")
+    return found
+
+
+def _add_l2(found: GpuHardware, facts: Facts) -> None:
+    slices = facts.get("l2_slices")
+    if slices and found.clock is not None:
+        per_clock = slices * hardware_data().l2_bytes_per_clock_per_slice
+        found.l2_bandwidth = Quantity(per_clock * found.clock.of("Hz"), "B/s")
+
+
+def _overridden(found: GpuHardware, overrides: Overrides) -> GpuHardware:
+    given = [k for k in ("bandwidth", "l2_bandwidth") if getattr(overrides, k) is not None] + list(overrides.peaks)
+    if overrides.model:
+        given.insert(0, "model")
+    if not given:
+        return found
+    known = "given" if found.basis == "unknown" else found.basis
+    return evolve(
+        found,
+        basis=known,
+        source=found.source or "the user",
+        bandwidth=overrides.bandwidth or found.bandwidth,
+        l2_bandwidth=overrides.l2_bandwidth or found.l2_bandwidth,
+        peaks={**found.peaks, **overrides.peaks},
+        notes=[*found.notes, f"Given by the user: {', '.join(given)}."],
+    )
+
+
+def _amount(value: Any, unit: Unit) -> Quantity | None:
+    return Quantity(float(value), unit) if value else None

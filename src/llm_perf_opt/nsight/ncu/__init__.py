@@ -1,0 +1,1 @@
+"""Nsight Compute: its command line and its replay modes."""

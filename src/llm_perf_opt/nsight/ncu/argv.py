@@ -1,0 +1,237 @@
+"""Nsight Compute's command line as a pure function: settings in, argv list out.
+
+Every setting of `pipeline.ncu.ncu_cli` is one field of `NcuOptions` and one option of ncu, under the
+same name. Nothing is validated against a list kept here, because ncu's options change from version to
+version: `help_text.validate` holds the argv against what the installed ncu says of itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Sequence
+from typing import Any
+
+import attrs
+from attrs import define, field
+
+from llm_perf_opt.nsight.option_values import (
+    StrPath,
+    count,
+    expressions,
+    flag_of,
+    is_count,
+    is_switch,
+    listed,
+    switch,
+    text,
+    with_overrides,
+    workload,
+)
+
+# One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
+DEFAULT_METRICS = (
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_bytes.sum",
+    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
+)
+
+
+@define(frozen=True, kw_only=True)
+class NcuOptions:
+    """What ncu is asked for. `None` (or an empty list) leaves an option out: ncu's own default holds then."""
+
+    # -- what to collect --
+    # Named set of sections. Without set, sections and metrics ncu takes `basic`: 10 passes a kernel;
+    # `roofline` takes 17, `full` 38, at about 60 ms a kernel and pass.
+    set: str | None = field(default=None, converter=text)
+    # Section identifiers, each with a flag of its own (ncu takes no comma list); `regex:` works.
+    sections: tuple[str, ...] = field(default=(), converter=listed)
+    # Metric names, one flag for all. The cheapest way: what fits into one pass costs a seventh of `basic`.
+    # ncu drops a misspelt metric without a word and exits 0.
+    metrics: tuple[str, ...] = field(default=(), converter=listed)
+
+    # -- how to replay --
+    # kernel (ncu's default: one result a kernel) | application | range | app-range (one result a range).
+    # `range` fails on the CUDA calls most transformers make; both range modes refuse SASS metrics.
+    replay_mode: str | None = field(default=None, converter=text)
+    # all | application-only. torchrun and other launchers start the model in a child, so: all.
+    target_processes: str | None = field(default="all", converter=text)
+
+    # -- which ranges --
+    # ncu's own filter expressions (several mean "or"); a string is one expression, for ncu reads a comma
+    # as "and". Patterns of this project are compiled first and come in as `nvtx_expr`.
+    nvtx_include: tuple[str, ...] = field(default=(), converter=expressions)
+    # As nvtx_include; kernels inside these ranges are left out.
+    nvtx_exclude: tuple[str, ...] = field(default=(), converter=expressions)
+    # thread (ncu's default) | process. `process` finds backward passes, which autograd launches from a
+    # thread of its own; with several busy threads it also takes kernels of their neighbours.
+    nvtx_push_pop_scope: str | None = field(default=None, converter=text)
+    # `::N`, `::[2-4]`, `::3|9`: which instances of the matching ranges. The way to take one decode step.
+    range_filter: str | None = field(default=None, converter=text)
+
+    # -- which kernels --
+    # An exact name, or `regex:…` (partial unless anchored). Never split at commas: template arguments have them.
+    kernel_name: str | None = field(default=None, converter=text)
+    # function (ncu's default: no arguments, no templates) | demangled | mangled. What kernel_name is compared with.
+    kernel_name_base: str | None = field(default=None, converter=text)
+    # `context:stream:[regex:]name:invocation`; counts launches for each kernel, which launch_skip does not.
+    kernel_id: str | None = field(default=None, converter=text)
+    # Matching launches to pass over, counted over all kernels together (see filter_mode).
+    launch_skip: int | None = field(default=None, converter=count, validator=is_count)
+    # Matching launches to profile, then no more. The surest bound on what a capture costs.
+    launch_count: int | None = field(default=None, converter=count, validator=is_count)
+    # global (ncu's default) | per-gpu | per-launch-config. The last, with launch_count=1, takes every
+    # signature (name, grid, block, shared memory) once: 66 kernels instead of tens of thousands.
+    filter_mode: str | None = field(default=None, converter=text)
+    # node (ncu's default: each kernel of a CUDA graph) | graph (one result a graph launch, fewer passes).
+    graph_profiling: str | None = field(default=None, converter=text)
+
+    # -- application replay only --
+    # name | grid (ncu's default) | all: how kernels of two passes are paired.
+    app_replay_match: str | None = field(default=None, converter=text)
+    # strict | balanced | relaxed. `relaxed` survives programs that differ from run to run, and drops kernels.
+    app_replay_mode: str | None = field(default=None, converter=text)
+
+    # -- the state of the GPU --
+    # none (ours) | base (ncu's default: clocks locked low, figures comparable between runs, not with the timeline).
+    clock_control: str | None = field(default="none", converter=text)
+    # none (ours) | all (ncu's default: caches flushed before every pass, which makes the DRAM figures
+    # of a region wrong by up to 1.8 times).
+    cache_control: str | None = field(default="none", converter=text)
+
+    # -- the report file --
+    # no (ours) | yes. With the machine code a report of 0.1 MB becomes one of 20 MB; needed for ncu-ui's source page.
+    import_sass: str | None = field(default="no", converter=text)
+    # Off: ncu refuses to start where the report exists, so that no run overwrites another's result.
+    force_overwrite: bool = field(default=False, converter=switch, validator=is_switch)
+
+    # Handed to ncu as they are, one argv element each, before the program. ncu refuses an option given twice.
+    extra_args: tuple[str, ...] = field(default=(), converter=listed)
+
+
+# Fields that are not simply `--name value`.
+_OTHERWISE = ("sections", "metrics", "nvtx_include", "nvtx_exclude", "force_overwrite", "extra_args")
+_NEED_NVTX = ("nvtx_include", "nvtx_exclude", "nvtx_push_pop_scope", "range_filter")
+
+
+def build_ncu_cmd(
+    out_base: StrPath,
+    work_argv: Sequence[StrPath],
+    *,
+    nvtx_expr: str | Sequence[str] | None = None,
+    options: NcuOptions | None = None,
+    nvtx: bool = True,
+    ncu: StrPath = "ncu",
+    **overrides: Any,
+) -> list[str]:
+    """The argv that profiles `work_argv` into `out_base`.ncu-rep.
+
+    `nvtx_expr`: ncu expressions (a list means "or") in place of `options.nvtx_include`; an empty list
+    means no filter. `nvtx=False` drops `--nvtx` where no filter needs it: without it the results carry
+    no range stacks and belong to no region. `overrides` are fields of `NcuOptions`. `%p`, `%h`, `%i`,
+    `%q{VAR}` in `out_base` are filled in by ncu.
+    """
+    argv = workload(work_argv, "ncu")
+    return [
+        os.fspath(ncu),
+        *ncu_arguments(out_base, nvtx_expr=nvtx_expr, options=options, nvtx=nvtx, **overrides),
+        *argv,
+    ]
+
+
+def ncu_arguments(
+    out_base: StrPath,
+    *,
+    nvtx_expr: str | Sequence[str] | None = None,
+    options: NcuOptions | None = None,
+    nvtx: bool = True,
+    **overrides: Any,
+) -> list[str]:
+    """ncu's own part of the command, without the program: what `help_text.validate` checks."""
+    asked = with_overrides(options or NcuOptions(), overrides, "pipeline.ncu.ncu_cli")
+    if nvtx_expr is not None:
+        asked = attrs.evolve(asked, nvtx_include=nvtx_expr)
+    argv: list[str] = []
+    for name in (attribute.name for attribute in attrs.fields(NcuOptions)):
+        value = getattr(asked, name)
+        if name not in _OTHERWISE and value is not None:
+            argv += [flag_of(name), str(value)]
+    for section in asked.sections:
+        argv += ["--section", section]
+    if asked.metrics:
+        argv += ["--metrics", ",".join(asked.metrics)]
+    if nvtx or any(getattr(asked, name) for name in _NEED_NVTX):
+        argv.append("--nvtx")
+    for expression in asked.nvtx_include:
+        argv += ["--nvtx-include", expression]
+    for expression in asked.nvtx_exclude:
+        argv += ["--nvtx-exclude", expression]
+    if asked.force_overwrite:
+        argv.append("--force-overwrite")
+    return [*argv, "-o", os.fspath(out_base), *asked.extra_args]
+
+
+# Options of ncu with which a program can be launched by one command and profiled by another.
+FOR_ATTACHING = ("--mode", "--hostname", "--port", "--max-connections", "--nvtx", "--target-processes")
+LOCAL = "127.0.0.1"
+
+
+def build_ncu_launch_cmd(
+    work_argv: Sequence[StrPath],
+    *,
+    port: int,
+    connections: int,
+    nvtx_push_pop_scope: str | None = None,
+    ncu: StrPath = "ncu",
+) -> list[str]:
+    """The argv that starts `work_argv` and stops it at its first CUDA call, until `build_ncu_attach_cmd` comes.
+
+    The program itself only: children of it would stop as well, each for a profiler of its own.
+    """
+    scope = ["--nvtx-push-pop-scope", nvtx_push_pop_scope] if nvtx_push_pop_scope else []
+    found = ["--port", str(port), "--max-connections", str(connections)]
+    return [
+        *(os.fspath(ncu), "--mode", "launch", *found),
+        *("--target-processes", "application-only", "--nvtx", *scope),
+        *workload(work_argv, "ncu"),
+    ]
+
+
+def build_ncu_attach_cmd(
+    out_base: StrPath,
+    *,
+    port: int,
+    connections: int,
+    options: NcuOptions,
+    nvtx_expr: Sequence[str],
+    ncu: StrPath = "ncu",
+) -> list[str]:
+    """The argv that profiles what `build_ncu_launch_cmd` has started, as `build_ncu_cmd` would have."""
+    # ncu refuses here what is said when the program is launched: "Invalid option --nvtx specified for --mode attach".
+    asked = attrs.evolve(options, target_processes=None, nvtx_push_pop_scope=None)
+    arguments = ncu_arguments(out_base, options=asked, nvtx_expr=nvtx_expr)
+    arguments.remove("--nvtx")
+    found = ["--hostname", LOCAL, "--port", str(port), "--max-connections", str(connections)]
+    return [os.fspath(ncu), "--mode", "attach", *found, *arguments]
+
+
+def build_ncu_raw_cmd(ncu: StrPath, report: StrPath) -> list[str]:
+    """Print every result of a report with all its metrics as CSV on standard output."""
+    return [os.fspath(ncu), "--import", os.fspath(report), "--page", "raw", "--csv", "--print-units", "base"]
+
+
+def without_unknown_defaults(options: NcuOptions, known: Container[str]) -> NcuOptions:
+    """Leave out defaults of ours that an older ncu does not know (2024.1 has no `--import-sass`).
+
+    What the user set to something else stays, and is refused by `help_text.validate` with ncu's own list.
+    """
+    unknown = {
+        attribute.name: None
+        for attribute in attrs.fields(NcuOptions)
+        if isinstance(attribute.default, str)
+        and getattr(options, attribute.name) == attribute.default
+        and flag_of(attribute.name) not in known
+    }
+    return attrs.evolve(options, **unknown)

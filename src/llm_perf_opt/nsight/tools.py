@@ -1,0 +1,317 @@
+"""Finding ncu and nsys, and asking them what they are.
+
+The order is the same for both: the configured path, the environment variable, PATH, the toolkit that
+CUDA_HOME names, then the folders of NVIDIA's installers, newest first. What was named explicitly is used or refused, never replaced by
+another; what was only found is passed over where it does not run (CUDA's `bin/ncu` is a script that
+stays behind when the package it starts has been removed).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from llm_perf_opt.errors import MissingTool
+from llm_perf_opt.readers import nsys_tool
+
+if TYPE_CHECKING:  # imported where they are needed: a run asks its questions before it imports anything else
+    from llm_perf_opt.nsight.help_text import KnownOptions
+
+NCU_VARIABLE = "LLM_PERF_NCU"
+NSYS_VARIABLE = nsys_tool.ENVIRONMENT_VARIABLE
+
+_NCU_PLACES = (
+    "/opt/nvidia/nsight-compute/*/ncu",
+    "/usr/local/cuda*/nsight-compute-*/ncu",
+    "/usr/local/cuda*/bin/ncu",
+    "/usr/lib/nsight-compute/ncu",
+    "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Compute/ncu",
+)
+_NCU_IN_TOOLKIT = ("nsight-compute-*/ncu", "bin/ncu")
+_PRODUCT = {"ncu": "Nsight Compute", "nsys": "Nsight Systems"}
+_TIMEOUT_S = 30.0
+_VERSION = re.compile(r"\bversion\s+v?(\d+(?:\.\d+)+)", re.IGNORECASE)
+
+# Nsight Systems' importer needs it and does not bring it; without it nsys exits 0 and leaves no report.
+IMPORTER_LIBRARY = "libdw.so.1"
+
+
+@define(frozen=True)
+class Tool:
+    """An installed profiler that has answered."""
+
+    name: str  # "ncu" | "nsys"
+    path: Path
+    version: str  # "2025.3.1.0"
+    source: str = field(default="", eq=False)  # how it was found: a variable, PATH, an install folder
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def find_ncu(configured: str | os.PathLike[str] | None = None, *, root: Path = Path("/")) -> Tool:
+    """The ncu to use; `MissingTool` says where was looked. `root`: below which the install folders are."""
+    return _find("ncu", configured, NCU_VARIABLE, installed_ncu(root), _NCU_PLACES)
+
+
+def find_nsys(configured: str | os.PathLike[str] | None = None, *, root: Path = Path("/")) -> Tool:
+    """The nsys to use, that inside Nsight Compute included; `MissingTool` says where was looked."""
+    return _find("nsys", configured, NSYS_VARIABLE, nsys_tool.installed_nsys(root), nsys_tool.PLACES)
+
+
+def installed_ncu(root: Path = Path("/")) -> list[Path]:
+    """Every ncu of the chosen toolkit and in the folders of NVIDIA's installers."""
+    return list(dict.fromkeys([*nsys_tool.in_toolkit(_NCU_IN_TOOLKIT), *nsys_tool.installed(_NCU_PLACES, root)]))
+
+
+def importer_of(nsys: str | os.PathLike[str]) -> Path | None:
+    """The program beside nsys that makes a report of its raw stream; None where it is not where it usually is."""
+    # `bin/nsys` and `target-linux-x64/nsys` have the same parent; a wrapper script resolves to neither.
+    for program in dict.fromkeys((Path(nsys).resolve(), Path(nsys))):
+        for folder in ("host-linux-*", "linux-desktop-*"):
+            if found := sorted(program.parent.parent.glob(f"{folder}/QdstrmImporter")):
+                return found[-1]
+    return None
+
+
+def tool_version(path: str | os.PathLike[str], timeout_s: float = _TIMEOUT_S) -> str:
+    """What `--version` says, as in "2025.3.1.0"; `MissingTool` where the program does not run or is no profiler."""
+    output = _output([os.fspath(path), "--version"], timeout_s)
+    if found := _VERSION.search(output):
+        return found[1]
+    said = next((line.strip() for line in output.splitlines() if line.strip()), "nothing")
+    raise MissingTool(
+        f"{os.fspath(path)} --version names no version; it says: {said}", "Give the path of ncu or nsys itself."
+    )
+
+
+_known: dict[Tool, KnownOptions] = {}
+_sampling: dict[Tool, tuple[str, str]] = {}
+
+
+def known_options(tool: Tool, timeout_s: float = _TIMEOUT_S) -> KnownOptions:
+    """The options this very installation understands, for `help_text.validate`; asked once."""
+    if tool not in _known:
+        # Each answer takes ncu about a second, nearly all of it waiting.
+        questions = _questions(tool.name, os.fspath(tool.path))
+        with ThreadPoolExecutor() as pool:
+            _understand(tool, list(pool.map(lambda argv: _output(argv, timeout_s), questions)))
+    return _known[tool]
+
+
+def said_about_sampling(nsys: Tool, timeout_s: float = _TIMEOUT_S) -> tuple[str, str]:
+    """What this nsys says of the GPUs it can sample, and of the sets of metrics it has; asked once."""
+    if nsys not in _sampling:
+        questions = _about_sampling(os.fspath(nsys.path))
+        with ThreadPoolExecutor() as pool:
+            devices, sets = pool.map(lambda argv: _answer_or_why_not(argv, timeout_s), questions)
+        _sampling[nsys] = (devices, sets)
+    return _sampling[nsys]
+
+
+def _about_sampling(program: str) -> list[list[str]]:
+    return [[program, "profile", option] for option in ("--gpu-metrics-devices=help", "--gpu-metrics-set=help")]
+
+
+def _answer_or_why_not(argv: Sequence[str], timeout_s: float) -> str:
+    """An answer that a run can do without."""
+    try:
+        return _output(argv, timeout_s)
+    except MissingTool as error:
+        return error.message
+
+
+def _questions(name: str, program: str) -> list[list[str]]:
+    """What to ask a tool about its options."""
+    if name == "nsys":
+        return [[program, "profile", "--help"]]
+    return [[program, option] for option in ("--help", "--list-sets", "--list-sections")]
+
+
+def _understand(tool: Tool, answers: Sequence[str]) -> None:
+    from llm_perf_opt.nsight.help_text import parse_ncu_help, parse_nsys_help
+
+    _known[tool] = parse_nsys_help(*answers) if tool.name == "nsys" else parse_ncu_help(*answers)
+
+
+def library_path_for(nsys: str | os.PathLike[str]) -> str | None:
+    """The LD_LIBRARY_PATH under which nsys's importer finds its library.
+
+    None where the system has the library already, or where it is nowhere: see `has_importer_library`.
+    """
+    if has_importer_library():
+        return None
+    home = Path(nsys).resolve().parent
+    folders = [
+        home,
+        *sorted(home.parent.glob("host-linux-*")),
+        *sorted(Path("/opt/nvidia").glob("nsight-systems*/*/host-linux-*")),
+    ]
+    for folder in folders:
+        if (folder / IMPORTER_LIBRARY).exists():
+            return os.pathsep.join(part for part in (str(folder), os.environ.get("LD_LIBRARY_PATH", "")) if part)
+    return None
+
+
+def has_importer_library() -> bool:
+    """Does a program started from here find libdw?"""
+    try:
+        ctypes.CDLL(IMPORTER_LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def _find(
+    name: str,
+    configured: str | os.PathLike[str] | None,
+    variable: str,
+    installed: Sequence[Path],
+    places: Sequence[str],
+) -> Tool:
+    for named, source in ((configured, "the configuration"), (os.environ.get(variable), variable)):
+        if named:
+            return _named(name, os.fspath(named), source)
+    on_path = shutil.which(name)
+    problems = []
+    candidates = [(Path(on_path), "PATH")] if on_path else []
+    for candidate, source in [*candidates, *((path, "an install folder") for path in installed)]:
+        try:
+            return Tool(name, candidate, tool_version(candidate), source)
+        except MissingTool as error:
+            problems.append(error.message)
+    from llm_perf_opt.nsight.messages import ASK_DOCTOR
+
+    on_path_says = "that on PATH does not run" if on_path else "PATH has none"
+    looked = (
+        f"{variable} is not set, {on_path_says}, and nothing that runs is where NVIDIA's installers put it "
+        f"({', '.join(places)})"
+    )
+    raise MissingTool(
+        f"No usable {name} ({_PRODUCT[name]}) was found: {looked}." + "".join(f" {problem}" for problem in problems),
+        f"Install it (it comes with the CUDA toolkit; from NVIDIA's package repository: apt install cuda-{_package(name)}-13-0 "
+        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}. {ASK_DOCTOR}",
+    )
+
+
+def _named(name: str, named: str, source: str) -> Tool:
+    fix = f"Give the path of the program {name} itself, or remove the setting to have it searched for."
+    path = shutil.which(named)
+    if path is None:
+        what = "is a folder" if Path(named).is_dir() else "is not a program that can be run"
+        raise MissingTool(f"{named}, given as {name} by {source}, {what}.", fix)
+    try:
+        return Tool(name, Path(path), tool_version(path), source)
+    except MissingTool as error:
+        raise MissingTool(f"{named}, given as {name} by {source}, does not work: {error.message}", fix) from error
+
+
+def _package(name: str) -> str:
+    return _PRODUCT[name].lower().replace(" ", "-")
+
+
+class Asked:
+    """The questions of a run to its tools, all asked at once and while the run does something else.
+
+    As a context: what is still open at its end is not waited for.
+    """
+
+    def __init__(self, *, nsys: bool, ncu: bool) -> None:
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(16, "asked", initializer=_here.__setattr__, initargs=("stop", self._stop))
+        self._answers: dict[str, list[Future[str]]] = {}
+        self._of_sampling: dict[str, list[Future[str]]] = {}
+        self._nsys = self._ask("nsys", NSYS_VARIABLE, find_nsys) if nsys else None
+        self._ncu = self._ask("ncu", NCU_VARIABLE, find_ncu) if ncu else None
+
+    def _ask(self, name: str, variable: str, find: Callable[[], Tool]) -> Future[Tool]:
+        # The first place to look at is nearly always the right one: its options are asked for beside its version.
+        first = shutil.which(os.environ.get(variable) or name)
+        if first is not None:
+            self._answers[first] = self._about(name, first)
+            if name == "nsys":
+                asked = [(argv, _TIMEOUT_S) for argv in _about_sampling(first)]
+                self._of_sampling[first] = [self._pool.submit(_answer_or_why_not, *question) for question in asked]
+        return self._pool.submit(find)
+
+    def _about(self, name: str, program: str) -> list[Future[str]]:
+        return [self._pool.submit(_output, argv, _TIMEOUT_S) for argv in _questions(name, program)]
+
+    def tools(self) -> tuple[Tool | None, Tool | None]:
+        """nsys and ncu, each with its options known; raises what was wrong with the first."""
+        nsys, ncu = (None if asked is None else self._found(asked) for asked in (self._nsys, self._ncu))
+        return nsys, ncu
+
+    def _found(self, asked: Future[Tool]) -> Tool:
+        tool = asked.result()
+        if tool not in _known:
+            path = os.fspath(tool.path)
+            _understand(tool, [answer.result() for answer in self._answers.get(path) or self._about(tool.name, path)])
+        if tool not in _sampling and (answers := self._of_sampling.get(os.fspath(tool.path))):
+            devices, sets = (answer.result() for answer in answers)
+            _sampling[tool] = (devices, sets)
+        return tool
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for child, asker in tuple(_asking.items()):
+            if asker is self._stop:
+                _kill(child)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+_here = threading.local()  # in a thread of `Asked`: the event that says nobody waits for its answer any more
+_asking: dict[subprocess.Popen[str], threading.Event | None] = {}  # questions that are open, and whose they are
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    """End a question. The group, not the child alone: CUDA's wrapper scripts start the tool as a child of their own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _output(argv: Sequence[str], timeout_s: float) -> str:
+    """Standard output and error of a short command. At a time-out its whole process group is ended."""
+    stop: threading.Event | None = getattr(_here, "stop", None)
+    if stop is not None and stop.is_set():
+        raise MissingTool(f"{argv[0]} was not asked any more.")
+    try:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MissingTool(
+            f"{argv[0]} cannot be run: {error.strerror}.", "Try it by hand, and see: ulimit -a"
+        ) from error
+    _asking[child] = stop
+    if stop is not None and stop.is_set():  # while it was being started
+        _kill(child)
+    with child:
+        try:
+            return child.communicate(timeout=timeout_s)[0]
+        except subprocess.TimeoutExpired as error:
+            _kill(child)
+            raise MissingTool(f"{' '.join(argv)} did not answer within {timeout_s:g} s.") from error
+        finally:
+            del _asking[child]

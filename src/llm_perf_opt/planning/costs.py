@@ -1,0 +1,224 @@
+"""What a capture costs: from data to begin with, then from this machine's own runs.
+
+The price of a pass differs from machine to machine by several times (driver, CPU, memory to save), so every
+finished run is remembered in a small file of the user's cache, and the median of the last ones counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import attrs
+from attrs import define, evolve
+
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.regions.columns import Action
+from llm_perf_opt.untrusted import read_json
+
+_FILE = "costs.json"
+_FORMAT = 1
+TIME_ONLY = ("gpu__time_duration",)
+
+
+@define(frozen=True)
+class Costs:
+    """Seconds of the parts of a capture."""
+
+    startup_s: float
+    program_slowdown: float
+    launch_overhead_s: float
+    pass_s: float
+    source: str  # for people: where the numbers come from
+    runs: int = 0  # earlier runs of this machine they were learned from
+
+    def fixed_s(self, program_s: float) -> float:
+        """A capture that profiles nothing."""
+        return self.startup_s + program_s * self.program_slowdown
+
+    def launch_s(self, passes: int, *, time_only: bool = False) -> float:
+        return self.launch_overhead_s + (0.0 if time_only else passes * self.pass_s)
+
+    def capture_s(self, program_s: float, launches: int, passes: int, *, time_only: bool = False) -> float:
+        return self.fixed_s(program_s) + launches * self.launch_s(passes, time_only=time_only)
+
+
+@define(frozen=True)
+class Observation:
+    """What one capture really took."""
+
+    seconds: float
+    program_s: float  # of the program without ncu: the timeline's run, which is a little longer
+    launches: int
+    passes: int  # of all launches together
+    time_only: bool = False
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath("costs.toml").read_text(encoding="utf-8"))
+
+
+def default_costs() -> Costs:
+    """Costs where nothing has been learned yet."""
+    raw = _data()["default"]
+    return Costs(
+        startup_s=raw["startup_s"],
+        program_slowdown=raw["program_slowdown"],
+        launch_overhead_s=raw["launch_overhead_s"],
+        pass_s=raw["pass_s"],
+        source=f"as measured on an {raw['gpu']}; the first run on this machine will tell its own",
+    )
+
+
+def learned(observations: Sequence[Observation], base: Costs | None = None) -> Costs:
+    """Costs of a machine from its earlier runs: the median price of a pass, and of a launch without counters."""
+    known, rules = base or default_costs(), _data()["learning"]
+    enough = [o for o in observations if o.launches >= rules["least_launches"] and math.isfinite(o.seconds)]
+    bare = [o for o in enough if o.time_only][-rules["runs_used"] :]
+    counted = [o for o in enough if not o.time_only and o.passes > 0][-rules["runs_used"] :]
+    if bare:
+        overhead = statistics.median((o.seconds - known.fixed_s(o.program_s)) / o.launches for o in bare)
+        known = evolve(known, launch_overhead_s=min(max(overhead, 0.0), rules["most_pass_s"]))
+    if counted:
+        prices = [
+            (o.seconds - known.fixed_s(o.program_s) - o.launches * known.launch_overhead_s) / o.passes for o in counted
+        ]
+        price = min(max(statistics.median(prices), rules["least_pass_s"]), rules["most_pass_s"])
+        known = evolve(known, pass_s=price)
+    runs = len(bare) + len(counted)
+    if not runs:
+        return known
+    return evolve(known, runs=runs, source=f"learned from {runs} earlier run{'s' if runs > 1 else ''} on this machine")
+
+
+# -- from a run ------------------------------------------------------------------------------------
+
+
+def machine_key(gpu: str, driver: str, ncu_version: str) -> str:
+    """What the price of a pass depends on, as one string."""
+    return " | ".join(part.strip() or "?" for part in (gpu, driver, ncu_version))
+
+
+def machine_of(manifest: Mapping[str, Any]) -> str | None:
+    """The machine of a run, from its manifest; None where it does not tell."""
+    gpus = manifest.get("gpus_before") or []
+    version = str((manifest.get("tools") or {}).get("ncu", "")).split(" ")[0]
+    if not gpus or not version:
+        return None
+    return machine_key(str(gpus[0].get("name", "")), str(gpus[0].get("driver_version", "")), version)
+
+
+def seconds_under_nsys(steps: Iterable[Mapping[str, Any]]) -> float | None:
+    """How long the program ran under nsys, by the steps of a manifest; not how long nsys took to refuse it."""
+    ran = [s for s in steps if s.get("name") == "nsys" and s.get("seconds") and s.get("status") != "refused"]
+    return float(ran[-1]["seconds"]) if ran else None
+
+
+def observe(manifest: Mapping[str, Any], results: Mapping[str, Iterable[Action]]) -> list[Observation]:
+    """What the captures of a finished run took. `results`: of each ncu step (by name) its results.
+
+    Steps that were cut off, or whose program's own time is not known, tell nothing.
+    """
+    steps = manifest.get("steps") or []
+    program_s = seconds_under_nsys(steps)
+    if program_s is None:
+        return []
+    found = []
+    for step in steps:
+        actions = list(results.get(str(step.get("name")), ()))
+        if step.get("status") != "captured" or not step.get("seconds") or not actions:
+            continue
+        metrics = {name.partition(".")[0] for action in actions for name in action.metrics}
+        found.append(
+            Observation(
+                seconds=float(step["seconds"]),
+                program_s=float(program_s),
+                launches=len(actions),
+                passes=sum(action.passes or 1 for action in actions),
+                time_only=metrics <= set(TIME_ONLY),
+            )
+        )
+    return found
+
+
+# -- the user's cache ------------------------------------------------------------------------------
+
+
+def costs_file(environment: Mapping[str, str] | None = None) -> Path:
+    """Where this user's costs are kept."""
+    variables = os.environ if environment is None else environment
+    base = variables.get("XDG_CACHE_HOME") or ""
+    # The XDG rules: a relative path there is invalid and to be ignored.
+    root = Path(base) if base.startswith("/") else Path(variables.get("HOME") or "~").expanduser() / ".cache"
+    return root / "llm-perf-opt" / _FILE
+
+
+def load_observations(file: Path) -> tuple[dict[str, list[Observation]], list[Diagnosis]]:
+    """All that is remembered, by machine. A file that cannot be used is passed over with a word."""
+    try:
+        raw = read_json(file)
+        if raw["format"] != _FORMAT:
+            raise ValueError(f"its format is {raw['format']!r}")
+        found = {str(key): [_observation(row) for row in rows] for key, rows in raw["machines"].items()}
+    except FileNotFoundError:
+        return {}, []
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        return {}, [
+            Diagnosis(
+                "COSTS_UNREADABLE",
+                "info",
+                f"What earlier runs cost cannot be read from {file} ({type(error).__name__}); the plan uses general figures.",
+                "The next run writes the file anew.",
+            )
+        ]
+    return found, []
+
+
+def known_costs(file: Path, machine: str | None) -> tuple[Costs, list[Diagnosis]]:
+    """Costs for a machine: learned where it has run before."""
+    found, diagnoses = load_observations(file)
+    return learned(found.get(machine or "", [])), diagnoses
+
+
+def remember(file: Path, machine: str, observations: Sequence[Observation]) -> list[Diagnosis]:
+    """Add observations of a machine. That it cannot be written loses a forecast, not a run: it is only told."""
+    if not observations:
+        return []
+    found, diagnoses = load_observations(file)
+    found[machine] = [*found.get(machine, []), *observations][-_data()["learning"]["runs_kept"] :]
+    content = {"format": _FORMAT, "machines": {k: [attrs.asdict(o) for o in rows] for k, rows in found.items()}}
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(file)
+    except OSError as error:
+        diagnoses.append(
+            Diagnosis(
+                "COSTS_NOT_KEPT", "info", f"What this run cost cannot be kept in {file}: {error.strerror or error}."
+            )
+        )
+    return diagnoses
+
+
+def _observation(row: Mapping[str, Any]) -> Observation:
+    made = Observation(
+        seconds=float(row["seconds"]),
+        program_s=float(row["program_s"]),
+        launches=int(row["launches"]),
+        passes=int(row["passes"]),
+        time_only=row["time_only"] is True,
+    )
+    counts = (made.launches, made.passes)
+    if not (math.isfinite(made.seconds) and math.isfinite(made.program_s)) or not all(0 <= n < 2**53 for n in counts):
+        raise ValueError("a run with impossible numbers")
+    return made

@@ -1,0 +1,189 @@
+"""Which places of a program to profile in, so that every kind of launch is sampled and little else.
+
+Where the program switches ncu on and off around its own ranges, launches are to be had by the range they lie in: the
+launches of one range, but for those of ranges inside it, are an atom, taken together or not at all. Layers repeat, so
+most atoms hold the same kinds as many others. Those are chosen that bring the most samples for the launches they cost.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import Factory, define
+from numpy.typing import NDArray
+
+from llm_perf_opt.metrics import types_of_name
+from llm_perf_opt.planning.launches import LaunchTable
+from llm_perf_opt.planning.stand_ins import has_stand_in
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
+from llm_perf_opt.regions.duration_clusters import Kinds, split_by_duration
+
+# Samples of a kind, by the share it has of the GPU time of a stage: one tells what a launch does, more how much that
+# scatters.
+_SAMPLES = ((0.1, 4), (0.04, 2))
+# Where long launches of one kind take different times, they do different work (experts get more or fewer tokens): as
+# many samples as bring the mean's error, as a share of the stage's time, down to this; and no more than so many.
+_SCATTER_OF_STAGE = 0.002
+_MOST_SAMPLES = 12
+_LONG_NS = 20_000  # durations of shorter ones scatter by themselves
+_LEAST_STAGE = 0.03  # share of the GPU time below which a stage is not looked at by itself
+_NOT_WORTH_ONE = 0.0003  # unless its signature has no other, or it has more than the next of a stage
+_NOT_WORTH_ONE_OF_STAGE = 0.001
+_MOST_ATOMS = 200_000  # the first of them; a program has as many only where it repeats itself
+
+
+# PyTorch's own kernels, mangled or not, and those of CUB; what is no product among them moves bytes.
+_MOVERS = ("at::native::", "2at6native", "at_cuda_detail", "cub::", "3cub")
+
+
+def only_moves_bytes(name: str) -> bool:
+    """Is a kernel known to do no products? One of an unknown name may do anything."""
+    return any(word in name for word in _MOVERS) and not types_of_name(name)
+
+
+@define(eq=False)
+class Wanted:
+    """The kinds of some launches, and how many samples each should have."""
+
+    kinds: Kinds
+    samples: Int64s
+    share: Sequence[float]  # of the GPU time
+
+    @staticmethod
+    def of(launches: LaunchTable) -> Wanted:
+        kinds = split_by_duration(launches.signature, launches.duration, context=launches.context)
+        share = kinds.total / max(launches.time_ns, 1)
+        samples = np.ones(len(kinds), dtype=np.int64)
+        of_stage = _largest_share(kinds, launches)
+        for least, count in reversed(_SAMPLES):
+            samples[of_stage >= least] = count
+        samples = np.maximum(samples, _for_scatter(kinds, launches, of_stage))
+        largest = np.zeros(len(kinds), dtype=np.bool_)
+        order = np.lexsort((-kinds.total, kinds.signature))
+        largest[order[np.unique(kinds.signature[order], return_index=True)[1]]] = True
+        samples[(share < _NOT_WORTH_ONE) & (of_stage < _NOT_WORTH_ONE_OF_STAGE) & ~largest] = 0
+        if launches.bytes_are_known:
+            # What is left to find out are operations: of kernels that only move bytes, one sample tells the rest.
+            moves = np.array([only_moves_bytes(s.name) for s in launches.signatures], dtype=np.bool_)
+            samples[moves[kinds.signature]] = 0
+            samples[moves[kinds.signature] & largest] = 1
+        everything = np.ones(len(launches), dtype=np.bool_)
+        samples[has_stand_in(launches, everything)[kinds.signature]] = 0
+        return Wanted(kinds, np.minimum(samples, kinds.calls), share.tolist())
+
+    def short(self, taken: Bools) -> int:
+        """Samples that the taken launches lack of those wanted."""
+        have = np.bincount(self.kinds.of_launch[taken], minlength=len(self.kinds))
+        return int(np.maximum(self.samples - have, 0).sum())
+
+    def missed(self, taken: Bools) -> float:
+        """Share of the GPU time of the wanted kinds that have no sample among the taken launches."""
+        sampled = np.bincount(self.kinds.of_launch[taken], minlength=len(self.kinds)) > 0
+        return float(np.asarray(self.share)[(self.samples > 0) & ~sampled].sum())
+
+
+def _for_scatter(kinds: Kinds, launches: LaunchTable, of_stage: NDArray[np.float64]) -> Int64s:
+    """Samples of each kind that its scatter asks for."""
+    off = launches.duration - kinds.mean[kinds.of_launch]
+    variance = np.bincount(kinds.of_launch, weights=off**2, minlength=len(kinds)) / np.maximum(kinds.calls, 1)
+    relative = np.sqrt(variance) / np.maximum(kinds.mean, 1.0)
+    needed = np.ceil((of_stage * relative / _SCATTER_OF_STAGE) ** 2)
+    return np.where(kinds.mean >= _LONG_NS, np.minimum(needed, _MOST_SAMPLES), 0).astype(np.int64)
+
+
+def _largest_share(kinds: Kinds, launches: LaunchTable) -> NDArray[np.float64]:
+    """Of each kind: the largest share it has of the time of a stage, which is what goes by the name of a range."""
+    whole = np.bincount(launches.place, weights=launches.duration, minlength=len(launches.places))
+    largest = np.zeros(len(kinds))
+    for stage in np.flatnonzero(whole >= _LEAST_STAGE * max(launches.time_ns, 1)).tolist():  # 33 at the most
+        mine = launches.place == stage
+        time = np.bincount(kinds.of_launch[mine], weights=launches.duration[mine], minlength=len(kinds))
+        largest = np.maximum(largest, time / max(whole[stage], 1))
+    return largest
+
+
+def cover(wanted: Wanted, atom: Int64s, *, early: bool) -> Bools:
+    """Launches of the atoms to profile in. `atom`: of each launch, UNKNOWN for one in none.
+
+    `early`: of atoms alike take the first; else the second sample comes from the last, far from the first.
+    """
+    known = np.flatnonzero(atom != UNKNOWN)
+    alike = _alike(wanted.kinds.of_launch[known], atom[known])
+    left = wanted.samples.copy()
+    queue: list[tuple[float, int, int]] = []  # best first: gain of a launch, gain, number of the atoms alike
+
+    def put(number: int) -> None:
+        gain = int(np.minimum(left[alike[number].kinds], alike[number].counts).sum())
+        if gain and alike[number].used < len(alike[number].atoms):
+            heapq.heappush(queue, (-gain / alike[number].launches, -gain, number))
+
+    for number in range(len(alike)):
+        put(number)
+    taken: list[tuple[int, _Alike]] = []
+    while queue:
+        before = heapq.heappop(queue)
+        put(number := before[2])
+        # What an atom brings only shrinks: one that is still the best when it is looked at again is the best.
+        if not queue or queue[0] != before:
+            continue
+        heapq.heappop(queue)
+        best = alike[number]
+        taken.append((best.next(early), best))
+        left[best.kinds] = np.maximum(left[best.kinds] - best.counts, 0)
+        put(number)
+    chosen = np.zeros(len(atom), dtype=np.bool_)
+    chosen[known] = np.isin(atom[known], _without_needless(taken, wanted.samples))
+    return chosen
+
+
+@define(eq=False)
+class _Alike:
+    """Atoms that hold the same kinds of launches, in the order in which they run."""
+
+    kinds: Int64s
+    counts: Int64s  # launches of each kind in one of them
+    atoms: list[int] = Factory(list)
+    used: int = 0
+
+    @property
+    def launches(self) -> int:
+        return int(self.counts.sum())
+
+    def next(self, early: bool) -> int:
+        """The next to take: from the front, or from both ends in turn."""
+        at, self.used = self.used, self.used + 1
+        if early:
+            return self.atoms[at]
+        return self.atoms[at // 2] if at % 2 == 0 else self.atoms[-1 - at // 2]
+
+
+def _alike(kind: Int64s, atom: Int64s) -> list[_Alike]:
+    ids, first = np.unique(atom, return_index=True)
+    ids = ids[np.argsort(first, kind="stable")][:_MOST_ATOMS]
+    order = np.lexsort((kind, atom))
+    kinds, atoms = kind[order].astype(np.int64), atom[order]
+    starts, ends = np.searchsorted(atoms, ids, "left"), np.searchsorted(atoms, ids, "right")
+    found: dict[bytes, _Alike] = {}
+    for number, start, end in zip(ids.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        held = kinds[start:end]
+        group = found.get(held.tobytes())
+        if group is None:
+            group = found[held.tobytes()] = _Alike(*np.unique(held, return_counts=True))
+        group.atoms.append(number)
+    return list(found.values())
+
+
+def _without_needless(taken: list[tuple[int, _Alike]], wanted: Int64s) -> list[int]:
+    """The atoms without those whose kinds the others have enough of: what was best at first may be needless now."""
+    have = np.zeros(len(wanted), dtype=np.int64)
+    for _, group in taken:
+        have[group.kinds] += group.counts
+    kept = []
+    for number, group in sorted(taken, key=lambda pair: -pair[1].launches):  # the dearest first
+        if (have[group.kinds] - group.counts >= wanted[group.kinds]).all():
+            have[group.kinds] -= group.counts
+        else:
+            kept.append(number)
+    return kept

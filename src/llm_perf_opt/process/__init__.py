@@ -1,0 +1,1 @@
+"""Other processes and signals: programs under supervision, tasks in the background, interrupts."""

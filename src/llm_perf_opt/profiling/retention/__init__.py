@@ -1,1 +1,0 @@
-"""What becomes of runs when they are over: found, told, packed, removed."""

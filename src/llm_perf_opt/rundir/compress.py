@@ -1,0 +1,170 @@
+"""Packs the large recordings of a run; every reader opens them as they are.
+
+The packed file is written beside the original, unpacked again and compared byte by byte (by SHA-256); only then does
+it get its name, and only then does the original go. Interrupted anywhere, at least one of the two is whole: a run
+that has both is read from the original, and the next attempt begins anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import lzma
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, Literal
+
+from attrs import define
+
+from llm_perf_opt.readers.open import MAX_RATIO, SMALL, unpacked
+from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.rundir.layout import PACKED, RunFile, files_of, remove
+
+Form = Literal["xz", "gz"]
+_RECORDINGS = ("nsys/*.sqlite", "nsys/*.nsys-rep", "nsys/*.csv", "ncu/*.ncu-rep", "ncu/raw*.csv")
+_WORTH_IT = 64 << 10  # bytes; below, nothing is gained
+_LEAST_GAIN = 0.9  # of the size: what packs worse stays as it is
+_PART = 1 << 20
+
+
+@define
+class Packing:
+    """One file and what became of it, or would."""
+
+    name: str
+    bytes: int
+    packed_bytes: int | None = None  # None: not packed
+    detail: str = ""  # why it was not packed
+
+
+def candidates(files: list[RunFile]) -> list[RunFile]:
+    """The files of a run that are worth packing."""
+    return [
+        file
+        for file in files
+        if file.is_ours
+        and file.bytes >= _WORTH_IT
+        and any(fnmatchcase(file.name, p) and file.name.count("/") == 1 for p in _RECORDINGS)
+    ]
+
+
+def compress(directory: RunDirectory, form: Form, progress: Callable[[str], None] = lambda _: None) -> list[Packing]:
+    """Pack the recordings of a run that nobody else is working on. Raises OSError; what was done by then stays."""
+    done = []
+    files = files_of(directory.path, directory.manifest)
+    remove(directory.path.resolve(), [f.name for f in files if f.is_ours and _is_unfinished(f.name)])
+    for file in candidates(files):
+        progress(file.name)
+        done.append(_pack_file(directory, file, form))
+    return done
+
+
+def _is_unfinished(name: str) -> bool:
+    return re.fullmatch(r"\..+\.(?:xz|gz)\.\d+\.tmp", Path(name).name) is not None
+
+
+def _pack_file(directory: RunDirectory, file: RunFile, form: Form) -> Packing:
+    source = directory.path / file.name
+    target = source.with_name(f"{source.name}.{form}")
+    temporary = source.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        before = source.stat(follow_symlinks=False)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            digest = _pack(source, out, form)
+            out.flush()
+            os.fsync(out.fileno())
+        packed = temporary.stat().st_size
+        if packed > _LEAST_GAIN * before.st_size:
+            return Packing(file.name, file.bytes, detail="it hardly gets smaller")
+        if before.st_size > max(SMALL, packed * MAX_RATIO):
+            return Packing(
+                file.name, file.bytes, detail="packed so small, it would be taken for a trap when it is read"
+            )
+        after = source.stat(follow_symlinks=False)
+        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            return Packing(file.name, file.bytes, detail="it changed meanwhile")
+        if _digest_of_packed(temporary, form) != (digest, before.st_size):
+            return Packing(
+                file.name, file.bytes, detail="the packed file did not unpack to the same: is the disk failing?"
+            )
+        temporary.chmod(before.st_mode & 0o7777)
+        temporary.replace(target)
+        _make_lasting(target.parent)
+        entry = {"file": target.name, "bytes": before.st_size, "packed_bytes": packed, "sha256": digest}
+        directory.manifest.compressed[file.name] = entry
+        directory.save()
+        source.unlink()
+        return Packing(file.name, file.bytes, packed)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def unpacks_to(file: Path, bytes_: int, sha256: str) -> bool:
+    """Is a packed file still what was packed? It is unpacked for that, and nothing is kept of it."""
+    try:
+        return _digest_of_packed(file, "xz" if file.suffix == ".xz" else "gz") == (sha256, bytes_)
+    except OSError:
+        return False
+
+
+def unpack_again(directory: RunDirectory, name: str) -> None:
+    """Put a packed file of a run back as it was, for a tool that reads it. Raises OSError; nothing is lost then."""
+    plain = directory.path / name
+    packed = next((p for e in PACKED if (p := plain.with_name(plain.name + e)).is_file() and not p.is_symlink()), None)
+    if plain.exists() or packed is None:
+        return
+    temporary = plain.with_name(f".{plain.name}.xz.{os.getpid()}.tmp")  # as when it is packed: known as unfinished
+    try:
+        with unpacked(packed, packed.name) as content:
+            shutil.copyfile(content, temporary)
+        temporary.chmod(packed.stat().st_mode & 0o7777)
+        temporary.replace(plain)
+        _make_lasting(plain.parent)
+        directory.manifest.compressed.pop(name, None)
+        directory.save()
+        packed.unlink()
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _pack(source: Path, out: IO[bytes], form: Form) -> str:
+    """Write the packed file; the SHA-256 of the original. The same content always gives the same file."""
+    digest = hashlib.sha256()
+    with (
+        source.open("rb") as content,
+        # The lowest preset: ten times as fast as the usual one, for a file that is a fifth larger.
+        lzma.open(out, "wb", preset=0) if form == "xz" else gzip.GzipFile("", "wb", 6, out, mtime=0) as packed,
+    ):
+        while part := content.read(_PART):
+            digest.update(part)
+            packed.write(part)
+    return digest.hexdigest()
+
+
+def _digest_of_packed(file: Path, form: Form) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    try:
+        with lzma.open(file) if form == "xz" else gzip.open(file) as content:
+            while part := content.read(_PART):
+                digest.update(part)
+                size += len(part)
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error):
+        return "", 0
+    return digest.hexdigest(), size
+
+
+def _make_lasting(folder: Path) -> None:
+    """The new name must be on the disk before the original goes."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,238 @@
+"""What a recording knows about its owner, and how to take it out of texts and bytes.
+
+Secrets are learnt from the recordings themselves: they hold the environment and the command line of the
+program. A value is looked for everywhere afterwards, so one that is an ordinary word or a number of a few
+digits is not: it would be found in every file. Its own variable is removed all the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import mmap
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from attrs import Factory, define
+
+from llm_perf_opt.rundir.scrub.escapes import (
+    in_any_form,
+    line_blocks,
+    may_hide,
+    plainly_written,
+    uncovered,
+    uncovered_line,
+)
+from llm_perf_opt.rundir.secrets import REMOVED, SECRET_IN_TEXT, clean_argv, is_secret, without_secret_text
+
+HOST, USER = "(host)", "(user)"
+
+_USER_VARIABLES = ("USER", "LOGNAME", "USERNAME", "SUDO_USER")
+_HOST_VARIABLES = ("HOSTNAME", "HOST", "COMPUTERNAME")
+OWNER_VARIABLES = (*_USER_VARIABLES, *_HOST_VARIABLES, "MAIL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY")
+_COMMON_NAMES = {"root", "user", "users", "ubuntu", "admin", "nobody", "home", "python", "nvidia", "cuda", "default"}
+_COMMON_HOSTS = {"localhost", "local", "(none)", "host", "linux", "ubuntu", "debian"}
+_FOLDER = re.compile(r"^/(?:home|root|tmp|usr|etc|var|opt|run|mnt|data|proc|dev|workspace|srv)(?:/|$)")
+_END_OF_FOLDER = r"(?=[/\\\"'\s:,;)\]}<&\x00]|$)"
+# Homes that nobody told us of.
+_ANY_HOME = r"(?:/home/|/Users/)[^/\\\s\"':,;)\]}<&\x00-\x1f]+|/root"
+_BLOCK = 16 << 20
+_WIDE = ("utf-16-le", "utf-16-be")
+_LEAST_ENCODED = 8  # bytes: of fewer, a part of something else may look the same
+_URL_SAFE = str.maketrans("+/", "-_")
+_ESCAPED_SLASH = r"(?:\\?/)"
+
+
+def is_telling(value: str) -> bool:
+    """Whether a secret can be looked for: nothing else in a recording would be the same by chance."""
+    if len(value) < 6 or _FOLDER.match(value) or re.fullmatch(r"\w+://[^@\s]*", value):
+        return False
+    return not (value.isdigit() and len(value) < 8) and not (value.isalpha() and len(value) < 12)
+
+
+@define
+class Private:
+    """What must not be in a copy."""
+
+    secrets: dict[str, str] = Factory(dict)  # value → the variable or option it is the value of
+    homes: dict[str, None] = Factory(dict)
+    users: dict[str, None] = Factory(dict)
+    hosts: dict[str, None] = Factory(dict)
+    variables: set[str] = Factory(set)  # names of all variables that were seen
+
+    def learn_environment(self, environment: Mapping[str, str]) -> None:
+        """An environment, of this shell or of a recording."""
+        for name, value in environment.items():
+            self.variables.add(name)
+            if is_secret(name, value) and is_telling(value):
+                self.secrets.setdefault(value, name)
+            if name in _USER_VARIABLES:
+                self.learn_user(value)
+            if name in _HOST_VARIABLES:
+                self.learn_host(value)
+        home = environment.get("HOME", "")
+        if home.count("/") > 1 and len(home) > 4:
+            self.homes[home.rstrip("/")] = None
+
+    def learn_command(self, argv: list[str]) -> None:
+        """A command line: what is hidden in it is a secret."""
+        for word, shown in zip(argv, clean_argv(argv), strict=True):
+            if word != shown:
+                name, equals, value = word.partition("=")
+                secret = value if equals and REMOVED in shown and shown != REMOVED else word
+                if is_telling(secret):
+                    self.secrets.setdefault(secret, name if equals else "the command line")
+
+    def learn_user(self, name: str) -> None:
+        if len(name) > 2 and name not in _COMMON_NAMES:
+            self.users[name] = None
+
+    def learn_host(self, name: str) -> None:
+        if len(name) > 3 and name.lower() not in _COMMON_HOSTS:
+            self.hosts[name] = None
+
+    def text(self, text: str, *, looks_secret: bool = True, page: bool = False) -> str:
+        """A text without secrets, homes, users and hosts.
+
+        `looks_secret`: also take out what only looks like a secret; not in reports, whose words are names of
+        regions and kernels. `page`: it is part of one.
+        """
+        plain = plainly_written(text, page=page)
+        cleaned = self._text(plain, looks_secret)
+        # Where nothing is private, it stays as it was written.
+        return self._uncovered(text if cleaned == plain else cleaned, looks_secret)
+
+    def _uncovered(self, text: str, looks_secret: bool) -> str:
+        """The text with those lines written out that hide something private behind other escapes than JSON's."""
+        data = text.encode("utf-8", "surrogateescape")
+        if not may_hide(data):
+            return text
+        for secret in self.found_in(uncovered(data)):
+            text = in_any_form(secret).sub(REMOVED, text)
+        whole = uncovered_line(text)
+        if whole == text or self._text(whole, looks_secret) == whole:
+            return text
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            plain = uncovered_line(line)
+            if plain != line and (cleaned := self._text(plain, looks_secret)) != plain:
+                lines[number] = cleaned
+        return "\n".join(lines)
+
+    def _text(self, text: str, looks_secret: bool) -> str:
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            for form in _forms(secret):
+                text = text.replace(form, REMOVED)
+        if looks_secret:
+            text = without_secret_text(text)
+        text = self._homes().sub("~", text)
+        for user in self.users:
+            text = re.sub(rf"(?<=/){re.escape(user)}{_END_OF_FOLDER}", USER, text)
+            text = re.sub(rf"(?<![\w.-]){re.escape(user)}(?=@)", USER, text)
+        for host in sorted(self.hosts, key=len, reverse=True):
+            text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", HOST, text)
+        return text
+
+    def page(self, text: str) -> str:
+        """A page of ours. Its script and style are the same in every page, and run only as long as they are."""
+        parts = re.split(r"(<(?:script|style)>.*?</(?:script|style)>)", text, flags=re.DOTALL)
+        return "".join(
+            part if i % 2 else self.text(part, looks_secret=False, page=True) for i, part in enumerate(parts)
+        )
+
+    def variable(self, name: str, value: str) -> str:
+        """The value of a variable, as far as it may be told."""
+        if name in OWNER_VARIABLES or is_secret(name, value):
+            return REMOVED
+        return self.text(value)
+
+    def masked(self, value: bytes) -> bytes:
+        """The same number of bytes, with what is private crossed out: for formats where nothing may move."""
+        text = value.decode("utf-8", "surrogateescape")
+        for secret in self.secrets:
+            text = text.replace(secret, _crossed(secret))
+        text = SECRET_IN_TEXT.sub(lambda found: _crossed(found[0]), text)
+        text = re.sub(rf"(?:{self._homes().pattern})(?:(?:/[^/\s\"':,;\x00-\x1f]+)*/)?", _mask_folder, text)
+        for name in (*self.users, *self.hosts):
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", _crossed(name), text)
+        result = text.encode("utf-8", "surrogateescape")
+        return result if len(result) == len(value) else b"x" * len(value)
+
+    def found_in(self, data: bytes | mmap.mmap) -> dict[str, str]:
+        """Secrets that are in these bytes, in any of the forms texts write them: value → name."""
+        found = {}
+        for secret, name in self.secrets.items():
+            forms = [form.encode("utf-8", "surrogateescape") for form in _forms(secret)]
+            if any(data.find(form) >= 0 for form in forms):
+                found[secret] = name
+        return found
+
+    def found_escaped(self, data: bytes | mmap.mmap) -> dict[str, str]:
+        """Secrets that are in a text with some or all of their characters as escapes, of JSON or of others."""
+        found: dict[str, str] = {}
+        for block in line_blocks(data, _BLOCK) if may_hide(data) else ():
+            plain = plainly_written(block.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            found |= self.found_in(plain) | self.found_in(uncovered(plain))
+        return found
+
+    def signs(self) -> list[bytes]:
+        """Bytes without which there is nothing private in a message."""
+        known = (*self.secrets, *self.homes, *self.users, *self.hosts)
+        return [word.encode("utf-8", "surrogateescape") for word in (*known, "/home/", "/Users/", "/root")]
+
+    def _homes(self) -> re.Pattern[str]:
+        known = [re.escape(home).replace("/", _ESCAPED_SLASH) for home in sorted(self.homes, key=len, reverse=True)]
+        return re.compile(rf"(?<![\w.~-])(?:{'|'.join([*known, _ANY_HOME])}){_END_OF_FOLDER}")
+
+
+def environment_of(words: Iterable[str]) -> dict[str, str]:
+    """NAME=value words as a mapping."""
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            found[name] = value
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _forms(secret: str) -> list[str]:
+    """A value as it is, in JSON, in HTML and XML, in the data of a page, and as programs encode it."""
+    plain_json = json.dumps(secret)[1:-1]
+    as_it_is = json.dumps(secret, ensure_ascii=False)[1:-1]
+    in_page = [
+        form.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026") for form in (plain_json, as_it_is)
+    ]
+    in_template = html.escape(secret, quote=False).replace("'", "&#39;").replace('"', "&#34;")
+    escaped = [html.escape(secret), html.escape(secret, quote=False), in_template]
+    forms = [secret, plain_json, as_it_is, *in_page, *escaped, *_encoded(secret)]
+    return list(dict.fromkeys(forms))
+
+
+def _encoded(secret: str) -> list[str]:
+    """UTF-16, hexadecimal and base64: whoever decodes those has the value."""
+    data = secret.encode("utf-8", "surrogateescape")
+    wide = [secret.encode(name, "surrogatepass").decode("utf-8", "surrogateescape") for name in _WIDE]
+    if len(data) < _LEAST_ENCODED:
+        return wide
+    return [*wide, data.hex(), data.hex().upper(), *_in_base64(data)]
+
+
+def _in_base64(data: bytes) -> list[str]:
+    """The characters that stand for these bytes alone, whatever stands before and behind: `user:password`, say."""
+    found = []
+    for before, first in enumerate((0, 2, 3)):  # bytes before it in its group of three; characters they have a part in
+        text = base64.b64encode(bytes(before) + data).decode("ascii")[first : (before + len(data)) * 8 // 6]
+        found += [text, text.translate(_URL_SAFE)]
+    return found
+
+
+def _crossed(text: str) -> str:
+    return "x" * len(text.encode("utf-8", "surrogateescape"))
+
+
+def _mask_folder(found: re.Match[str]) -> str:
+    """Every folder below and including the home is crossed out; the file's own name stays."""
+    return re.sub(r"[^/]+", lambda part: _crossed(part[0]), found[0])

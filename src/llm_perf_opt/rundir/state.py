@@ -1,0 +1,106 @@
+"""What a run directory says of itself: how far the run came, and what its steps had to say.
+
+A report that is built again must not know less than the first one did, and a run that was killed must say
+what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import define
+
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.rundir.directory import LARGEST_MANIFEST, MANIFEST
+from llm_perf_opt.untrusted import read_json
+
+
+@define
+class RunState:
+    """The part of a manifest that matters to a reader of the run."""
+
+    diagnostics: list[Diagnosis]
+    selection: dict[str, Any]  # what the run was asked to report
+
+    @property
+    def reasons(self) -> str:
+        """Why something is missing, in one text."""
+        return " ".join(d.message for d in self.diagnostics if d.severity != "info")
+
+
+def state_of(run: Path) -> RunState | None:
+    """The state of a run directory; None where there is no manifest. One that cannot be read is told of."""
+    if not os.path.lexists(run / MANIFEST):
+        return None
+    try:
+        manifest = read_json(run / MANIFEST, LARGEST_MANIFEST)
+        steps: Sequence[dict[str, Any]] = manifest["steps"]
+        said = [d for step in steps for d in step["diagnostics"]] + manifest["diagnostics"]
+        diagnostics = [
+            Diagnosis(**{name: str(d[name]) for name in ("code", "severity", "message", "fix")}) for d in said
+        ]
+        if manifest["state"] == "running":
+            diagnostics.insert(0, _unfinished(steps))
+        selection, refused = _selection(manifest.get("selection"))
+        return RunState(diagnostics + refused, selection)
+    except OSError as error:
+        return RunState([_unreadable(error.strerror or str(error))], {})
+    except ValueError as error:
+        return RunState([_unreadable(str(error))], {})
+    except (KeyError, TypeError, AttributeError):
+        return RunState([_unreadable("it is not what llm-perf writes")], {})
+
+
+def _unreadable(why: str) -> Diagnosis:
+    return Diagnosis(
+        "MANIFEST_UNREADABLE",
+        "warning",
+        f"The manifest of this run cannot be read ({why[:200]}): what its steps said, and what it was asked for, is not known.",
+        "The report is of the recordings alone. If that is not enough, run the program again.",
+    )
+
+
+_SELECTION = ("include", "exclude", "kernel_include", "kernel_exclude")
+_MOST_PATTERNS = 100
+
+
+def _selection(told: object) -> tuple[dict[str, list[str]], list[Diagnosis]]:
+    """What the run was asked to report, where that can be taken over from a file that anybody may have written."""
+    found: dict[str, list[str]] = {}
+    for name in _SELECTION if isinstance(told, dict) else ():
+        patterns = told.get(name, []) if isinstance(told, dict) else []
+        if not isinstance(patterns, list) or not all(isinstance(p, str) and _is_harmless(p) for p in patterns[:101]):
+            patterns = None
+        if patterns is None or len(patterns) > _MOST_PATTERNS:
+            return {}, [
+                Diagnosis(
+                    "SELECTION_NOT_USED",
+                    "warning",
+                    "The run's own choice of regions and kernels cannot be used, so all are reported.",
+                    "Choose with --include, --exclude, --kernel-include and --kernel-exclude.",
+                )
+            ]
+        found[name] = patterns
+    return found, []
+
+
+def _is_harmless(pattern: str) -> bool:
+    """Few repetitions, none inside another: those of a stranger can keep a search busy for years."""
+    repeats = len(re.findall(r"(?<!\\)[*+{]", pattern))
+    return len(pattern) <= 4096 and repeats <= 3 and not re.search(r"\)[*+{?]", pattern)
+
+
+def _unfinished(steps: Sequence[dict[str, Any]]) -> Diagnosis:
+    """The run neither ended nor was ended in order: it still runs, or it was killed."""
+    at = next((step["name"] for step in reversed(steps) if step["status"] == "running"), None)
+    where = f"while {at} was running" if at else "between two steps" if steps else "before its first step"
+    return Diagnosis(
+        "RUN_UNFINISHED",
+        "warning",
+        f"This run has not finished: it still goes on, or it was killed {where}. What later steps would have given is missing.",
+        "If nothing of it runs any more, take what is missing: llm-perf profile --resume RUN",
+    )
