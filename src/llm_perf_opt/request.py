@@ -49,9 +49,8 @@ class CounterRequest:
     launches: int = 3  # of each kernel and launch configuration, where the strategy is auto
     top_n_kernels: int | None = None  # the heaviest kernels of the chosen regions; None: all
     fallback: bool = True  # where the program does not allow a replay mode, try the next
-    gate: bool = True  # have the program switch ncu on around the planned launches only, where it can
-    start_ahead: bool = True  # start the program for ncu while nsys still writes; needs the gate
-    stop_when_done: bool = False  # end the program once all planned samples are in; needs the gate
+    windows: bool = True  # have the program switch ncu on around the planned launches only, where it can
+    run_to_end: bool = False  # let the program go on under ncu when all planned samples are in
     verify: bool = False  # measure the regions as wholes too, and hold the estimates against that
     timeout_s: float | None = None
 

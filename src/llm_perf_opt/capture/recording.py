@@ -19,10 +19,9 @@ from pathlib import Path
 import attrs
 from attrs import define
 
-from llm_perf_opt.capture.ahead import CONNECTIONS, Parked
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_attach_cmd, build_ncu_cmd, build_ncu_raw_cmd
+from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd, build_ncu_raw_cmd
 from llm_perf_opt.nsight.nsys import gpu_metrics as traffic
 from llm_perf_opt.nsight.nsys.argv import (
     NsysOptions,
@@ -45,7 +44,6 @@ from llm_perf_opt.rundir.log_cleaning import clean_logs
 REDIRECT = Path(redirect.__file__)
 _EXPORT_TIMEOUT_S = 1800
 _LOG_KEPT = 2 << 20  # of a log, what is looked at for messages
-_OF_NCU = ("==PROF==", "==WARNING==", "==ERROR==")
 _LAST_WORDS = 12  # lines of a failed program that are shown
 
 
@@ -56,7 +54,6 @@ class Captured:
     outcome: Outcome
     ended: Ended
     file: Path | None = None
-    attached: bool = False  # ncu came to a program that had been started ahead
 
 
 @define
@@ -225,65 +222,35 @@ def record_counters(
     progress: Callable[[Progress], None] = lambda _: None,
     tell: Tell = _silent,
     ended_on_purpose: Callable[[], str] = lambda: "",
-    parked: Parked | None = None,
-    limit_s: float = 0.0,
 ) -> Captured:
     """Counters of the chosen launches: `ncu/<name>.ncu-rep`.
 
     `environment`: asked for right before the program is started. `ended_on_purpose`: asked at the end for where the
-    program ended itself, as it was told to; "" where it did not. `parked`: the program, where it was started ahead;
-    it must arrive within `limit_s`. Where ncu does not get hold of it, the program is started again.
+    program ended itself, as it was told to; "" where it did not.
     """
     folder = run.path / "ncu"
     log, workload_log = folder / f"{name}.log", folder / f"{name}-workload.log"
     logged = attrs.evolve(options, extra_args=(*options.extra_args, "--log-file", str(log)))
     argv = build_ncu_cmd(folder / name, command, ncu=ncu.path, options=logged, nvtx_expr=list(expressions))
     step = run.begin("ncu", argv, "ncu", name)
-    ended = None
-    if parked is not None:
-        attach = build_ncu_attach_cmd(
-            folder / name,
-            port=parked.port,
-            connections=CONNECTIONS,
-            options=logged,
-            nvtx_expr=expressions,
-            ncu=ncu.path,
-        )
-        run.remark("ncu", "in fact by two commands", [parked.argv, attach])
-        ended = parked.profile(
-            attach,
-            log=log,
-            workload_log=workload_log,
-            timeout_s=timeout_s,
-            limit_s=limit_s,
-            follow=_following(expected, progress),
-            tell=tell,
-            held=run.handles,
-        )
-        if ended is None:
-            run.remark("ncu", f"but then by one, for ncu could not attach: {clean(parked.why_not)}", [])
-            for file in (log, workload_log, folder / f"{name}.ncu-rep"):
-                file.unlink(missing_ok=True)
-    attached = ended is not None
-    if ended is None:
-        ended = run_supervised(
-            argv,
-            log=workload_log,
-            environment=environment(),
-            timeout_s=timeout_s,
-            follow={log: _following(expected, progress)},
-            tell=tell,
-            held=run.handles,
-        )
+    ended = run_supervised(
+        argv,
+        log=workload_log,
+        environment=environment(),
+        timeout_s=timeout_s,
+        follow={log: _following(expected, progress)},
+        tell=tell,
+        held=run.handles,
+    )
     clean_logs([log, workload_log], command)
     mode = options.replay_mode or "kernel"
     outcome = _judge(run, step, "ncu", argv, ended, log, workload_log, mode, ended_on_purpose())
     _stop_if_given_up(ended)
     report = folder / f"{name}.ncu-rep"
     if outcome.status == "nothing" or not report.exists():
-        return Captured(outcome, ended, attached=attached)
+        return Captured(outcome, ended)
     write_raw(run, ncu, report)
-    return Captured(outcome, ended, report, attached)
+    return Captured(outcome, ended, report)
 
 
 def write_raw(run: RunDirectory, ncu: Tool, report: Path) -> None:
@@ -329,18 +296,12 @@ def _judge(
     folder = log.parent
     files = {name: size for name, size in _files(folder).items() if tool == "nsys" or _is_of(name, log.stem)}
     code = ended.exit_code
-    output, workload_output = _tail(log), _tail(workload_log)
-    if ended.handed_on:  # the ncu that launched the program has no log of its own
-        lines = workload_output.splitlines()
-        output = "\n".join([output, *(line for line in lines if line.startswith(_OF_NCU))])
-        workload_output = "\n".join(line for line in lines if not line.startswith(_OF_NCU))
     finished = Finished(
         tool="ncu" if tool == "ncu" else "nsys",
         argv=argv,
         exit_code=code,
-        handed_on=ended.handed_on,
-        output=output,
-        workload_output=workload_output,
+        output=_tail(log),
+        workload_output=_tail(workload_log),
         files=files,
         timed_out=ended.timed_out,
         interrupted=ended.interrupted,

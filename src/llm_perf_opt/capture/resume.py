@@ -22,8 +22,6 @@ import attrs
 from attrs import Factory, define
 
 from llm_perf_opt.api.inputs import VERIFY
-from llm_perf_opt.capture.ahead import ATTACHING_LOG, WAITING_LOG
-from llm_perf_opt.capture.trust import orders_in_words
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.inject import Gate
@@ -33,7 +31,6 @@ from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.planning.by_choice import PlannedCapture
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
-from llm_perf_opt.regions.names import printable
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.compress import unpacks_to
 from llm_perf_opt.rundir.directory import NOT_KEPT, Manifest, RunDirectory, Step, now, program_files
@@ -119,8 +116,8 @@ def _planned(order: Mapping[str, Any]) -> PlannedCapture:
 # -- opening ---------------------------------------------------------------------------------------
 
 
-def open_again(path: Path, *, trusted: bool) -> RunDirectory:
-    """A run to go on with. What it would start must be what this user once ordered, or be trusted explicitly."""
+def open_again(path: Path) -> RunDirectory:
+    """A run to go on with. Only what this user started on this machine is started again."""
     directory = _when_free(path)
     try:
         _refuse_strange_files(directory.path)
@@ -134,17 +131,13 @@ def open_again(path: Path, *, trusted: bool) -> RunDirectory:
                 "Start it again; its command is in manifest.json.",
             )
         if not manifest.is_ours:
-            orders = f"{path} was not made here by you, or its orders were changed since. To resume it means to start:"
-            if not trusted:
-                raise UserError(
-                    f"{orders}\n{orders_in_words(manifest)}",
-                    "If all of that is what you want, add --trust-run.",
-                )
-            print(printable(f"{orders}\n{orders_in_words(manifest)}"), file=sys.stderr, flush=True)
+            raise UserError(
+                f"{path} was not made here by you, or its command or options were changed since: it is not started again.",
+                f"Report on what it holds: llm-perf report {shlex.quote(str(path))}. Or start a new run of your own.",
+            )
     except UserError:
         directory.release()
         raise
-    directory.seals = True  # by starting them, they become this user's orders
     return directory
 
 
@@ -377,8 +370,6 @@ def begin_again(directory: RunDirectory, kept: Kept, taken: list[str], changed: 
     directory.save()
     try:
         directory.drop_unfinished()
-        for name in (WAITING_LOG, ATTACHING_LOG):  # of a program that was killed with the run
-            (directory.path / "ncu" / name).unlink(missing_ok=True)
         directory.keep_reserve()
         _set_aside(directory, superseded)
     except OSError as error:

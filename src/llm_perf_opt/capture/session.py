@@ -44,7 +44,6 @@ from llm_perf_opt.capture.recording import (
     write_summary,
 )
 from llm_perf_opt.capture.resume import Kept, as_order, begin_again, changes, drop_earlier, look
-from llm_perf_opt.capture.start_ahead import Ahead, can_start
 from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
@@ -70,8 +69,7 @@ from llm_perf_opt.planning.windows import Opened, gated, sampled_gate, together,
 from llm_perf_opt.process.supervise import GivenUp
 from llm_perf_opt.readers.kept import keeping
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
-from llm_perf_opt.readers.open import read_recording
-from llm_perf_opt.regions.columns import Action, Timeline
+from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.request import ProfileRequest
@@ -105,11 +103,6 @@ def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileR
         )
     if request.counters.launches < 1:
         raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
-    if request.counters.stop_when_done and not request.counters.gate:
-        raise UserError(
-            "--stop-when-done needs the gate, which knows inside the program when all samples are in.",
-            "Leave out --no-gate, or leave out --stop-when-done.",
-        )
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
     with asked or Asked(nsys=request.timeline.enable, ncu=request.counters.enable) as answers:
@@ -204,7 +197,7 @@ def _run_profile(
     kept: Kept,
 ) -> int:
     log = directory.path / "annotate.jsonl"
-    ranges = request.counters.enable and request.counters.gate
+    ranges = request.counters.enable and request.counters.windows
     environment = annotate.environment(request.annotate.mode, request.annotate.depth, ranges=ranges, log=log)
     showing = Showing(as_json, request.strict, silent, quiet=quiet, brief=True)
     run = _Run(request, tools, directory, Speaker(quiet=quiet, silent=as_json), environment, kept)
@@ -299,7 +292,6 @@ class _Run:
     stopped: bool = False
     given_up: bool = False  # interrupted twice
     not_exported: bool = False  # there is a timeline that nsys itself could not read
-    ahead: Ahead | None = None  # the program, started for ncu before there is a plan
     later_s: float = 0.0  # what the captures after the present one will take
     built: NCUProfileRegionReport | None = None  # the report, but for what the run says of its own end
     folders: list[Path] | None = None  # files of it that are written already
@@ -317,16 +309,6 @@ class _Run:
 
     def take_all(self) -> None:
         """All steps in order, each only where those before allow it."""
-        try:
-            self._take_all()
-        finally:
-            self._discard_ahead()
-
-    def _discard_ahead(self) -> None:
-        if self.ahead is not None:
-            self.ahead.discard()
-
-    def _take_all(self) -> None:
         if not self.take_timings():
             return
         timeline = self.take_timeline()
@@ -404,9 +386,6 @@ class _Run:
         sampling = with_sampling(asked.options, nsys, self.directory.path / "nsys", hz)
         if sampling.why_not is not None:
             self.note(sampling.why_not)
-        if self.tools.ncu is not None and can_start(self.request, self.tools.ncu, self.environment):
-            environment = annotate.under_ncu(self.environment, gated=True)
-            self.ahead = Ahead(self.directory, self.request, self.tools.ncu, environment, self.say)
         with self.say.work(
             f"timeline: {nsys} runs the program", "timeline", expected_s=self._known("nsys")
         ) as progress:
@@ -420,11 +399,8 @@ class _Run:
                 max_bytes=asked.max_bytes,
                 tell=self.say,
                 progress=progress,
-                meanwhile=self.ahead.look if self.ahead is not None else lambda _: None,
             )
         self._note(captured)
-        if captured.outcome.status != "captured" or captured.file is None or self.stopped:
-            self._discard_ahead()
         if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
             self.failures.append(ExitCode.NOTHING_CAPTURED)
             self.not_exported = True
@@ -479,7 +455,6 @@ class _Run:
                     "BUDGET_NOT_USED", "info", message, "--timeout limits a capture; what it has by then is kept."
                 )
             )
-        self._look_at_ahead(timeline, plan)
         for report in self.kept.without_table:
             if self.tools.ncu is not None:
                 write_raw(self.directory, self.tools.ncu, report)
@@ -489,14 +464,6 @@ class _Run:
                 self._capture(capture, seen)
         if self.request.counters.verify and not self.stopped and not self.kept.verification:
             self._verify(plan, seen)
-
-    def _look_at_ahead(self, timeline: Path | None, plan: CounterPlan) -> None:
-        """End the program that was started ahead, where the plan has no use for it."""
-        if self.ahead is None or self.ahead.parked is None:
-            return
-        recording = None if timeline is None else read_recording(timeline, launch_config=True, waymarks=True)
-        if not isinstance(recording, Timeline) or not self.ahead.fits(plan.captures, recording, self.opened):
-            self._discard_ahead()
 
     def _verify(self, plan: CounterPlan, seen: NCUProfileRegionReport | None) -> None:
         """Measure the regions as wholes; what goes wrong here leaves everything else as it is."""
@@ -534,7 +501,7 @@ class _Run:
 
     def learn(self) -> None:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
-        if not self.stopped and not self.request.counters.stop_when_done:  # else it was not the whole program
+        if not self.stopped and self.request.counters.run_to_end:  # else it was not the whole program
             with contextlib.suppress(UserError):
                 learn(attrs.asdict(self.directory.manifest), self.results)
 
@@ -545,8 +512,8 @@ class _Run:
             why = plan.diagnostics[0].message if plan and plan.diagnostics else "no launch lies in a chosen region"
             return CounterPlan(skipped=f"the plan has no captures: {why}")
         ungated = captures_of(plan, self.request)
-        found: list[Gate | str] = ["the gate is off"] * len(ungated)
-        if self.request.counters.gate:
+        found: list[Gate | str] = ["capture windows are off"] * len(ungated)
+        if self.request.counters.windows:
             result = with_gates(plan, timeline, seen, self.request, self.opened)
             plan, found = result.plan, result.gates
         for diagnosis in plan.diagnostics:
@@ -563,9 +530,7 @@ class _Run:
                 captures.append(gated(part, gate, instead=whole))
             else:
                 captures += whole
-                if self.request.counters.stop_when_done:
-                    self._not_ended(gate)
-                elif self.request.counters.gate:
+                if self.request.counters.windows:
                     self.say(f"  ncu looks at every launch of the program, which takes longer: {gate}")
         return CounterPlan(captures)
 
@@ -574,22 +539,14 @@ class _Run:
 
         ncu numbers the instances of all ranges together, so it would need one run for each.
         """
-        stop = self.request.counters.stop_when_done
+        stop = not self.request.counters.run_to_end
         gate = sampled_gate(plan.captures, self.opened, stop=stop)
         if isinstance(gate, Gate) and (stop or len(plan.captures) > 1):
             return attrs.evolve(plan, captures=[together(plan.captures, gate)])
-        if stop and isinstance(gate, str):
-            self._not_ended(gate)
         return plan
-
-    def _not_ended(self, why: str) -> None:
-        message = f"The program is not ended early, because {why}."
-        fix = "--stop-when-done works in one process of Python, for launches inside ranges of torch or nvtx, or of --annotate."
-        self.note(Diagnosis("NOT_ENDED_EARLY", "info", message, fix))
 
     def _capture_gated(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """A capture that is switched on and off from inside the program; without a gate where that gives nothing."""
-        failures = len(self.failures)
         captured = self._replay(capture, capture.options.replay_mode or "kernel")
         gave = self._too_little(capture, captured)
         if self.stopped or not gave:
@@ -601,19 +558,13 @@ class _Run:
         mine = [s for s in self.directory.manifest.steps if s.name == "ncu" and s.capture == capture.name]
         mine[-1].status = "failed"
         self.results.pop(capture.name, None)
-        if captured.attached:
-            del self.failures[failures:]
-            message = f"Attaching ncu to the program that was started ahead gave {gave}; it is started again under ncu."
-            self.note(Diagnosis("ATTACHED_IN_VAIN", "info", message, "To do so from the start: --no-start-ahead"))
-            others = [attrs.evolve(capture, name=f"{capture.name}-again")]
-        else:
-            troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").unwatched
-            said = f" ({troubles[0].rstrip('.')})" if troubles else ""
-            message = (
-                f"Switching ncu on and off from inside the program gave {gave}{said}; its own filters are used instead."
-            )
-            self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
-            others = [attrs.evolve(other, name=f"{other.name}-ungated") for other in capture.instead]
+        troubles = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl").unwatched
+        said = f" ({troubles[0].rstrip('.')})" if troubles else ""
+        message = (
+            f"Switching ncu on and off from inside the program gave {gave}{said}; its own filters are used instead."
+        )
+        self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
+        others = [attrs.evolve(other, name=f"{other.name}-ungated") for other in capture.instead]
         for other in others:
             if not self.stopped:
                 self._capture(other, seen)
@@ -627,15 +578,9 @@ class _Run:
 
     def _too_little(self, capture: PlannedCapture, captured: Captured) -> str:
         """What a gated capture gave, in words, where that is so little that another way is worth it; else nothing."""
-        outcome, ended = captured.outcome, captured.ended
+        outcome = captured.outcome
         if outcome.status == "nothing" and outcome.exit_code == ExitCode.NOTHING_CAPTURED:
             return "nothing"
-        if captured.attached and not ended.timed_out:
-            # Whatever it was, it may be of the attaching; a program that fails by itself would fail again.
-            if outcome.status == "nothing":
-                return "nothing"
-            if outcome.status == "partial" and not ended.handed_on:
-                return "a part of the results"
         results = self.results.get(capture.name, [])
         if (
             outcome.status != "captured"
@@ -685,17 +630,12 @@ class _Run:
         title = f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where}"
         planned = capture.seconds if mode == "kernel" else None
         log = self.directory.path / "ncu" / f"{capture.name}-gate.jsonl"
-        gate, ahead = capture.gate, self.ahead
-        parked = ahead.parked if gate is not None and ahead is not None else None
+        gate = capture.gate
 
         def environment() -> dict[str, str]:
             of_gate = {} if gate is None else gate.environment(log.with_suffix(".json"), log)
             return annotate.under_ncu(self.environment, gated=gate is not None) | of_gate
 
-        if parked is not None and gate is not None:
-            gate.write(log.with_suffix(".json"))  # it waits for this
-            if planned is not None:
-                planned = max(planned - parked.seconds, 0.0)
         with self.say.work(title, "counters", expected_s=planned, later_s=self.later_s) as progress:
             captured = record_counters(
                 self.directory,
@@ -710,11 +650,7 @@ class _Run:
                 progress=progress,
                 ended_on_purpose=lambda: annotate.read_log(log).ended_before,
                 tell=self.say,
-                parked=parked,
-                limit_s=ahead.limit_s() if ahead is not None else 0.0,
             )
-        if parked is not None and ahead is not None:
-            ahead.used()
         self._worded(captured.outcome.diagnoses)
         self.say.step(captured)
         self.stopped = captured.ended.interrupted

@@ -35,7 +35,7 @@ examples:
 
 
 # What may be given with --resume: everything else comes from the run.
-_WITH_RESUME = frozenset(("command", "json", "max_size", "resume", "run", "timeout", "trust_run", "verb"))
+_WITH_RESUME = frozenset(("command", "json", "max_size", "resume", "run", "timeout", "verb"))
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) -> None:
@@ -45,9 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) ->
             "--resume",
             metavar="RUN",
             help="go on with a run that was interrupted, killed or failed: only what is missing is taken",
-        )
-        parser.add_argument(
-            "--trust-run", action="store_true", help="with --resume: also start the command of a run that is not yours"
         )
     parser.add_argument("--out", metavar="DIR", help="run directory (default: tmp/profile-output/<date-time>)")
     parser.add_argument(
@@ -98,14 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) ->
         help="how ncu replays (default: kernel by kernel); a mode the program does not allow falls back to the next",
     )
     parser.add_argument(
-        "--no-gate",
+        "--no-windows",
         action="store_true",
         help="put nothing into the program: by default code inside it switches ncu on around the planned launches",
-    )
-    parser.add_argument(
-        "--no-start-ahead",
-        action="store_true",
-        help="start the program under ncu only when the timeline is read: by default it already starts while nsys writes",
     )
     parser.add_argument(
         "--no-traffic",
@@ -113,9 +105,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, resumable: bool = True) ->
         help="do not have nsys sample what the whole GPU moves: bytes of regions are then their kernels' added up",
     )
     parser.add_argument(
-        "--stop-when-done",
+        "--run-to-end",
         action="store_true",
-        help="end the program under ncu as soon as all planned samples are in",
+        help="let the program run to its end under ncu: by default it is ended as soon as all planned samples are in",
     )
     parser.add_argument(
         "--verify",
@@ -152,8 +144,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.resume is not None:
         return resume(arguments)
-    if arguments.trust_run:
-        raise UserError("--trust-run is about a run that is resumed.", "Add --resume RUN.")
     # The tools and nvidia-smi take their time to answer; what is needed next is imported meanwhile.
     with contextlib.ExitStack() as whole:
         with Asked(nsys=True, ncu=not arguments.no_counters) as asked, GpusAsked() as gpus:
@@ -168,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
         return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
 
 
-_NOT_SETTINGS = ("run", "verb", "command", "resume", "trust_run")
+_NOT_SETTINGS = ("run", "verb", "command", "resume")
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -188,7 +178,7 @@ def resume(arguments: argparse.Namespace) -> int:
             )
     changed = {name: getattr(arguments, name) for name in ("timeout", "max_size")}
     changed = {name: value for name, value in changed.items() if value != usual[name]}
-    directory = open_again(Path(arguments.resume), trusted=arguments.trust_run)
+    directory = open_again(Path(arguments.resume))
     try:
         with _started_in(directory.manifest.folder):
             if directory.manifest.made_by == "deep_profile_runner":
@@ -269,9 +259,8 @@ def request_of(arguments: argparse.Namespace) -> ProfileRequest:
             # A launch is chosen by its number among all that match, wherever it happens, unless regions are named.
             gating_nvtx=not arguments.kernel or bool(arguments.include),
             fallback=not arguments.no_fallback,
-            gate=not arguments.no_gate,
-            start_ahead=not arguments.no_start_ahead,
-            stop_when_done=arguments.stop_when_done,
+            windows=not arguments.no_windows,
+            run_to_end=arguments.run_to_end,
             verify=arguments.verify,
             timeout_s=arguments.timeout,
         ),

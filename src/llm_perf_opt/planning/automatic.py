@@ -109,7 +109,7 @@ def with_gates(
         return Gated(plan, ["the timeline has no launches"] * len(plan.captures))
     inside = seen_inside(marked, launches.kernels, opened)
     kinds = planning.Wanted.of(launches)
-    stop = request.counters.stop_when_done
+    stop = not request.counters.run_to_end
     alone = _in_one(plan, launches, kinds, inside, stop=stop)
     if alone is not None:
         plan = attrs.evolve(plan, captures=[alone.capture])

@@ -61,9 +61,8 @@ def profile_request(config: Mapping[str, Any], run: Path, file: Path, folder: Pa
             launches=ncu["launches"],
             top_n_kernels=config["run"]["top_n_kernels"] or None,
             fallback=ncu["fallback"],
-            gate=ncu["gate"],
-            start_ahead=ncu.get("start_ahead", True),  # runs of before have no such key, and may be resumed
-            stop_when_done=ncu["stop_when_done"],
+            windows=ncu["windows"],
+            run_to_end=ncu["run_to_end"],
             verify=ncu["verify"],
             timeout_s=ncu["timeout_s"],
         ),
