@@ -12,7 +12,7 @@ calls; a part that needs figures of another (`profile` that of `alone`) takes th
   profile   `llm-perf profile --level roofline`, from the command to the finished HTML and JSON
   truth     app-range replay of the same program with the same counters, against the estimates of `profile`
   recipe    the usual recipe (NVTX include, `--set roofline`, kernel replay) on 50 kernels, multiplied out
-  steps64   `profile` with 64 decode steps instead of 16, once as it is and once with --stop-when-done
+  steps64   `profile` with 64 decode steps instead of 16, once as it is and once with --run-to-end
   ocr       the same command on a model in the shape of DeepSeek-OCR-2, and that program by itself
   graphs    the same command on a decoder whose decode steps replay a CUDA graph, and that program by itself
 
@@ -339,7 +339,7 @@ class Bench:
     def times_alone(self, alone: float) -> None:
         ratio = round(self.now.figures["profile_s"] / alone, 2)
         self.now.figures["times_alone"] = ratio
-        self.now.checks.append(Check("wall time over the program's alone", ratio, 4.0))
+        self.now.checks.append(Check("wall time over the program's alone", ratio, 3.5))
 
     # -- the result -------------------------------------------------------------------------------
 
@@ -381,15 +381,14 @@ def measure_profile(bench: Bench) -> None:
 
 def measure_steps64(bench: Bench) -> None:
     before = bench.figure("profile", "counters_s")
-    bench.profile(decoder(64), "steps64-stopped", "--stop-when-done")
-    ended = bench.now.figures["counters_s"]
-    stopped = {f"{name}_stop_when_done": bench.now.figures[name] for name in ("profile_s", "timeline_s", "counters_s")}
-    bench.profile(decoder(64), "steps64")
+    bench.profile(decoder(64), "steps64-to-end", "--run-to-end")
     whole = bench.now.figures["counters_s"]
-    bench.now.figures |= {"counters_16_steps_s": before, **stopped}
-    told = "counter captures over those of 16 steps"
-    bench.now.checks.append(Check(f"{told}, the program run to its end under ncu", round(whole / before, 2), 1.3))
-    bench.now.checks.append(Check(f"{told}, with --stop-when-done", round(ended / before, 2), 1.3))
+    to_end = {f"{name}_run_to_end": bench.now.figures[name] for name in ("profile_s", "timeline_s", "counters_s")}
+    bench.profile(decoder(64), "steps64")
+    ended = bench.now.figures["counters_s"]
+    bench.now.figures |= {"counters_16_steps_s": before, "counters_run_to_end_over_16_steps": round(whole / before, 2)}
+    bench.now.figures |= to_end
+    bench.now.checks.append(Check("counter captures over those of 16 steps", round(ended / before, 2), 1.3))
 
 
 def measure_ocr(bench: Bench) -> None:

@@ -1,0 +1,51 @@
+"""The shape of the code: small files, one vocabulary."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "llm_perf_opt"
+LONGEST = 500
+MOST_LINES = 41_000
+
+# Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
+NOT_OURS = re.compile(
+    r"\b(waymarks?|ungated|holes|strangers?|stranger's|speakers?|seals?|sealed|judges?|judged|asides?|gates?)\b"
+    r"|\bfor ever\b|\bin vain\b|trust[-_]run|start[-_]ahead|stop[-_]when[-_]done",
+    re.IGNORECASE,
+)
+# A gate is also a part of an MLP, and of a pipeline that lets a change pass or not.
+ALLOWED = {"gate": ("static_analysis", "workloads"), "gates": ("static_analysis", "workloads")}
+
+
+def python_files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def words_of(path: Path) -> list[str]:
+    # Names are made of words: capture_gate, CaptureGate.
+    text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", path.read_text(encoding="utf-8"))
+    place = path.relative_to(ROOT).as_posix()
+    found = [match[0] for match in NOT_OURS.finditer(text)]
+    return [word for word in found if not any(part in place for part in ALLOWED.get(word.lower(), ()))]
+
+
+def test_no_file_is_longer_than_a_reader_can_hold() -> None:
+    long = {str(p.relative_to(SOURCE)): n for p in python_files() if (n := len(p.read_text().splitlines())) > LONGEST}
+    assert not long
+
+
+def test_the_code_stays_within_its_size() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in python_files()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("folder", ["src", "docs", "tests", "benchmarks", "tools"])
+def test_one_vocabulary(folder: str) -> None:
+    files = [p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".toml", ".yaml", ".js", ".html")]
+    files = [p for p in files if p != Path(__file__) and "recordings" not in p.parts and "results" not in p.parts]
+    found = {str(path.relative_to(ROOT)): sorted(set(words)) for path in files if (words := words_of(path))}
+    assert not found
