@@ -238,13 +238,13 @@ class _Attributor:
             open_somewhere |= regions != ROOT
         for domain, regions in enumerate(result):
             users = np.unique(ranges.thread[self.push_pop[ranges.domain[self.push_pop] == domain]])
-            stranger = ~np.isin(column.thread, users)
-            candidates = np.flatnonzero((column.time != UNKNOWN) & (regions == ROOT) & (stranger | ~open_somewhere))
+            outsider = ~np.isin(column.thread, users)
+            candidates = np.flatnonzero((column.time != UNKNOWN) & (regions == ROOT) & (outsider | ~open_somewhere))
             for process, part in group_by(column.process[candidates]):
                 members = candidates[part]
                 owners = np.unique(ranges.thread[self.push_pop[ranges.process[self.push_pop] == process]])
                 if len(owners) == 1:
-                    # The only thread with ranges has nobody to be adopted by.
+                    # The only thread with ranges has no other to be adopted by.
                     members = members[column.thread[members] != owners[0]]
                 stacks = self._stacks_of_process(domain, process) if len(members) else None
                 if stacks is None:

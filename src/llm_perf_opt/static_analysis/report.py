@@ -58,7 +58,7 @@ def analyse(stages: Sequence[StaticStage], config: Any, *, dtype: str | None = N
     results = []
     for stage in stages:
         count = count_stage(stage)
-        diagnostics += _judge(count)
+        diagnostics += _check(count)
         results.append(_result(stage, count, architecture, vision, dtype))
     known = None if isinstance(architecture, NoFormula) else architecture
     if isinstance(architecture, NoFormula):
@@ -86,7 +86,7 @@ def _environment() -> dict[str, str]:
     return {name: str(module.__version__) for name, module in loaded.items() if module is not None}
 
 
-def _judge(count: StageCount) -> list[Diagnosis]:
+def _check(count: StageCount) -> list[Diagnosis]:
     found = []
     if not count.complete:
         found.append(
