@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
     from llm_perf_opt.regions.columns import CounterSet, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
+    from llm_perf_opt.regions.patterns import RegionFilter
     from llm_perf_opt.rundir.state import RunState
 
 FORMATS = ("json", "md", "csv", "html")
@@ -42,13 +43,18 @@ def check_patterns(options: ReportOptions, *, ncu_expressions: bool = False) -> 
     from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 
     patterns = RegionFilter.of(options.include, options.exclude)
+    if not ncu_expressions:
+        refuse_ncu_expressions(patterns)
+    NameFilter.of(options.kernel_include, options.kernel_exclude)
+
+
+def refuse_ncu_expressions(patterns: RegionFilter) -> None:
     for pattern in (*patterns.include, *patterns.exclude):
-        if pattern.ncu is not None and not ncu_expressions:
+        if pattern.ncu is not None:
             raise UserError(
                 f"{pattern.text!r} is an expression for ncu, which only ncu can evaluate.",
                 "Use a region pattern here: globs, A/B, DOMAIN@NAME or regex:…",
             )
-    NameFilter.of(options.kernel_include, options.kernel_exclude)
 
 
 def make_report(
