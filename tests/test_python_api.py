@@ -90,6 +90,17 @@ def test_a_run_directory_with_recordings(tmp_path: Path) -> None:
     assert [r.key for r in chosen.scope("aggregate").regions] == ["a"]
 
 
+def test_several_run_directories_are_their_recordings(tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in ("rank0", "rank1")]
+    for number, run in enumerate(runs):
+        (run / "nsys").mkdir(parents=True)
+        make_export(run / "nsys" / f"rank{number}.sqlite", [("a", number, 900)], [("k", 10, 20 + number, 400)])
+        assert main(["report", str(run), "--format", "json", "--quiet"]) == 0
+    both = llm_perf_opt.open(*runs)
+    assert both.scope("aggregate").totals.kernel_count == 2
+    assert len(both.launches) == 2
+
+
 def test_what_is_none_of_ours_is_refused_clearly(tmp_path: Path, finished: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     (tmp_path / "x.bin").write_bytes(bytes(range(256)))
@@ -104,7 +115,7 @@ def test_what_is_none_of_ours_is_refused_clearly(tmp_path: Path, finished: Path)
     with pytest.raises(UnreadableInput, match="does not exist"):
         llm_perf_opt.open(tmp_path / "nowhere.sqlite")
     with pytest.raises(UserError, match="finished report"):
-        llm_perf_opt.open(finished, recording(DECODER[0]))
+        llm_perf_opt.open(finished / "report.json", recording(DECODER[0]))
     with pytest.raises(UserError, match="Nothing to open"):
         llm_perf_opt.open()
 

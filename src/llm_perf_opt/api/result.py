@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 AnyPath = str | PathLike[str]
 
 _HEAD = 4096  # bytes of a JSON file that tell a report from a trace
-_ROWS = 12  # regions in Jupyter's summary
 _COMPARED = ("instances", "wall_ns", "gpu_time_ns", "gpu_idle_ns", "kernels")
 _CHANGES = ("wall_ns", "gpu_time_ns")
 
@@ -64,7 +63,7 @@ class Report:
 
     data: NCUProfileRegionReport
     recordings: Sequence[str] = field(default=(), eq=False)  # where launches and ranges can be read
-    _filters: tuple[RegionFilter, ...] = field(default=(), eq=False)  # of `open` and `select`
+    _narrowed: bool = field(default=False, eq=False)  # by patterns of `open` or `select`
 
     # -- what the report holds --------------------------------------------------------------------------
 
@@ -123,16 +122,14 @@ class Report:
     @cached_property
     def answer(self) -> Answer:
         """Which stage to look at, why it takes its time, and what to do first."""
-        from llm_perf_opt.report.headline import headline, stage_regions
+        from llm_perf_opt.api.summary import answer_lines, longest_stage
 
-        stages = stage_regions(self.data)
-        lines = {line.name: line.text for line in headline(self.data)}
-        performance = stages[0].performance if stages else None
-        if not lines or performance is None:
-            return Answer(stage=stages[0].key if stages else "")
-        verdict = performance.verdict
+        stage, lines = longest_stage(self.data), answer_lines(self.data)
+        if stage is None or stage.performance is None or not lines:
+            return Answer(stage=stage.key if stage else "")
+        verdict = stage.performance.verdict
         return Answer(
-            stages[0].key,
+            stage.key,
             verdict.bound,
             verdict.confidence,
             lines.get("Where", ""),
@@ -195,12 +192,12 @@ class Report:
                 "Open a timeline too: nsys SQLite, .nsys-rep or a PyTorch trace.",
             )
         timeline = merge_timelines(timelines)
-        mode: Mode = self.data.attribution  # type: ignore[assignment]  # was checked when the report was built
-        return timeline, attribute(timeline, mode)
+        modes: dict[str, Mode] = {"thread": "thread", "process": "process"}
+        return timeline, attribute(timeline, modes.get(self.data.attribution, "auto"))
 
     def _selected(self, table: Table) -> Table:
         """The rows whose region is in this report; all of them where no region was chosen."""
-        if not self._filters:
+        if not self._narrowed:
             return table
         keys = {region.key for scope in self.scopes for region in scope.regions}
         rows = [i for i, key in enumerate(table["region"]) if key in keys]
@@ -210,8 +207,7 @@ class Report:
 
     def select(self, pattern: str, *more: str, exclude: Sequence[str] = ()) -> Report:
         """A report of the regions that match, and of those inside them; patterns as for `--include`."""
-        chosen = RegionFilter.of((pattern, *more) if pattern else (), exclude)
-        return self._filtered(chosen)
+        return self._filtered(RegionFilter.of((pattern, *more), exclude))
 
     def _filtered(self, chosen: RegionFilter) -> Report:
         from llm_perf_opt.api.reporting import refuse_ncu_expressions
@@ -233,7 +229,7 @@ class Report:
             opportunities=[o for o in self.data.opportunities if o.region in keys],
             verification=[v for v in self.data.verification if v.region in keys],
         )
-        return Report(data, self.recordings, (*self._filters, chosen))
+        return Report(data, self.recordings, narrowed=True)
 
     def compare(self, other: Report) -> DataFrame:
         """The regions of both main scopes side by side: this one is `_before`, `other` is `_after`.
@@ -264,12 +260,12 @@ class Report:
 
     def to_html(self, path: AnyPath, *, top: int = 30) -> Path:
         """Write the page; `top`: kernels per region where a list has to be cut."""
+        from llm_perf_opt.api.summary import page_html
         from llm_perf_opt.report.files import make_folder, write_text
-        from llm_perf_opt.report.html import render_html
 
         target = Path(path)
         make_folder(target.parent)
-        return write_text(target, render_html(self.data, top))
+        return write_text(target, page_html(self.data, top))
 
     # -- shown ------------------------------------------------------------------------------------------
 
@@ -299,17 +295,17 @@ def open_report(
     names = [fspath(path) for path in paths]
     chosen = RegionFilter.of(_listed(include), _listed(exclude))
     asks = bool(chosen.include or chosen.exclude)
-    finished = [name for name in names if _is_report(Path(name))]
+    finished = next((name for name in names if _is_report(Path(name), alone=len(names) == 1)), None)
     if finished and len(names) > 1:
         raise UserError(
-            f"{finished[0]} is a finished report, which cannot be joined with other inputs.",
+            f"{finished} is a finished report, which cannot be joined with other inputs.",
             "Open it alone, or open the recordings it was made from.",
         )
-    recordings = names if not finished else _recordings_beside(Path(names[0]))
+    recordings = _recordings_beside(Path(finished)) if finished else names
     if finished and (not recordings or not (asks or attribution)):
-        return _read(Path(names[0]), recordings, chosen if asks else None, attribution)
+        return _read(Path(finished), recordings, chosen if asks else None, attribution)
     options = ReportOptions(include=_listed(include), exclude=_listed(exclude), attribution=attribution or "auto")
-    return Report(make_report(recordings, options, quiet=True), recordings, (chosen,) if asks else ())
+    return Report(make_report(recordings, options, quiet=True), recordings, narrowed=asks)
 
 
 def _listed(patterns: str | Sequence[str]) -> list[str]:
@@ -328,10 +324,13 @@ def _read(path: Path, recordings: list[str], chosen: RegionFilter | None, attrib
     return found if chosen is None else found._filtered(chosen)
 
 
-def _is_report(path: Path) -> bool:
-    """Is this a finished report, or a folder with one? Traces of PyTorch are JSON too."""
+def _is_report(path: Path, *, alone: bool) -> bool:
+    """Is this a finished report, or a folder with one? Traces of PyTorch are JSON too.
+
+    Of several run directories (the ranks of a job) the recordings are meant, not their reports.
+    """
     if path.is_dir():
-        return (path / "report.json").is_file()
+        return alone and (path / "report.json").is_file()
     if path.name == "report.json":
         return True
     try:

@@ -76,7 +76,7 @@ class Export:
         refuse_truncated(path, source)
         try:
             plain = _connect(path)
-            # Views are left out on purpose: nsys writes tables, and a view of a stranger's file is code.
+            # Views are left out on purpose: nsys writes tables, and a view in an untrusted file is code.
             tables = [name for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             schema = {
                 table: {row[1] for row in plain.execute(f"PRAGMA table_info({quoted(table)})")} for table in tables
