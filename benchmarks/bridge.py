@@ -240,7 +240,7 @@ class Bench:
         missing = [f for f in ("report.html", "report.json") if not (run / f).exists()]
         if missing:
             raise PartFailed(f"there is no {' and no '.join(missing)}")
-        report = llm_perf_opt.load(run)
+        report = llm_perf_opt.load(run).data
         manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
         plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
         steps = [s for s in manifest["steps"] if s["name"] in ("nsys", "ncu")]
@@ -273,7 +273,7 @@ class Bench:
             raise PartFailed(
                 f"there is no run directory of part {name}: both parts go into one call, or --work is kept"
             )
-        report = llm_perf_opt.load(run)
+        report = llm_perf_opt.load(run).data
         plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
         chosen = stages(report)
         truth = self.work / f"truth-{name}"

@@ -121,7 +121,7 @@ def look(run: Path) -> dict[str, Any]:
         "files": sorted(str(p.relative_to(run)) for p in run.rglob("*") if p.is_file() and p.parent.parent == run),
     }
     if (run / "report.json").exists():
-        report = llm_perf_opt.load(run)
+        report = llm_perf_opt.load(run).data
         scope = report.main_scope
         found["diagnostics"] = [d.code for d in report.diagnostics]
         found["regions"] = {

@@ -64,7 +64,7 @@ def measure(name: str, folder: Path, limit: float) -> dict[str, Any]:
         metrics = json.loads((run / "torch_profiler" / "metrics.json").read_text(encoding="utf-8"))
         found["timing_ms"] = {s["path"]: s["milliseconds"] for s in metrics["timing"]["stages"]}
     if (run / "report.json").exists():
-        report = llm_perf_opt.load(run)
+        report = llm_perf_opt.load(run).data
         found["stages"] = stages(report)
         found["diagnostics"] = sorted({d.code for d in report.diagnostics})
     return found

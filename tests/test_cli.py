@@ -478,7 +478,7 @@ def test_an_archive_made_to_fill_the_disk_is_stopped(tmp_path: Path, capsys: pyt
 
 
 def test_the_folder_of_a_loaded_report_can_be_wrong_too(tmp_path: Path) -> None:
-    with pytest.raises(llm_perf_opt.errors.UnreadableInput, match="There is no report"):
+    with pytest.raises(llm_perf_opt.errors.UnreadableInput, match="without recordings"):
         llm_perf_opt.load(tmp_path)
     (tmp_path / "report.json").write_text('{"scopes": 3}')
     with pytest.raises(llm_perf_opt.errors.UnreadableInput, match="not a report"):

@@ -1,11 +1,10 @@
-"""`llm-perf export` and data frames: what other programs get is what the report says."""
+"""`llm-perf export`: what other programs get is what the report says."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -17,12 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import recording, report
-from llm_perf_opt import load
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.perfetto import nested_lanes
-from llm_perf_opt.report.tables import kernels_table, metrics_table, regions_table
-from llm_perf_opt.report.write import write_report
 from synthetic import make_export
 
 DECODER = ("nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")
@@ -195,60 +190,3 @@ def test_counters_alone_make_tables_and_no_trace(tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "t.json").exists()
     assert main(["export", source, "--csv", str(tmp_path / "tables")]) == 0
     assert {p.name for p in (tmp_path / "tables").iterdir()} == {"regions.csv", "kernels.csv", "metrics.csv"}
-
-
-# -- notebooks -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    write_report(report(*DECODER), folder, ["json"])
-    return folder
-
-
-def test_a_loaded_report_is_a_report(run: Path) -> None:
-    found = load(run)
-    assert isinstance(found, NCUProfileRegionReport)
-    assert found.scope("aggregate").totals.kernel_count > 0
-    assert found == load(run / "report.json")
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_frames(run: Path, library: str) -> None:
-    """In a process of its own: which library is taken depends on what was imported before."""
-    pytest.importorskip(library)
-    code = f"""
-import {library}, llm_perf_opt
-found = llm_perf_opt.load({str(run)!r})
-for frame in (found.regions, found.kernels, found.metrics):
-    assert type(frame) is {library}.DataFrame, type(frame)
-rows = found.regions[found.regions["scope"] == "aggregate"] if "{library}" == "pandas" else found.regions.filter({library}.col("scope") == "aggregate")
-assert len(rows) == len(found.main_scope.regions)
-assert rows["gpu_time_ns"].sum() == sum(r.inclusive.gpu_time_ns for r in found.main_scope.regions)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_without_pandas_and_polars_it_says_what_to_do(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llm_perf_opt.errors import MissingTool
-
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(MissingTool, match="pip install pandas"):
-        _ = load(run).regions
-
-
-def test_tables_have_columns_of_one_length(run: Path) -> None:
-    found = load(run)
-    for table in (regions_table(found), kernels_table(found), metrics_table(found)):
-        assert len({len(column) for column in table.values()}) == 1
-
-
-def test_jupyter_shows_a_summary_with_names_escaped(tmp_path: Path) -> None:
-    source = make_export(tmp_path / "r.sqlite", [("<b onload=x>", 0, 900)], [("k<i>", 10, 20, 400)])
-    write_report(report(source), tmp_path / "run", ["json"])
-    shown = load(tmp_path / "run")._repr_html_()
-    assert "&lt;b onload=x&gt;" in shown
-    assert "<b onload" not in shown
-    assert ".kernels" in shown

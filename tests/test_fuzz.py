@@ -402,7 +402,7 @@ def test_any_change_to_a_report_is_read_or_refused(data: st.DataObject) -> None:
         found = llm_perf_opt.load(path)
     except UnreadableInput:
         return
-    json.dumps(as_json(found))
+    json.dumps(as_json(found.data))
 
 
 @given(st.text(max_size=40))

@@ -123,7 +123,7 @@ def test_a_page_can_be_made_from_report_json_alone(tmp_path: Path) -> None:
     from llm_perf_opt.report.write import write_report
 
     write_report(judge(report(*DECODER)), tmp_path, ["json"])
-    page, data = page_of(load(tmp_path))
+    page, data = page_of(load(tmp_path).data)
     assert "launch-bound" in page
     assert data["strip"] is None
     assert "report.json alone" in data["stripMissing"]

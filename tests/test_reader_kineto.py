@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.kineto import DecimalText, nanoseconds, read_kineto
+from llm_perf_opt.readers.kineto import read_kineto
+from llm_perf_opt.readers.kineto_json import DecimalText, nanoseconds
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline, Work
 

@@ -15,14 +15,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.ncu_csv import (
-    base_unit,
-    decimal_mark,
-    parse_number,
-    parse_ranges,
-    read_ncu_csv,
-    rollup_of,
-)
+from llm_perf_opt.readers.ncu_csv import read_ncu_csv
+from llm_perf_opt.readers.ncu_numbers import base_unit, decimal_mark, parse_number, rollup_of
+from llm_perf_opt.readers.ncu_records import parse_ranges
 from llm_perf_opt.regions.columns import Action, CounterSet
 
 RECORDINGS = Path(__file__).parent / "recordings"

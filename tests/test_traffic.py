@@ -430,7 +430,7 @@ def test_nsys_samples_bytes_by_a_set_of_ours(tools: Path) -> None:  # noqa: F811
     file = Path("run/nsys/llm_perf_traffic.config").resolve()
     assert f"--gpu-metrics-devices cuda-visible --gpu-metrics-set file:{file} --gpu-metrics-frequency 10000" in told
     assert file.read_text() == metric_set(["GH100"])
-    assert "TRAFFIC_NOT_SAMPLED" not in codes(llm_perf_opt.load("run"))
+    assert "TRAFFIC_NOT_SAMPLED" not in codes(llm_perf_opt.load("run").data)
     ours = {f.name for f in files_of(Path("run"), read_manifest(Path("run"))) if f.is_ours}
     assert "nsys/llm_perf_traffic.config" in ours
 
@@ -481,7 +481,7 @@ def test_an_nsys_that_does_not_answer_about_sampling_is_used_without(
     monkeypatch.setattr("llm_perf_opt.nsight.tools._TIMEOUT_S", 1.0)
     monkeypatch.setenv("FAKE_SAMPLING", "silent")
     assert "gpu-metrics" not in profile(tools)
-    assert "TRAFFIC_NOT_SAMPLED" in codes(llm_perf_opt.load("run"))
+    assert "TRAFFIC_NOT_SAMPLED" in codes(llm_perf_opt.load("run").data)
 
 
 def test_a_program_that_removes_our_notes_is_not_started_again(tools: Path) -> None:  # noqa: F811

@@ -7,19 +7,30 @@ from llm_perf_opt.version import __version__
 # Not from `typing`: every command begins here, and answers to Ctrl-C only after it.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
-    from llm_perf_opt.api.frames import LoadedReport
+    from llm_perf_opt.api.result import Report
+    from llm_perf_opt.regions.attribution import Mode
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "load", "open"]
 
 
-def load(path: str | PathLike[str]) -> LoadedReport:
-    """Read a finished report back: a `report.json`, or the directory that holds one.
+def open(
+    *paths: str | PathLike[str],
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    attribution: Mode | None = None,
+) -> Report:
+    """A report of everything that `llm-perf report` takes: recordings, a run directory, a `report.json`.
 
-    Its `.regions`, `.kernels` and `.metrics` are data frames, of pandas or polars.
+    Several recordings make one report: a timeline and the counters of the same program are joined, several
+    ranks are scopes. A folder with a `report.json` is read, not built again, unless `include`, `exclude`
+    (region patterns) or `attribution` ("auto", "thread", "process") ask for something else.
     """
-    from llm_perf_opt.api.frames import LoadedReport
-    from llm_perf_opt.report.json_report import read_report
+    from llm_perf_opt.api.result import open_report
 
-    return read_report(path, LoadedReport)
+    return open_report(*paths, include=include, exclude=exclude, attribution=attribution)
+
+
+load = open  # the old name

@@ -223,8 +223,9 @@ def serve(seed: int, root: Path) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Imports are no part of a case.
     import llm_perf_opt.analysis.build
-    import llm_perf_opt.api.frames
     import llm_perf_opt.api.reporting
+    import llm_perf_opt.api.result
+    import llm_perf_opt.api.summary
     import llm_perf_opt.cli.main
     import llm_perf_opt.readers.ncu_rep
     import llm_perf_opt.report.html

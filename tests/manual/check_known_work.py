@@ -129,7 +129,7 @@ def main() -> int:
     truth = Path(args.truth)
     # Of several runs the first: that of the timeline. Under ncu times are not those of the program.
     file = min(truth.glob("truth-*.json")) if truth.is_dir() else truth
-    return 1 if check(llm_perf_opt.load(args.run), json.loads(file.read_text())) else 0
+    return 1 if check(llm_perf_opt.load(args.run).data, json.loads(file.read_text())) else 0
 
 
 if __name__ == "__main__":

@@ -41,20 +41,21 @@ class Loaded:
 
 
 @define
-class Given:
+class Inputs:
     """The files behind what was typed, to be read one by one."""
 
     files: list[Path]
     inside_runs: set[Path]
-    twins: dict[Path, Path]
+    duplicates: dict[Path, Path]
     inputs: list[dict[str, Any]] = Factory(list)  # what the report says of those read so far
     unreadable: list[UnreadableInput] = Factory(list)  # of runs: one damaged recording must not cost the others
 
     @staticmethod
-    def of(paths: Sequence[str]) -> Given:
-        files = [file for path in paths for file in expand(Path(path))]
-        inside_runs = {file for path in paths if Path(path).is_dir() for file in expand(Path(path))}
-        return Given(files, inside_runs, _twins(files))
+    def of(paths: Sequence[str]) -> Inputs:
+        expanded = [(Path(path), expand(Path(path))) for path in paths]
+        files = [file for _, found in expanded for file in found]
+        inside_runs = {file for path, found in expanded if path.is_dir() for file in found}
+        return Inputs(files, inside_runs, _duplicates(files))
 
     def are_timelines(self) -> bool:
         """Several timelines and nothing else: their report needs only one of them at a time."""
@@ -93,18 +94,18 @@ class Given:
         rank = rank_of(file.name) if len(self.files) > 1 else None
         if isinstance(recording, Timeline) and rank is not None:
             recording = with_ranks(recording, rank)
-        if file in self.twins:
+        if file in self.duplicates:
             recording.diagnostics.append(
                 Diagnosis(
                     "SAME_RECORDING",
                     "warning",
-                    f"{file.name} and {self.twins[file].name} hold the same recording: its work counts twice in the aggregate.",
+                    f"{file.name} and {self.duplicates[file].name} hold the same recording: its work counts twice in the aggregate.",
                     "Give it once.",
                 )
             )
         return recording
 
-    def damages(self) -> list[Diagnosis]:
+    def describe_unreadable(self) -> list[Diagnosis]:
         """What could not be read."""
         from llm_perf_opt.diagnosis import Diagnosis
 
@@ -113,14 +114,14 @@ class Given:
 
 def load(paths: Sequence[str], *, quiet: bool = False, streams: bool = False) -> Loaded:
     """Read every input; the first that cannot be read ends it. `streams`: with the stream of all GPU work."""
-    return load_given(Given.of(paths), quiet=quiet, streams=streams)
+    return load_inputs(Inputs.of(paths), quiet=quiet, streams=streams)
 
 
-def load_given(given: Given, *, quiet: bool = False, streams: bool = False) -> Loaded:
+def load_inputs(inputs: Inputs, *, quiet: bool = False, streams: bool = False) -> Loaded:
     # One file alone is never joined: its launch configurations need not be read.
-    recordings = list(given.recordings(quiet=quiet, launch_config=len(given.files) > 1, streams=streams))
-    recordings[0].diagnostics += given.damages()
-    return Loaded(recordings, given.inputs)
+    recordings = list(inputs.recordings(quiet=quiet, launch_config=len(inputs.files) > 1, streams=streams))
+    recordings[0].diagnostics += inputs.describe_unreadable()
+    return Loaded(recordings, inputs.inputs)
 
 
 def hardware_settings(words: Sequence[str]) -> dict[str, str]:
@@ -138,22 +139,22 @@ def hardware_settings(words: Sequence[str]) -> dict[str, str]:
 
 
 @define
-class Beside:
+class SideInputs:
     """What belongs to recordings without being one."""
 
     calibrations: list[dict[str, Any]] = Factory(list)  # of GPUs
     formula: dict[str, dict[str, float]] = Factory(dict)  # FLOPs of the stages
-    alone: dict[str, float] = Factory(dict)  # seconds of the stages without a profiler
+    undisturbed: dict[str, float] = Factory(dict)  # seconds of the stages without a profiler
     notes: list[Diagnosis] = Factory(list)
 
 
-def beside(paths: Sequence[str], calibration: str | None) -> Beside:
+def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInputs:
     """Measured peaks, and what stage 1 left in the run directories."""
     from llm_perf_opt.calibration import store
     from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.readers import stage_timings, static_compute
 
-    found = Beside()
+    found = SideInputs()
     if calibration is not None:
         found.calibrations = store.load(Path(calibration))
     else:
@@ -176,7 +177,7 @@ def beside(paths: Sequence[str], calibration: str | None) -> Beside:
     found.formula = read(
         static_compute.PLACE, static_compute.read_formula, "FORMULA_UNREADABLE", "FLOPs by formula are left out."
     )
-    found.alone = read(
+    found.undisturbed = read(
         stage_timings.PLACE,
         stage_timings.read_stage_timings,
         "STAGE_TIMINGS_UNREADABLE",
@@ -185,7 +186,7 @@ def beside(paths: Sequence[str], calibration: str | None) -> Beside:
     return found
 
 
-def truth_of(paths: Sequence[str]) -> tuple[CounterSet | None, list[Diagnosis]]:
+def read_verification(paths: Sequence[str]) -> tuple[CounterSet | None, list[Diagnosis]]:
     """Range results that a run directory keeps to verify its estimates."""
     from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.readers.open import read_recording
@@ -202,21 +203,21 @@ def truth_of(paths: Sequence[str]) -> tuple[CounterSet | None, list[Diagnosis]]:
     return (found if isinstance(found, CounterSet) else None), []
 
 
-def _twins(files: Sequence[Path]) -> dict[Path, Path]:
+def _duplicates(files: Sequence[Path]) -> dict[Path, Path]:
     """Files whose content was given before under another name; the same file twice is refused."""
     seen: dict[tuple[int, bytes, bytes], Path] = {}
-    twins: dict[Path, Path] = {}
+    duplicates: dict[Path, Path] = {}
     for file in files if len(files) > 1 else ():
         if file.is_file() and file.stat().st_size:
-            first = seen.setdefault(_sketch(file), file)
+            first = seen.setdefault(_fingerprint(file), file)
             if first is not file and first.resolve() == file.resolve():
                 raise UserError(f"{file} was given twice, which would count everything twice.", "Give it once.")
             if first is not file:
-                twins[file] = first
-    return twins
+                duplicates[file] = first
+    return duplicates
 
 
-def _sketch(file: Path) -> tuple[int, bytes, bytes]:
+def _fingerprint(file: Path) -> tuple[int, bytes, bytes]:
     """Size, beginning and end: equal for the same recording, and cheap for a large one."""
     size = file.stat().st_size
     with file.open("rb") as content:

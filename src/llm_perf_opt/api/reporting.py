@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
     from llm_perf_opt.regions.columns import CounterSet, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
+    from llm_perf_opt.regions.patterns import RegionFilter
     from llm_perf_opt.rundir.state import RunState
 
 FORMATS = ("json", "md", "csv", "html")
@@ -42,13 +43,18 @@ def check_patterns(options: ReportOptions, *, ncu_expressions: bool = False) -> 
     from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 
     patterns = RegionFilter.of(options.include, options.exclude)
+    if not ncu_expressions:
+        refuse_ncu_expressions(patterns)
+    NameFilter.of(options.kernel_include, options.kernel_exclude)
+
+
+def refuse_ncu_expressions(patterns: RegionFilter) -> None:
     for pattern in (*patterns.include, *patterns.exclude):
-        if pattern.ncu is not None and not ncu_expressions:
+        if pattern.ncu is not None:
             raise UserError(
                 f"{pattern.text!r} is an expression for ncu, which only ncu can evaluate.",
                 "Use a region pattern here: globs, A/B, DOMAIN@NAME or regex:…",
             )
-    NameFilter.of(options.kernel_include, options.kernel_exclude)
 
 
 def make_report(
@@ -88,9 +94,9 @@ def build_from(
         with contextlib.suppress(UserError):  # of a manifest that makes no sense, all is reported
             check_patterns(asked, ncu_expressions=True)
             options = asked
-    beside = inputs.beside(paths, calibration)
-    options = attrs.evolve(options, calibrations=beside.calibrations, formula=beside.formula, alone=beside.alone)
-    truth, unreadable = inputs.truth_of(paths)
+    side = inputs.find_side_inputs(paths, calibration)
+    options = attrs.evolve(options, calibrations=side.calibrations, formula=side.formula, alone=side.undisturbed)
+    truth, unreadable = inputs.read_verification(paths)
     try:
         report = _build(paths, options, truth, quiet)
     except UnreadableInput as error:
@@ -100,7 +106,7 @@ def build_from(
         raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
     if run is not None and (cpu := inputs.ran_on_cpu(run)):
         _explain_cpu(report, cpu)
-    report.diagnostics += [*beside.notes, *unreadable]
+    report.diagnostics += [*side.notes, *unreadable]
     return report
 
 
@@ -115,19 +121,19 @@ def _build(
 ) -> NCUProfileRegionReport:
     from llm_perf_opt.analysis.build import build_report, build_streamed_report
 
-    given = inputs.Given.of(paths)
-    if not given.are_timelines():
-        loaded = inputs.load_given(given, quiet=quiet)
+    files = inputs.Inputs.of(paths)
+    if not files.are_timelines():
+        loaded = inputs.load_inputs(files, quiet=quiet)
         return build_report(loaded.recordings, options, loaded.inputs, truth)
-    first: list[inputs.Given] = [given]
+    first: list[inputs.Inputs] = [files]
 
     def read() -> Iterator[Timeline]:
         """The ranks of a job: one in memory at a time, whatever their number."""
-        now = first.pop() if first else inputs.Given.of(paths)
+        now = first.pop() if first else inputs.Inputs.of(paths)
         return cast("Iterator[Timeline]", now.recordings(quiet=quiet, launch_config=False))
 
-    report = build_streamed_report(read, options, given.inputs)
-    report.diagnostics += given.damages()
+    report = build_streamed_report(read, options, files.inputs)
+    report.diagnostics += files.describe_unreadable()
     return report
 
 

@@ -118,17 +118,17 @@ def _results(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, Any
     ended = False
     try:
         for line in _lines(process, source, _LONGEST_SILENCE + _LONGER_PER_BYTE * size, _MOST_ANSWER + 16 * size):
-            told = json.loads(line)
-            if "missing" in told:
+            result = json.loads(line)
+            if "missing" in result:
                 raise MissingTool(
                     f"{source} is an Nsight Compute report, and the package that reads them is not installed.",
                     "Install it with: pip install ncu-report  (Linux x86-64), or export the report: ncu --import FILE --csv --page raw",
                 )
-            if "error" in told:
-                raise _damaged(source, f"it gave up on it ({told['error']})")
-            if ended := "end" in told:
+            if "error" in result:
+                raise _damaged(source, f"it gave up on it ({result['error']})")
+            if ended := "end" in result:
                 break
-            yield told
+            yield result
     finally:
         # Also where the caller stops listening; a process that has said everything is on its way out.
         if not ended:
@@ -181,34 +181,34 @@ def _damaged(source: str, what: str) -> UnreadableInput:
 # -- from its answer to columns ---------------------------------------------------------------------
 
 
-def _action(told: dict[str, Any], counters: CounterSet) -> Action:
+def _action(result: dict[str, Any], counters: CounterSet) -> Action:
     action = Action(
-        kind=told["kind"],
-        name=told["name"],
-        device=told["device"],
-        passes=told["passes"],
-        push_pop=dict(told["push_pop"]),
-        start_end=dict(told["start_end"]),
-        metrics=dict(told["metrics"]),
-        kernels_inside=told.get("kernels_inside"),
+        kind=result["kind"],
+        name=result["name"],
+        device=result["device"],
+        passes=result["passes"],
+        push_pop=dict(result["push_pop"]),
+        start_end=dict(result["start_end"]),
+        metrics=dict(result["metrics"]),
+        kernels_inside=result.get("kernels_inside"),
         rules=[
             Rule(rule["rule"], rule["title"], rule["message"], rule["estimated_speedup_percent"])
-            for rule in told["rules"]
+            for rule in result["rules"]
         ],
     )
     if action.device is not None and not 0 <= action.device <= LARGEST_DEVICE:
         action.device = None
-    if action.device is not None and "gpu" in told:
-        counters.environment["gpus"][action.device] = told["gpu"]
-        if "attributes" in told:
-            counters.gpu_facts.setdefault(action.device, device_facts(told["gpu"], told["attributes"].get))
+    if action.device is not None and "gpu" in result:
+        counters.environment["gpus"][action.device] = result["gpu"]
+        if "attributes" in result:
+            counters.gpu_facts.setdefault(action.device, device_facts(result["gpu"], result["attributes"].get))
     if action.kind == "kernel":
-        action.demangled, action.mangled, action.short = (told[name] for name in ("demangled", "mangled", "short"))
-        action.grid, action.block = (_triple(told[name]) for name in ("grid", "block"))
-        action.shared_memory = told["shared_memory"]
-    for name, (unit, rollup) in told["info"].items():
+        action.demangled, action.mangled, action.short = (result[name] for name in ("demangled", "mangled", "short"))
+        action.grid, action.block = (_triple(result[name]) for name in ("grid", "block"))
+        action.shared_memory = result["shared_memory"]
+    for name, (unit, rollup) in result["info"].items():
         counters.metric_info.setdefault(name, MetricInfo(unit=unit, rollup=rollup))
-    for identifier, shown in told["sections"]:
+    for identifier, shown in result["sections"]:
         action.sections.append(identifier)
         known = counters.section_metrics.setdefault(identifier, [])
         known += [name for name in dict.fromkeys(shown) if name not in known]

@@ -46,7 +46,7 @@ def main(path: str) -> None:
     try:
         import ncu_report
     except ImportError as error:
-        _say(out, {"missing": str(error)})
+        _send(out, {"missing": str(error)})
         return
     _limit_memory(Path(path).stat().st_size)
     try:
@@ -55,11 +55,11 @@ def main(path: str) -> None:
             results = _read(report, out)
     except (RuntimeError, TypeError, AttributeError, ValueError, SystemError, OSError, LookupError) as error:
         # The reader does not check what it reads: damage surfaces as any of these, far from its cause.
-        _say(out, {"error": str(error)[:300]})
+        _send(out, {"error": str(error)[:300]})
     except MemoryError:
-        _say(out, {"error": "it asks for more memory than a report of this size needs"})
+        _send(out, {"error": "it asks for more memory than a report of this size needs"})
     else:
-        _say(out, {"end": results})
+        _send(out, {"end": results})
 
 
 def _utf8_name(path: str, file: BinaryIO) -> str:
@@ -75,26 +75,26 @@ def _limit_memory(size: int) -> None:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + _LEAST_MEMORY + _MEMORY_PER_BYTE * size
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash must not leave a file in somebody's folder
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash must not leave a file in the user's folder
 
 
-def _say(out: BinaryIO, what: dict[str, Any]) -> None:
+def _send(out: BinaryIO, what: dict[str, Any]) -> None:
     out.write(json.dumps(what).encode("ascii") + b"\n")
     out.flush()
 
 
 def _read(report: Any, out: BinaryIO) -> int:
-    told: set[str] = set()
+    sent: set[str] = set()
     results = 0
     for range_index in range(report.num_ranges()):
         result_range = report.range_by_idx(range_index)
         for index in range(result_range.num_actions()):
-            _say(out, _action(result_range.action_by_idx(index), told))
+            _send(out, _action(result_range.action_by_idx(index), sent))
             results += 1
     return results
 
 
-def _action(raw: Any, told: set[str]) -> dict[str, Any]:
+def _action(raw: Any, sent: set[str]) -> dict[str, Any]:
     """One result as plain values; units and roll-ups of metrics only where they are met for the first time."""
     names = list(raw.metric_names())
     if not names:
@@ -109,8 +109,8 @@ def _action(raw: Any, told: set[str]) -> dict[str, Any]:
     }
     if f"{_ATTRIBUTE}display_name" in names:
         found["gpu"] = _text(raw.metric_by_name(f"{_ATTRIBUTE}display_name").as_string())
-        if f"gpu {found['device']}" not in told:
-            told.add(f"gpu {found['device']}")
+        if f"gpu {found['device']}" not in sent:
+            sent.add(f"gpu {found['device']}")
             values = {name: facts(name) for name in names if name.startswith(_ATTRIBUTE)}
             found["attributes"] = {name: value for name, value in values.items() if value is not None}
     if kind == "kernel":
@@ -124,7 +124,7 @@ def _action(raw: Any, told: set[str]) -> dict[str, Any]:
         # One instance per kernel of the range or graph.
         found["kernels_inside"] = int(raw.metric_by_name("launch__grid_dim_x").num_instances()) or None
     found["push_pop"], found["start_end"] = _stacks(raw.nvtx_state())
-    found["metrics"], found["info"] = _counters(raw, names, told)
+    found["metrics"], found["info"] = _counters(raw, names, sent)
     found["rules"] = [rule for result in raw.rule_results_as_dicts() if (rule := _rule(result))]
     found["sections"] = _sections(raw, found["metrics"])
     return found
@@ -167,7 +167,7 @@ def _stacks(state: Any) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     return push_pop, start_end
 
 
-def _counters(raw: Any, names: list[str], told: set[str]) -> tuple[dict[str, float], dict[str, list[str]]]:
+def _counters(raw: Any, names: list[str], sent: set[str]) -> tuple[dict[str, float], dict[str, list[str]]]:
     values: dict[str, float] = {}
     info: dict[str, list[str]] = {}
     for name in names:
@@ -181,8 +181,8 @@ def _counters(raw: Any, names: list[str], told: set[str]) -> tuple[dict[str, flo
             continue
         name = _text(name)
         values[name] = value
-        if name not in told:
-            told.add(name)
+        if name not in sent:
+            sent.add(name)
             operation = metric.rollup_operation()
             plain = metric.metric_subtype() is None and operation is not None
             info[name] = [_text(metric.unit()), _ROLLUPS.get(operation, "mean") if plain else "mean"]

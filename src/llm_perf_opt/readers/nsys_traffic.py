@@ -7,8 +7,8 @@ number of the GPU as nsys counts them, which a process may know under another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.memory import free_bytes
+from llm_perf_opt.readers.nsys_export import Export
 from llm_perf_opt.readers.plausible import MOST_DEVICES
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import Int64s
@@ -28,20 +29,6 @@ _GPU_BITS = 0xFF
 _MOST_METRICS = 64  # of one GPU; ours are a few
 _MOST = 2**61  # bytes, or ns: sums of more would overflow
 _BYTES_OF_A_ROW = 100  # of memory, at the most, while they are read
-
-
-class Export(Protocol):
-    """What is needed of an open export."""
-
-    diagnostics: list[Diagnosis]
-
-    def has(self, table: str, *columns: str) -> bool: ...
-
-    def size(self, table: str) -> int: ...
-
-    def rows(self, query: str) -> Iterable[Any]: ...
-
-    def columns(self, table: str, wanted: Mapping[str, Column]) -> dict[str, NDArray[Any]]: ...
 
 
 def read_traffic(export: Export) -> dict[int, Traffic]:

@@ -35,10 +35,10 @@ def shortened(name: str) -> str:
     return f"{name[:LONGEST_NAME]}… ({len(name):,} characters)"
 
 
-def plausible_facts(told: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+def plausible_facts(facts_of: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """Attributes of GPUs without those that can be none: a few are texts, all else is a number above 0."""
     found = {}
-    for device, facts in told.items():
+    for device, facts in facts_of.items():
         if 0 <= device <= LARGEST_DEVICE:
             found[device] = {name: value for name, value in facts.items() if _is_plausible(name, value)}
     return found

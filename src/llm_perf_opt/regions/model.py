@@ -72,7 +72,7 @@ class RegionStats:
 
     gpu_time_ns: int | None  # sum of kernel durations; None where none was measured
     kernel_count: int
-    metrics: dict[str, MetricValue] = Factory(dict)
+    metrics: dict[str, MetricValue] = field(factory=dict, repr=False)
     memory: MemoryWork = Factory(MemoryWork)
     graph_launches: int = 0  # whole CUDA graphs traced as one block: their kernels are not in kernel_count
     graph_time_ns: int = 0
@@ -307,12 +307,13 @@ class NCUProfileRegion:
     graph_replays: int = 0  # launches of the graphs those kernels belong to
     nvtx_include: str = ""  # the ncu expression that selects this region
     folder: str = ""  # its folder below `regions/`, empty where none was written
-    sections: dict[str, Any] = Factory(dict)
-    rules: list[RuleFinding] = Factory(list)
-    kernels: list[KernelRecord] = Factory(list)
+    sections: dict[str, Any] = field(factory=dict, repr=False)
+    rules: list[RuleFinding] = field(factory=list, repr=False)
+    kernels: list[KernelRecord] = field(factory=list, repr=False)
     kernels_omitted: int = 0
     selection: dict[str, list[str]] = Factory(dict)
-    performance: RegionPerformance | None = None  # None: one of the many regions that are too small to be judged
+    # None: one of the many regions that are too small to be judged
+    performance: RegionPerformance | None = field(default=None, repr=False)
 
 
 @define
@@ -339,8 +340,8 @@ class Scope:
 
     scope: str  # "process:<pid>" | "device:<id>" | "rank:<n>" | "aggregate"
     totals: ScopeTotals
-    regions: list[NCUProfileRegion]
-    kernels: list[KernelRecord] = Factory(list)  # all kernels of the scope, in regions or not
+    regions: list[NCUProfileRegion] = field(repr=False)
+    kernels: list[KernelRecord] = field(factory=list, repr=False)  # all kernels of the scope, in regions or not
 
 
 @define
@@ -404,7 +405,7 @@ class ProfiledLaunch:
     metrics: dict[str, LaunchCounter] = Factory(dict)
 
 
-@define
+@define(repr=False)
 class NCUProfileRegionReport:
     """What `report.json` holds."""
 
@@ -427,6 +428,16 @@ class NCUProfileRegionReport:
     unclassified_share: float | None = None  # of all kernel time, kernels of no known family
     # A `TimelineDetail` (launches and trends, for pictures) of the regions with these keys; None without a timeline.
     detail: Callable[[Collection[str]], Any] | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
+
+    def __repr__(self) -> str:
+        """One line: a report has megabytes, and its `repr` ends up in logs and assertion messages."""
+        scopes = ", ".join(scope.scope for scope in self.scopes[:4]) + (", …" if len(self.scopes) > 4 else "")
+        main = self.main_scope
+        regions = f"{len(main.regions):,} regions, {main.totals.kernel_count:,} kernels" if main else "nothing"
+        inputs = ", ".join(str(i.get("path", "?"))[:60] for i in self.inputs[:3]) + (
+            ", …" if len(self.inputs) > 3 else ""
+        )
+        return f"<{type(self).__name__} of {ascii(inputs)[1:-1]}: {regions}; scopes: {ascii(scopes)[1:-1]}>"
 
     def scope(self, name: str) -> Scope:
         """The scope called `name`; `KeyError` names the ones that exist."""

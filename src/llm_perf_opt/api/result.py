@@ -1,0 +1,354 @@
+"""The Python API: `llm_perf_opt.open(...)` returns a `Report`, a thin facade over the finished report.
+
+The report itself is `Report.data`, the object that `report.json` holds. The facade adds what a notebook wants:
+data frames that are built once, selection, comparison, the HTML page, and short texts where it is shown.
+Launches and ranges are not in a report: they are read from the timeline when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from attrs import define, field
+
+from llm_perf_opt.api.frames import DataFrame, data_frame
+from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.regions.model import (
+    Coverage,
+    NCUProfileRegionReport,
+    Opportunity,
+    Scope,
+    VerifiedCounter,
+)
+from llm_perf_opt.regions.patterns import RegionFilter
+
+if TYPE_CHECKING:
+    from llm_perf_opt.diagnosis import Diagnosis
+    from llm_perf_opt.metrics.hardware.limits import GpuHardware
+    from llm_perf_opt.regions.attribution import Attribution, Mode
+    from llm_perf_opt.regions.columns import Timeline
+    from llm_perf_opt.report.tables import Table
+
+AnyPath = str | PathLike[str]
+
+_HEAD = 4096  # bytes of a JSON file that tell a report from a trace
+_COMPARED = ("instances", "wall_ns", "gpu_time_ns", "gpu_idle_ns", "kernels")
+_CHANGES = ("wall_ns", "gpu_time_ns")
+
+
+@define(frozen=True)
+class Answer:
+    """What the report says first. Everything is empty where nothing could be evaluated."""
+
+    stage: str = ""  # key of the stage that takes longest
+    verdict: str = ""  # what holds it back: "launch", "dram", "tensor" …
+    confidence: str = ""  # "high" | "medium" | "low"
+    where: str = ""
+    why: str = ""
+    do_first: str = ""
+
+    def __str__(self) -> str:
+        lines = (("Where", self.where), ("Why", self.why), ("Do first", self.do_first))
+        return "\n".join(f"{name}: {text}" for name, text in lines if text) or "Nothing could be evaluated."
+
+
+@define(repr=False)
+class Report:
+    """A finished report as data frames, a page and a summary; `data` is the report as `report.json` has it."""
+
+    data: NCUProfileRegionReport
+    recordings: Sequence[str] = field(default=(), eq=False)  # where launches and ranges can be read
+    _narrowed: bool = field(default=False, eq=False)  # by patterns of `open` or `select`
+
+    # -- what the report holds --------------------------------------------------------------------------
+
+    @property
+    def scopes(self) -> list[Scope]:
+        return self.data.scopes
+
+    @property
+    def main_scope(self) -> Scope | None:
+        """The aggregate where there is one, otherwise the first scope."""
+        return self.data.main_scope
+
+    def scope(self, name: str) -> Scope:
+        """The scope called `name`; `KeyError` names the ones that exist."""
+        return self.data.scope(name)
+
+    @property
+    def diagnostics(self) -> list[Diagnosis]:
+        return self.data.diagnostics
+
+    @property
+    def inputs(self) -> list[dict[str, Any]]:
+        return self.data.inputs
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self.data.environment
+
+    @property
+    def hardware(self) -> list[GpuHardware]:
+        return self.data.hardware
+
+    @property
+    def stages(self) -> list[str]:
+        return self.data.stages
+
+    @property
+    def opportunities(self) -> list[Opportunity]:
+        return self.data.opportunities
+
+    @property
+    def coverage(self) -> Coverage | None:
+        return self.data.coverage
+
+    @property
+    def verification(self) -> list[VerifiedCounter]:
+        return self.data.verification
+
+    @property
+    def available_ranges(self) -> list[str]:
+        """Where nothing matched: the ranges that could have been asked for."""
+        return self.data.available_ranges
+
+    # -- the answer and the frames, each built once -----------------------------------------------------
+
+    @cached_property
+    def answer(self) -> Answer:
+        """Which stage to look at, why it takes its time, and what to do first."""
+        from llm_perf_opt.api.summary import answer_lines, longest_stage
+
+        stage, lines = longest_stage(self.data), answer_lines(self.data)
+        if stage is None or stage.performance is None or not lines:
+            return Answer(stage=stage.key if stage else "")
+        verdict = stage.performance.verdict
+        return Answer(
+            stage.key,
+            verdict.bound,
+            verdict.confidence,
+            lines.get("Where", ""),
+            lines.get("Why", lines.get("Not here", "")),
+            lines.get("Do first", ""),
+        )
+
+    @cached_property
+    def regions(self) -> DataFrame:
+        """One row per scope and region."""
+        from llm_perf_opt.report.tables import regions_table
+
+        return data_frame(regions_table(self.data))
+
+    @cached_property
+    def kernels(self) -> DataFrame:
+        """One row per scope, region, kernel and device; where `region` is missing, the whole scope."""
+        from llm_perf_opt.report.tables import kernels_table
+
+        return data_frame(kernels_table(self.data))
+
+    @cached_property
+    def metrics(self) -> DataFrame:
+        """One row per scope, region and counter."""
+        from llm_perf_opt.report.tables import metrics_table
+
+        return data_frame(metrics_table(self.data))
+
+    @cached_property
+    def launches(self) -> DataFrame:
+        """One row per piece of GPU work, in order of start; read from the timeline."""
+        from llm_perf_opt.report.tables import launches_table
+
+        return data_frame(self._selected(launches_table(*self._timeline)))
+
+    @cached_property
+    def ranges(self) -> DataFrame:
+        """One row per instance of a range, in order of start; read from the timeline."""
+        from llm_perf_opt.report.tables import ranges_table
+
+        return data_frame(self._selected(ranges_table(*self._timeline)))
+
+    @cached_property
+    def _timeline(self) -> tuple[Timeline, Attribution]:
+        from llm_perf_opt.api.inputs import load
+        from llm_perf_opt.regions.attribution import attribute
+        from llm_perf_opt.regions.columns import Timeline
+        from llm_perf_opt.regions.merge import merge_timelines
+
+        if not self.recordings:
+            raise UserError(
+                "A report.json holds no single launches and ranges: they are in the timeline it was made from.",
+                "Open the run directory or the recordings: llm_perf_opt.open('run.sqlite')",
+            )
+        recordings = load(self.recordings, quiet=True, streams=True).recordings
+        timelines = [found for found in recordings if isinstance(found, Timeline)]
+        if not timelines:
+            raise UserError(
+                "These recordings hold counters only, which do not say when anything ran.",
+                "Open a timeline too: nsys SQLite, .nsys-rep or a PyTorch trace.",
+            )
+        timeline = merge_timelines(timelines)
+        modes: dict[str, Mode] = {"thread": "thread", "process": "process"}
+        return timeline, attribute(timeline, modes.get(self.data.attribution, "auto"))
+
+    def _selected(self, table: Table) -> Table:
+        """The rows whose region is in this report; all of them where no region was chosen."""
+        if not self._narrowed:
+            return table
+        keys = {region.key for scope in self.scopes for region in scope.regions}
+        rows = [i for i, key in enumerate(table["region"]) if key in keys]
+        return {name: [values[i] for i in rows] for name, values in table.items()}
+
+    # -- other reports ----------------------------------------------------------------------------------
+
+    def select(self, pattern: str, *more: str, exclude: Sequence[str] = ()) -> Report:
+        """A report of the regions that match, and of those inside them; patterns as for `--include`."""
+        return self._filtered(RegionFilter.of((pattern, *more), exclude))
+
+    def _filtered(self, chosen: RegionFilter) -> Report:
+        from llm_perf_opt.api.reporting import refuse_ncu_expressions
+
+        refuse_ncu_expressions(chosen)
+        scopes = [
+            attrs.evolve(scope, regions=[r for r in scope.regions if chosen.keeps(r.domain, r.path)])
+            for scope in self.scopes
+        ]
+        keys = {region.key for scope in scopes for region in scope.regions}
+        selection = {
+            name: [*self.data.selection.get(name, []), *patterns] for name, patterns in chosen.as_json().items()
+        }
+        data = attrs.evolve(
+            self.data,
+            scopes=scopes,
+            selection=selection,
+            stages=[key for key in self.data.stages if key in keys],
+            opportunities=[o for o in self.data.opportunities if o.region in keys],
+            verification=[v for v in self.data.verification if v.region in keys],
+        )
+        return Report(data, self.recordings, narrowed=True)
+
+    def compare(self, other: Report) -> DataFrame:
+        """The regions of both main scopes side by side: this one is `_before`, `other` is `_after`.
+
+        Plain differences: `wall_ns_change` of 0.1 is 10 % more than before. Whether a change is more than
+        noise, and what caused it, is not said here. A region that only one of them has has no value on the
+        other side.
+        """
+        from llm_perf_opt.report.tables import regions_table
+
+        sides = []
+        for report in (self, other):
+            table = regions_table(report.data)
+            name = report.main_scope.scope if report.main_scope else ""
+            rows = [i for i, scope in enumerate(table["scope"]) if scope == name]
+            sides.append({table["region"][i]: {column: table[column][i] for column in _COMPARED} for i in rows})
+        before, after = sides
+        keys = list(before | after)
+        compared: dict[str, Sequence[Any]] = {"region": keys}
+        for column in _COMPARED:
+            was, now = ([side.get(key, {}).get(column) for key in keys] for side in sides)
+            compared |= {f"{column}_before": was, f"{column}_after": now}
+            if column in _CHANGES:
+                compared[f"{column}_change"] = [
+                    b / a - 1 if a and b is not None else None for a, b in zip(was, now, strict=True)
+                ]
+        return data_frame(compared)
+
+    def to_html(self, path: AnyPath, *, top: int = 30) -> Path:
+        """Write the page; `top`: kernels per region where a list has to be cut."""
+        from llm_perf_opt.api.summary import page_html
+        from llm_perf_opt.report.files import make_folder, write_text
+
+        target = Path(path)
+        make_folder(target.parent)
+        return write_text(target, page_html(self.data, top))
+
+    # -- shown ------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return repr(self.data).replace(type(self.data).__name__, type(self).__name__, 1)
+
+    def _repr_html_(self) -> str:
+        from llm_perf_opt.api.summary import summary_html
+
+        return summary_html(self)
+
+
+def open_report(
+    *paths: AnyPath,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    attribution: Mode | None = None,
+) -> Report:
+    """See `llm_perf_opt.open`."""
+    from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.api.reporting import make_report
+
+    if not paths:
+        raise UserError("Nothing to open was given.", "Give recordings, a run directory or a report.json.")
+    if attribution not in (None, "auto", "thread", "process"):
+        raise UserError(f"attribution={attribution!r} is not known.", "Use auto, thread or process.")
+    names = [fspath(path) for path in paths]
+    chosen = RegionFilter.of(_listed(include), _listed(exclude))
+    asks = bool(chosen.include or chosen.exclude)
+    finished = next((name for name in names if _is_report(Path(name), alone=len(names) == 1)), None)
+    if finished and len(names) > 1:
+        raise UserError(
+            f"{finished} is a finished report, which cannot be joined with other inputs.",
+            "Open it alone, or open the recordings it was made from.",
+        )
+    recordings = _recordings_beside(Path(finished)) if finished else names
+    if finished and (not recordings or not (asks or attribution)):
+        return _read(Path(finished), recordings, chosen if asks else None, attribution)
+    options = ReportOptions(include=_listed(include), exclude=_listed(exclude), attribution=attribution or "auto")
+    return Report(make_report(recordings, options, quiet=True), recordings, narrowed=asks)
+
+
+def _listed(patterns: str | Sequence[str]) -> list[str]:
+    return [patterns] if isinstance(patterns, str) else list(patterns)
+
+
+def _read(path: Path, recordings: list[str], chosen: RegionFilter | None, attribution: str | None) -> Report:
+    from llm_perf_opt.report.json_report import read_report
+
+    found = Report(read_report(path), recordings)
+    if attribution is not None and attribution != found.data.attribution:
+        raise UserError(
+            f"{path} was built with attribution={found.data.attribution!r}, and the recordings are not there to change it.",
+            "Open the recordings.",
+        )
+    return found if chosen is None else found._filtered(chosen)
+
+
+def _is_report(path: Path, *, alone: bool) -> bool:
+    """Is this a finished report, or a folder with one? Traces of PyTorch are JSON too.
+
+    Of several run directories (the ranks of a job) the recordings are meant, not their reports.
+    """
+    if path.is_dir():
+        return alone and (path / "report.json").is_file()
+    if path.name == "report.json":
+        return True
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD).lstrip()
+    except OSError:
+        return False  # the reader says what is wrong with it
+    return head.startswith(b"{") and b'"schema_version"' in head
+
+
+def _recordings_beside(path: Path) -> list[str]:
+    """The run directory itself where it still has its recordings: a report is often all that is kept."""
+    from llm_perf_opt.api.inputs import expand
+
+    if not path.is_dir():
+        return []
+    try:
+        expand(path)
+    except UnreadableInput:
+        return []
+    return [fspath(path)]

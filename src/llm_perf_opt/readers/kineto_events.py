@@ -1,0 +1,243 @@
+"""The events of a PyTorch trace that matter here, as columns: GPU work, launching calls, ranges.
+
+Events are decoded one at a time and go straight into columns; the events themselves are never kept.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from attrs import Factory, define
+
+from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
+from llm_perf_opt.regions.columns import UNKNOWN
+
+LARGEST_SIZE = 2**31 - 1
+
+# Categories in lower case: traces of 2020 and 2021 write `Kernel`, `Memcpy`, `Runtime`, `Operator`.
+# `gpu_user_annotation` is missing on purpose: it repeats the ranges on the GPU's side, shifted.
+_KERNELS = frozenset({"kernel"})
+_COPIES = frozenset({"gpu_memcpy", "gpu_memset", "memcpy", "memset"})
+_LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"})
+_RANGES = frozenset({"user_annotation"})
+_OPERATORS = frozenset({"operator", "cpu_op"})
+
+_PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+
+K = TypeVar("K")
+
+
+class Malformed(Exception):
+    """An event lacks what it needs, or has something else in its place."""
+
+
+def _longs() -> array[int]:
+    return array("q")
+
+
+@define
+class WorkColumns:
+    """Kernels, or copies and fills, in the order of the file."""
+
+    start: array[int] = Factory(_longs)
+    end: array[int] = Factory(_longs)
+    device: array[int] = Factory(_longs)
+    name: array[int] = Factory(_longs)
+    correlation: array[int] = Factory(_longs)
+    in_graph: array[int] = Factory(_longs)
+    stream: array[int] = Factory(_longs)
+    bytes: array[int] = Factory(_longs)
+    shared: array[int] = Factory(_longs)
+    sizes: array[int] = Factory(_longs)  # six a kernel: grid and block
+    any_grid: bool = False
+
+
+@define
+class LaunchColumns:
+    """Calls of the CUDA API that have a correlation id."""
+
+    correlation: array[int] = Factory(_longs)
+    start: array[int] = Factory(_longs)
+    thread: array[int] = Factory(_longs)
+    of_graph: array[int] = Factory(_longs)
+
+
+@define
+class RangeColumns:
+    start: array[int] = Factory(_longs)
+    end: array[int] = Factory(_longs)
+    thread: array[int] = Factory(_longs)
+    name: array[int] = Factory(_longs)
+
+
+def _number_of(thing: K, numbers: dict[K, int]) -> int:
+    """The number of a thing: they are numbered in the order they first appear."""
+    return numbers.setdefault(thing, len(numbers))
+
+
+@define
+class Trace:
+    """What the events of one file have said so far."""
+
+    strings: dict[str, int] = Factory(dict)
+    pids: dict[int, int] = Factory(dict)
+    threads: dict[tuple[int, str], int] = Factory(dict)
+    thread_process: list[int] = Factory(list)
+    kernels: WorkColumns = Factory(WorkColumns)
+    copies: WorkColumns = Factory(WorkColumns)
+    launches: LaunchColumns = Factory(LaunchColumns)
+    ranges: RangeColumns = Factory(RangeColumns)
+    process_names: dict[int, str] = Factory(dict)
+    host_pids: set[int] = Factory(set)  # labelled CPU by Kineto, events or not
+    events: int = 0  # that are JSON objects with a phase: what makes a list a trace
+    malformed: int = 0
+
+    def add(self, event: object) -> None:
+        """Takes one event; what is damaged is counted and left out."""
+        try:
+            if not isinstance(event, dict):
+                raise Malformed
+            self.events += "ph" in event
+            take = self._taker(event)
+            if take is not None:
+                take(event)
+        except (Malformed, ValueError, OverflowError):
+            self.malformed += 1
+
+    def _taker(self, event: dict[str, Any]) -> Callable[[dict[str, Any]], None] | None:
+        phase, category = event.get("ph"), event.get("cat")
+        if phase == "M":
+            return self._add_metadata
+        if phase != "X" or not isinstance(category, str):
+            return None
+        category = category.lower()
+        if category in _OPERATORS:
+            # Until 2021 every annotation was an `Operator`. Only the profiler's own step is certain.
+            step = str(event.get("name", "")).startswith("ProfilerStep#")
+            return self._add_range if step else None
+        if category in _LAUNCHES:
+            return self._add_launch
+        if category in _KERNELS:
+            return self._add_kernel
+        if category in _COPIES:
+            return self._add_copy
+        return self._add_range if category in _RANGES else None
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def _add_range(self, event: dict[str, Any]) -> None:
+        start, end = _span(event)
+        name = _name(event)
+        # Every step has its number in its name; without it the steps are instances of one region.
+        name = "ProfilerStep" if _PROFILER_STEP.fullmatch(name) else name
+        thread = self._thread(event)
+        self.ranges.start.append(start)
+        self.ranges.end.append(end)
+        self.ranges.thread.append(thread)
+        self.ranges.name.append(_number_of(name, self.strings))
+
+    def _add_launch(self, event: dict[str, Any]) -> None:
+        correlation = _optional_integer(_args(event).get("correlation"))
+        if correlation == UNKNOWN:
+            return
+        start, name = nanoseconds(event.get("ts")), _name(event)
+        thread = self._thread(event)
+        self.launches.correlation.append(correlation)
+        self.launches.start.append(start)
+        self.launches.thread.append(thread)
+        self.launches.of_graph.append(name.startswith(_GRAPH_LAUNCHES))
+
+    def _add_kernel(self, event: dict[str, Any]) -> None:
+        self._add_work(event, self.kernels)
+        args = _args(event)
+        grid, block = _sizes(args.get("grid")), _sizes(args.get("block"))
+        self.kernels.any_grid = self.kernels.any_grid or bool(grid)
+        self.kernels.sizes.extend((*(grid or (0, 0, 0)), *(block or (0, 0, 0))))
+        shared = _optional_integer(args.get("shared memory"))
+        self.kernels.shared.append(shared if shared <= LARGEST_SIZE else UNKNOWN)
+
+    def _add_copy(self, event: dict[str, Any]) -> None:
+        self._add_work(event, self.copies)
+        self.copies.bytes.append(max(0, _optional_integer(_args(event).get("bytes"))))
+
+    def _add_work(self, event: dict[str, Any], work: WorkColumns) -> None:
+        start, end = _span(event)
+        args = _args(event)
+        # Copies between GPUs name three devices; the one that worked is `inDevice`.
+        device = _integer(args.get("device", args.get("inDevice", event.get("pid"))))
+        if not 0 <= device <= LARGEST_SIZE:
+            raise Malformed
+        name = _number_of(_name(event), self.strings)
+        work.start.append(start)
+        work.end.append(end)
+        work.device.append(device)
+        work.name.append(name)
+        work.correlation.append(_optional_integer(args.get("correlation")))
+        stream = _optional_integer(args.get("stream"))
+        work.stream.append(stream if 0 <= stream <= LARGEST_SIZE else UNKNOWN)
+        work.in_graph.append(_optional_integer(args.get("graph node id")) > 0)
+
+    def _add_metadata(self, event: dict[str, Any]) -> None:
+        pid, args = event.get("pid"), event.get("args")
+        if not isinstance(pid, int) or not isinstance(args, dict):
+            return
+        if event.get("name") == "process_name" and isinstance(args.get("name"), str):
+            self.process_names.setdefault(pid, args["name"])
+        if event.get("name") == "process_labels" and args.get("labels") == "CPU":
+            self.host_pids.add(pid)
+
+    def _thread(self, event: dict[str, Any]) -> int:
+        pid, tid = _integer(event.get("pid")), event.get("tid")
+        if not isinstance(tid, int | str):
+            raise Malformed
+        # Old traces write the same thread as 123 and as "123".
+        thread = _number_of((pid, str(tid)), self.threads)
+        if thread == len(self.thread_process):
+            self.thread_process.append(_number_of(pid, self.pids))
+        return thread
+
+
+def _args(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def _span(event: dict[str, Any]) -> tuple[int, int]:
+    start = nanoseconds(event.get("ts"))
+    end = start + nanoseconds(event.get("dur"))
+    if end > LARGEST:
+        raise Malformed
+    return start, end
+
+
+def _name(event: dict[str, Any]) -> str:
+    name = event.get("name")
+    if not isinstance(name, str) or isinstance(name, DecimalText):
+        raise Malformed
+    return name
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, str) and not isinstance(value, DecimalText) and value.isascii() and value.isdigit():
+        value = int(value) if len(value) < 19 else None
+    if not isinstance(value, int) or isinstance(value, bool) or not -LARGEST <= value <= LARGEST:
+        raise Malformed
+    return value
+
+
+def _optional_integer(value: object) -> int:
+    """A value the event is still good without."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST:
+        return UNKNOWN
+    return value
+
+
+def _sizes(value: object) -> tuple[int, int, int] | None:
+    if not isinstance(value, list) or len(value) != 3:
+        return None
+    x, y, z = (_optional_integer(size) for size in value)
+    return (x, y, z) if all(0 < size <= LARGEST_SIZE for size in (x, y, z)) else None

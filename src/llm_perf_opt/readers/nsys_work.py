@@ -1,0 +1,286 @@
+"""GPU work of an Nsight Systems export: kernels, copies and graphs, each with the call that launched it.
+
+A kernel finds its launch by correlation id *and* process: ids start anew in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from attrs import define
+from numpy.typing import NDArray
+
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.nsys_export import (
+    EXPORT_AGAIN,
+    GRAPH_NODES,
+    KERNELS,
+    MEMCPY,
+    RUNTIME,
+    THREAD_BITS,
+    Export,
+    Progress,
+    damaged,
+    distinct_values,
+    places_of,
+    refuse_impossible,
+)
+from llm_perf_opt.readers.sqlite_columns import Column
+from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, LaunchConfig, Work
+
+_AXES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+_LONGEST_CHAIN = 64  # nodes from an instantiated to a captured one; one step was ever seen
+
+
+@define(eq=False)
+class Launches:
+    """The runtime calls that launched something: sorted nothing, joined by correlation id and process."""
+
+    start: Int64s
+    thread: Int64s  # globalTid
+    correlation: Int64s
+
+
+def kernel_columns(export: Export, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
+    name = next((c for c in ("demangledName", "shortName", "mangledName") if export.has(KERNELS, c)), "demangledName")
+    extra = {"name": Column(name, UNKNOWN)}
+    if launch_config and export.has(KERNELS, "gridX", "blockX"):
+        extra |= {axis: Column(axis, 1, np.int32) for axis in _AXES}
+        extra |= {"static": Column("staticSharedMemory", 0, np.int32)}
+        extra |= {"dynamic": Column("dynamicSharedMemory", 0, np.int32)}
+        extra |= {"mangled": Column("mangledName", UNKNOWN), "short": Column("shortName", UNKNOWN)}
+    columns = work_columns(export, KERNELS, extra, progress)
+    for key in ("name", "mangled", "short"):
+        if key in columns:
+            columns[key] = export.intern_ids(columns[key])
+    return columns
+
+
+def copy_columns(export: Export, table: str) -> dict[str, NDArray[Any]]:
+    columns = work_columns(export, table, {"bytes": Column("bytes"), "kind": Column("copyKind", UNKNOWN)})
+    label = "memcpy" if table == MEMCPY else "memset"
+    directions = {}
+    if table == MEMCPY and export.has("ENUM_CUDA_MEMCPY_OPER", "id", "label"):
+        directions = dict(export.rows("SELECT id, label FROM ENUM_CUDA_MEMCPY_OPER"))
+    kinds = columns.pop("kind")
+    names = {
+        k: export.intern_text(f"[{label} {directions[k]}]" if k in directions else f"[{label}]")
+        for k in np.unique(kinds).tolist()
+    }
+    columns["name"] = np.array([names[k] for k in kinds.tolist()], dtype=np.int32)
+    return columns
+
+
+def work_columns(
+    export: Export, table: str, extra: Mapping[str, Column], progress: Progress | None = None
+) -> dict[str, NDArray[Any]]:
+    """The columns every kind of GPU work has, in order of start."""
+    wanted = {
+        "start": Column("start"),
+        "end": Column("end"),
+        "device": Column("deviceId"),
+        "correlation": Column("correlationId", UNKNOWN),
+        "pid": Column("globalPid"),
+        "node": Column("graphNodeId", UNKNOWN),
+        **({"stream": Column("streamId", UNKNOWN, np.int32)} if export.streams else {}),
+        **extra,
+    }
+    if not export.has(table, "start", "end"):
+        if export.has(table):
+            export.diagnostics.append(
+                Diagnosis(
+                    "UNKNOWN_SCHEMA",
+                    "warning",
+                    f"The table {table} of {export.source} has no start and end columns and was not read.",
+                )
+            )
+        return {key: np.zeros(0, dtype=column.dtype) for key, column in wanted.items()}
+    columns = export.columns(table, wanted, progress)
+    if (columns["start"][1:] < columns["start"][:-1]).any():
+        order = np.argsort(columns["start"], kind="stable")
+        columns = {key: values[order] for key, values in columns.items()}
+    refuse_impossible(export.source, table, columns["start"], columns["end"])
+    if len(columns["device"]) and not 0 <= int(columns["device"].min()) <= int(columns["device"].max()) < 2**31:
+        raise damaged(export.source, ValueError(f"{table} names impossible devices"))
+    columns["device"] = columns["device"].astype(np.int32)
+    backwards = int((columns["end"] < columns["start"]).sum())
+    if backwards:
+        raise UnreadableInput(
+            f"{export.source} is damaged: {backwards} rows of {table} end before they start.", EXPORT_AGAIN
+        )
+    return columns
+
+
+def launch_columns(export: Export, progress: Progress | None) -> Launches:
+    if not export.has(RUNTIME, "start", "globalTid", "correlationId"):
+        empty = np.zeros(0, dtype=np.int64)
+        return Launches(empty, empty, empty)
+    columns = export.columns(
+        RUNTIME,
+        {"start": Column("start"), "tid": Column("globalTid"), "correlation": Column("correlationId", UNKNOWN)},
+        progress,
+    )
+    return Launches(columns["start"], columns["tid"], columns["correlation"])
+
+
+def node_columns(export: Export) -> dict[str, NDArray[Any]]:
+    """Graph nodes with the moment they were captured; an instantiated node points to the captured one."""
+    if not export.has(GRAPH_NODES, "start", "graphNodeId"):
+        empty = np.zeros(0, dtype=np.int64)
+        return {"id": empty, "time": empty, "tid": empty, "pid": empty}
+    rows = export.columns(
+        GRAPH_NODES,
+        {
+            "time": Column("start"),
+            "tid": Column("globalTid", UNKNOWN),
+            "id": Column("graphNodeId"),
+            "original": Column("originalGraphNodeId", UNKNOWN),
+        },
+    )
+    process = rows["tid"] & ~THREAD_BITS
+    keys = list(zip(process.tolist(), rows["id"].tolist(), strict=True))
+    original = rows["original"]
+    row_of: dict[tuple[int, int], int] = {}
+    for row, key in enumerate(keys):
+        # An instantiated node has two rows: one for its creation, and one that names its original.
+        if key not in row_of or (original[row] != UNKNOWN and original[row_of[key]] == UNKNOWN):
+            row_of[key] = row
+    captured = []
+    for key in keys:
+        at = row_of[key]
+        seen = {at}
+        while original[at] != UNKNOWN and len(seen) < _LONGEST_CHAIN:
+            following = row_of.get((int(process[at]), int(original[at])))
+            if following is None or following in seen:
+                break
+            seen.add(following)
+            at = following
+        captured.append(at)
+    at_capture = np.array(captured, dtype=np.int64)
+    return {
+        "id": rows["id"],
+        "time": rows["time"][at_capture],
+        "tid": rows["tid"][at_capture],
+        "pid": process,
+    }
+
+
+def build_work(
+    export: Export,
+    columns: dict[str, NDArray[Any]],
+    host_time: Int64s,
+    tid: Int64s,
+    process_ids: Int64s,
+    thread_ids: Int64s,
+    nodes: dict[str, NDArray[Any]],
+) -> Work:
+    config = None
+    if "gridX" in columns:
+        config = LaunchConfig(
+            mangled=columns["mangled"],
+            short=columns["short"],
+            grid=np.stack([columns["gridX"], columns["gridY"], columns["gridZ"]], axis=1),
+            block=np.stack([columns["blockX"], columns["blockY"], columns["blockZ"]], axis=1),
+            shared_memory=columns["static"] + columns["dynamic"],
+        )
+    count = len(columns["start"])
+    return Work(
+        start=columns["start"],
+        end=columns["end"],
+        process=places_of(process_ids, columns["pid"]).astype(np.int32),
+        device=columns["device"],
+        name=columns.get("name", np.full(count, _graph_name(export) if count else 0, dtype=np.int32)),
+        host_time=host_time,
+        thread=places_of(thread_ids, tid).astype(np.int32),
+        graph_node=_graph_nodes(columns, nodes),
+        bytes=columns.get("bytes"),
+        config=config,
+        stream=columns.get("stream"),
+    )
+
+
+def _graph_name(export: Export) -> int:
+    return export.intern_text("[CUDA graph]")
+
+
+def join_launches(columns: dict[str, NDArray[Any]], launches: Launches, process_ids: Int64s) -> tuple[Int64s, Int64s]:
+    """Launch time and thread of each piece of work, by correlation id within its process."""
+    correlation = columns.pop("correlation")
+    time = np.full(len(correlation), UNKNOWN, dtype=np.int64)
+    thread = np.full(len(correlation), UNKNOWN, dtype=np.int64)
+    if len(correlation) == 0 or len(launches.start) == 0:
+        return time, thread
+    callers = launches.thread & ~THREAD_BITS
+    # Exports of 2020 have no process column: then there is one process, and the ids suffice.
+    anonymous = (columns["pid"] == 0).all() and not (callers == 0).any()
+    if anonymous:
+        columns["pid"] = np.full(len(correlation), callers[0], dtype=np.int64)
+    for process in distinct_values(columns["pid"]).tolist():
+        calls = np.flatnonzero(callers == process) if len(process_ids) > 1 else np.arange(len(callers))
+        work = np.flatnonzero(columns["pid"] == process) if len(process_ids) > 1 else slice(None)
+        row = _lookup(launches.correlation[calls], correlation[work])
+        found = row >= 0
+        rows = calls[np.maximum(row, 0)] if len(calls) else np.zeros(len(row), dtype=np.int64)
+        if len(calls) == 0:
+            continue
+        time[work] = np.where(found, launches.start[rows], UNKNOWN)
+        thread[work] = np.where(found, launches.thread[rows], UNKNOWN)
+    return time, thread
+
+
+def _lookup(keys: Int64s, wanted: Int64s) -> Int64s:
+    """Position in `keys` of each wanted key, the first where several are equal; UNKNOWN where none is."""
+    if len(keys) == 0:
+        return np.full(len(wanted), UNKNOWN, dtype=np.int64)
+    high = int(keys.max())
+    if 0 <= high <= 8 * len(keys) + 2**20 and keys.min() >= UNKNOWN:
+        # Correlation ids count up from 1: an array indexed by id is the fastest table there is.
+        table = np.full(high + 2, UNKNOWN, dtype=np.int32 if len(keys) < 2**31 else np.int64)
+        table[keys[::-1]] = np.arange(len(keys) - 1, -1, -1, dtype=table.dtype)
+        inside = (wanted >= 0) & (wanted <= high)
+        return np.where(inside, table[np.where(inside, wanted, 0)], UNKNOWN)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    at = np.minimum(np.searchsorted(ordered, wanted), len(keys) - 1)
+    return np.where((ordered[at] == wanted) & (wanted >= 0), order[at], UNKNOWN)
+
+
+def _graph_nodes(columns: dict[str, NDArray[Any]], nodes: dict[str, NDArray[Any]]) -> Int32s:
+    """Row of each piece's graph node; one node with unknown capture stands for those that have no row."""
+    count = len(columns["start"])
+    if "node" not in columns or not (columns["node"] != UNKNOWN).any():
+        return np.full(count, UNKNOWN, dtype=np.int32)
+    result = np.full(count, UNKNOWN, dtype=np.int32)
+    inside = columns["node"] != UNKNOWN
+    row_of: dict[tuple[int, int], int] = {}
+    for row, key in enumerate(zip(nodes["pid"].tolist(), nodes["id"].tolist(), strict=True)):
+        row_of.setdefault(key, row)
+    pairs = np.stack([columns["pid"][inside], columns["node"][inside]], axis=1)
+    distinct, which = np.unique(pairs, axis=0, return_inverse=True)
+    rows = []
+    for pid, node in distinct.tolist():
+        known = row_of.get((pid, node))
+        rows.append(_unknown_node(nodes) if known is None else known)
+    result[inside] = np.array(rows, dtype=np.int32)[which.reshape(-1)]
+    return result
+
+
+def _unknown_node(nodes: dict[str, NDArray[Any]]) -> int:
+    """Row of the node that stands for all whose capture was not recorded; added when first needed."""
+    if len(nodes["id"]) == 0 or nodes["id"][-1] != UNKNOWN:
+        for key in nodes:
+            nodes[key] = np.append(nodes[key], UNKNOWN)
+    return len(nodes["id"]) - 1
+
+
+def sorted_together(first: Work, second: Work) -> Work:
+    """Two columns of copies and fills as one, in order of start."""
+    fields = ["start", "end", "process", "device", "name", "host_time", "thread", "graph_node", "bytes"]
+    fields += ["stream"] if first.stream is not None and second.stream is not None else []
+    merged = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in fields}
+    order = np.argsort(merged["start"], kind="stable")
+    ordered: dict[str, Any] = {name: values[order] for name, values in merged.items()}
+    return Work(**ordered)
