@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from llm_perf_opt.doctor.facts import Facts, Profiler, Trial
 from llm_perf_opt.doctor.known import known
 from llm_perf_opt.doctor.model import COUNTERS, TIMELINE, Check, Purpose
-from llm_perf_opt.nsight.messages import ASK_DOCTOR
+from llm_perf_opt.nsight.messages import TEXTS
 
 _NAMES = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}
 _WHY = {
@@ -190,7 +190,7 @@ def _failure(trial: Trial, tool: str) -> tuple[str, str]:
     """What went wrong, and the fix, in the words of the diagnosis that decided."""
     if trial.diagnoses:
         first = next((d for d in trial.diagnoses if d["severity"] == "error"), trial.diagnoses[0])
-        return first["message"], first["fix"].replace(ASK_DOCTOR, "").strip()
+        return first["message"], first["fix"].replace(TEXTS["ask_doctor"], "").strip()
     problem = trial.problem or f"{tool} ended without a recording of the kernel"
     if trial.kernels == 0:
         problem = f"{tool} wrote a recording without the kernel in it"

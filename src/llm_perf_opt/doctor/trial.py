@@ -22,7 +22,7 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.help_text import KnownOptions
 from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd, without_unknown_defaults
 from llm_perf_opt.nsight.nsys.argv import build_nsys_cmd, build_nsys_export_cmd
-from llm_perf_opt.nsight.outcome import Finished, Outcome, judge
+from llm_perf_opt.nsight.outcome import Finished, Outcome, evaluate
 from llm_perf_opt.nsight.tools import Tool, library_path_for
 from llm_perf_opt.process.supervise import Ended, run_supervised
 from llm_perf_opt.readers.open import read_recording
@@ -148,7 +148,7 @@ def _trial(under: str, outcome: Outcome, ended: Ended) -> Trial:
 
 
 def _judged(tool: str, argv: list[str], ended: Ended, log: Path, output: Path) -> Outcome:
-    return judge(
+    return evaluate(
         Finished(
             tool="ncu" if tool == "ncu" else "nsys",
             argv=argv,
