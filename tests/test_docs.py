@@ -48,6 +48,7 @@ def test_there_are_commands_to_check() -> None:
     assert len(commands()) >= 10
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", commands())
 def test_every_command_in_the_documentation_runs(command: str, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(command)[1:]) == 0

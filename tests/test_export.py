@@ -214,6 +214,7 @@ def test_a_loaded_report_is_a_report(run: Path) -> None:
     assert found == load(run / "report.json")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_frames(run: Path, library: str) -> None:
     """In a process of its own: which library is taken depends on what was imported before."""

@@ -341,6 +341,7 @@ def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     assert [(s["status"], s["exit_code"]) for s in steps if s["name"] == "ncu"] == [("captured", 3)]
 
 
+@pytest.mark.process
 def test_a_program_with_ranges_of_its_own_is_gated_without_being_asked_for(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,6 +367,7 @@ def test_a_program_with_ranges_of_its_own_is_gated_without_being_asked_for(
     assert "--profile-from-start" not in Path("ungated/ncu/cmd.txt").read_text()
 
 
+@pytest.mark.process
 @needs_torch
 def test_a_gate_that_does_not_open_is_told_and_ncu_s_own_filters_do_the_work(profiler: Path) -> None:
     assert profile(answer="1 / 0") == 0
@@ -393,6 +395,7 @@ def pop_range(): pass
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [[], ["--annotate", "stages"]])
 def test_ranges_that_cannot_be_counted_are_not_told_as_a_program_that_is_not_annotated(
     words: list[str], tools: Path

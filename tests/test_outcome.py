@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import string
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -441,6 +442,44 @@ def test_a_rule_without_an_origin_was_seen_in_a_transcript(rule: Rule) -> None:
     assert rule.pattern is not None
     logs = [f"{it['stdout']}\n{it['stderr']}" for n, it in TRANSCRIPTS.items() if n.startswith(rule.tool)]
     assert any(rule.pattern.search(line) for log in logs for line in log.splitlines())
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.origin], ids=lambda rule: rule.code)
+def test_a_rule_from_elsewhere_matches_its_example(rule: Rule) -> None:
+    assert rule.find([rule.example])
+
+
+def test_a_state_has_no_example_and_each_code_of_its_own() -> None:
+    assert not any(rule.example or rule.origin for rule in STATES.values())
+    text = (files("llm_perf_opt.nsight") / "messages.toml").read_text(encoding="utf-8")
+    assert text.count("\n[[state]]\n") == len(STATES)
+
+
+def test_every_diagnosis_is_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    assert not [rule.code for rule in (*RULES, *STATES.values()) if f"| `{rule.code}` |" not in page]
+
+
+def reached() -> list[Outcome]:
+    """Runs of every sort: the transcripts, wording from elsewhere, and the examples of the table."""
+    found = [evaluate(transcript(name)) for name in EXPECTED]
+    found += [ncu(output, exit_code) for output, exit_code, _ in ELSEWHERE_SEEN.values()]
+    found += [(nsys if rule.tool == "nsys" else ncu)(rule.example, 1) for rule in RULES if rule.origin]
+    found.append(nsys("Importer error status: Importation failed.", files={"run.qdstrm": 9_000}))
+    found.append(nsys("Generated:\n\tNo reports were generated"))
+    argv = ["ncu", "--set", "nope", "--metrics", "x", "-o", "run", "python3", "x.py"]
+    found.append(ncu("==WARNING== No metrics to collect found in sections", 0, 50_000, argv=argv))
+    return found
+
+
+def test_no_rule_stands_behind_one_that_always_hides_it() -> None:
+    """Each rule is the one that speaks for some run: found by its sentence, as several may share a code."""
+    messages = [diagnosis.message for outcome in reached() for diagnosis in outcome.diagnoses]
+    for rule in RULES:
+        sentence = "".join(
+            re.escape(text) + (".*" if name else "") for text, name, _, _ in string.Formatter().parse(rule.cause)
+        )
+        assert any(re.match(sentence, message) for message in messages), (rule.code, rule.cause)
 
 
 def test_long_logs_are_read_in_one_go() -> None:

@@ -107,6 +107,7 @@ def assert_complete() -> None:
     assert report.coverage.signatures_matched == report.coverage.signatures
 
 
+@pytest.mark.process
 def test_a_complete_run_has_nothing_to_do_and_gets_its_report_again(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -395,6 +396,7 @@ def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert not seal.fits({"a": 1}, made)
 
 
+@pytest.mark.process
 def test_a_key_that_is_none_is_made_anew_and_a_pipe_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -593,6 +595,7 @@ def test_a_configuration_that_nobody_can_have_given_is_told(
     assert times_run() == 0
 
 
+@pytest.mark.process
 def test_an_infinite_number_of_a_model_does_not_make_the_manifest_unreadable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

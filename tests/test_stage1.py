@@ -58,6 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.torch
 def test_every_file_of_the_contract_is_there_and_filled(run: Path) -> None:
     for name in ("env.json", "inputs.yaml", "predictions.jsonl"):
         assert (run / name).stat().st_size > 0
@@ -172,6 +173,7 @@ def test_a_profiler_that_is_watching_is_found_by_its_environment(variable: str, 
     assert attached_profiler({"PATH": "/usr/bin", "LD_PRELOAD": "/usr/lib/libjemalloc.so"}) is None
 
 
+@pytest.mark.torch
 def test_pytorchs_profiler_stays_off_under_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "42")
     run = quick(tmp_path)
@@ -181,6 +183,7 @@ def test_pytorchs_profiler_stays_off_under_another_one(tmp_path: Path, monkeypat
     assert not (run / "torch_profiler" / "trace.json.gz").exists()
 
 
+@pytest.mark.torch
 def test_what_was_switched_off_says_so(tmp_path: Path) -> None:
     run = quick(tmp_path, torch_profiler=TorchProfilerOptions(enable=False), static_analysis=False)
     found = metrics(run)
@@ -189,6 +192,7 @@ def test_what_was_switched_off_says_so(tmp_path: Path) -> None:
     assert {path.name for path in (run / "torch_profiler").iterdir()} == {"metrics.json", "report.md"}
 
 
+@pytest.mark.torch
 def test_a_static_analysis_that_cannot_be_done_costs_nothing_else(tmp_path: Path) -> None:
     def analyse(session: Any, folder: Path) -> dict[str, Any]:
         raise UserError("It cannot be counted.", "Use another model.")
@@ -200,6 +204,7 @@ def test_a_static_analysis_that_cannot_be_done_costs_nothing_else(tmp_path: Path
     }
 
 
+@pytest.mark.torch
 def test_warm_up_and_predictions_are_not_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A profiler outside sees the timed passes and nothing else."""
     opened: list[str] = []
@@ -221,6 +226,7 @@ def test_warm_up_and_predictions_are_not_marked(tmp_path: Path, monkeypatch: pyt
     assert opened.count("decode_step") == 10
 
 
+@pytest.mark.torch
 def test_the_sample_pages_run_through_the_default_model(tmp_path: Path) -> None:
     """The overrides of the documented command lines."""
     run = quick(
@@ -238,6 +244,7 @@ def test_the_sample_pages_run_through_the_default_model(tmp_path: Path) -> None:
     assert found["timing"]["prompt_tokens"] > 500
 
 
+@pytest.mark.torch
 def test_a_manifest_takes_the_place_of_the_dataset(tmp_path: Path) -> None:
     source = tmp_path / "inputs.yaml"
     source.write_text("- prompt: From the manifest.\n", encoding="utf-8")
@@ -245,6 +252,7 @@ def test_a_manifest_takes_the_place_of_the_dataset(tmp_path: Path) -> None:
     assert yaml.safe_load((run / "inputs.yaml").read_text())[0]["prompt"] == "From the manifest."
 
 
+@pytest.mark.torch
 def test_pictures_are_timed_without_tokens(tmp_path: Path) -> None:
     pytest.importorskip("PIL", reason="pages need Pillow")
     run = quick(tmp_path, model=ModelOptions(name="dummy_shallow_resnet", device="cpu", dtype="float32"))
@@ -257,6 +265,7 @@ def test_pictures_are_timed_without_tokens(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.torch
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_written_and_the_way_out_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
@@ -265,6 +274,7 @@ def test_without_a_gpu_nothing_is_written_and_the_way_out_is_said(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.torch
 def test_predictions_made_before_a_failure_stay(tmp_path: Path) -> None:
     from llm_perf_opt.workloads.registry import open_session
 
@@ -349,6 +359,7 @@ def test_kernels_and_the_operators_that_launch_them_are_counted_once() -> None:
     assert profile.notes == []
 
 
+@pytest.mark.torch
 def test_python_frames_are_no_operators(tmp_path: Path) -> None:
     run = quick(tmp_path, torch_profiler=TorchProfilerOptions(with_stack=True, record_shapes=True, warmup_rounds=0))
     profile = metrics(run)["torch_profiler"]

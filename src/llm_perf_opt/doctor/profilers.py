@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from llm_perf_opt.doctor.facts import Facts, Profiler, Trial
+from llm_perf_opt.doctor.checks import COUNTERS, TIMELINE, Check, Purpose
 from llm_perf_opt.doctor.known import known
-from llm_perf_opt.doctor.model import COUNTERS, TIMELINE, Check, Purpose
+from llm_perf_opt.doctor.machine_facts import Facts, Profiler, Trial
 from llm_perf_opt.nsight.messages import TEXTS
 
 _NAMES = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}
@@ -110,8 +110,8 @@ def check_counters(facts: Facts) -> list[Check]:
         text, fix = _failure(trial, "ncu")
         why = "a run of `llm-perf profile` would end the same way"
         # Where a check of its own says more about the reason, that one counts.
-        told = {"COUNTER_PERMISSION", "DRIVER_RESOURCE_BUSY"} & set(failure_codes(facts, "ncu"))
-        return [Check(name, "error", text, why, fix, () if told else COUNTERS)]
+        explained = {"COUNTER_PERMISSION", "DRIVER_RESOURCE_BUSY"} & set(failure_codes(facts, "ncu"))
+        return [Check(name, "error", text, why, fix, () if explained else COUNTERS)]
     instructions = trial.counters.get("sm__inst_executed.sum")
     duration = trial.counters.get("gpu__time_duration.sum")
     measured = [

@@ -149,7 +149,7 @@ def evaluate(run: Finished) -> Outcome:
     elsewhere = _elsewhere(run, lines)
     if not usable or no_data:
         findings += _explain_nothing(reports, findings, elsewhere)
-    kept = _without_consequences(findings)
+    left = _without_consequences(findings)
     leftover = _leftover(run, reports)
     diagnoses = [
         diagnose(
@@ -159,10 +159,10 @@ def evaluate(run: Finished) -> Outcome:
             f.source,
             **{"exit": str(run.exit_code), "leftover": leftover, "mode": run.replay_mode, **f.values},
         )
-        for f in kept
+        for f in left
     ]
-    status = _status(run, kept, usable and not no_data)
-    return Outcome(status, diagnoses, _exit_code(status, kept), elsewhere if status == "nothing" else [])
+    status = _status(run, left, usable and not no_data)
+    return Outcome(status, diagnoses, _exit_code(status, left), elsewhere if status == "nothing" else [])
 
 
 def absent_metrics(asked: Iterable[str], found: Iterable[str]) -> Diagnosis | None:
@@ -389,12 +389,12 @@ def _explain_nothing(reports: Mapping[str, int], findings: list[_Finding], elsew
 
 def _without_consequences(findings: list[_Finding]) -> list[_Finding]:
     """Each code once, and none that only repeats what an earlier one explains."""
-    kept: dict[str, _Finding] = {}
+    left: dict[str, _Finding] = {}
     for finding in findings:
         code = finding.rule.code
-        if code not in kept and not any(code in other.rule.hides for other in kept.values()):
-            kept[code] = finding
-    return list(kept.values())
+        if code not in left and not any(code in other.rule.hides for other in left.values()):
+            left[code] = finding
+    return list(left.values())
 
 
 def _status(run: Finished, findings: list[_Finding], has_data: bool) -> Status:

@@ -1,7 +1,7 @@
 """Nsight Compute's command line as a pure function: settings in, argv list out.
 
 Every setting of `pipeline.ncu.ncu_cli` is one field of `NcuOptions` and one option of ncu, under the
-same name. Nothing is validated against a list kept here, because ncu's options change from version to
+same name. Nothing is validated against a list of ours, because ncu's options change from version to
 version: `help_text.validate` holds the argv against what the installed ncu says of itself.
 """
 
