@@ -33,6 +33,7 @@ def run(*arguments: object) -> int:
 # -- report ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_demo_writes_every_format_and_a_valid_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("demo", "--out", tmp_path) == 0
     shown = capsys.readouterr()

@@ -697,6 +697,7 @@ def test_a_folder_that_cannot_be_written(desk: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.torch
 def test_pytorch_is_asked_in_a_process_of_its_own() -> None:
     pytest.importorskip("torch")
     torch = find_torch()

@@ -98,6 +98,7 @@ def test_where_the_program_knows_its_stages_only_they_are_the_windows(annotated:
     assert np.flatnonzero(found[1]).tolist() == chosen.tolist()
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_wanted_launch_is_in_a_window_and_none_could_be_left_out(data: st.DataObject) -> None:

@@ -33,6 +33,8 @@ from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir import signature as seal
 from llm_perf_opt.rundir.directory import RunDirectory, read_manifest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """\
 import os, sys, time
 with open(sys.argv[1], "a") as file:

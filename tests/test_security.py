@@ -77,6 +77,7 @@ def test_the_search_for_dangers_leaves_the_harmless_alone(source: str) -> None:
     assert not list(dangers(source))
 
 
+@pytest.mark.slow
 def test_no_source_runs_code_out_of_a_file_or_a_shell() -> None:
     assert len(SOURCES) > 200
     found = {str(path.relative_to(ROOT)): list(dangers(path.read_text(encoding="utf-8"))) for path in SOURCES}

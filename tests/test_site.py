@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[1]
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: pip install -e .[dev]")

@@ -67,6 +67,7 @@ def test_every_file_of_the_contract_is_there_and_filled(run: Path) -> None:
     assert not list(run.rglob("*.tmp"))
 
 
+@pytest.mark.torch
 def test_secrets_of_the_environment_are_nowhere(run: Path) -> None:
     assert "MY_API_TOKEN" in json.loads((run / "env.json").read_text())
     for path in run.rglob("*"):
@@ -75,6 +76,7 @@ def test_secrets_of_the_environment_are_nowhere(run: Path) -> None:
             assert b"abc-very-private" not in content
 
 
+@pytest.mark.torch
 def test_stages_nest_and_their_times_fit_into_each_other(run: Path) -> None:
     timing = metrics(run)["timing"]
     stages = {stage["path"]: stage["milliseconds"] for stage in timing["stages"]}
@@ -92,6 +94,7 @@ def test_stages_nest_and_their_times_fit_into_each_other(run: Path) -> None:
         assert found["std"] > 0
 
 
+@pytest.mark.torch
 def test_the_numbers_people_ask_for_follow_from_the_stages(run: Path) -> None:
     timing = metrics(run)["timing"]
     stages = {stage["path"]: stage["milliseconds"] for stage in timing["stages"]}
@@ -105,6 +108,7 @@ def test_the_numbers_people_ask_for_follow_from_the_stages(run: Path) -> None:
     assert timing["memory"]["peak_resident_bytes"] > 50_000_000
 
 
+@pytest.mark.torch
 def test_own_times_of_operators_add_up_to_the_time_that_passed(run: Path) -> None:
     profile = metrics(run)["torch_profiler"]
     assert profile["status"] == "done"
@@ -117,6 +121,7 @@ def test_own_times_of_operators_add_up_to_the_time_that_passed(run: Path) -> Non
     assert "aten::mm" in (run / "torch_profiler" / "operators.md").read_text()
 
 
+@pytest.mark.torch
 def test_the_trace_has_the_ranges_of_the_stages_for_the_report(run: Path) -> None:
     trace = json.loads(gzip.decompress((run / "torch_profiler" / "trace.json.gz").read_bytes()))
     assert trace["llm_perf_ranges"] == "domain@name"
@@ -125,11 +130,13 @@ def test_the_trace_has_the_ranges_of_the_stages_for_the_report(run: Path) -> Non
     assert sorted(names) == sorted(["LLM@generate", "LLM@prefill", "LLM@decode", *steps])
 
 
+@pytest.mark.torch
 def test_inputs_are_written_so_that_they_can_be_run_again(run: Path) -> None:
     written = yaml.safe_load((run / "inputs.yaml").read_text(encoding="utf-8"))
     assert [entry["prompt"] for entry in written] == list(SETTINGS.dataset.prompts)
 
 
+@pytest.mark.torch
 def test_predictions_are_a_line_an_input(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["input"]["prompt"] for line in lines] == list(SETTINGS.dataset.prompts)
@@ -139,11 +146,13 @@ def test_predictions_are_a_line_an_input(run: Path) -> None:
     assert metrics(run)["direct_inference"]["items"] == 3
 
 
+@pytest.mark.torch
 def test_the_static_analysis_gets_the_session_with_the_shapes_that_ran(run: Path) -> None:
     # "Another one, longer." is the longest prompt of the first batch: 20 bytes and the token that begins a text.
     assert metrics(run)["static_analysis"] == {"status": "done", "stages": [["prefill", 21], ["decode", 21 + 2 + 1]]}
 
 
+@pytest.mark.torch
 def test_the_report_shows_the_stages(run: Path) -> None:
     report = (run / "torch_profiler" / "report.md").read_text(encoding="utf-8")
     for text in ("`tiny_llm`", "`decode_step`", "time to first token", "Weights are random", "host clock"):
@@ -419,6 +428,7 @@ def test_settings_are_taken_in_the_ways_people_write_them() -> None:
     assert TorchProfilerOptions(activities="cpu, cuda").activities == ("cpu", "cuda")
 
 
+@pytest.mark.torch
 def test_the_report_of_a_cpu_run_says_what_a_cpu_run_can_say(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

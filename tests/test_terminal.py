@@ -258,6 +258,7 @@ def test_bash_completes_verbs_options_values_and_files(bash_script: Path, tmp_pa
     assert completed(bash_script, tmp_path, "report", "ru") == {"run.sqlite"}
 
 
+@pytest.mark.process
 def test_bash_completes_when_tab_is_pressed(bash_script: Path, tmp_path: Path) -> None:
     mine, theirs = pty.openpty()
     shell = subprocess.Popen(
