@@ -15,11 +15,12 @@ CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile test chromium lint bench faults fuzz docs bundle lock audit clean
+.PHONY: help setup profile check test chromium lint bench faults fuzz docs bundle lock audit clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
 	@echo 'make profile   the main job: profiles a small LLM on the GPU; without one, a full report from a recording (PROFILE_OUT=...)'
+	@echo 'make check     lint, and all tests that start no process, torch or browser: under a minute (JOBS=... workers)'
 	@echo 'make test      set up, lint, run all tests (JOBS=... workers)'
 	@echo 'make lint      ruff, mypy and the import contracts'
 	@echo 'make bench     speed of `llm-perf report` and of its page, and load: ten million kernels, 64 ranks (LOAD_ARGS="--ranks 8" for less)'
@@ -79,6 +80,10 @@ profile: setup
 		echo 'There is no NVIDIA GPU on this machine to profile on.'; \
 		$(BIN)/llm-perf demo --out '$(or $(PROFILE_OUT),tmp/profile-output/demo)'; \
 	fi
+
+# What one runs after every change: needs neither torch nor a browser. tests/guard.py keeps the markers true.
+check: lint
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not process and not torch and not browser and not slow'
 
 # Side by side, as each of the three leaves the others a processor.
 test: setup

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
+import json
 import lzma
 import os
 import shutil
@@ -16,8 +18,9 @@ import jinja2
 import pytest
 from hypothesis import settings
 
+import guard
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.readers import ncu_rep
+from llm_perf_opt.readers import ncu_rep, ncu_worker
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
@@ -28,6 +31,10 @@ settings.load_profile("untimed")
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(guard)
 
 
 def recording(name: str) -> Path:
@@ -125,11 +132,28 @@ ask_the_reader = ncu_rep._results
 _answers: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
 
 
+@lru_cache
+def _digests_of_recordings() -> frozenset[str]:
+    return frozenset(hashlib.sha256(plain_bytes(path)).hexdigest() for path in RECORDINGS.glob("*.ncu-rep*"))
+
+
+def _read_here(path: Path) -> list[dict[str, Any]]:
+    """What the reader's process would answer, without the process."""
+    import ncu_report
+
+    answer = io.BytesIO()
+    ncu_worker._read(ncu_report.load_report(str(path)), answer)
+    return [json.loads(line) for line in answer.getvalue().splitlines()]
+
+
 def _asked_once(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, Any]]:
     content = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
-    asked = (hashlib.sha256(content).hexdigest(), os.environ.get("PYTHONPATH"))
+    digest = hashlib.sha256(content).hexdigest()
+    asked = (digest, os.environ.get("PYTHONPATH"))
     if asked not in _answers:
-        _answers[asked] = list(ask_the_reader(path, file, source))
+        # The reader has a process of its own because a damaged report may crash it: ours are known to be whole.
+        here = guard.missing("process") and digest in _digests_of_recordings()
+        _answers[asked] = _read_here(path) if here else list(ask_the_reader(path, file, source))
     yield from _answers[asked]
 
 

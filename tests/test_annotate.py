@@ -18,6 +18,8 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject import Annotated, environment, problems, read_log, under_ncu
 from llm_perf_opt.inject.environment import INJECTED
 
+pytestmark = pytest.mark.process
+
 PROGRAMS = Path(__file__).parent / "programs"
 TORCH = pytest.mark.skipif(
     find_spec("torch") is None or find_spec("transformers") is None,

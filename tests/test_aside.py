@@ -32,6 +32,8 @@ from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 
+pytestmark = pytest.mark.process
+
 # -- the threads ------------------------------------------------------------------------------------
 
 

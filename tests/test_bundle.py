@@ -75,6 +75,7 @@ def test_checksums_are_sorted_relative_and_leave_themselves_out(bundle: ModuleTy
     )
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="sha256sum is not on this machine")
 def test_sha256sum_accepts_the_file_and_finds_damage(bundle: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_bytes(b"as built")
@@ -138,6 +139,7 @@ def test_the_archive_names_no_user_and_keeps_the_script_executable(bundle: Modul
     assert {(member.uid, member.uname, member.mtime) for member in members.values()} == {(0, "", 0)}
 
 
+@pytest.mark.process
 def test_the_installer_refuses_a_python_that_is_not_3_12(bundle: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "install.sh").write_text(bundle.install_script(bundle.TARGETS[0]))
     (tmp_path / "SHA256SUMS").write_text(bundle.sha256sums(tmp_path))
@@ -149,6 +151,7 @@ def test_the_installer_refuses_a_python_that_is_not_3_12(bundle: ModuleType, tmp
     assert "is not a working Python 3.12" in done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="a POSIX shell is needed")
 def test_the_installer_is_valid_shell(bundle: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "install.sh").write_text(bundle.install_script(bundle.TARGETS[0]))
@@ -186,6 +189,7 @@ def test_a_lock_that_is_out_of_date_is_noticed(
     assert lock.outdated(text, [needed], bundle.TARGETS[0]) == lacking
 
 
+@pytest.mark.process
 def test_a_bundle_takes_only_files_with_the_hash_of_its_lock(
     bundle: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def run(*arguments: object) -> int:
 # -- report ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_demo_writes_every_format_and_a_valid_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("demo", "--out", tmp_path) == 0
     shown = capsys.readouterr()
@@ -322,6 +323,7 @@ def test_an_option_of_another_verb_is_not_suggested_in_its_own_place(capsys: pyt
     assert "did you mean" not in told
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [["scrub", str(TRAIN)], ["doctor"]])
 def test_who_works_in_a_folder_that_was_removed_is_told_so(words: list[str], tmp_path: Path) -> None:
     program = (
@@ -445,6 +447,7 @@ def fake_nsys(tmp_path: Path, body: str) -> Path:
     return program
 
 
+@pytest.mark.process
 def test_nsys_rep_is_exported_by_the_nsys_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What `nsys export` does: reads the last argument, writes SQLite to the one after -o.
     body = (
@@ -458,6 +461,7 @@ def test_nsys_rep_is_exported_by_the_nsys_that_is_there(tmp_path: Path, monkeypa
     assert llm_perf_opt.load(tmp_path / "out").scope("aggregate").totals.kernel_count == 220
 
 
+@pytest.mark.process
 def test_nsys_that_exits_0_and_writes_nothing_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -488,6 +492,7 @@ def test_the_folder_of_a_loaded_report_can_be_wrong_too(tmp_path: Path) -> None:
 # -- the console script ------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_help_needs_nothing_heavy() -> None:
     code = "import sys; from llm_perf_opt.cli.main import build_parser; build_parser().format_help(); print(sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -495,6 +500,7 @@ def test_help_needs_nothing_heavy() -> None:
         assert f"'{heavy}'" not in loaded
 
 
+@pytest.mark.process
 def test_reading_needs_neither_torch_nor_matplotlib(tmp_path: Path) -> None:
     code = (
         "import sys; from llm_perf_opt.cli.main import main;"
@@ -504,6 +510,7 @@ def test_reading_needs_neither_torch_nor_matplotlib(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
 
 
+@pytest.mark.process
 def test_a_closed_pipe_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -518,6 +525,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_locale_c_and_strange_paths(tmp_path: Path) -> None:
     folder = tmp_path / "a b" / "größe #1?%20"
     folder.mkdir(parents=True)
@@ -540,6 +548,7 @@ def test_locale_c_and_strange_paths(tmp_path: Path) -> None:
     assert llm_perf_opt.load(folder / "out").scope("aggregate").regions[0].name == "räng"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("closing", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), (">/dev/full", 2)])
 def test_a_stream_that_is_closed_or_full_keeps_nothing_from_being_done(tmp_path: Path, closing: str, code: int) -> None:
     ended = subprocess.run(
@@ -556,6 +565,7 @@ def test_a_stream_that_is_closed_or_full_keeps_nothing_from_being_done(tmp_path:
     assert (tmp_path / "out" / "report.json").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("closing", ["2>/dev/full", "2>&-"])
 def test_a_mistake_has_its_exit_code_even_where_nothing_can_be_said(tmp_path: Path, closing: str) -> None:
     ended = subprocess.run(
@@ -567,6 +577,7 @@ def test_a_mistake_has_its_exit_code_even_where_nothing_can_be_said(tmp_path: Pa
 ENTRY = "from llm_perf_opt.cli.entry import entry; entry()"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits that hold")
 @pytest.mark.parametrize("words", [["report", "x.sqlite"], ["profile", "--", "true"], ["runs", "list"]])
 def test_a_machine_without_memory_is_told_and_not_a_traceback(words: list[str], tmp_path: Path) -> None:

@@ -282,6 +282,7 @@ def test_tiles_are_the_page_in_order_and_the_whole_page_keeps_its_shape() -> Non
     assert float(whole[:, 32, 60].mean()) == -1.0
 
 
+@pytest.mark.torch
 def test_pages_become_the_tensors_that_transformers_makes_of_them() -> None:
     np = pytest.importorskip("numpy")
     module = pytest.importorskip("transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2")

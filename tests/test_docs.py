@@ -48,6 +48,7 @@ def test_there_are_commands_to_check() -> None:
     assert len(commands()) >= 10
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", commands())
 def test_every_command_in_the_documentation_runs(command: str, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(command)[1:]) == 0
@@ -80,9 +81,10 @@ def test_the_tables_of_diagnoses_are_those_of_the_source() -> None:
     page = document_diagnoses.PAGE.read_text(encoding="utf-8")
     assert document_diagnoses.page(page) == page
     # Nothing the source can say is overlooked, however it is written there.
-    source = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "src").rglob("*.py"))
+    files = [*(ROOT / "src").rglob("*.py"), ROOT / "src" / "llm_perf_opt" / "nsight" / "messages.toml"]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in files)
     codes = set(re.findall(r'Diagnosis\(\s*(?:code=)?"([A-Z_]+)"', source))
-    codes |= set(re.findall(r'\bcode="([A-Z_]+)"', source))
+    codes |= set(re.findall(r'\bcode ?= ?"([A-Z_]+)"', source))
     assert len(codes) > 80
     assert {code for code in codes if f"| `{code}` |" not in page} == set()
 

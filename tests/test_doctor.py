@@ -21,10 +21,13 @@ import cattrs
 import pytest
 
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.doctor import counters, gpu, profilers, surroundings, trial
+from llm_perf_opt.doctor import counter_access, gpu, profilers, surroundings, trial
 from llm_perf_opt.doctor import gather as gathering
+from llm_perf_opt.doctor.checks import Check
 from llm_perf_opt.doctor.examine import examine
-from llm_perf_opt.doctor.facts import (
+from llm_perf_opt.doctor.gather import gather
+from llm_perf_opt.doctor.known import known
+from llm_perf_opt.doctor.machine_facts import (
     Answer,
     ConfigFile,
     Facts,
@@ -37,9 +40,7 @@ from llm_perf_opt.doctor.facts import (
     Torch,
     Trial,
 )
-from llm_perf_opt.doctor.gather import gather
-from llm_perf_opt.doctor.known import known
-from llm_perf_opt.doctor.model import Check
+from llm_perf_opt.doctor.python_packages import find_packages, find_torch
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.nsight.help_text import parse_ncu_help
 from llm_perf_opt.nsight.messages import RULES
@@ -322,7 +323,7 @@ def test_the_rule_of_the_driver(params: str | None, root: bool, capabilities: in
     facts = healthy()
     facts.gpu.driver_params = params
     facts.privileges = attrs.evolve(facts.privileges, root=root, capabilities=capabilities, container=container)
-    check = only(counters.check_permission(facts))
+    check = only(counter_access.check_permission(facts))
     assert check.state == state
     if state == "missing":
         assert check.blocks == ("counters",)
@@ -334,23 +335,23 @@ def test_an_old_driver_does_not_know_the_small_capability() -> None:
     facts = healthy(H200.replace("580.95.05", "550.1"))
     facts.gpu.driver_params = ADMIN_ONLY
     facts.privileges.capabilities = PERFMON
-    assert only(counters.check_permission(facts)).state == "missing"
+    assert only(counter_access.check_permission(facts)).state == "missing"
 
 
 def test_what_was_tried_overrules_what_the_settings_say() -> None:
     facts = tried(healthy())
     facts.gpu.driver_params = ADMIN_ONLY
-    assert only(counters.check_permission(facts)).state == "ok"
+    assert only(counter_access.check_permission(facts)).state == "ok"
     facts = tried(healthy(), **failed("COUNTER_PERMISSION"))
-    assert only(counters.check_permission(facts)).state == "missing"
+    assert only(counter_access.check_permission(facts)).state == "missing"
     facts.gpu.wsl = True
-    assert "Windows" in only(counters.check_permission(facts)).fix_command
+    assert "Windows" in only(counter_access.check_permission(facts)).fix_command
 
 
 def test_without_a_gpu_nothing_is_said_about_counters() -> None:
     facts = healthy()
     facts.gpu.query = None
-    assert counters.check_permission(facts) == []
+    assert counter_access.check_permission(facts) == []
 
 
 # -- others in the way -----------------------------------------------------------------------------
@@ -359,17 +360,17 @@ def test_without_a_gpu_nothing_is_said_about_counters() -> None:
 def test_dcgm_is_named_with_the_command_that_pauses_it() -> None:
     facts = healthy()
     facts.processes = [RunningProcess(7, "nv-hostengine", "root"), RunningProcess(8, "ncu", "alice")]
-    check = only(counters.check_others(facts))
+    check = only(counter_access.check_others(facts))
     assert check.state == "warning"
     assert "nv-hostengine (DCGM, process 7, root)" in check.found
     assert check.fix_command == "dcgmi profile --pause; kill 8"
-    assert only(counters.check_others(tried(facts))).state == "ok"  # ncu got its counters all the same
+    assert only(counter_access.check_others(tried(facts))).state == "ok"  # ncu got its counters all the same
     taken = tried(facts, **failed("DRIVER_RESOURCE_BUSY"))
-    assert (only(counters.check_others(taken)).state, examine(taken).ready.counters) == ("error", False)
+    assert (only(counter_access.check_others(taken)).state, examine(taken).ready.counters) == ("error", False)
 
 
 def test_a_tool_outside_the_container_holds_the_counters() -> None:
-    check = only(counters.check_others(tried(healthy(), **failed("DRIVER_RESOURCE_BUSY"))))
+    check = only(counter_access.check_others(tried(healthy(), **failed("DRIVER_RESOURCE_BUSY"))))
     assert check.state == "error"
     assert "cannot be seen from here" in check.found
 
@@ -377,7 +378,7 @@ def test_a_tool_outside_the_container_holds_the_counters() -> None:
 def test_injected_libraries() -> None:
     facts = healthy()
     facts.variables = {"NVTX_INJECTION64_PATH": "/other.so", "CUDA_LAUNCH_BLOCKING": "0", "TMPDIR": "/tmp"}
-    check = only(counters.check_variables(facts))
+    check = only(counter_access.check_variables(facts))
     assert check.fix_command == "unset NVTX_INJECTION64_PATH"
     assert "/other.so" in check.found
 
@@ -385,18 +386,18 @@ def test_injected_libraries() -> None:
 def test_the_lock_file_of_another_user() -> None:
     facts = healthy()
     facts.lock_file = LockFile("/tmp/nsight-compute-lock", "alice", writable=False)
-    check = only(counters.check_lock_file(facts))
+    check = only(counter_access.check_lock_file(facts))
     assert check.state == "error"
     assert "alice" in check.found
     assert "TMPDIR" in check.fix_command
     facts.lock_file.writable = True
-    assert counters.check_lock_file(facts) == []
+    assert counter_access.check_lock_file(facts) == []
 
 
 def test_settings_that_change_results_silently_are_shown() -> None:
     facts = healthy()
     facts.config_files = [ConfigFile("config.ncu-cfg", ["[Launch-and-attach]", "-c = 1"])]
-    check = only(counters.check_config_files(facts))
+    check = only(counter_access.check_config_files(facts))
     assert check.state == "warning"
     assert "[Launch-and-attach] | -c = 1" in check.found
     assert "config.ncu-cfg.off" in check.fix_command
@@ -497,6 +498,7 @@ def fake(folder: Path, name: str, scenario: str, report: str, extra: str = "") -
     return Tool(name, path, "2025.3.1.0")
 
 
+@pytest.mark.process
 def test_a_timeline_that_works(tmp_path: Path) -> None:
     found = trial.try_timeline(fake(tmp_path, "nsys", "nsys-ok", ".nsys-rep"))
     assert (found.status, found.kernels, found.ranges) == ("captured", 5, 3)
@@ -506,6 +508,7 @@ def test_a_timeline_that_works(tmp_path: Path) -> None:
     assert only(profilers.check_importer(facts)).state == "ok"
 
 
+@pytest.mark.process
 def test_an_importer_that_does_not_start(tmp_path: Path) -> None:
     found = trial.try_timeline(fake(tmp_path, "nsys", "nsys-ok-no-libdw", ".qdstrm"))
     assert found.status == "nothing"
@@ -518,12 +521,14 @@ def test_an_importer_that_does_not_start(tmp_path: Path) -> None:
     assert "llm-perf doctor" not in check.fix_command
 
 
+@pytest.mark.process
 def test_counters_that_work(tmp_path: Path) -> None:
     found = trial.try_counters(fake(tmp_path, "ncu", "ncu-ok-kernel", ".ncu-rep"), NCU_HELP)
     assert (found.status, found.kernels, found.device) == ("captured", 56, "NVIDIA H200")
     assert found.counters["gpu__time_duration.sum"] > 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -549,6 +554,7 @@ def test_counters_that_are_refused(line: str, code: str, tmp_path: Path) -> None
     assert examine(facts).ready.timeline
 
 
+@pytest.mark.process
 def test_a_profiler_that_hangs_is_ended(tmp_path: Path) -> None:
     path = tmp_path / "ncu"
     path.write_text("#!/bin/sh\nsleep 60\n")
@@ -572,12 +578,13 @@ def test_a_timeline_without_ranges_is_not_enough() -> None:
     assert only(profilers.check_timeline(facts)).state == "warning"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
 def test_the_small_program_says_why_it_cannot_run() -> None:
     done = subprocess.run(trial.program(), capture_output=True, text=True)
     assert done.returncode == 3
     assert "libcuda" in json.loads(done.stdout)["error"]
-    assert trial.try_alone().problem.startswith("the driver's library cannot be loaded")
+    assert trial.try_undisturbed().problem.startswith("the driver's library cannot be loaded")
 
 
 def test_every_diagnosis_about_the_machine_sends_to_the_doctor() -> None:
@@ -600,7 +607,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path / "desk")
     # Seconds each time, and the same answer; the test of the command asks for real.
-    monkeypatch.setattr(gathering, "_torch", Torch)
+    monkeypatch.setattr(gathering, "find_torch", Torch)
     return tmp_path
 
 
@@ -609,6 +616,7 @@ def script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.process
 def test_facts_can_be_written_down_and_read_again(desk: Path) -> None:
     facts = gather(try_it=False)
     again = cattrs.structure(json.loads(json.dumps(attrs.asdict(facts))), Facts)
@@ -616,6 +624,7 @@ def test_facts_can_be_written_down_and_read_again(desk: Path) -> None:
     assert str(desk / "desk") not in json.dumps(attrs.asdict(facts))
 
 
+@pytest.mark.process
 def test_nvidia_smi_is_asked(desk: Path) -> None:
     script(desk / "bin/nvidia-smi", f'case "$1" in --query-gpu*) echo "{H200}";; *) echo "12, /bin/x, 5";; esac')
     facts = gather(try_it=False)
@@ -623,6 +632,7 @@ def test_nvidia_smi_is_asked(desk: Path) -> None:
     assert "x (process 12" in only(gpu.check_use(facts)).found
 
 
+@pytest.mark.process
 def test_an_old_nvidia_smi_is_asked_for_less(desk: Path) -> None:
     script(
         desk / "bin/nvidia-smi",
@@ -632,6 +642,7 @@ def test_an_old_nvidia_smi_is_asked_for_less(desk: Path) -> None:
     assert only(gpu.check_gpu(gather(try_it=False))).found == "Tesla K80, 11 GiB, driver 418.1"
 
 
+@pytest.mark.process
 def test_settings_and_locks_are_found_where_ncu_looks(desk: Path) -> None:
     Path("config.ncu-cfg").write_text("# mine\n[Launch-and-attach]\n-c = 1\n")
     settings = desk / "home/.config/NVIDIA Corporation"
@@ -646,6 +657,7 @@ def test_settings_and_locks_are_found_where_ncu_looks(desk: Path) -> None:
     assert (facts.lock_file.owner, facts.lock_file.writable) == ("you", True)
 
 
+@pytest.mark.process
 def test_nothing_of_the_working_folder_is_loaded(desk: Path) -> None:
     for name in ("nvtx.py", "hydra.py", "ncu_report.py", "json.py"):
         Path(name).write_text(f"open({str(desk / 'ran')!r}, 'w')\nraise SystemExit\n")
@@ -653,6 +665,7 @@ def test_nothing_of_the_working_folder_is_loaded(desk: Path) -> None:
     assert not (desk / "ran").exists()
 
 
+@pytest.mark.process
 def test_a_user_without_a_home(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
@@ -660,6 +673,7 @@ def test_a_user_without_a_home(desk: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not found["home folder"].exists
 
 
+@pytest.mark.process
 def test_running_profilers_are_seen(desk: Path) -> None:
     sleep = shutil.copy(shutil.which("sleep") or "/bin/sleep", desk / "bin/nv-hostengine")
     child = subprocess.Popen([sleep, "30"])
@@ -682,23 +696,27 @@ def test_a_folder_that_cannot_be_written(desk: Path) -> None:
 # -- the command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.process
+@pytest.mark.torch
 def test_pytorch_is_asked_in_a_process_of_its_own() -> None:
     pytest.importorskip("torch")
-    torch = gathering._torch()
+    torch = find_torch()
     installed = importlib.metadata.version("torch").partition("+")[0]  # torch itself may add how it was built
     assert (torch.version.partition("+")[0], torch.problem) == (installed, "")
 
 
+@pytest.mark.process
 def test_a_package_that_crashes_is_contained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ncu_report.py").write_text("import os; os.abort()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert all("Python could not be asked" in package.problem for package in gathering._packages())
+    assert all("Python could not be asked" in package.problem for package in find_packages())
     (tmp_path / "ncu_report.py").write_text("raise OSError('libnvperf.so: cannot open')\n")
-    found = {package.name: package for package in gathering._packages()}
+    found = {package.name: package for package in find_packages()}
     assert found["ncu-report"].problem == "OSError: libnvperf.so: cannot open"
     assert found["hydra-core"].problem == ""
 
 
+@pytest.mark.process
 def test_the_command_where_there_is_nothing(
     desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -719,6 +737,7 @@ def test_the_command_where_there_is_nothing(
     assert secret not in text
 
 
+@pytest.mark.process
 def test_the_command_with_everything_there(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = json.loads(TRANSCRIPTS.read_text(encoding="utf-8"))
     helps = {"ncu": "ncu-2025.3.1-help.txt", "nsys": "nsys-2025.3.1-help.txt"}

@@ -151,6 +151,7 @@ def test_csv_tables(tmp_path: Path) -> None:
     assert len(tables["ranges"]) == sum(r.instances or 0 for r in found.main_scope.regions)
 
 
+@pytest.mark.slow
 def test_parquet_tables(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     assert main(["export", str(recording(DECODER[0])), "--parquet", str(tmp_path)]) == 0

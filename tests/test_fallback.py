@@ -8,7 +8,7 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.nsight.messages import RULES, STATES
 from llm_perf_opt.nsight.ncu.replay_modes import MODE_TROUBLE, fell_back, left_out, next_mode, split_metrics
-from llm_perf_opt.nsight.outcome import Finished, Outcome, judge
+from llm_perf_opt.nsight.outcome import Finished, Outcome, evaluate
 
 RANGE_FAILS = (
     "==ERROR== An error was reported by the driver:\n==ERROR== Unsupported API during capture (cuKernelSetAttribute)\n"
@@ -21,7 +21,7 @@ def run(
     output: str, exit_code: int, files: dict[str, int] | None = None, mode: str = "range", **flags: bool
 ) -> Outcome:
     argv = ["ncu", "--replay-mode", mode, "-o", "out", "python3", "x.py"]
-    return judge(
+    return evaluate(
         Finished(
             tool="ncu", argv=argv, exit_code=exit_code, output=output, files=files or {}, replay_mode=mode, **flags
         )

@@ -55,6 +55,7 @@ def test_hardly_anything_of_our_recordings_stays_unclassified(path: Path) -> Non
     assert unclassified(path) < 0.01
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not OTHERS, reason="recordings of others are not on this machine")
 def test_hardly_anything_of_other_programs_stays_unclassified() -> None:
     shares = {path.name: unclassified(path) for path in OTHERS if path.name not in HAND_WRITTEN}
@@ -138,6 +139,7 @@ def as_one_expression(name: str) -> str:
     return next(fitting, OTHER)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", [*OWN, *OTHERS], ids=lambda p: p.name)
 def test_rules_that_are_searched_word_by_word_say_the_same_of_every_recorded_name(path: Path) -> None:
     for name in time_by_name(path):

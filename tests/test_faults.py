@@ -21,6 +21,8 @@ from llm_perf_opt.process import supervise
 from llm_perf_opt.rundir import directory as run_directory
 from llm_perf_opt.rundir.directory import RunDirectory
 
+pytestmark = pytest.mark.process
+
 QUICK = [fault for fault in faults() if fault.quick]
 
 

@@ -48,6 +48,7 @@ def fuzzer() -> Iterator[Fuzzer]:
         yield found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutated_inputs_are_refused_or_reported(kind: str, fuzzer: Fuzzer) -> None:
     outcomes = [fuzzer.run(kind, number) for number in range(SLOW.get(kind, A_FEW))]

@@ -21,7 +21,10 @@ import pytest
 from llm_perf_opt.inject import Gate, environment, read_log, under_ncu
 from llm_perf_opt.inject.environment import INJECTED
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'"),
+]
 
 PREFILL, STEP = ("", "prefill"), ("", "decode_step")
 
@@ -83,6 +86,7 @@ def run() -> Iterator[Run]:
         yield run_one
 
 
+@pytest.mark.process
 def test_the_profiler_is_on_in_the_windows_only(run: Run, tmp_path: Path) -> None:
     ended = run("generate()", Gate({PREFILL: (1,), STEP: (2, 8)}), tmp_path)
     assert ended.stdout.split() == ["on", "5", "off", "1", "on", "1", "off", *"11111", "on", "1", "off", "end"]

@@ -98,6 +98,7 @@ def test_where_the_program_knows_its_stages_only_they_are_the_windows(annotated:
     assert np.flatnonzero(found[1]).tolist() == chosen.tolist()
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_wanted_launch_is_in_a_window_and_none_could_be_left_out(data: st.DataObject) -> None:
@@ -341,6 +342,7 @@ def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     assert [(s["status"], s["exit_code"]) for s in steps if s["name"] == "ncu"] == [("captured", 3)]
 
 
+@pytest.mark.process
 def test_a_program_with_ranges_of_its_own_is_gated_without_being_asked_for(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,6 +368,7 @@ def test_a_program_with_ranges_of_its_own_is_gated_without_being_asked_for(
     assert "--profile-from-start" not in Path("ungated/ncu/cmd.txt").read_text()
 
 
+@pytest.mark.process
 @needs_torch
 def test_a_gate_that_does_not_open_is_told_and_ncu_s_own_filters_do_the_work(profiler: Path) -> None:
     assert profile(answer="1 / 0") == 0
@@ -393,6 +396,7 @@ def pop_range(): pass
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [[], ["--annotate", "stages"]])
 def test_ranges_that_cannot_be_counted_are_not_told_as_a_program_that_is_not_annotated(
     words: list[str], tools: Path

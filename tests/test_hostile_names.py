@@ -130,6 +130,7 @@ def test_a_report_full_of_hostile_names(tmp_path: Path, capsys: pytest.CaptureFi
     assert names == {f"'{text}" if text[:1] in ("=", "@", "-") and text else text for text in shown.values()}
 
 
+@pytest.mark.slow
 def test_very_many_different_ranges(tmp_path: Path) -> None:
     """Enough to be cut everywhere; benchmarks/load.py has a hundred thousand."""
     count = 25_000
@@ -148,6 +149,7 @@ def test_very_many_different_ranges(tmp_path: Path) -> None:
     assert len(list((out / "regions").iterdir())) <= 256
 
 
+@pytest.mark.slow
 def test_a_thousand_levels_of_nesting(tmp_path: Path) -> None:
     depth = 1000
     ranges = [(f"level {i}", i, 10_000 - i) for i in range(depth)]

@@ -283,6 +283,7 @@ def test_a_trend_follows_the_mean_time_over_the_instances(tmp_path: Path) -> Non
 # -- size --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_kernels_fit(tmp_path: Path) -> None:
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
     from make_timeline import make
@@ -296,6 +297,7 @@ def test_a_hundred_thousand_kernels_fit(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report.html").stat().st_size < 8_000_000
 
 
+@pytest.mark.slow
 def test_very_many_kernels_with_long_names_fit(tmp_path: Path) -> None:
     """More names than a page lists, of a family that is told quickly; benchmarks/bench_html.py has a hundred thousand."""
     count = 40_000

@@ -20,6 +20,8 @@ from synthetic import make_export
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
 
+pytestmark = [pytest.mark.browser, pytest.mark.process]
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--no-sandbox",

@@ -18,6 +18,8 @@ from llm_perf_opt.inject import Gate, environment, read_log
 from llm_perf_opt.inject.environment import INJECTED
 from llm_perf_opt.readers.marker_ranges import PREFIX
 
+pytestmark = pytest.mark.process
+
 # What NVTX and the CUDA runtime are asked for is printed.
 TORCH = """
 from types import SimpleNamespace

@@ -306,6 +306,7 @@ def joined(some: list[Range], chosen: list[Any], taken: list[tuple[int, bool]]) 
     return build_report([timeline_of_launches(some, chosen), results_of(taken)], ReportOptions())
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(ranges, launches, samples)
 def test_a_region_has_what_its_sampled_launches_did_and_says_what_share_they_are(
@@ -342,6 +343,7 @@ def _stack(some: list[Range], time: int) -> list[str]:
     return [r.name for r in is_open]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(ranges, launches, samples)
 def test_coverage_of_the_whole_adds_up(
@@ -372,6 +374,7 @@ def placed_samples(draw: st.DrawFn) -> list[tuple[int, list[str], float]]:
     return draw(st.lists(st.tuples(st.integers(0, len(SIGNATURES) - 1), stack, st.floats(1, 1e6)), max_size=8))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(ranges, launches, placed_samples())
 def test_totals_reconcile_and_nothing_unsampled_counts_as_zero(

@@ -70,6 +70,7 @@ def test_the_domain_is_nvtxs_own_and_is_called_llm() -> None:
     assert marks._open_domain() is nvtx.get_domain("LLM")
 
 
+@pytest.mark.process
 def test_without_the_nvtx_package_marks_do_nothing() -> None:
     code = (
         "import sys; sys.modules['nvtx'] = None\n"
@@ -89,6 +90,7 @@ def test_a_range_nobody_watches_costs_microseconds() -> None:
     assert best < 20e-6  # 1 µs on an idle machine; a step of a small model takes milliseconds
 
 
+@pytest.mark.torch
 def test_pytorchs_profiler_sees_the_ranges_with_their_domain(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="the profiler is torch's")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:

@@ -19,7 +19,7 @@ from conftest import plain_bytes, recording
 from llm_perf_opt.errors import ExitCode, MissingTool, UnreadableInput
 from llm_perf_opt.readers import ncu_rep
 
-pytestmark = pytest.mark.usefixtures("nvidias_reader_is_asked_anew")
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("nvidias_reader_is_asked_anew")]
 REPORT = "ncu-*-h200-threads-scope-thread.ncu-rep"
 
 

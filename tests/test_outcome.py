@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import string
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.nsight.messages import RULES, STATES, Rule
-from llm_perf_opt.nsight.outcome import Finished, Outcome, absent_metrics, clean, diagnose, judge
+from llm_perf_opt.nsight.outcome import Finished, Outcome, absent_metrics, clean, diagnose, evaluate
 
 TRANSCRIPTS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "transcripts" / "ncu-nsys-2025.3.1-h200.json").read_text(encoding="utf-8")
@@ -101,7 +102,7 @@ def transcript(name: str, **changes: Any) -> Finished:
 def ncu(output: str, exit_code: int | None = 0, report: int | None = None, **changes: Any) -> Outcome:
     files = {} if report is None else {"run.ncu-rep": report}
     argv = ["ncu", "-o", "run", "python3", "x.py"]
-    return judge(
+    return evaluate(
         Finished(**{"tool": "ncu", "argv": argv, "exit_code": exit_code, "output": output, "files": files, **changes})
     )
 
@@ -109,7 +110,7 @@ def ncu(output: str, exit_code: int | None = 0, report: int | None = None, **cha
 def nsys(output: str, exit_code: int | None = 0, report: int | None = None, **changes: Any) -> Outcome:
     files = {} if report is None else {"run.nsys-rep": report}
     argv = ["nsys", "profile", "-o", "run", "python3", "x.py"]
-    return judge(
+    return evaluate(
         Finished(**{"tool": "nsys", "argv": argv, "exit_code": exit_code, "output": output, "files": files, **changes})
     )
 
@@ -121,7 +122,7 @@ def test_every_transcript_has_a_judgement() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_judgement_of_a_transcript(name: str) -> None:
-    outcome = judge(transcript(name))
+    outcome = evaluate(transcript(name))
     assert (outcome.status, int(outcome.exit_code), outcome.codes) == EXPECTED[name]
 
 
@@ -130,7 +131,7 @@ def test_the_program_s_lines_may_come_apart_from_the_profiler_s(name: str) -> No
     if name.startswith("nsys"):  # nsys writes its own errors to stderr
         return
     it = TRANSCRIPTS[name]
-    outcome = judge(transcript(name, output=it["stdout"], workload_output=it["stderr"]))
+    outcome = evaluate(transcript(name, output=it["stdout"], workload_output=it["stderr"]))
     assert (outcome.status, int(outcome.exit_code), outcome.codes) == EXPECTED[name]
 
 
@@ -138,7 +139,7 @@ def test_the_program_s_lines_may_come_apart_from_the_profiler_s(name: str) -> No
 def test_a_diagnosis_quotes_the_log_and_says_what_to_do(name: str) -> None:
     it = TRANSCRIPTS[name]
     log = " ".join(f"{it['stdout']}\n{it['stderr']}".split())
-    for diagnosis in judge(transcript(name)).diagnoses:
+    for diagnosis in evaluate(transcript(name)).diagnoses:
         assert diagnosis.fix
         assert diagnosis.severity in ("info", "warning", "error")
         assert diagnosis.message.isprintable()
@@ -155,12 +156,12 @@ def test_a_diagnosis_quotes_the_log_and_says_what_to_do(name: str) -> None:
     [n for n, (_, _, codes) in EXPECTED.items() if (codes and codes[0] not in STATES) or "RANGE_END" in str(codes)],
 )
 def test_a_message_of_the_profiler_is_quoted(name: str) -> None:
-    assert SAID.search(judge(transcript(name)).diagnoses[0].message)
+    assert SAID.search(evaluate(transcript(name)).diagnoses[0].message)
 
 
 def test_no_result_without_a_word() -> None:
     for name in EXPECTED:
-        outcome = judge(transcript(name))
+        outcome = evaluate(transcript(name))
         assert outcome.status != "nothing" or outcome.diagnoses
         assert outcome.exit_code == ExitCode.DONE or outcome.diagnoses
         assert outcome.status != "nothing" or outcome.exit_code != ExitCode.DONE
@@ -168,7 +169,7 @@ def test_no_result_without_a_word() -> None:
 
 def test_details_a_reader_needs_are_in_the_sentences() -> None:
     def message(name: str) -> str:
-        return judge(transcript(name)).diagnoses[0].message
+        return evaluate(transcript(name)).diagnoses[0].message
 
     assert "cuInit" in message("ncu-range-small")
     assert "cuKernelSetAttribute" in message("ncu-range-transformer")
@@ -180,7 +181,7 @@ def test_details_a_reader_needs_are_in_the_sentences() -> None:
     assert "out.qdstrm" in message("nsys-ok-no-libdw")
     assert "'cuda-hw'" in message("nsys-bad-trace")
     assert "17 more" in message("ncu-disk-full")
-    assert judge(transcript("nsys-file-exists")).elsewhere == ["/tmp/nsys-report-0000.nsys-rep"]
+    assert evaluate(transcript("nsys-file-exists")).elsewhere == ["/tmp/nsys-report-0000.nsys-rep"]
 
 
 def test_exit_0_and_nothing_is_never_a_success() -> None:
@@ -203,7 +204,7 @@ def test_a_full_disk_keeps_what_was_saved_before() -> None:
     assert ncu(log, 1, report=70_000).codes == ["DISK_FULL"]
 
 
-# Wording from manuals and other people's logs (sources in messages.py), each with its usual company
+# Wording from manuals and other people's logs (sources in messages.toml), each with its usual company
 ELSEWHERE_SEEN = {
     "COUNTER_PERMISSION": (
         "==PROF== Connected to process 7 (/usr/bin/python3)\n"
@@ -283,7 +284,7 @@ def test_an_error_line_beside_a_complete_report_is_a_warning() -> None:
 def test_a_program_that_was_ended_on_purpose_has_not_failed(code: int) -> None:
     """It may hand out any exit code: all planned samples are in."""
     told = f"==ERROR== The application returned an error code ({code})." if code else ""
-    outcome = judge(
+    outcome = evaluate(
         Finished(
             tool="ncu",
             argv=["ncu", "-o", "run", "python", "model.py"],
@@ -305,8 +306,8 @@ def test_an_end_on_purpose_does_not_make_nothing_into_something() -> None:
         output="==PROF== Connected to process 7 (python)\n==WARNING== No kernels were profiled.",
         ended_on_purpose="decode_step 9",
     )
-    assert (judge(ended).status, judge(ended).exit_code) == ("nothing", ExitCode.NOTHING_CAPTURED)
-    assert "NO_KERNELS_PROFILED" in judge(ended).codes
+    assert (evaluate(ended).status, evaluate(ended).exit_code) == ("nothing", ExitCode.NOTHING_CAPTURED)
+    assert "NO_KERNELS_PROFILED" in evaluate(ended).codes
 
 
 def test_memory_a_program_survives_is_no_failure() -> None:
@@ -334,7 +335,7 @@ def test_a_program_that_dies_before_its_capture_range_is_the_cause() -> None:
         output="Generated:\n\tNo reports were generated",
         workload_output="Traceback (most recent call last):\n  File x\nValueError: bad shape",
     )
-    outcome = judge(run)
+    outcome = evaluate(run)
     assert outcome.codes == ["WORKLOAD_FAILED", "CAPTURE_RANGE_NEVER_OPENED"]
     assert outcome.exit_code == ExitCode.WORKLOAD_FAILED
     assert "ValueError: bad shape" in outcome.diagnoses[0].message
@@ -374,7 +375,7 @@ def test_the_program_s_arguments_are_not_the_profiler_s() -> None:
         exit_code=0,
         output="Generated:\n\tNo reports were generated",
     )
-    assert judge(run).codes == ["NO_REPORT"]
+    assert evaluate(run).codes == ["NO_REPORT"]
 
 
 def test_metrics_that_are_not_in_the_report_are_named() -> None:
@@ -430,17 +431,55 @@ def test_any_log_gets_a_judgement(
         tool=tool, argv=[tool, "-o", "run", "x"], exit_code=exit_code, output=f"{text}\n{line}\n{text}",
         workload_output=text, files=files, timed_out=timed_out, interrupted=interrupted,
     )  # fmt: skip
-    outcome = judge(run)
+    outcome = evaluate(run)
     assert outcome.status != "nothing" or (outcome.diagnoses and outcome.exit_code != ExitCode.DONE)
     assert all(d.message.isprintable() and d.fix for d in outcome.diagnoses)
-    assert outcome == judge(run)
+    assert outcome == evaluate(run)
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.seen], ids=lambda rule: rule.code)
-def test_a_rule_marked_as_seen_was_seen(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.origin], ids=lambda rule: rule.code)
+def test_a_rule_without_an_origin_was_seen_in_a_transcript(rule: Rule) -> None:
     assert rule.pattern is not None
     logs = [f"{it['stdout']}\n{it['stderr']}" for n, it in TRANSCRIPTS.items() if n.startswith(rule.tool)]
     assert any(rule.pattern.search(line) for log in logs for line in log.splitlines())
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.origin], ids=lambda rule: rule.code)
+def test_a_rule_from_elsewhere_matches_its_example(rule: Rule) -> None:
+    assert rule.find([rule.example])
+
+
+def test_a_state_has_no_example_and_each_code_of_its_own() -> None:
+    assert not any(rule.example or rule.origin for rule in STATES.values())
+    text = (files("llm_perf_opt.nsight") / "messages.toml").read_text(encoding="utf-8")
+    assert text.count("\n[[state]]\n") == len(STATES)
+
+
+def test_every_diagnosis_is_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    assert not [rule.code for rule in (*RULES, *STATES.values()) if f"| `{rule.code}` |" not in page]
+
+
+def reached() -> list[Outcome]:
+    """Runs of every sort: the transcripts, wording from elsewhere, and the examples of the table."""
+    found = [evaluate(transcript(name)) for name in EXPECTED]
+    found += [ncu(output, exit_code) for output, exit_code, _ in ELSEWHERE_SEEN.values()]
+    found += [(nsys if rule.tool == "nsys" else ncu)(rule.example, 1) for rule in RULES if rule.origin]
+    found.append(nsys("Importer error status: Importation failed.", files={"run.qdstrm": 9_000}))
+    found.append(nsys("Generated:\n\tNo reports were generated"))
+    argv = ["ncu", "--set", "nope", "--metrics", "x", "-o", "run", "python3", "x.py"]
+    found.append(ncu("==WARNING== No metrics to collect found in sections", 0, 50_000, argv=argv))
+    return found
+
+
+def test_no_rule_stands_behind_one_that_always_hides_it() -> None:
+    """Each rule is the one that speaks for some run: found by its sentence, as several may share a code."""
+    messages = [diagnosis.message for outcome in reached() for diagnosis in outcome.diagnoses]
+    for rule in RULES:
+        sentence = "".join(
+            re.escape(text) + (".*" if name else "") for text, name, _, _ in string.Formatter().parse(rule.cause)
+        )
+        assert any(re.match(sentence, message) for message in messages), (rule.code, rule.cause)
 
 
 def test_long_logs_are_read_in_one_go() -> None:

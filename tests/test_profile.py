@@ -25,6 +25,8 @@ from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
 
+pytestmark = pytest.mark.process
+
 WORK = [sys.executable, "-c", "print('hello from the program')"]
 
 

@@ -127,6 +127,7 @@ def check_work(work: Work, events: list[Event], timeline: Timeline, launched: di
     assert work.host_time.tolist() == [launched.get(e["args"]["correlation"], UNKNOWN) for e in events]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [RECORDING, *PUBLIC_TRACES], ids=lambda path: path.name[:40])
 def test_traces_of_other_projects_are_exact_to_the_nanosecond(path: Path) -> None:
     with path.open("rb") as stream:

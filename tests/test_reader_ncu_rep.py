@@ -78,6 +78,7 @@ def test_every_report_is_read_whole(name: str, kinds: dict[str, int], processes:
     assert codes(found) == []
 
 
+@pytest.mark.process
 def test_the_blocks_of_every_report_say_how_many_results_there_are(unpacked: Callable[[Path], Path]) -> None:
     paths = [*sorted(RECORDINGS.glob("*.ncu-rep*")), *sorted(SHARED.glob("*/*.ncu-rep"))]
     assert {p.name: read_container(unpacked(p), "x").results for p in paths} == {
@@ -305,6 +306,7 @@ def damaged(tmp_path: Path) -> Callable[[bytes], CounterSet | None]:
     return attempt
 
 
+@pytest.mark.process
 def test_a_report_cut_between_blocks_holds_what_was_written_so_far(
     damaged: Callable[[bytes], CounterSet | None],
 ) -> None:
@@ -320,6 +322,7 @@ def test_a_report_cut_between_blocks_holds_what_was_written_so_far(
     assert numbers[-1] > 80
 
 
+@pytest.mark.process
 def test_a_report_without_results_says_so(damaged: Callable[[bytes], CounterSet | None], tmp_path: Path) -> None:
     data = plain_bytes(recording("ncu-*-h200-names.ncu-rep"))
     for end in block_ends(data)[:2]:
@@ -340,6 +343,7 @@ def test_a_report_cut_inside_a_block_is_refused(damaged: Callable[[bytes], Count
                 assert damaged(data[:place]) is None
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["h200-threads-scope-thread", "h200-ranks-two-processes", "h200-graph-whole"])
 def test_flipped_bytes_are_refused_or_leave_every_result_in_place(
     name: str, damaged: Callable[[bytes], CounterSet | None], capfd: pytest.CaptureFixture[str]
@@ -361,6 +365,7 @@ def test_flipped_bytes_are_refused_or_leave_every_result_in_place(
     capfd.readouterr()  # NVIDIA's reader complains on stderr
 
 
+@pytest.mark.process
 def test_results_the_reader_leaves_out_are_missed_by_us(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Of a damaged report the reader may give 0 of 5 results without an error: that is not "ncu profiled nothing"."""
     data = plain_bytes(recording("ncu-*-h200-threads-scope-thread.ncu-rep"))
@@ -380,6 +385,7 @@ def test_results_the_reader_leaves_out_are_missed_by_us(tmp_path: Path, capfd: p
     capfd.readouterr()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "content", [b"NVR\x00", b"NVR\x00\xff\xff\xff\xff", b"NVR\x00" + b"\xff" * 300, b"NVR\x00" + bytes(300)]
 )

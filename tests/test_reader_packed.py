@@ -50,6 +50,7 @@ def test_every_lawful_shape_is_read_whole(make: Callable[[], bytes], tmp_path: P
         assert plain.read_bytes() == CONTENT
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("xz") is None, reason="needs xz")
 def test_xz_itself_calls_the_padded_ones_lawful() -> None:
     for name, make in LAWFUL.items():

@@ -113,6 +113,7 @@ def by_sqlite(path: Path, table: str, names: list[str], null: int) -> dict[str, 
     return {name: [null if row[i] is None else row[i] for row in rows] for i, name in enumerate(names)}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(plans(), st.data())
 def test_any_table_is_read_as_sqlite_reads_it(plan: Plan, data: st.DataObject) -> None:
@@ -133,6 +134,7 @@ def test_any_table_is_read_as_sqlite_reads_it(plan: Plan, data: st.DataObject) -
         assert {name: values.tolist() for name, values in found.items()} == by_sqlite(path, "t t", order, -7)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(integers | st.none(), integers), min_size=1, max_size=300), st.integers(0, 3))
 @example([(SMALLEST, LARGEST), (None, SMALLEST)], 0)
@@ -230,6 +232,7 @@ def test_real_recordings_never_take_the_slow_path(path: Path, monkeypatch: pytes
     read_recording(path, launch_config=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", TIMELINES, ids=lambda p: p.name)
 def test_real_recordings_are_the_same_by_the_slow_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_plain(*_: object) -> Any:
@@ -275,6 +278,7 @@ def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     return damage
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(damages())
 def test_damage_is_an_error_of_the_database_or_goes_unseen_but_never_a_crash(damage: Callable[[bytes], bytes]) -> None:

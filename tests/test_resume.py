@@ -33,6 +33,8 @@ from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir import signature as seal
 from llm_perf_opt.rundir.directory import RunDirectory, read_manifest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """\
 import os, sys, time
 with open(sys.argv[1], "a") as file:
@@ -107,6 +109,7 @@ def assert_complete() -> None:
     assert report.coverage.signatures_matched == report.coverage.signatures
 
 
+@pytest.mark.process
 def test_a_complete_run_has_nothing_to_do_and_gets_its_report_again(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -395,6 +398,7 @@ def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert not seal.fits({"a": 1}, made)
 
 
+@pytest.mark.process
 def test_a_key_that_is_none_is_made_anew_and_a_pipe_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -593,6 +597,7 @@ def test_a_configuration_that_nobody_can_have_given_is_told(
     assert times_run() == 0
 
 
+@pytest.mark.process
 def test_an_infinite_number_of_a_model_does_not_make_the_manifest_unreadable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

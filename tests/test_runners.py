@@ -72,6 +72,7 @@ def commands(run: Path) -> str:
     return (run / "ncu" / "cmd.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -116,6 +117,7 @@ def test_the_commands_of_the_contract_reach_ncu(tools: Path, here: Here, words: 
     assert llm_perf_opt.load(run).scope("aggregate").regions
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
 def test_a_sweep_has_a_directory_and_reports_for_every_job(tools: Path, launcher: str) -> None:
     done = deep("-m", "run.mode=deep,light", f"hydra/launcher={launcher}")
@@ -131,6 +133,7 @@ def test_a_sweep_has_a_directory_and_reports_for_every_job(tools: Path, launcher
     assert yaml.safe_load((second / "config.yaml").read_text())["run"]["mode"] == "light"
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("json_alone")
 def test_advice_names_keys_of_the_configuration(tools: Path, here: Here) -> None:
     program = f"pipeline.workload.command=[{PYTHON},-c,'import time; time.sleep(60)']"
@@ -148,6 +151,7 @@ def test_advice_names_keys_of_the_configuration(tools: Path, here: Here) -> None
     assert "hydra.run.dir" in refused.stderr
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("json_alone")
 def test_a_failed_job_of_a_sweep_does_not_stop_the_others(tools: Path, here: Here) -> None:
     done = here("-m", "pipeline.ncu.sample=every,first")
@@ -156,6 +160,7 @@ def test_a_failed_job_of_a_sweep_does_not_stop_the_others(tools: Path, here: Her
     assert len(runs()) == 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("word", "answer"),
     [
@@ -185,6 +190,7 @@ def test_a_mistake_is_answered_before_anything_is_launched(tools: Path, here: He
     assert not Path("tmp").exists() or not list(Path("tmp/profile-output").iterdir())
 
 
+@pytest.mark.process
 def test_a_mistake_is_the_exit_code_of_the_program(tools: Path) -> None:
     done = deep("pipeline.nuc.enable=true")
     assert done.returncode == 2, done.stderr
@@ -257,6 +263,7 @@ def test_presets_are_those_of_the_contract(group: str) -> None:
     assert set(options_of(group)) == expected[group]
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("json_alone")
 def test_a_preset_under_its_other_name_is_the_same(tools: Path, here: Here) -> None:
     done = here("profiling/ncu@pipeline.ncu=ncu.high")
@@ -269,6 +276,7 @@ def test_an_unknown_group_choice_says_which_there_are() -> None:
         normalised(["profiling/ncu@pipeline.ncu=hi"])
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("json_alone")
 def test_the_manifest_has_the_whole_configuration(tools: Path, here: Here) -> None:
     assert here("pipeline.ncu.enable=false", "infer.max_new_tokens=7").returncode == 0
@@ -282,6 +290,7 @@ def test_the_page_about_configuration_is_up_to_date() -> None:
     assert tool["page"](text) == text, "run python tools/document_keys.py"
 
 
+@pytest.mark.process
 def test_secrets_of_the_configuration_are_in_no_file(tools: Path, here: Here) -> None:
     secret = "s3cret-value-of-mine"
     done = here(

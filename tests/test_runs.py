@@ -27,6 +27,8 @@ from llm_perf_opt.rundir.directory import RunDirectory, read_manifest
 from llm_perf_opt.rundir.inventory import look_at
 from llm_perf_opt.rundir.layout import files_of
 
+pytestmark = pytest.mark.process
+
 HOME = Path("tmp/profile-output")
 
 

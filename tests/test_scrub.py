@@ -186,6 +186,7 @@ def measured(*paths: Path) -> Any:
 # -- the whole run ---------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_nothing_private_is_in_the_copy_of_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert main(["scrub", "run", "--out", "shared"]) == 0
@@ -207,6 +208,7 @@ def test_nothing_private_is_in_the_copy_of_a_run(run: Path, capsys: pytest.Captu
     }
 
 
+@pytest.mark.process
 def test_what_is_not_private_stays(run: Path) -> None:
     main(["scrub", "run", "--out", "shared"])
     assert Path("shared/config.yaml").read_text() == "model:\n  path: ~/models/qwen\n  max_new_tokens: 64\n"
@@ -230,6 +232,7 @@ def test_what_is_not_private_stays(run: Path) -> None:
         assert db.execute("SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone() == (0,)
 
 
+@pytest.mark.process
 def test_the_copy_tells_programs_what_was_done(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scrub", "run", "--out", "shared", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -241,6 +244,7 @@ def test_the_copy_tells_programs_what_was_done(run: Path, capsys: pytest.Capture
     assert "aggregate" in told["scopes_compared"]
 
 
+@pytest.mark.process
 def test_in_place(run: Path) -> None:
     before = measured(run)
     assert main(["scrub", "run", "--in-place"]) == 0
@@ -253,6 +257,7 @@ def test_in_place(run: Path) -> None:
     assert [path.name for path in run.iterdir() if path.name.startswith(".llm-perf")] == []
 
 
+@pytest.mark.process
 def test_the_copy_has_ordinary_permissions(run: Path) -> None:
     old = os.umask(0o027)
     try:
@@ -317,6 +322,7 @@ def test_text_that_is_not_utf8_comes_back_as_it_was(timeline: Path) -> None:
 # -- counters --------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_a_report_of_ncu_loses_host_and_paths_and_nothing_else(counters: Path) -> None:
     data = counters.read_bytes()
     hosts = [data[s:e] for header, _ in block_spans(data) for s, e in ncu_report._at(data, header, (3, 4, 5))]
@@ -339,6 +345,7 @@ def test_a_report_of_ncu_loses_host_and_paths_and_nothing_else(counters: Path) -
     assert [attrs.asdict(a) for a in old.actions] == [attrs.asdict(a) for a in new.actions]  # type: ignore[union-attr]
 
 
+@pytest.mark.process
 def test_secrets_in_the_command_line_of_ncu(tmp_path: Path) -> None:
     report = tmp_path / "basic.ncu-rep"
     report.write_bytes(plain_bytes(BASIC))
@@ -355,6 +362,7 @@ def test_secrets_in_the_command_line_of_ncu(tmp_path: Path) -> None:
     assert measured(Path("shared/basic.ncu-rep")) == measured(report)
 
 
+@pytest.mark.process
 def test_a_report_that_only_its_reader_finds_damaged_is_left_out(
     counters: Path, timeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -455,6 +463,7 @@ def test_what_cannot_be_scrubbed_is_said(
         assert "nsys export --type sqlite" in told
 
 
+@pytest.mark.process
 def test_a_raw_timeline_alone_is_exported_first(
     timeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -562,6 +571,7 @@ def slashed(text: str) -> str:
     return json.dumps(text)[1:-1].replace("/", "\\/")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("write", [wholly, by_halves, slashed])
 def test_a_secret_written_in_json_escapes_is_found(write: Any, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unicode = "pässword-\U0001f511-with-<tags>&more"
@@ -608,6 +618,7 @@ ESCAPES = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("write", ESCAPES.values(), ids=ESCAPES)
 def test_a_secret_written_in_other_escapes_is_found(write: Any, run: Path) -> None:
     words = [*SECRETS.values(), ARGUMENT, "hf_" + "a1B2c3D4e5F6", f"{HOME}/models", f"at {HOST} now"]
@@ -635,6 +646,7 @@ ENCODINGS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("encode", ENCODINGS.values(), ids=ENCODINGS)
 def test_a_secret_that_was_encoded_is_found(encode: Any, run: Path) -> None:
     words = [*SECRETS.values(), ARGUMENT]
@@ -655,6 +667,7 @@ def test_the_last_look_finds_other_escapes_too(timeline: Path, monkeypatch: pyte
     assert not Path("shared").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "text",
     [

@@ -77,6 +77,7 @@ def test_the_search_for_dangers_leaves_the_harmless_alone(source: str) -> None:
     assert not list(dangers(source))
 
 
+@pytest.mark.slow
 def test_no_source_runs_code_out_of_a_file_or_a_shell() -> None:
     assert len(SOURCES) > 200
     found = {str(path.relative_to(ROOT)): list(dangers(path.read_text(encoding="utf-8"))) for path in SOURCES}
@@ -91,6 +92,7 @@ def test_yaml_with_python_in_it_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.process
 def test_a_configuration_in_a_run_is_shown_and_never_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", "hf_" + "x1" * 12)
@@ -119,6 +121,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pat
     return run, home
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["pictures", "ncu/regions", "ncu/regions/LLM@decode"])
 def test_a_report_is_not_written_through_a_link(
     stranger: tuple[Path, Path], capsys: pytest.CaptureFixture[str], name: str
@@ -131,6 +134,7 @@ def test_a_report_is_not_written_through_a_link(
     assert [p.name for p in home.iterdir()] == ["victim.svg"]
 
 
+@pytest.mark.process
 def test_links_in_the_place_of_files_are_replaced_not_followed(stranger: tuple[Path, Path]) -> None:
     run, home = stranger
     for name in ("report.html", "report.json", f".report.md.{os.getpid()}.tmp", f".kernels.csv.{os.getpid()}.tmp"):
@@ -140,6 +144,7 @@ def test_links_in_the_place_of_files_are_replaced_not_followed(stranger: tuple[P
     assert not (run / "report.html").is_symlink()
 
 
+@pytest.mark.process
 def test_a_list_of_earlier_files_deletes_nothing_elsewhere(stranger: tuple[Path, Path]) -> None:
     run, home = stranger
     (home / "report.md").write_text("precious")
@@ -162,6 +167,7 @@ def test_a_list_of_earlier_files_deletes_nothing_elsewhere(stranger: tuple[Path,
     assert (run / "mine.md").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name", ["manifest.json", ".llm-perf-files", "config.yaml", "static_analysis/static_compute.json"]
 )
@@ -180,6 +186,7 @@ def controls(text: str) -> list[str]:
     return [c for c in text if (ord(c) < 32 and c != "\n") or 0x7F <= ord(c) < 0xA0 or c in "\u202e\u2066"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "words",
     [
@@ -250,6 +257,7 @@ def test_no_table_holds_a_formula(tmp_path: Path) -> None:
 # -- permissions -----------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mask", [0o077, 0o027, 0o002])
 def test_files_have_the_permissions_the_user_asks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: int
@@ -296,6 +304,7 @@ SECRETS = {
 }
 
 
+@pytest.mark.process
 def test_secrets_are_in_no_file_of_a_run(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
@@ -344,6 +353,7 @@ def test_a_log_without_secrets_is_not_touched(tmp_path: Path) -> None:
     assert log.stat().st_ino == before.st_ino
 
 
+@pytest.mark.process
 def test_a_manifest_says_nothing_of_a_secret_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from llm_perf_opt.rundir.directory import RunDirectory
 

@@ -18,6 +18,8 @@ from llm_perf_opt.workloads.options import InferOptions, ModelOptions
 from llm_perf_opt.workloads.registry import open_session
 from llm_perf_opt.workloads.session import Session
 
+pytestmark = pytest.mark.torch
+
 torch = pytest.importorskip("torch", reason="models need torch")
 transformers = pytest.importorskip("transformers", reason="models need transformers")
 
@@ -576,6 +578,7 @@ def test_a_folder_with_code_of_its_own_is_watched_from_outside(
 # --- without torch ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_nothing_but_running_a_model_needs_torch() -> None:
     """The package, the options, the datasets and the registry import where torch is not installed."""
     code = (

@@ -29,6 +29,8 @@ from llm_perf_opt.static_analysis.report import analyse, analyse_session, as_jso
 from llm_perf_opt.static_analysis.result import StaticCompute  # noqa: E402
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage  # noqa: E402
 
+pytestmark = pytest.mark.torch
+
 BF16 = torch.bfloat16
 
 

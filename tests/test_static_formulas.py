@@ -357,6 +357,7 @@ def test_work_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
         StaticStage("x", lambda: None, repeats=0)
 
 
+@pytest.mark.process
 def test_nothing_but_counting_needs_torch() -> None:
     modules = ["stage", "formulas", "architecture", "observe", "compare", "result", "markdown", "report"]
     imports = "; ".join(f"import llm_perf_opt.static_analysis.{name}" for name in modules)

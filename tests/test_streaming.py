@@ -55,6 +55,7 @@ def comparable(report: NCUProfileRegionReport) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -198,6 +199,7 @@ def test_a_thousand_levels_are_a_thousand_regions(tmp_path: Path) -> None:
     assert "RANGES_POOLED" not in codes(report)
 
 
+@pytest.mark.slow
 def test_deeper_ranges_are_counted_together_and_it_is_said(tmp_path: Path) -> None:
     found = read_recording(nested(tmp_path / "x.sqlite", DEEPEST + 500))
     report = build.build_report([found], ReportOptions())
@@ -221,6 +223,7 @@ def test_a_table_that_is_full_pools_below_what_it_has(monkeypatch: pytest.Monkey
     assert table.intern("", False, outer, "inner range") == inner  # what is there stays
 
 
+@pytest.mark.slow
 def test_ranges_that_all_overlap_take_no_more_than_seconds(tmp_path: Path) -> None:
     """Each begins and ends after the one before: every moment has another stack, thousands deep."""
     count = 6000
@@ -233,6 +236,7 @@ def test_ranges_that_all_overlap_take_no_more_than_seconds(tmp_path: Path) -> No
     assert report.main_scope.totals.kernel_count == len(kernels)
 
 
+@pytest.mark.slow
 def test_with_very_many_regions_only_the_main_scope_lists_all(tmp_path: Path) -> None:
     count = MOST_REGIONS // 2 + 500
     ranges = [(f"op, seq = {i}", 10 * i, 10 * i + 9) for i in range(count)]

@@ -17,6 +17,8 @@ from llm_perf_opt.process import supervise
 from llm_perf_opt.process.supervise import run_supervised
 from llm_perf_opt.rundir.secrets import REMOVED, clean_argv, without_secrets
 
+pytestmark = pytest.mark.process
+
 # A program that ignores polite requests and hides a child in a session of its own.
 STUBBORN = """
 import signal, subprocess, sys, time

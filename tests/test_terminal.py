@@ -73,6 +73,7 @@ def plain(text: str) -> str:
 # -- a run ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_a_run_on_a_terminal_shows_plan_progress_and_a_short_result(tools: Path) -> None:  # noqa: F811
     code, seen = on_terminal("profile", "--out", tools / "run", "--", *WORKLOAD, FAKE_PACE_NCU="0.15")
     assert code == 0, seen
@@ -97,6 +98,7 @@ def test_the_time_left_counts_the_captures_that_follow() -> None:
     assert progress_words(state, later_s=95.0) == "3 of 248 launches, 1 pass each, 12 s + 1 min 35 s left"
 
 
+@pytest.mark.process
 def test_the_second_run_of_a_command_knows_how_long_it_takes(tools: Path) -> None:  # noqa: F811
     first = in_pipe("profile", "--no-counters", "--out", tools / "one", "--", *WORKLOAD)
     assert "runs the program …" in first.stderr
@@ -119,6 +121,7 @@ def test_a_damaged_memory_costs_the_forecast_only(content: str) -> None:
     assert durations.expected("nsys", ["a"]) == 3.0
 
 
+@pytest.mark.process
 def test_into_a_pipe_a_run_writes_plain_lines(tools: Path) -> None:  # noqa: F811
     done = in_pipe("profile", "--no-counters", "--out", tools / "run", "--", *WORKLOAD)
     assert done.returncode == 0, done.stderr
@@ -128,12 +131,14 @@ def test_into_a_pipe_a_run_writes_plain_lines(tools: Path) -> None:  # noqa: F81
     assert done.stdout.startswith("Where: LLM@decode takes")
 
 
+@pytest.mark.process
 def test_on_a_dumb_terminal_nothing_is_redrawn(tools: Path) -> None:  # noqa: F811
     _, seen = on_terminal("profile", "--no-counters", "--out", tools / "run", "--", *WORKLOAD, TERM="dumb")
     assert "\x1b" not in seen
     assert "timeline: nsys" in seen
 
 
+@pytest.mark.process
 def test_quiet_leaves_the_path_of_the_report_and_errors(tools: Path) -> None:  # noqa: F811
     done = in_pipe("profile", "--quiet", "--no-counters", "--out", tools / "run", "--", *WORKLOAD)
     assert (done.stdout, done.stderr) == (f"{tools / 'run' / 'report.html'}\n", "")
@@ -171,6 +176,7 @@ def colours(text: str) -> bool:
     return bool(re.search(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38)", text))
 
 
+@pytest.mark.process
 def test_colour_only_where_it_is_supported(tmp_path: Path) -> None:
     small = ("report", recording("nsys-*-threads.sqlite"), "--format", "json", "--out", tmp_path / "report")
     assert colours(on_terminal(*small)[1])
@@ -180,6 +186,7 @@ def test_colour_only_where_it_is_supported(tmp_path: Path) -> None:
     assert colours(in_pipe(*small, FORCE_COLOR="1").stdout)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("width", [60, 160])
 def test_no_line_of_the_result_is_wider_than_the_window(width: int, tmp_path: Path) -> None:
     _, seen = on_terminal("demo", "--out", tmp_path / "demo", width=width)
@@ -241,6 +248,7 @@ def completed(script: Path, folder: Path, *words: str) -> set[str]:
     return {line.strip() for line in done.stdout.splitlines() if line.strip()}
 
 
+@pytest.mark.process
 def test_bash_completes_verbs_options_values_and_files(bash_script: Path, tmp_path: Path) -> None:
     (tmp_path / "run.sqlite").touch()
     assert completed(bash_script, tmp_path, "") >= set(verbs())
@@ -250,6 +258,7 @@ def test_bash_completes_verbs_options_values_and_files(bash_script: Path, tmp_pa
     assert completed(bash_script, tmp_path, "report", "ru") == {"run.sqlite"}
 
 
+@pytest.mark.process
 def test_bash_completes_when_tab_is_pressed(bash_script: Path, tmp_path: Path) -> None:
     mine, theirs = pty.openpty()
     shell = subprocess.Popen(
@@ -282,6 +291,7 @@ def test_bash_completes_when_tab_is_pressed(bash_script: Path, tmp_path: Path) -
         os.close(mine)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_scripts_for_other_shells_know_every_verb(shell: str) -> None:
     pytest.importorskip("shtab", reason="shtab is not installed: make setup")
@@ -292,6 +302,7 @@ def test_scripts_for_other_shells_know_every_verb(shell: str) -> None:
         assert subprocess.run([shell, "-n"], input=done.stdout, text=True, timeout=60).returncode == 0
 
 
+@pytest.mark.process
 def test_completion_costs_nothing_at_the_start() -> None:
     check = (
         "import sys; from llm_perf_opt.cli.main import build_parser; build_parser(); sys.exit('shtab' in sys.modules)"

@@ -425,6 +425,7 @@ def profile(tools: Path, *options: str) -> str:  # noqa: F811 - the fixture
     return Path("run/nsys/cmd.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.process
 def test_nsys_samples_bytes_by_a_set_of_ours(tools: Path) -> None:  # noqa: F811
     told = profile(tools)
     file = Path("run/nsys/llm_perf_traffic.config").resolve()
@@ -435,11 +436,13 @@ def test_nsys_samples_bytes_by_a_set_of_ours(tools: Path) -> None:  # noqa: F811
     assert "nsys/llm_perf_traffic.config" in ours
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("option", ["--no-traffic", "--no-counters"])
 def test_nothing_is_sampled_where_nobody_wants_it(tools: Path, option: str) -> None:  # noqa: F811
     assert "gpu-metrics" not in profile(tools, option)
 
 
+@pytest.mark.process
 def test_another_profiler_on_the_gpu_costs_the_samples_only(
     tools: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -450,6 +453,7 @@ def test_another_profiler_on_the_gpu_costs_the_samples_only(
     assert "nsys cannot sample any GPU: Already under profiling." in told.message
 
 
+@pytest.mark.process
 def test_where_nsys_refuses_at_the_last_moment_it_is_asked_again(
     tools: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -474,6 +478,7 @@ def test_chips_have_their_own_names_of_the_counters() -> None:
     assert counters_of(["XY999"]) == list(THREE)
 
 
+@pytest.mark.process
 def test_an_nsys_that_does_not_answer_about_sampling_is_used_without(
     tools: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -484,6 +489,7 @@ def test_an_nsys_that_does_not_answer_about_sampling_is_used_without(
     assert "TRAFFIC_NOT_SAMPLED" in codes(llm_perf_opt.load("run").data)
 
 
+@pytest.mark.process
 def test_a_program_that_removes_our_notes_is_not_started_again(tools: Path) -> None:  # noqa: F811
     """Where nsys left nothing and there was no note of the start, the sampling was thought to be the cause."""
     program = "import shutil\nopen('starts', 'a').write('x')\nshutil.rmtree('run/nsys')\n"
@@ -493,6 +499,7 @@ def test_a_program_that_removes_our_notes_is_not_started_again(tools: Path) -> N
     assert "TRAFFIC_NOT_SAMPLED" not in [d.code for step in read_manifest(Path("run")).steps for d in step.diagnostics]
 
 
+@pytest.mark.process
 def test_who_asks_nsys_for_metrics_of_the_gpu_gets_those(tools: Path) -> None:  # noqa: F811
     own = NsysOptions(extra_args=("--gpu-metrics-devices=0",))
     assert with_sampling(own, find_nsys(), tools / "nsys", 10_000).options is own

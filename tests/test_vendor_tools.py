@@ -20,6 +20,8 @@ from llm_perf_opt.nsight.nsys.argv import nsys_arguments
 from llm_perf_opt.nsight.tools import Tool, find_ncu, find_nsys, known_options, tool_version
 from llm_perf_opt.readers import nsys_tool
 
+pytestmark = pytest.mark.process
+
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 REAL = json.loads((TRANSCRIPTS / "ncu-nsys-2025.3.1-h200.json").read_text())
 

@@ -697,6 +697,7 @@ def test_texts_of_rules_can_be_filled() -> None:
 # -- what must not change a verdict, and graphs kernel by kernel ------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", [{"kernel_include": ["*nvjet*"]}, {"kernel_exclude": ["regex:elementwise|Cat"]}])
 def test_a_kernel_filter_changes_counts_and_not_verdicts(choice: dict[str, list[str]]) -> None:
     inputs = ("nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")

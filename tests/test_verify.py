@@ -135,6 +135,7 @@ def test_chosen_kernels_are_not_held_against_whole_regions() -> None:
 # -- the command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_one_command_verifies_its_estimates_and_a_rebuilt_report_still_knows(
     tools: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +164,7 @@ def test_one_command_verifies_its_estimates_and_a_rebuilt_report_still_knows(
     assert again.coverage == report.coverage
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("json_alone")
 def test_range_replay_that_fails_is_told_and_costs_nothing_else(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NCU", "kernel=ok,app-range=ncu-range-transformer")
@@ -204,6 +206,7 @@ def test_where_there_is_nothing_to_verify_the_program_does_not_run_again(request
     assert why in told
 
 
+@pytest.mark.process
 def test_the_plan_names_the_command_that_would_verify(capsys: pytest.CaptureFixture[str]) -> None:
     timeline = str(recording("nsys-*-decoder-8layers-warm.sqlite"))
     assert main(["plan", "--timeline", timeline, "--verify", "--", "python", "model.py"]) == 0

@@ -2,7 +2,7 @@
 
     python tools/document_diagnoses.py
 
-What nsys and ncu say is in one table of the code (`nsight/messages.py`). Every other diagnosis is written
+What nsys and ncu say is in one table (`nsight/messages.toml`). Every other diagnosis is written
 where it is found: its code and its words are read from the source as it stands, and what a run fills in is `…`.
 """
 

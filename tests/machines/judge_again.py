@@ -9,7 +9,7 @@ import attrs
 import cattrs
 
 from llm_perf_opt.doctor.examine import examine
-from llm_perf_opt.doctor.facts import Facts
+from llm_perf_opt.doctor.machine_facts import Facts
 from llm_perf_opt.errors import ExitCode
 
 

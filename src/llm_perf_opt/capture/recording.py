@@ -32,7 +32,7 @@ from llm_perf_opt.nsight.nsys.argv import (
 )
 from llm_perf_opt.nsight.nsys.argv import environment as nsys_environment
 from llm_perf_opt.nsight.nsys.recording_size import recording_bytes
-from llm_perf_opt.nsight.outcome import Finished, Outcome, clean, judge
+from llm_perf_opt.nsight.outcome import Finished, Outcome, clean, evaluate
 from llm_perf_opt.nsight.progress import Progress, ProgressReader
 from llm_perf_opt.nsight.tools import Tool, library_path_for
 from llm_perf_opt.process import redirect
@@ -309,7 +309,7 @@ def _judge(
         ended_on_purpose=ended_on_purpose,
         replay_mode=replay_mode,
     )
-    outcome = judge(finished)
+    outcome = evaluate(finished)
     step.status, step.exit_code, step.seconds = outcome.status, code, round(ended.seconds, 2)
     step.files, step.diagnostics = files, outcome.diagnoses
     run.save()

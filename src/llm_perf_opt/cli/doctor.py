@@ -43,12 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     live = can_redraw() and not (arguments.json or arguments.quiet)
 
-    def say(text: str) -> None:
+    def report_progress(text: str) -> None:
         if live:
             print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
 
-    facts = gather(try_it=not arguments.no_try, out=Path(arguments.out) if arguments.out else None, say=say)
-    say("\r")
+    facts = gather(
+        try_it=not arguments.no_try, out=Path(arguments.out) if arguments.out else None, report_progress=report_progress
+    )
+    report_progress("\r")
     found = examine(facts)
     ready = found.ready.timeline and found.ready.counters
     code = ExitCode.DONE if ready else ExitCode.MISSING_TOOL

@@ -23,7 +23,7 @@ _OWN = {
     "--timeout": f"{_NSYS}timeout_s or {_NCU}timeout_s",
     "--no-counters": "run.mode=light",
     "--no-fallback": f"{_NCU}fallback=false",
-    "--no-aggregate": f"{_NCU}aggrewindows=false",
+    "--no-aggregate": f"{_NCU}aggregate=false",
     "--strict": f"{_NCU}strict=true",
     "--verify": f"{_NCU}verify=true",
     "--no-windows": f"{_NCU}windows=false",

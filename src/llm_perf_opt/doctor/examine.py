@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from attrs import define
 
-from llm_perf_opt.doctor import counters, gpu, profilers, surroundings
-from llm_perf_opt.doctor.facts import Facts
-from llm_perf_opt.doctor.model import Check, Readiness, readiness
+from llm_perf_opt.doctor import counter_access, gpu, profilers, surroundings
+from llm_perf_opt.doctor.checks import Check, Readiness, readiness
+from llm_perf_opt.doctor.machine_facts import Facts
 
 # In the order in which one would ask: what nothing works without comes first.
 _CHECKS = (
@@ -20,12 +20,12 @@ _CHECKS = (
     profilers.check_timeline,
     profilers.check_sampling,
     profilers.check_ncu,
-    counters.check_permission,
+    counter_access.check_permission,
     profilers.check_counters,
-    counters.check_others,
-    counters.check_variables,
-    counters.check_lock_file,
-    counters.check_config_files,
+    counter_access.check_others,
+    counter_access.check_variables,
+    counter_access.check_lock_file,
+    counter_access.check_config_files,
     surroundings.check_packages,
     surroundings.check_models,
     surroundings.check_folders,
@@ -42,6 +42,6 @@ class Examination:
 
 def examine(facts: Facts) -> Examination:
     """All checks, and what would work."""
-    checks = [check for judge in _CHECKS for check in judge(facts)]
+    checks = [check for evaluate in _CHECKS for check in evaluate(facts)]
     tried = {"nsys", "ncu"} <= {trial.under for trial in facts.trials}
     return Examination(checks, readiness(checks, tried=tried))

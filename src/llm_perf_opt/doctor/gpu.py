@@ -6,8 +6,8 @@ import re
 
 from attrs import define
 
-from llm_perf_opt.doctor.facts import Facts, Trial
-from llm_perf_opt.doctor.model import BOTH, COUNTERS, Check
+from llm_perf_opt.doctor.checks import BOTH, COUNTERS, Check
+from llm_perf_opt.doctor.machine_facts import Facts, Trial
 
 _NO_GPU_FIX = "llm-perf demo  (a full report from a recording; `llm-perf report` needs no GPU either)"
 _MUCH_MEMORY_MIB = 2048
@@ -57,14 +57,14 @@ def devices(facts: Facts) -> list[Device]:
     return found
 
 
-def alone(facts: Facts) -> Trial | None:
+def undisturbed(facts: Facts) -> Trial | None:
     """The small kernel without a profiler."""
     return next((trial for trial in facts.trials if trial.under == ""), None)
 
 
 def has_gpu(facts: Facts) -> bool:
     """A GPU that programs can use, as far as is known."""
-    tried = alone(facts)
+    tried = undisturbed(facts)
     return tried.status == "captured" if tried is not None else bool(devices(facts))
 
 
@@ -73,7 +73,7 @@ def check_gpu(facts: Facts) -> list[Check]:
     query, found = facts.gpu.query, devices(facts)
     if found:
         return [_found(found)]
-    tried = alone(facts)
+    tried = undisturbed(facts)
     if tried is not None and tried.status == "captured":
         why = "clocks, memory and other users of the GPU cannot be recorded with the run"
         fix = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …"
@@ -109,7 +109,7 @@ def check_visible(facts: Facts) -> list[Check]:
 
 def check_kernel(facts: Facts) -> list[Check]:
     """Does a kernel run at all?"""
-    tried = alone(facts)
+    tried = undisturbed(facts)
     if tried is None:
         return []
     if tried.status == "captured":

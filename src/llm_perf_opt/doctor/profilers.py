@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from llm_perf_opt.doctor.facts import Facts, Profiler, Trial
+from llm_perf_opt.doctor.checks import COUNTERS, TIMELINE, Check, Purpose
 from llm_perf_opt.doctor.known import known
-from llm_perf_opt.doctor.model import COUNTERS, TIMELINE, Check, Purpose
-from llm_perf_opt.nsight.messages import ASK_DOCTOR
+from llm_perf_opt.doctor.machine_facts import Facts, Profiler, Trial
+from llm_perf_opt.nsight.messages import TEXTS
 
 _NAMES = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}
 _WHY = {
@@ -110,8 +110,8 @@ def check_counters(facts: Facts) -> list[Check]:
         text, fix = _failure(trial, "ncu")
         why = "a run of `llm-perf profile` would end the same way"
         # Where a check of its own says more about the reason, that one counts.
-        told = {"COUNTER_PERMISSION", "DRIVER_RESOURCE_BUSY"} & set(failure_codes(facts, "ncu"))
-        return [Check(name, "error", text, why, fix, () if told else COUNTERS)]
+        explained = {"COUNTER_PERMISSION", "DRIVER_RESOURCE_BUSY"} & set(failure_codes(facts, "ncu"))
+        return [Check(name, "error", text, why, fix, () if explained else COUNTERS)]
     instructions = trial.counters.get("sm__inst_executed.sum")
     duration = trial.counters.get("gpu__time_duration.sum")
     measured = [
@@ -190,7 +190,7 @@ def _failure(trial: Trial, tool: str) -> tuple[str, str]:
     """What went wrong, and the fix, in the words of the diagnosis that decided."""
     if trial.diagnoses:
         first = next((d for d in trial.diagnoses if d["severity"] == "error"), trial.diagnoses[0])
-        return first["message"], first["fix"].replace(ASK_DOCTOR, "").strip()
+        return first["message"], first["fix"].replace(TEXTS["ask_doctor"], "").strip()
     problem = trial.problem or f"{tool} ended without a recording of the kernel"
     if trial.kernels == 0:
         problem = f"{tool} wrote a recording without the kernel in it"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.doctor.facts import Facts, Folder, Package
+from llm_perf_opt.doctor.checks import BOTH, COUNTERS, Check, Purpose
 from llm_perf_opt.doctor.gpu import has_gpu
-from llm_perf_opt.doctor.model import BOTH, COUNTERS, Check, Purpose
+from llm_perf_opt.doctor.machine_facts import Facts, Folder, Package
 
 _LITTLE, _TOO_LITTLE = 5_000_000_000, 500_000_000
 _SMALL_HOME, _SMALL_SHARED = 50_000_000, 60_000_000

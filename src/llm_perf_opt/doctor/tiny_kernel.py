@@ -145,14 +145,14 @@ def main() -> int:
         print(json.dumps({"error": f"the driver's library cannot be loaded: {error}"}))
         return 3
     try:
-        told = run(Driver(library))
+        result = run(Driver(library))
     except CudaError as error:
         print(json.dumps({"error": str(error)}))
         return 3 if error.code in _NO_GPU else 1
-    if not told["right"]:
-        told["error"] = "the kernel ran but computed something wrong"
-    print(json.dumps(told))
-    return 0 if told["right"] else 1
+    if not result["right"]:
+        result["error"] = "the kernel ran but computed something wrong"
+    print(json.dumps(result))
+    return 0 if result["right"] else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Runs a small kernel alone and under both profilers: the only proof that profiling works.
+"""Runs a small kernel undisturbed and under both profilers: the only proof that profiling works.
 
 Permissions, capabilities and settings only let one guess; drivers, containers and clouds each have rules of
-their own. So the real tools are run with the options `llm-perf profile` uses, judged as its runs are, and
+their own. So the real tools are run with the options `llm-perf profile` uses, evaluated as its runs are, and
 their recordings are read back.
 """
 
@@ -17,12 +17,12 @@ from pathlib import Path
 
 import attrs
 
-from llm_perf_opt.doctor.facts import Trial
+from llm_perf_opt.doctor.machine_facts import Trial
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.help_text import KnownOptions
 from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd, without_unknown_defaults
 from llm_perf_opt.nsight.nsys.argv import build_nsys_cmd, build_nsys_export_cmd
-from llm_perf_opt.nsight.outcome import Finished, Outcome, judge
+from llm_perf_opt.nsight.outcome import Finished, Outcome, evaluate
 from llm_perf_opt.nsight.tools import Tool, library_path_for
 from llm_perf_opt.process.supervise import Ended, run_supervised
 from llm_perf_opt.readers.open import read_recording
@@ -31,7 +31,7 @@ from llm_perf_opt.regions.columns import CounterSet, Timeline
 TINY_KERNEL = Path(__file__).with_name("tiny_kernel.py")
 TIMEOUT_S = 60.0
 _GRACE_S = 10.0
-_LOG_KEPT = 1 << 20
+_MOST_LOG = 1 << 20
 # A time, a count that is never 0, and traffic: each comes from another part of the chip.
 METRICS = ("gpu__time_duration.sum", "sm__inst_executed.sum", "dram__bytes_read.sum")
 
@@ -41,7 +41,7 @@ def program() -> list[str]:
     return [sys.executable, "-P", str(TINY_KERNEL)]
 
 
-def try_alone(timeout_s: float = TIMEOUT_S) -> Trial:
+def try_undisturbed(timeout_s: float = TIMEOUT_S) -> Trial:
     """Without a profiler: what fails here fails anywhere."""
     began = time.monotonic()
     try:
@@ -50,13 +50,13 @@ def try_alone(timeout_s: float = TIMEOUT_S) -> Trial:
         )
     except subprocess.TimeoutExpired:
         return Trial("", "nothing", timeout_s, timed_out=True, problem=f"it did not end within {timeout_s:g} s")
-    told = _told(done.stdout)
-    problem = str(told.get("error", "")) or ("" if done.returncode == 0 else _last_line(done.stderr) or "no message")
+    answer = _last_json(done.stdout)
+    problem = str(answer.get("error", "")) or ("" if done.returncode == 0 else _last_line(done.stderr) or "no message")
     return Trial(
         "",
         "captured" if done.returncode == 0 else "nothing",
         round(time.monotonic() - began, 2),
-        device=str(told.get("device", "")),
+        device=str(answer.get("device", "")),
         problem=problem,
     )
 
@@ -70,7 +70,7 @@ def try_timeline(nsys: Tool, timeout_s: float = TIMEOUT_S) -> Trial:
         library_path = library_path_for(nsys.path)
         environment = {"LD_LIBRARY_PATH": library_path} if library_path else {}
         ended = run_supervised(argv, log=log, environment=environment, timeout_s=timeout_s, grace_s=_GRACE_S)
-        outcome = _judged("nsys", argv, ended, log, log)
+        outcome = _evaluate("nsys", argv, ended, log, log)
         trial = _trial("nsys", outcome, ended)
         if outcome.status == "nothing":
             return trial
@@ -80,9 +80,9 @@ def try_timeline(nsys: Tool, timeout_s: float = TIMEOUT_S) -> Trial:
             export, log=folder / "export.log", environment=environment, timeout_s=timeout_s, grace_s=_GRACE_S
         )
         if not sqlite.exists():
-            said = _last_line(_tail(folder / "export.log"))
+            last = _last_line(_tail(folder / "export.log"))
             trial.status = "nothing"
-            trial.problem = f"nsys export ended with code {exported.exit_code} and wrote nothing: {said}"
+            trial.problem = f"nsys export ended with code {exported.exit_code} and wrote nothing: {last}"
             return trial
         return _read_timeline(trial, sqlite)
 
@@ -101,7 +101,7 @@ def try_counters(ncu: Tool, known: KnownOptions, timeout_s: float = TIMEOUT_S) -
             extra_args=("--log-file", str(log)),
         )
         ended = run_supervised(argv, log=output, timeout_s=timeout_s, grace_s=_GRACE_S)
-        outcome = _judged("ncu", argv, ended, log, output)
+        outcome = _evaluate("ncu", argv, ended, log, output)
         trial = _trial("ncu", outcome, ended)
         report = folder / "trial.ncu-rep"
         if outcome.status == "nothing" or not report.exists():
@@ -147,8 +147,8 @@ def _trial(under: str, outcome: Outcome, ended: Ended) -> Trial:
     )
 
 
-def _judged(tool: str, argv: list[str], ended: Ended, log: Path, output: Path) -> Outcome:
-    return judge(
+def _evaluate(tool: str, argv: list[str], ended: Ended, log: Path, output: Path) -> Outcome:
+    return evaluate(
         Finished(
             tool="ncu" if tool == "ncu" else "nsys",
             argv=argv,
@@ -162,7 +162,7 @@ def _judged(tool: str, argv: list[str], ended: Ended, log: Path, output: Path) -
     )
 
 
-def _told(output: str) -> dict[str, object]:
+def _last_json(output: str) -> dict[str, object]:
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             try:
@@ -176,7 +176,7 @@ def _told(output: str) -> dict[str, object]:
 def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - _LOG_KEPT, 0))
+            file.seek(max(os.fstat(file.fileno()).st_size - _MOST_LOG, 0))
             return file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ""

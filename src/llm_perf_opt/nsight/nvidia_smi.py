@@ -33,7 +33,7 @@ def gpu_facts(stop: threading.Event | None = None) -> list[dict[str, str]]:
         ) as child:
             while True:
                 try:
-                    told = child.communicate(timeout=_LOOK_S)[0]
+                    output = child.communicate(timeout=_LOOK_S)[0]
                     break
                 except subprocess.TimeoutExpired:
                     if time.monotonic() > until or (stop is not None and stop.is_set()):
@@ -46,7 +46,7 @@ def gpu_facts(stop: threading.Event | None = None) -> list[dict[str, str]]:
         return []
     if child.returncode:
         return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.strip()]
     return [dict(zip(_FACTS, row, strict=False)) for row in rows]
 
 

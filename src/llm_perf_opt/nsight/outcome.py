@@ -1,8 +1,8 @@
-"""Turns what a profiler run left behind into a judgement.
+"""Turns what a profiler run left behind into a verdict.
 
 An exit code of 0 proves nothing: ncu exits 0 when no kernel matched, nsys when its capture range never opened
 or its report went to another folder. So the file and its size are looked at first, then the messages, and the
-exit code last. Nothing here touches the disk or a process: the same input always gives the same judgement.
+exit code last. Nothing here touches the disk or a process: the same input always gives the same verdict.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Finished:
 
 @define(frozen=True)
 class Outcome:
-    """The judgement: is there data, what does the reader have to know, how does the run end."""
+    """The verdict: is there data, what does the reader have to know, how does the run end."""
 
     status: Status
     diagnoses: list[Diagnosis]
@@ -94,7 +94,7 @@ class _Finding:
     evidence: list[str] = Factory(list)
     more: int = 0
     values: dict[str, str] = Factory(dict)
-    speaker: str = "profiler"
+    source: str = "profiler"
 
 
 class _Values(dict[str, str]):
@@ -112,7 +112,7 @@ def clean(text: str, limit: int = MAX_EVIDENCE) -> str:
 
 
 def diagnose(
-    rule: Rule, evidence: Sequence[str] = (), more: int = 0, speaker: str = "profiler", **values: str
+    rule: Rule, evidence: Sequence[str] = (), more: int = 0, source: str = "profiler", **values: str
 ) -> Diagnosis:
     """The diagnosis of a rule: its cause, the line that shows it, and the fix."""
     known = _Values({name: clean(value) for name, value in values.items()})
@@ -120,11 +120,11 @@ def diagnose(
     if evidence:
         said = " · ".join(clean(line) for line in evidence)
         again = f" (and {more} more such lines)" if more else ""
-        message = f'{message} The {speaker} said{again}: "{said}"'
+        message = f'{message} The {source} said{again}: "{said}"'
     return Diagnosis(rule.code, rule.severity, message, rule.fix.format_map(known))
 
 
-def judge(run: Finished) -> Outcome:
+def evaluate(run: Finished) -> Outcome:
     """What this run gave, and why not more."""
     lines = _lines(run.output)
     program = [*_lines(run.workload_output), *lines]
@@ -136,7 +136,7 @@ def judge(run: Finished) -> Outcome:
     failed = run.exit_code != 0 or not usable
 
     findings = list(_stopped(run, lines, usable))
-    findings += _matches(run, options, lines, program, failed, clean_end=usable and run.exit_code == 0)
+    findings += _matches(run, options, lines, program, failed, complete=usable and run.exit_code == 0)
     findings = [_by_signal(finding, lines) for finding in findings]
     if run.exit_code and not any(_explains_exit(run, finding) for finding in findings):
         findings = [*_by_exit_code(run), *findings]
@@ -145,24 +145,24 @@ def judge(run: Finished) -> Outcome:
             _add_exception(finding, program)
             _add_last_words(finding, run.workload_output)
 
-    no_data = any(finding.rule.nothing for finding in findings) or _nothing_saved(lines)
+    no_data = any(finding.rule.no_data for finding in findings) or _nothing_saved(lines)
     elsewhere = _elsewhere(run, lines)
     if not usable or no_data:
         findings += _explain_nothing(reports, findings, elsewhere)
-    kept = _without_consequences(findings)
+    left = _without_consequences(findings)
     leftover = _leftover(run, reports)
     diagnoses = [
         diagnose(
             f.rule,
             f.evidence,
             f.more,
-            f.speaker,
+            f.source,
             **{"exit": str(run.exit_code), "leftover": leftover, "mode": run.replay_mode, **f.values},
         )
-        for f in kept
+        for f in left
     ]
-    status = _status(run, kept, usable and not no_data)
-    return Outcome(status, diagnoses, _exit_code(status, kept), elsewhere if status == "nothing" else [])
+    status = _status(run, left, usable and not no_data)
+    return Outcome(status, diagnoses, _exit_code(status, left), elsewhere if status == "nothing" else [])
 
 
 def absent_metrics(asked: Iterable[str], found: Iterable[str]) -> Diagnosis | None:
@@ -226,30 +226,26 @@ def _is_progress(line: str) -> bool:
 
 
 def _matches(
-    run: Finished, options: str, lines: list[str], program: list[str], failed: bool, *, clean_end: bool
+    run: Finished, options: str, lines: list[str], program: list[str], failed: bool, *, complete: bool
 ) -> Iterator[_Finding]:
     """The rules of the table that apply, in the order of the table."""
     log = [line for line in lines if not _is_progress(line)]
     everything = [line for line in program if not _is_progress(line)]
     own = set(log)
     for rule in RULES:
-        if rule.pattern is None or rule.tool not in ("", run.tool) or (rule.needs_failure and not failed):
+        if not rule.applies(run.tool, options, lines, failed=failed):
             continue
-        if (rule.argv and not rule.argv.search(options)) or (rule.not_argv and rule.not_argv.search(options)):
-            continue
-        if rule.absent and any(rule.absent.search(line) for line in lines):
-            continue
-        where = log if rule.source == "profiler" else everything
-        hits = [(i, match) for i, line in enumerate(where) if (match := rule.pattern.search(line))]
+        where = log if rule.printed_by == "profiler" else everything
+        hits = rule.find(where)
         if not hits:
             continue
         first, match = hits[0]
-        evidence = where[first : first + 1 + rule.follow]
+        evidence = where[first : first + 1 + rule.more_lines]
         values = {name: value or "" for name, value in match.groupdict().items()}
-        speaker = "profiler" if rule.source == "profiler" else "log" if where[first] in own else "program"
-        if rule.mild and clean_end:
+        source = "profiler" if rule.printed_by == "profiler" else "log" if where[first] in own else "program"
+        if rule.warning_if_complete and complete:
             rule = evolve(rule, severity="warning", exit_code=ExitCode.DONE)
-        yield _Finding(rule, evidence, len(hits) - 1, values, speaker)
+        yield _Finding(rule, evidence, len(hits) - 1, values, source)
 
 
 def _stopped(run: Finished, lines: list[str], usable: bool) -> Iterator[_Finding]:
@@ -264,12 +260,12 @@ def _stopped(run: Finished, lines: list[str], usable: bool) -> Iterator[_Finding
         yield _Finding(STATES["ENDED_ON_PURPOSE"], values={"where": run.ended_on_purpose})
         return
     number = _signal_of(run.exit_code)
-    ended = next((line for line in lines if (p := STATES["CAPTURE_RANGE_END_KILLED"].pattern) and p.search(line)), None)
+    ended = [lines[i] for i, _ in STATES["CAPTURE_RANGE_END_KILLED"].find(lines)][:1]
     if run.interrupted:
         by = _signal_name(number) if number in _STOPS else "on request"
         yield _Finding(STATES["INTERRUPTED"], values={"signal": by})
-    elif run.tool == "nsys" and number == signal.SIGTERM and ended is not None and usable:
-        yield _Finding(STATES["CAPTURE_RANGE_END_KILLED"], [ended])
+    elif run.tool == "nsys" and number == signal.SIGTERM and ended and usable:
+        yield _Finding(STATES["CAPTURE_RANGE_END_KILLED"], ended)
     elif number in _STOPS:
         yield _Finding(STATES["INTERRUPTED"], values={"signal": _signal_name(number)})
     elif run.exit_code is None:
@@ -337,13 +333,13 @@ def _add_exception(finding: _Finding, program: list[str]) -> None:
         elif inside and _EXCEPTION.match(line) and not line.startswith(_ELASTIC):
             last = line
     if last is not None:
-        finding.evidence, finding.more, finding.speaker = [last], 0, "program"
+        finding.evidence, finding.more, finding.source = [last], 0, "program"
 
 
 def _add_last_words(finding: _Finding, program_output: str) -> None:
     """Where there is no exception, what the program said last is the best there is."""
-    if finding.speaker != "program" and (lines := [line for line in _lines(program_output) if line.strip()]):
-        finding.evidence, finding.more, finding.speaker = [lines[-1]], 0, "program"
+    if finding.source != "program" and (lines := [line for line in _lines(program_output) if line.strip()]):
+        finding.evidence, finding.more, finding.source = [lines[-1]], 0, "program"
 
 
 def _nothing_saved(lines: list[str]) -> bool:
@@ -393,12 +389,12 @@ def _explain_nothing(reports: Mapping[str, int], findings: list[_Finding], elsew
 
 def _without_consequences(findings: list[_Finding]) -> list[_Finding]:
     """Each code once, and none that only repeats what an earlier one explains."""
-    kept: dict[str, _Finding] = {}
+    left: dict[str, _Finding] = {}
     for finding in findings:
         code = finding.rule.code
-        if code not in kept and not any(code in other.rule.hides for other in kept.values()):
-            kept[code] = finding
-    return list(kept.values())
+        if code not in left and not any(code in other.rule.hides for other in left.values()):
+            left[code] = finding
+    return list(left.values())
 
 
 def _status(run: Finished, findings: list[_Finding], has_data: bool) -> Status:

@@ -192,7 +192,7 @@ def _find(
             return Tool(name, candidate, tool_version(candidate), source)
         except MissingTool as error:
             problems.append(error.message)
-    from llm_perf_opt.nsight.messages import ASK_DOCTOR
+    from llm_perf_opt.nsight.messages import TEXTS
 
     on_path_says = "that on PATH does not run" if on_path else "PATH has none"
     looked = (
@@ -202,7 +202,7 @@ def _find(
     raise MissingTool(
         f"No usable {name} ({_PRODUCT[name]}) was found: {looked}." + "".join(f" {problem}" for problem in problems),
         f"Install it (it comes with the CUDA toolkit; from NVIDIA's package repository: apt install cuda-{_package(name)}-13-0 "
-        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}. {ASK_DOCTOR}",
+        f"or the one of your CUDA version; or https://developer.nvidia.com/{_package(name)}), or set {variable}=/path/to/{name}. {TEXTS['ask_doctor']}",
     )
 
 

@@ -1,7 +1,7 @@
 """Nsight Compute's command line as a pure function: settings in, argv list out.
 
 Every setting of `pipeline.ncu.ncu_cli` is one field of `NcuOptions` and one option of ncu, under the
-same name. Nothing is validated against a list kept here, because ncu's options change from version to
+same name. Nothing is validated against a list of ours, because ncu's options change from version to
 version: `help_text.validate` holds the argv against what the installed ncu says of itself.
 """
 
@@ -171,50 +171,6 @@ def ncu_arguments(
     if asked.force_overwrite:
         argv.append("--force-overwrite")
     return [*argv, "-o", os.fspath(out_base), *asked.extra_args]
-
-
-# Options of ncu with which a program can be launched by one command and profiled by another.
-FOR_ATTACHING = ("--mode", "--hostname", "--port", "--max-connections", "--nvtx", "--target-processes")
-LOCAL = "127.0.0.1"
-
-
-def build_ncu_launch_cmd(
-    work_argv: Sequence[StrPath],
-    *,
-    port: int,
-    connections: int,
-    nvtx_push_pop_scope: str | None = None,
-    ncu: StrPath = "ncu",
-) -> list[str]:
-    """The argv that starts `work_argv` and stops it at its first CUDA call, until `build_ncu_attach_cmd` comes.
-
-    The program itself only: children of it would stop as well, each for a profiler of its own.
-    """
-    scope = ["--nvtx-push-pop-scope", nvtx_push_pop_scope] if nvtx_push_pop_scope else []
-    found = ["--port", str(port), "--max-connections", str(connections)]
-    return [
-        *(os.fspath(ncu), "--mode", "launch", *found),
-        *("--target-processes", "application-only", "--nvtx", *scope),
-        *workload(work_argv, "ncu"),
-    ]
-
-
-def build_ncu_attach_cmd(
-    out_base: StrPath,
-    *,
-    port: int,
-    connections: int,
-    options: NcuOptions,
-    nvtx_expr: Sequence[str],
-    ncu: StrPath = "ncu",
-) -> list[str]:
-    """The argv that profiles what `build_ncu_launch_cmd` has started, as `build_ncu_cmd` would have."""
-    # ncu refuses here what is said when the program is launched: "Invalid option --nvtx specified for --mode attach".
-    asked = attrs.evolve(options, target_processes=None, nvtx_push_pop_scope=None)
-    arguments = ncu_arguments(out_base, options=asked, nvtx_expr=nvtx_expr)
-    arguments.remove("--nvtx")
-    found = ["--hostname", LOCAL, "--port", str(port), "--max-connections", str(connections)]
-    return [os.fspath(ncu), "--mode", "attach", *found, *arguments]
 
 
 def build_ncu_raw_cmd(ncu: StrPath, report: StrPath) -> list[str]:

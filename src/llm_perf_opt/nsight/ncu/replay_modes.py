@@ -70,8 +70,8 @@ def left_out(mode: str, names: Iterable[str]) -> Diagnosis | None:
 
 def fell_back(mode: str, used: str, outcome: Outcome) -> Diagnosis:
     """Says which mode gave the numbers and why not the one asked for."""
-    told = diagnose(STATES["REPLAY_FELL_BACK"], mode=mode, names=used)
+    diagnosis = diagnose(STATES["REPLAY_FELL_BACK"], mode=mode, names=used)
     causes = [d for d in outcome.diagnoses if d.severity == "error"]
     if causes:
-        told.message = f"{told.message} {causes[0].message}"
-    return told
+        diagnosis.message = f"{diagnosis.message} {causes[0].message}"
+    return diagnosis

@@ -98,7 +98,7 @@ def nsys_arguments(out_base: StrPath, *, options: NsysOptions | None = None, **o
 def environment(options: NsysOptions) -> dict[str, str]:
     """Variables nsys must be started with.
 
-    Python's NVTX strings are not registered ones, and nsys compares only those unless told otherwise:
+    Python's NVTX strings are not registered ones, and nsys compares only those unless set otherwise:
     the capture would never open.
     """
     return {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if options.nvtx_capture else {}

@@ -1,8 +1,8 @@
-"""What is known about a machine, in a form that can be written down as JSON and judged again elsewhere.
+"""What is known about a machine, in a form that can be written down as JSON and evaluated again elsewhere.
 
-Nothing here is a judgement. Folders are named by what they are for, the user's own folders are shortened,
+Nothing here is a verdict. Folders are named by what they are for, the user's own folders are shortened,
 and of the environment only those variables have values that decide how CUDA and the profilers behave;
-of those that look like secrets there is the name alone.
+of those that look like secrets there is only the name.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RunningProcess:
 
 @define
 class ConfigFile:
-    """A file that a profiler reads without being told to."""
+    """A file that a profiler reads by itself."""
 
     path: str
     lines: list[str]  # what is set in it, without comments and secrets
@@ -124,7 +124,7 @@ class Torch:
 
 @define
 class Trial:
-    """A small kernel run alone or under a profiler."""
+    """A small kernel run undisturbed or under a profiler."""
 
     under: str  # "" | "nsys" | "ncu"
     status: str  # "captured" | "partial" | "nothing"

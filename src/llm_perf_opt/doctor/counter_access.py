@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from llm_perf_opt.doctor.facts import Facts
+from llm_perf_opt.doctor.checks import COUNTERS, Check
 from llm_perf_opt.doctor.gpu import devices, has_gpu
 from llm_perf_opt.doctor.known import known, program_called
-from llm_perf_opt.doctor.model import COUNTERS, Check
+from llm_perf_opt.doctor.machine_facts import Facts
 from llm_perf_opt.doctor.profilers import failure_codes, worked
 
 _SYS_ADMIN, _PERFMON = 1 << 21, 1 << 38
@@ -86,13 +86,13 @@ def check_lock_file(facts: Facts) -> list[Check]:
     if lock is None or (lock.writable or worked(facts, "ncu")):
         return []
     text = f"{lock.path} belongs to {lock.owner} and cannot be written"
-    why = "ncu opens it before it starts, and gives up"
+    why = "ncu opens it before it starts, and fails"
     fix = 'mkdir -p "$HOME/.ncu-tmp"; export TMPDIR="$HOME/.ncu-tmp"'
     return [Check("lock file of ncu", "error", text, why, fix, COUNTERS)]
 
 
 def check_config_files(facts: Facts) -> list[Check]:
-    """Settings that profilers read without being told to."""
+    """Settings that profilers read by themselves."""
     checks = []
     for file in facts.config_files:
         tool = "ncu" if file.path.endswith(".ncu-cfg") else "nsys"

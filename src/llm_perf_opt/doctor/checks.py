@@ -42,14 +42,14 @@ def readiness(checks: Sequence[Check], *, tried: bool) -> Readiness:
     blockers = {purpose: [c for c in checks if purpose in c.blocks] for purpose in BOTH}
     timeline, counters = (not blockers[purpose] for purpose in BOTH)
     if timeline and counters:
-        how = "" if tried else " (judged by what was found; nothing was tried)"
+        how = "" if tried else " (by what was found; nothing was tried)"
         return Readiness(True, True, f"Profiling would work: timeline and counters{how}.")
     if not timeline and not counters:
         both = [c for c in blockers["timeline"] if c in blockers["counters"]]
         rest = [c for purpose in BOTH for c in blockers[purpose] if c not in both]
         return Readiness(False, False, f"Profiling would not work: {_reasons([*both, *rest])}.")
     works, fails = (
-        ("the timeline", "Counters") if timeline else ("counters alone (`ncu` by hand)", "A timeline"),
+        ("the timeline", "Counters") if timeline else ("counters (`ncu` by hand)", "A timeline"),
         blockers["counters" if timeline else "timeline"],
     )
     return Readiness(timeline, counters, f"{works[1]} would not work: {_reasons(fails)}; {works[0]} would.")

@@ -1,0 +1,73 @@
+"""Keeps the markers honest: a test that starts a process, loads torch or opens a browser must be marked so.
+
+`make check` leaves those tests out by their markers, so a marker that is missing would make it slow, or fail
+where torch is not installed. Python reports every such step to audit hooks; here they are refused in a test
+without the marker, and the test fails even where the code under test catches the error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_EVENTS = {
+    "subprocess.Popen": "process",
+    "os.fork": "process",
+    "os.forkpty": "process",
+    "os.posix_spawn": "process",
+    "os.spawn": "process",
+    "os.exec": "process",
+    "os.system": "process",
+}
+_MODULES = {"torch": "torch", "transformers": "torch", "playwright": "browser"}
+
+_item: pytest.Item | None = None  # the test that runs; None between tests, where nothing is refused
+_broken: dict[str, str] = {}  # marker that is missing → what needed it
+
+
+def missing(marker: str) -> bool:
+    """Whether a test is running that does not have this marker."""
+    return _item is not None and _item.get_closest_marker(marker) is None
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _item is None:
+        return
+    if event == "import":
+        name = str(arguments[0])
+        marker = _MODULES.get(name.partition(".")[0])
+        # What is loaded already costs nothing; a stub that takes its place is found on a path of the tests.
+        what = f"imports {name}"
+    else:
+        marker, what = _EVENTS.get(event), f"{event} {arguments[:2]!r:.200}"
+    if marker is not None and missing(marker):
+        _broken.setdefault(marker, what)
+        raise RuntimeError(f"This test needs @pytest.mark.{marker}: {what}")
+
+
+sys.addaudithook(_audit)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global _item
+    _item = item
+    _broken.clear()
+    try:
+        return (yield)
+    finally:
+        _item = None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A test that caught the refusal fails all the same; so does one that skipped because of it."""
+    report: Any = yield
+    if _broken and report.outcome != "failed":
+        report.outcome = "failed"
+        report.longrepr = "; ".join(f"needs @pytest.mark.{marker}: {what}" for marker, what in _broken.items())
+        _broken.clear()
+    return report
