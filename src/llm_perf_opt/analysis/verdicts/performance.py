@@ -33,6 +33,7 @@ from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early, time_s
 from llm_perf_opt.analysis.verdicts.tokens import token_count, token_rate
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
 from llm_perf_opt.analysis.verdicts.work import Formula, region_work
+from llm_perf_opt.metrics import groups_for
 from llm_perf_opt.metrics.families import MEMCPY, OTHER
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, shown
@@ -199,10 +200,9 @@ class Judge:
         include = f" --include {shlex.quote(name)}" if simple and region.nvtx_include else ""
         if not all_types:
             return str(commands["profile"]).format(include=include)
-        capability = self.gpu.compute_capability if self.gpu else ""
-        types = commands["types"].get(capability, commands["types"]["other"])
-        metrics = [*commands["always"], *(f"sm__ops_path_tensor_src_{t}.sum" for t in types)]
-        return str(commands["all_types"]).format(include=include, metrics=",".join(metrics))
+        groups, _ = groups_for(self.gpu.compute_capability if self.gpu else None)
+        metrics = ",".join(counter.name for counter in groups.all_tensor_work())
+        return str(commands["all_types"]).format(include=include, metrics=metrics)
 
     def _kernel_verdict(self, region: NCUProfileRegion, facts: Facts, roofed: Roofed, work: RegionWork) -> Verdict:
         kernel_time = float(roofed.launches.time_ns.sum())
