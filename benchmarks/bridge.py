@@ -44,6 +44,7 @@ from attrs import define, field
 
 import llm_perf_opt
 from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.metrics.catalogue import is_tensor_work, names_of
 from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd
 from llm_perf_opt.nsight.tools import find_ncu, find_nsys
 from llm_perf_opt.planning.by_choice import cut, outermost
@@ -74,9 +75,8 @@ SECONDS_OF_EXTRA_PART = 240
 RECIPE_KERNELS = 50
 STAGE_TIMES = re.compile(r"prefill ([0-9.]+) ms, decode ([0-9.]+) ms")  # as the decoder prints them
 PROGRESS = re.compile(r"^==PROF== Profiling .* - (\d+)(?: \(\d+/\d+\))?:")
-DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
-L2 = "lts__t_bytes.sum"
-TENSOR = "sm__ops_path_tensor_"
+DRAM = tuple(names_of(role)[0] for role in ("dram_read", "dram_write"))
+L2 = names_of("l2")[0]
 
 
 def decoder(steps: int = 16) -> list[str]:
@@ -478,7 +478,7 @@ def compare(estimated: NCUProfileRegion, measured: NCUProfileRegion) -> list[dic
             }
         )
 
-    row("tensor operations", [m for m in one if m.startswith(TENSOR) and m.endswith(".sum")], 0.01)
+    row("tensor operations", [m for m in one if is_tensor_work(m)], 0.01)
     row("DRAM bytes", DRAM, 0.05)
     row("L2 bytes", [L2], 0.05)
     row("DRAM read", DRAM[:1], None)

@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.metrics import groups_for
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.version import __version__
@@ -21,12 +22,11 @@ RECORDINGS = HERE.parent / "tests" / "recordings"
 TIMELINE = "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz"
 SAMPLES = "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz"
 TRUTH = "ncu-2025.3.1-h200-decoder-8layers-warm-app-range.ncu-rep.xz"
-COUNTERS = {
-    "sm__ops_path_tensor_src_bf16_dst_fp32.sum": "tensor operations",
-    "dram__bytes_read.sum": "DRAM read",
-    "dram__bytes_write.sum": "DRAM written",
-    "lts__t_bytes.sum": "L2 traffic",
-}
+_H200, _ = groups_for("9.0")
+_WORK, _TRAFFIC = ("tensor_ops",), ("dram_read", "dram_write", "l2")
+_COLLECTED = _H200.of_level("roofline", ["bf16"])
+COUNTERS = {c.name: "tensor operations" for c in _COLLECTED if c.role in _WORK}
+COUNTERS |= {c.name: c.title for c in _COLLECTED if c.role in _TRAFFIC}
 
 
 def regions(*names: str) -> dict[str, NCUProfileRegion]:

@@ -4,7 +4,7 @@ libcupti (CUDA 13.0, the release of ncu 2025.3.1) knows all chips by name: which
 many passes a set of them can be collected. Its lists of names are those of `ncu --query-metrics`, name by name,
 on the six chips that both were asked about.
 
-    python tools/metric_passes.py /usr/local/cuda/lib64/libcupti.so.13            # rewrite the [passes] tables
+    python tools/metric_passes.py /usr/local/cuda/lib64/libcupti.so.13            # rewrite the passes in chips.toml
     python tools/metric_passes.py LIBCUPTI --names tests/recordings/cupti-13.0-metrics-by-chip.tar.xz
 """
 
@@ -14,16 +14,17 @@ import argparse
 import ctypes
 import io
 import itertools
+import re
 import sys
 import tarfile
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent.parent / "src" / "llm_perf_opt" / "metrics"
-LEVELS = ("time", "roofline", "bound", "stalls", "full")
+from llm_perf_opt.metrics import LEVELS, MetricGroups, all_groups
+
+CHIPS = Path(__file__).parent.parent / "src" / "llm_perf_opt" / "metrics" / "chips.toml"
 KINDS = ("counter", "ratio", "throughput")  # CUpti_MetricType
 RANGE_PROFILER = 0  # CUpti_ProfilerType
 
@@ -91,9 +92,8 @@ class Cupti:
 class Scheduler:
     """Passes of the levels of one architecture."""
 
-    def __init__(self, cupti: Cupti, data: dict[str, Any]) -> None:
-        self._cupti, self._chip, self._metrics = cupti, data["chip"], data["metrics"]
-        self.types = list(dict.fromkeys(m["data_type"] for m in self._metrics if "data_type" in m))
+    def __init__(self, cupti: Cupti, groups: MetricGroups) -> None:
+        self._cupti, self._groups = cupti, groups
         self._known: dict[tuple[str, frozenset[str]], int] = {}
 
     def passes(self, level: str, types: Sequence[str] = ()) -> int:
@@ -101,35 +101,35 @@ class Scheduler:
         if key not in self._known:
             at = LEVELS.index(level)
             names = [
-                m["name"]
-                for m in self._metrics
-                if LEVELS.index(m["level"]) <= at and m.get("data_type", "") in ("", *types)
+                m.name
+                for m in self._groups.metrics
+                if LEVELS.index(m.level) <= at and (m.data_type is None or m.data_type in types)
             ]
-            self._known[key] = self._cupti.passes(self._chip, names)
+            self._known[key] = self._cupti.passes(self._groups.chip, names)
         return self._known[key]
 
-    def table(self, level: str) -> list[str]:
-        """Lines of `[passes.LEVEL]`: of each type the passes alone, and what it adds beside others at the most."""
-        lines = [f"[passes.{level}]", f"none = {self.passes(level)}"]
-        for added in self.types if level != "time" else ():
-            others = [t for t in self.types if t != added]
+    def row(self, level: str) -> str:
+        """One line of `passes`: of each type the passes alone, and what it adds beside others at the most."""
+        types = self._groups.data_types
+        cells = [f"none = {self.passes(level)}"]
+        for added in types if level != "time" else ():
+            others = [t for t in types if t != added]
             # Pairs of others only where it is cheap to ask; beyond, one other type shows the same.
             sizes = (1, 2) if level == "roofline" else (1,)
             company = [c for size in sizes for c in itertools.combinations(others, size)]
             more = max((self.passes(level, (*c, added)) - self.passes(level, c) for c in company), default=0)
-            lines.append(f"{added} = [{self.passes(level, (added,))}, {max(more, 0)}]")
-        return lines
+            cells.append(f"{added} = [{self.passes(level, (added,))}, {max(more, 0)}]")
+        return f"{level} = {{ {', '.join(cells)} }}"
 
 
-def rewrite(cupti: Cupti, file: Path) -> bool:
-    """Put fresh tables into a data file; True where something changed."""
-    text = file.read_text(encoding="utf-8")
-    scheduler = Scheduler(cupti, tomllib.loads(text))
-    before, _, after = text.partition("[passes.")
-    measured = after.partition("[measured]")
-    tables = "\n\n".join("\n".join(scheduler.table(level)) for level in LEVELS)
-    fresh = f"{before.rstrip()}\n\n{tables}\n" + (f"\n[measured]{measured[2]}" if measured[1] else "")
-    file.write_text(fresh, encoding="utf-8")
+def rewrite(cupti: Cupti, groups: MetricGroups) -> bool:
+    """Put fresh passes of one architecture into chips.toml; True where something changed."""
+    text = CHIPS.read_text(encoding="utf-8")
+    scheduler = Scheduler(cupti, groups)
+    before, heading, after = text.partition(f"[{groups.architecture}.passes]\n")
+    rest = re.sub(rf"\A(?:(?:{'|'.join(LEVELS)}) = .*\n)*", "", after)
+    fresh = before + heading + "".join(f"{scheduler.row(level)}\n" for level in LEVELS) + rest
+    CHIPS.write_text(fresh, encoding="utf-8")
     return fresh != text
 
 
@@ -146,16 +146,16 @@ def write_names(cupti: Cupti, target: Path, chips: Sequence[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("libcupti", help="libcupti.so.13 of CUDA 13.0 (another release may schedule differently)")
-    parser.add_argument("--only", metavar="ARCHITECTURE", help="rewrite one file, as in sm_90")
+    parser.add_argument("--only", metavar="ARCHITECTURE", help="rewrite one architecture, as in sm_90")
     parser.add_argument("--names", type=Path, metavar="FILE", help="write the names of all chips instead")
     arguments = parser.parse_args()
     cupti = Cupti(arguments.libcupti)
-    files = sorted(DATA.glob(f"{arguments.only or 'sm_*'}.toml"))
+    chosen = [g for g in all_groups() if arguments.only in (None, g.architecture)]
     if arguments.names:
-        write_names(cupti, arguments.names, [tomllib.loads(f.read_text(encoding="utf-8"))["chip"] for f in files])
+        write_names(cupti, arguments.names, [g.chip for g in chosen])
         return 0
-    for file in files:
-        print(f"{file.name}: {'changed' if rewrite(cupti, file) else 'as before'}", flush=True)
+    for groups in chosen:
+        print(f"{groups.architecture}: {'changed' if rewrite(cupti, groups) else 'as before'}", flush=True)
     return 0
 
 

@@ -21,6 +21,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.analysis.sampled_clusters import samples_of_kinds
 from llm_perf_opt.analysis.samples import Floats, Samples, combine
+from llm_perf_opt.metrics.catalogue import role_of
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
 from llm_perf_opt.regions.duration_clusters import Kinds, split_by_duration
 from llm_perf_opt.regions.model import Coverage, MetricValue
@@ -38,7 +39,6 @@ NO_SAMPLES = 0  # the group of launches whose signature was never sampled
 # DRAM is written when the L2 cache evicts, in a launch that may be another's than the one whose data it was, and
 # replay disturbs the order. Seen against range replay: 2 to 7 % off in prefill, where kernels are long, 5 to 49 %
 # in decode. Samples do not show it, so it is added to their spread.
-_WRITTEN = "dram__bytes_write"
 _SHORT_NS = 10_000
 _WRITTEN_OFF_BY = {True: 0.5, False: 0.07}  # relative, for short kernels and for others
 _NAMED = 20  # how many unmatched things are named one by one
@@ -302,7 +302,7 @@ class Join:
     def _off_by(self, labels: Int64s, short: Bools) -> Floats:
         """Relative error of each group and metric that the scatter of its samples does not show."""
         off_by = np.zeros((len(labels), len(self.samples.metrics)))
-        written = [i for i, name in enumerate(self.samples.metrics) if name.startswith(_WRITTEN)]
+        written = [i for i, name in enumerate(self.samples.metrics) if role_of(name) == "dram_write"]
         off_by[:, written] = np.where(short, _WRITTEN_OFF_BY[True], _WRITTEN_OFF_BY[False])[:, None]
         scales = np.array([self.scales[label] for label in labels.tolist()])
         # A little larger: what does not grow with the blocks is off by that. Quite other work than was sampled: how

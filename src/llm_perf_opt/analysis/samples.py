@@ -9,11 +9,11 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
+from llm_perf_opt.metrics.catalogue import TIME as TIME  # for all of analysis, from one place
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo
 from llm_perf_opt.regions.model import MetricValue, RuleFinding
 
 Floats = NDArray[np.float64]
-TIME = "gpu__time_duration.sum"
 _MOST_RULES = 50  # findings kept per region
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from llm_perf_opt.doctor.checks import COUNTERS, TIMELINE, Check, Purpose
 from llm_perf_opt.doctor.known import known
 from llm_perf_opt.doctor.machine_facts import Facts, Profiler, Trial
+from llm_perf_opt.doctor.trial import DRAM, INSTRUCTIONS
+from llm_perf_opt.metrics.catalogue import TIME
 from llm_perf_opt.nsight.messages import TEXTS
 
 _NAMES = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}
@@ -112,8 +114,8 @@ def check_counters(facts: Facts) -> list[Check]:
         # Where a check of its own says more about the reason, that one counts.
         explained = {"COUNTER_PERMISSION", "DRIVER_RESOURCE_BUSY"} & set(failure_codes(facts, "ncu"))
         return [Check(name, "error", text, why, fix, () if explained else COUNTERS)]
-    instructions = trial.counters.get("sm__inst_executed.sum")
-    duration = trial.counters.get("gpu__time_duration.sum")
+    instructions = trial.counters.get(INSTRUCTIONS)
+    duration = trial.counters.get(TIME)
     measured = [
         f"{duration:,.0f} ns" if duration is not None else "",
         f"{instructions:,.0f} instructions" if instructions is not None else "",
@@ -124,7 +126,7 @@ def check_counters(facts: Facts) -> list[Check]:
         return [
             Check(name, "error", f"{text}; no instructions were counted", why, "nvidia-smi -q; ncu --version", COUNTERS)
         ]
-    if "dram__bytes_read.sum" not in trial.counters:
+    if not any(name in trial.counters for name in DRAM):
         why = "this GPU or driver gives no DRAM traffic; the roofline has no memory side"
         return [Check(name, "warning", f"{text}; no DRAM counter", why, "ncu --query-metrics | grep -i bytes")]
     return [Check(name, "ok", text)]

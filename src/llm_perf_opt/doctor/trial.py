@@ -19,6 +19,7 @@ import attrs
 
 from llm_perf_opt.doctor.machine_facts import Trial
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.metrics.catalogue import TIME, names_of
 from llm_perf_opt.nsight.help_text import KnownOptions
 from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd, without_unknown_defaults
 from llm_perf_opt.nsight.nsys.argv import build_nsys_cmd, build_nsys_export_cmd
@@ -33,7 +34,9 @@ TIMEOUT_S = 60.0
 _GRACE_S = 10.0
 _MOST_LOG = 1 << 20
 # A time, a count that is never 0, and traffic: each comes from another part of the chip.
-METRICS = ("gpu__time_duration.sum", "sm__inst_executed.sum", "dram__bytes_read.sum")
+INSTRUCTIONS = "sm__inst_executed.sum"
+DRAM = names_of("dram_read")  # ncu passes over the names that the chip does not have
+METRICS = (TIME, INSTRUCTIONS, *DRAM)
 
 
 def program() -> list[str]:

@@ -1,10 +1,10 @@
-"""What ncu can count on which GPU, as data: levels of metrics, their roles and costs, and checks of names."""
+"""What ncu can count on which GPU, as data: one catalogue of counters, levels and their costs, and checks of names."""
 
+from llm_perf_opt.metrics.catalogue import Counter
 from llm_perf_opt.metrics.data_types import TypesInUse, types_in_use, types_of_name
 from llm_perf_opt.metrics.groups import (
     DEFAULT_LEVEL,
     LEVELS,
-    Metric,
     MetricGroups,
     PassCount,
     all_groups,
@@ -18,7 +18,7 @@ from llm_perf_opt.metrics.names import parse_query_metrics, refuse_unknown, unkn
 __all__ = [
     "DEFAULT_LEVEL",
     "LEVELS",
-    "Metric",
+    "Counter",
     "MetricGroups",
     "PassCount",
     "TypesInUse",

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 
 from attrs import Factory, define
 
-from llm_perf_opt.metrics.groups import read_toml
+from llm_perf_opt.metrics.catalogue import read_toml
 
 HALF, OPEN = "half", "unknown"
 _HALF_TYPES = ("bf16", "fp16")

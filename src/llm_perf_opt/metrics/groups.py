@@ -1,45 +1,25 @@
-"""Levels of metrics as data: what to ask ncu for on a given GPU, what each metric means, and what a level costs.
+"""What to ask ncu for on a given GPU, by level, and what a level costs.
 
-One TOML file an architecture (see README.md in this folder). Nothing here talks to ncu or to a GPU.
+The counters are those of the catalogue; where an architecture differs, and its passes, are in `chips.toml` (see
+README.md in this folder). Nothing here talks to ncu or to a GPU.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
 from typing import Any
 
-from attrs import Factory, define
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.metrics.catalogue import Counter, counters, read_toml
 from llm_perf_opt.spelling import nearest
 
 LEVELS = ("time", "roofline", "bound", "stalls", "full")  # each holds the ones before it
 DEFAULT_LEVEL = "roofline"
-
-
-@define(frozen=True)
-class Metric:
-    """One metric of ncu and what it stands for."""
-
-    name: str  # with its suffix, as ncu's --metrics takes it
-    level: str  # the lowest level that has it
-    role: str  # "time", "dram_read", "tensor_ops", "occupancy" …: what analysis looks for
-    unit: str
-    rollup: str  # "sum" | "mean" (weighted by time): how launches combine
-    data_type: str | None = None  # of operation counters; they are collected only where the type is in use
-    flops_per_count: float | None = None
-    pipe: str | None = None  # of pipe_utilisation
-    reason: str | None = None  # of warp_stall
-
-    @property
-    def counts_instructions(self) -> bool:
-        """SASS counters: ncu patches the kernel for them, and refuses them in both range replay modes."""
-        return "__sass_" in self.name
+_RARELY_IN_USE = ("fp64",)  # types that no suggestion asks for
 
 
 @define(frozen=True)
@@ -65,7 +45,7 @@ class MetricGroups:
     chips: tuple[str, ...]
     names_from: str
     passes_from: str
-    metrics: tuple[Metric, ...]
+    metrics: tuple[Counter, ...]
     # level -> data type ("none": no operation counters) -> passes with that type alone, and what it adds beside others
     _passes: dict[str, dict[str, tuple[int, int]]] = Factory(dict)
     _measured: dict[str, int] = Factory(dict)
@@ -75,7 +55,7 @@ class MetricGroups:
         """Types whose operations this chip can count."""
         return tuple(dict.fromkeys(m.data_type for m in self.metrics if m.data_type))
 
-    def of_level(self, level: str, data_types: Collection[str] = ()) -> tuple[Metric, ...]:
+    def of_level(self, level: str, data_types: Collection[str] = ()) -> tuple[Counter, ...]:
         """Metrics of a level and of the levels below it, operation counters only of the types in use."""
         highest = LEVELS.index(checked_level(level))
         types = self._types_at(level, data_types)
@@ -84,6 +64,11 @@ class MetricGroups:
             for m in self.metrics
             if LEVELS.index(m.level) <= highest and (m.data_type is None or m.data_type in types)
         )
+
+    def all_tensor_work(self) -> tuple[Counter, ...]:
+        """Time, traffic and the work of the tensor cores in every type a model may compute in: what a report suggests."""
+        types = {m.data_type for m in self.metrics if m.data_type and m.counts_tensor_work}
+        return self.of_level("roofline", types - set(_RARELY_IN_USE))
 
     def _types_at(self, level: str, data_types: Collection[str]) -> list[str]:
         """Types that are counted at a level: those in use, and with `full` all work of CUDA cores."""
@@ -130,11 +115,6 @@ class MetricGroups:
                 limit = self.passes(level, types).passes
                 return PassCount(min(limit, _replayed(len(wanted))) if limit > 1 else 1, "estimated")
         return PassCount(_replayed(max(len(wanted), 1)), "estimated")
-
-    def roles(self, names: Iterable[str]) -> dict[str, Metric]:
-        """What is known of some metrics, by name."""
-        wanted = set(names)
-        return {m.name: m for m in self.metrics if m.name in wanted}
 
 
 def _replayed(hardware_passes: int) -> int:
@@ -207,40 +187,34 @@ def groups_of_chip(chip: str) -> MetricGroups | None:
     return next((g for g in all_groups() if chip.lower() in g.chips), None)
 
 
-def data_files() -> list[Traversable]:
-    """The TOML files of this folder."""
-    folder = resources.files(__package__)
-    return sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-
-
-def read_toml(name: str) -> dict[str, Any]:
-    return tomllib.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
-
-
 @cache
 def _by_capability() -> dict[str, MetricGroups]:
     found = {}
-    for file in data_files():
-        if file.name.startswith("sm_"):
-            groups = _groups(read_toml(file.name))
-            found.update(dict.fromkeys(groups.compute_capabilities, groups))
+    for architecture, raw in read_toml("chips.toml").items():
+        groups = _groups(architecture, raw)
+        found.update(dict.fromkeys(groups.compute_capabilities, groups))
     return found
 
 
-def _groups(raw: dict[str, Any]) -> MetricGroups:
+def _groups(architecture: str, raw: dict[str, Any]) -> MetricGroups:
     passes = {
         level: {key: (value, 0) if isinstance(value, int) else (value[0], value[1]) for key, value in row.items()}
         for level, row in raw["passes"].items()
     }
+    lacks, has, renamed = set(raw.get("lacks", ())), set(raw.get("has", ())), raw.get("renamed", {})
     return MetricGroups(
-        architecture=raw["architecture"],
+        architecture=architecture,
         name=raw["name"],
         compute_capabilities=tuple(raw["compute_capabilities"]),
         chip=raw["chip"],
         chips=tuple(raw["chips"]),
         names_from=raw["names_from"],
         passes_from=raw["passes_from"],
-        metrics=tuple(Metric(**m) for m in raw["metrics"]),
+        metrics=tuple(
+            evolve(c, name=renamed.get(c.name, c.name))
+            for c in sorted(counters(), key=lambda c: LEVELS.index(c.level) if c.level else 0)
+            if c.level and (c.name in has if not c.common else c.name not in lacks)
+        ),
         passes=passes,
         measured=raw.get("measured", {}),
     )

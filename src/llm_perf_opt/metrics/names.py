@@ -14,7 +14,7 @@ from functools import cache
 from attrs import define
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.metrics.groups import read_toml
+from llm_perf_opt.metrics.catalogue import read_toml
 
 Known = Mapping[str, str]  # base name -> kind ("counter" | "ratio" | "throughput", "" where the list does not say)
 

@@ -21,12 +21,13 @@ import attrs
 from attrs import define, evolve
 
 from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.metrics.catalogue import TIME
 from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.untrusted import read_json
 
 _FILE = "costs.json"
 _FORMAT = 1
-TIME_ONLY = ("gpu__time_duration",)
+TIME_ONLY = (TIME.partition(".")[0],)
 
 
 @define(frozen=True)

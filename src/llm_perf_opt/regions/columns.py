@@ -14,6 +14,7 @@ from attrs import Factory, define, field
 from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.metrics.catalogue import TIME
 from llm_perf_opt.regions.traffic import Traffic
 
 Int64s = NDArray[np.int64]
@@ -182,7 +183,7 @@ class Action:
 
     def time_ns(self) -> float | None:
         """Duration as ncu measured it; not the time the kernel takes in the undisturbed program."""
-        return self.metrics.get("gpu__time_duration.sum")
+        return self.metrics.get(TIME)
 
 
 @define(eq=False)

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from attrs import define, field
 
+from llm_perf_opt.metrics.catalogue import names_of
+
 if TYPE_CHECKING:
     from llm_perf_opt.regions.columns import Bools, Int64s
 
-# As ncu calls them, on most chips and on some. nsys samples these in one pass; of the work of the tensor cores it has
-# no such counter.
-ROLES = {
-    "dram_read": ("dram__bytes_read.sum", "dram__bytes_op_read.sum"),
-    "dram_write": ("dram__bytes_write.sum", "dram__bytes_op_write.sum"),
-    "l2": ("lts__t_bytes.sum",),
-}
+# nsys samples these in one pass, by all names that chips have for them; of the work of the tensor cores it has no such
+# counter.
+ROLES = {role: names_of(role) for role in ("dram_read", "dram_write", "l2")}
 COUNTERS = tuple(name for names in ROLES.values() for name in names)
 SOURCE = "GPU sampling"  # of a metric that was had from this
 _LOST = 1.5  # intervals longer than this many usual ones: samples in between were lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.metrics.catalogue import with_roles
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.report.host_only import is_host_only, sentences
 from llm_perf_opt.report.text import (
@@ -88,10 +89,10 @@ def _rates(region: NCUProfileRegion) -> str:
     """Bytes and FLOPs, and how fast they went while kernels ran."""
     metrics, time = region.inclusive.metrics, region.inclusive.gpu_time_ns
     found = []
-    moved = [metrics[n].value for n in ("dram__bytes_read.sum", "dram__bytes_write.sum") if n in metrics]
+    moved = [metrics[c.name].value for c in with_roles(metrics, ("dram_read", "dram_write"))]
     if moved:
         found.append((sum(moved), "B", "DRAM traffic"))
-    flops = [v.value for n, v in metrics.items() if n.startswith("sm__ops_path_tensor_") and n.endswith(".sum")]
+    flops = [metrics[c.name].value for c in with_roles(metrics, ("tensor_ops",))]
     if any(flops):
         found.append((sum(flops), "FLOP", "tensor work"))
     words = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from llm_perf_opt.metrics.catalogue import role_of
 from llm_perf_opt.regions.model import (
     KernelRecord,
     MetricValue,
@@ -396,6 +397,6 @@ def _is_detail(name: str, metrics: dict[str, MetricValue]) -> bool:
 
 def _metricrow(name: str, value: MetricValue) -> str:
     how = trust(value)
-    if name.startswith("gpu__time_duration"):
+    if role_of(name) == "time":
         how += "; time under ncu, not of the undisturbed program"
     return row([code(name), quantity(value.value, value.unit), how])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.metrics.catalogue import is_tensor_work
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, Unit
 from llm_perf_opt.regions.columns import UNKNOWN
@@ -187,7 +188,7 @@ def _ns(milliseconds: float | None) -> int | None:
 
 def counter_unit(name: str, value: MetricValue) -> str:
     """ncu counts tensor operations without a unit."""
-    return value.unit or ("FLOP" if name.startswith("sm__ops_path_tensor_") else "")
+    return value.unit or ("FLOP" if is_tensor_work(name) else "")
 
 
 def _counters(metrics: dict[str, MetricValue]) -> list[list[Any]]:

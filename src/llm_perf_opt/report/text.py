@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.metrics.catalogue import counter_of, with_roles
 from llm_perf_opt.regions.model import (
     MetricValue,
     NCUProfileRegion,
@@ -20,21 +21,10 @@ _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 NOT_MEASURED = "–"
 
 # What matters first when a region has hundreds of counters.
-HEADLINE_METRICS = (
-    ("dram__bytes_read.sum", "DRAM read"),
-    ("dram__bytes_write.sum", "DRAM written"),
-    ("lts__t_bytes.sum", "L2 traffic"),
-)
-
+_TRAFFIC = ("dram_read", "dram_write", "l2")
+_THROUGHPUT = ("sm_throughput", "memory_throughput", "occupancy")
 # Of one launch, where everything was taken.
-LAUNCH_HEADLINES = (
-    ("gpu__time_duration.sum", "time under ncu"),
-    ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "compute throughput"),
-    ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "memory throughput"),
-    ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM throughput"),
-    ("sm__warps_active.avg.pct_of_peak_sustained_active", "occupancy"),
-    *HEADLINE_METRICS,
-)
+_LAUNCH = ("time", "sm_throughput", "memory_throughput", "dram_throughput", "occupancy", *_TRAFFIC)
 
 
 def duration(nanoseconds: float | None) -> str:
@@ -148,9 +138,8 @@ def rows(regions: list[NCUProfileRegion]) -> list[tuple[int, str, NCUProfileRegi
 
 def counter_title(name: str) -> str:
     """A counter's name for people, where it has one."""
-    if name.startswith("sm__ops_path_tensor_") and name.endswith(".sum"):
-        return f"tensor FLOPs ({name.split('_tensor_')[1].removesuffix('.sum')})"
-    return dict(HEADLINE_METRICS).get(name, visible(name, 80))
+    counter = counter_of(name)
+    return counter.title if counter is not None else visible(name, 80)
 
 
 def verified_rows(report: NCUProfileRegionReport) -> list[tuple[str, str, str, str, str, str, bool]]:
@@ -171,18 +160,10 @@ def verified_rows(report: NCUProfileRegionReport) -> list[tuple[str, str, str, s
 
 def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str, MetricValue]]:
     """The few counters to show first: bytes, tensor operations, throughput; with names for people."""
-    found = [(name, title, metrics[name]) for name, title in HEADLINE_METRICS if name in metrics]
-    for name in sorted(metrics):
-        if name.startswith("sm__ops_path_tensor_") and name.endswith(".sum") and metrics[name].value:
-            found.append((name, counter_title(name), metrics[name]))
-    for name, title in (
-        ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "SM throughput"),
-        ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "memory throughput"),
-        ("sm__warps_active.avg.pct_of_peak_sustained_active", "occupancy"),
-    ):
-        if name in metrics:
-            found.append((name, title, metrics[name]))
-    return found
+    first = with_roles(metrics, _TRAFFIC)
+    tensor = [counter for counter in with_roles(metrics, ("tensor_ops",)) if metrics[counter.name].value]
+    shown = [*first, *sorted(tensor, key=lambda counter: counter.name), *with_roles(metrics, _THROUGHPUT)]
+    return [(counter.name, counter.title, metrics[counter.name]) for counter in shown]
 
 
 def launch_place(launch: ProfiledLaunch) -> str:
@@ -202,8 +183,5 @@ def launch_place(launch: ProfiledLaunch) -> str:
 
 def launch_headline(launch: ProfiledLaunch) -> list[tuple[str, str]]:
     """The counters to look at first, as far as they were taken."""
-    return [
-        (title, quantity(value.value, value.unit))
-        for name, title in LAUNCH_HEADLINES
-        if (value := launch.metrics.get(name)) is not None
-    ]
+    found = [(counter.title, launch.metrics[counter.name]) for counter in with_roles(launch.metrics, _LAUNCH)]
+    return [(title, quantity(value.value, value.unit)) for title, value in found]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llm_perf_opt.analysis.verdicts.counters import Amounts, counter_table
+from llm_perf_opt.analysis.verdicts.counters import Amounts
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
+from llm_perf_opt.metrics.catalogue import stall_words
 from llm_perf_opt.metrics.families import GRAPH, HOST_COPY
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import (
@@ -53,7 +54,7 @@ def main_stall(launches: Launches) -> tuple[str, float] | None:
     if not waits:
         return None
     reason = max(waits, key=lambda r: waits[r])
-    return counter_table().stall_words.get(reason, reason.replace("_", " ")), waits[reason] / sum(waits.values())
+    return stall_words(reason), waits[reason] / sum(waits.values())
 
 
 def time_by_family(region: NCUProfileRegion, roofed: Roofed) -> list[FamilyTime]:

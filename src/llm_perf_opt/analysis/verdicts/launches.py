@@ -140,12 +140,14 @@ def with_copies(launches: Launches, memory: MemoryWork, device: int | None) -> L
 
 
 def copied_beside(memory: MemoryWork, whole: Iterable[str]) -> float:
-    """Bytes of copies that DRAM counters have not in. `whole`: names of those that measured everything, copies too."""
+    """Bytes of copies that DRAM counters have not in. `whole`: roles of those that measured everything, copies too."""
     read = memory.device_bytes + memory.host_bytes - memory.upload_bytes
-    rest = {"read": read, "write": copy_traffic(memory) - read}
-    for name in whole:
-        for way in [way for way in rest if way in name] or list(rest):  # a name without either is of both
-            rest.pop(way, None)
+    rest = {"dram_read": read, "dram_write": copy_traffic(memory) - read}
+    for role in whole:
+        if role in rest:
+            del rest[role]
+        elif role == "dram":  # of both
+            rest.clear()
     return sum(rest.values())
 
 

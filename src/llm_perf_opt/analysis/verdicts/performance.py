@@ -33,6 +33,8 @@ from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early, time_s
 from llm_perf_opt.analysis.verdicts.tokens import token_count, token_rate
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
 from llm_perf_opt.analysis.verdicts.work import Formula, region_work
+from llm_perf_opt.metrics import MetricGroups, groups_for
+from llm_perf_opt.metrics.catalogue import DRAM_ROLES
 from llm_perf_opt.metrics.families import MEMCPY, OTHER
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, shown
@@ -187,8 +189,10 @@ class Judge:
             work.missing.append("FLOPs of the CUDA cores: their counters (SASS instructions) were not collected.")
         if not work.tensor and not work.cuda_core:
             work.missing.append(f"FLOPs: no counter of operations was collected. Run: {self.command(region)}")
-        if work.dram is None:
+        if work.dram is None and any(counter.role in DRAM_ROLES for counter in self._groups().metrics):
             work.missing.append(f"DRAM traffic: it was not counted. Run: {self.command(region)}")
+        elif work.dram is None:
+            work.missing.append("DRAM traffic: this GPU shares its memory with the CPU and has no counter of it.")
 
     def command(self, region: NCUProfileRegion, all_types: bool = False) -> str:
         """The command line that would collect the counters."""
@@ -199,10 +203,12 @@ class Judge:
         include = f" --include {shlex.quote(name)}" if simple and region.nvtx_include else ""
         if not all_types:
             return str(commands["profile"]).format(include=include)
-        capability = self.gpu.compute_capability if self.gpu else ""
-        types = commands["types"].get(capability, commands["types"]["other"])
-        metrics = [*commands["always"], *(f"sm__ops_path_tensor_src_{t}.sum" for t in types)]
-        return str(commands["all_types"]).format(include=include, metrics=",".join(metrics))
+        metrics = ",".join(counter.name for counter in self._groups().all_tensor_work())
+        return str(commands["all_types"]).format(include=include, metrics=metrics)
+
+    def _groups(self) -> MetricGroups:
+        """What the GPU can count; where it is not known, what is asked of such GPUs."""
+        return groups_for(self.gpu.compute_capability if self.gpu else None)[0]
 
     def _kernel_verdict(self, region: NCUProfileRegion, facts: Facts, roofed: Roofed, work: RegionWork) -> Verdict:
         kernel_time = float(roofed.launches.time_ns.sum())

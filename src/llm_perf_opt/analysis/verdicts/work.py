@@ -9,6 +9,7 @@ from attrs import define
 from llm_perf_opt.analysis.fitted import WHOLE_SOURCES
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
 from llm_perf_opt.analysis.verdicts.launches import copied_beside, copy_traffic
+from llm_perf_opt.metrics.catalogue import DRAM_ROLES, role_of
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, RegionWork
 
@@ -52,7 +53,7 @@ def _add_copies(region: NCUProfileRegion, used: dict[str, MetricValue], work: Re
         return
     work.copied = Quantity(copy_traffic(memory), "B")
     if "dram" in amounts.bytes:
-        whole = [name for name, v in used.items() if name.startswith("dram__") and v.source in WHOLE_SOURCES]
+        whole = [role_of(name) for name, v in used.items() if role_of(name) in DRAM_ROLES and v.source in WHOLE_SOURCES]
         amounts.bytes["dram"] += copied_beside(memory, whole)
     elif not region.inclusive.kernel_count and not region.inclusive.graph_launches:
         amounts.bytes["dram"] = work.copied.value
@@ -61,10 +62,8 @@ def _add_copies(region: NCUProfileRegion, used: dict[str, MetricValue], work: Re
 def _spread(used: dict[str, MetricValue]) -> float | None:
     """Relative standard error of FLOPs and of DRAM traffic, the worse: parts that hardly count hardly spread the whole."""
     found = []
-    for prefix in ("dram__bytes", "sm__ops_path_tensor"):
-        parts = [
-            v for name, v in used.items() if name.startswith(prefix) and v.rollup == "sum" and v.spread is not None
-        ]
+    for roles in (DRAM_ROLES, ("tensor_ops",)):
+        parts = [v for name, v in used.items() if role_of(name) in roles and v.rollup == "sum" and v.spread is not None]
         whole = sum(v.value for v in parts)
         if whole:
             found.append(math.sqrt(sum((v.value * (v.spread or 0.0)) ** 2 for v in parts)) / whole)

@@ -32,12 +32,15 @@ PEAKS = {
     "tensor_fp8": "tensor cores, fp8 with fp32 accumulation",
     "tensor_fp8_acc16": "tensor cores, fp8 with fp16 accumulation",
     "tensor_int8": "tensor cores, int8",
+    "tensor_int4": "tensor cores, int4",
+    "tensor_fp6": "tensor cores, fp6 (or fp4 at its rate) with fp32 accumulation",
+    "tensor_fp6_acc16": "tensor cores, fp6 (or fp4 at its rate) with fp16 accumulation",
     "tensor_fp4": "tensor cores, fp4",
     "cuda_fp64": "CUDA cores, fp64",
     "cuda_fp32": "CUDA cores, fp32",
     "cuda_fp16": "CUDA cores, fp16",
 }
-_FP32_ACCUMULATE = ("tensor_tf32", "tensor_bf16", "tensor_fp16", "tensor_fp8")
+_FP32_ACCUMULATE = ("tensor_tf32", "tensor_bf16", "tensor_fp16", "tensor_fp8", "tensor_fp6")
 
 
 @define(frozen=True)
@@ -86,6 +89,7 @@ class HardwareData:
     architectures: dict[str, Architecture]
     models: list[Model]
     half_rate_names: re.Pattern[str]
+    no_tensor_core_names: re.Pattern[str]
     l2_bytes_per_clock_per_slice: int
 
 
@@ -130,4 +134,10 @@ def hardware_data() -> HardwareData:
                 own_ops=dict(g.get("ops_per_clock_per_sm", {})),
             )
         )
-    return HardwareData(architectures, models, re.compile(raw["half_rate_names"]), raw["l2_bytes_per_clock_per_slice"])
+    return HardwareData(
+        architectures,
+        models,
+        re.compile(raw["half_rate_names"]),
+        re.compile(raw["no_tensor_core_names"]),
+        raw["l2_bytes_per_clock_per_slice"],
+    )

@@ -125,7 +125,12 @@ def _computed(device: int | None, name: str, facts: Facts) -> GpuHardware:
         found.notes.append(f"The hardware data does not know it, and the recording lacks {', '.join(lacking)}.")
         return found
     half_rate = bool(data.half_rate_names.search(name))
-    found.peaks = computed_peaks(architecture.ops_per_clock_per_sm, sms, clock, clock, half_rate)
+    ops = architecture.ops_per_clock_per_sm
+    if data.no_tensor_core_names.search(name):
+        half_rate = False
+        ops = {kind: per_clock for kind, per_clock in ops.items() if not kind.startswith("tensor_")}
+        found.notes.append("This GPU has no tensor cores.")
+    found.peaks = computed_peaks(ops, sms, clock, clock, half_rate)
     found.basis = "computed"
     found.source = (
         f"computed from the device attributes: {sms} SMs x {clock.value / 1e6:,.0f} MHz x operations per clock of "

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 from attrs import define, field
 
+from llm_perf_opt.metrics import groups_for
 from llm_perf_opt.nsight.option_values import (
     StrPath,
     count,
@@ -28,14 +29,8 @@ from llm_perf_opt.nsight.option_values import (
     workload,
 )
 
-# One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
-DEFAULT_METRICS = (
-    "gpu__time_duration.sum",
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "lts__t_bytes.sum",
-    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
-)
+# Where nothing is known of the GPU. One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
+DEFAULT_METRICS = tuple(counter.name for counter in groups_for("9.0")[0].of_level("roofline", ["bf16"]))
 
 
 @define(frozen=True, kw_only=True)
