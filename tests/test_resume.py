@@ -27,7 +27,7 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.conf.keys import defaults
 from llm_perf_opt.inject import Gate
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
-from llm_perf_opt.planning.by_choice import PlannedCapture
+from llm_perf_opt.planning import PlannedCapture
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir import signature as seal

@@ -15,7 +15,7 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
-from llm_perf_opt.planning.launches import LaunchTable
+from llm_perf_opt.planning.launch_table import LaunchTable
 from llm_perf_opt.regions.columns import Bools, Int64s
 from llm_perf_opt.regions.duration_clusters import split_by_duration
 

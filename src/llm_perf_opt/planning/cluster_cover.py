@@ -15,7 +15,7 @@ from attrs import Factory, define
 from numpy.typing import NDArray
 
 from llm_perf_opt.metrics import types_of_name
-from llm_perf_opt.planning.launches import LaunchTable
+from llm_perf_opt.planning.launch_table import LaunchTable
 from llm_perf_opt.planning.stand_ins import has_stand_in
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
 from llm_perf_opt.regions.duration_clusters import Kinds, split_by_duration
@@ -44,7 +44,7 @@ def only_moves_bytes(name: str) -> bool:
 
 
 @define(eq=False)
-class Wanted:
+class WantedSamples:
     """The kinds of some launches, and how many samples each should have."""
 
     kinds: Kinds
@@ -52,7 +52,7 @@ class Wanted:
     share: Sequence[float]  # of the GPU time
 
     @staticmethod
-    def of(launches: LaunchTable) -> Wanted:
+    def of(launches: LaunchTable) -> WantedSamples:
         kinds = split_by_duration(launches.signature, launches.duration, context=launches.context)
         share = kinds.total / max(launches.time_ns, 1)
         samples = np.ones(len(kinds), dtype=np.int64)
@@ -71,7 +71,7 @@ class Wanted:
             samples[moves[kinds.signature] & largest] = 1
         everything = np.ones(len(launches), dtype=np.bool_)
         samples[has_stand_in(launches, everything)[kinds.signature]] = 0
-        return Wanted(kinds, np.minimum(samples, kinds.calls), share.tolist())
+        return WantedSamples(kinds, np.minimum(samples, kinds.calls), share.tolist())
 
     def short(self, taken: Bools) -> int:
         """Samples that the taken launches lack of those wanted."""
@@ -104,7 +104,7 @@ def _largest_share(kinds: Kinds, launches: LaunchTable) -> NDArray[np.float64]:
     return largest
 
 
-def cover(wanted: Wanted, atom: Int64s, *, early: bool) -> Bools:
+def cover(wanted: WantedSamples, atom: Int64s, *, early: bool) -> Bools:
     """Launches of the atoms to profile in. `atom`: of each launch, UNKNOWN for one in none.
 
     `early`: of atoms alike take the first; else the second sample comes from the last, far from the first.

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.sampled_clusters import Clock, clock_of, samples_of_kinds
-from llm_perf_opt.inject import Gate
-from llm_perf_opt.planning import describe_launches, selectable_regions
-from llm_perf_opt.planning.automatic import make_plan, with_gates
-from llm_perf_opt.planning.cover import Wanted, cover
+from llm_perf_opt.planning import decide, facts_of
+from llm_perf_opt.planning.chosen_regions import selectable_regions
+from llm_perf_opt.planning.cluster_cover import WantedSamples, cover
+from llm_perf_opt.planning.launch_table import describe_launches
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline
@@ -142,11 +142,11 @@ def test_a_slower_clock_under_ncu_is_seen() -> None:
 # -- where to sample them --------------------------------------------------------------------------
 
 
-def wanted_of(kind: list[int], samples: list[int]) -> Wanted:
+def wanted_of(kind: list[int], samples: list[int]) -> WantedSamples:
     label = np.array(kind, dtype=np.int64)
     calls = np.bincount(label, minlength=len(samples)).astype(np.int64)
     kinds = Kinds(label, np.arange(len(samples)), calls, 1_000 * calls)
-    return Wanted(kinds, np.array(samples, dtype=np.int64), [1 / len(samples)] * len(samples))
+    return WantedSamples(kinds, np.array(samples, dtype=np.int64), [1 / len(samples)] * len(samples))
 
 
 def test_of_layers_alike_one_is_taken_and_of_another_what_it_alone_has() -> None:
@@ -234,19 +234,20 @@ def test_the_plan_samples_every_kind_in_windows_around_modules(ocr: NCUProfileRe
     names = zip(ranges.domain.tolist(), ranges.name.tolist(), ranges.start_end.tolist(), strict=True)
     counted = Counter((marked.domains[d], marked.strings[n]) for d, n, start_end in names if not start_end)
     request = ProfileRequest(command=["python", "ocr.py"])
-    plan = make_plan(OCR, ocr, request, {})
-    assert plan is not None
-    found = with_gates(plan, OCR, ocr, request, {marked.processes[0].pid: dict(counted)})
-    (gate,) = found.gates
-    assert isinstance(gate, Gate)
-    assert gate.count > 30
-    assert sum(name.startswith("llm-perf:") for _, name in gate.windows) > 20
-    assert found.plan.results < 1.1 * plan.results  # for less than half of the error
-    assert plan.error is not None
-    assert found.plan.error is not None
-    assert found.plan.error < 0.03 < 0.06 < plan.error
+    plan = decide(request, ocr, marked, facts_of({}))
+    found = decide(request, ocr, marked, facts_of({}), {marked.processes[0].pid: dict(counted)})
+    (capture,) = found.captures
+    assert capture.windows is not None
+    assert capture.windows.count > 30
+    assert sum(name.startswith("llm-perf:") for _, name in capture.windows.windows) > 20
+    assert found.results < 1.1 * plan.results  # for less than half of the error
+    assert plan.table is not None
+    assert plan.table.error is not None
+    assert found.table is not None
+    assert found.table.error is not None
+    assert found.table.error < 0.03 < 0.06 < plan.table.error
     assert "KERNELS_VARY" in {d.code for d in plan.diagnostics}
-    assert "KERNELS_VARY" not in {d.code for d in found.plan.diagnostics}
+    assert "KERNELS_VARY" not in {d.code for d in found.diagnostics}
 
 
 def test_products_whose_work_scatters_have_more_samples_and_what_only_moves_bytes_has_fewer(
@@ -257,12 +258,12 @@ def test_products_whose_work_scatters_have_more_samples_and_what_only_moves_byte
     assert isinstance(timeline, Timeline)
     assert ocr.main_scope is not None
     launches = describe_launches(timeline, attribute(timeline), *selectable_regions(ocr.main_scope))
-    wanted = Wanted.of(evolve(launches, bytes_are_known=True))
+    wanted = WantedSamples.of(evolve(launches, bytes_are_known=True))
     by_name = {launches.signatures[s].name: n for s, n in zip(wanted.kinds.signature, wanted.samples, strict=True)}
     assert max(by_name.values()) == 11
     grouped = max(by_name, key=lambda name: by_name[name])
     assert "GroupProblemShape" in grouped
-    for_bytes_too = Wanted.of(launches)
+    for_bytes_too = WantedSamples.of(launches)
     assert for_bytes_too.samples.sum() > wanted.samples.sum()
     # However little is wanted of it: a signature has a sample, or another stands in for it.
     assert (wanted.samples > 0).sum() > 0.9 * len(launches.signatures)
