@@ -359,7 +359,7 @@ def profiler(tools: Path, annotated: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     profiler: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert profile("--stop-when-done", answer="0") == 0
+    assert profile(answer="0") == 0
     (command,) = commands()
     assert "--profile-from-start off" in command
     assert "--range-filter" not in command
@@ -402,12 +402,12 @@ def test_a_program_with_ranges_of_its_own_has_windows_without_being_asked_for(
     assert report.coverage is not None
     assert report.coverage.signatures_matched == report.coverage.signatures
 
-    assert main(["profile", "--out", "ungated", "--no-gate", "--", sys.executable, "program.py"]) == 0
+    assert main(["profile", "--out", "ungated", "--no-windows", "--", sys.executable, "program.py"]) == 0
     assert "--profile-from-start" not in Path("ungated/ncu/cmd.txt").read_text()
 
 
 @needs_torch
-def test_a_gate_that_does_not_open_is_told_and_ncu_s_own_filters_do_the_work(profiler: Path) -> None:
+def test_windows_that_do_not_open_are_told_and_ncu_s_own_filters_do_the_work(profiler: Path) -> None:
     assert profile(answer="1 / 0") == 0
     first, *others = commands()
     assert "--profile-from-start off" in first
@@ -451,7 +451,7 @@ def test_ranges_that_cannot_be_counted_are_not_told_as_a_program_that_is_not_ann
     assert ["No Python process" in message for message in messages] == [True] * bool(words)
 
 
-def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
+def test_windows_that_give_too_little_are_discarded_and_count_nothing_twice(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stand-in for ncu gives results of other windows than were asked for, and fewer than planned."""
@@ -460,7 +460,7 @@ def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
     monkeypatch.setattr("llm_perf_opt.capture.session._FEW_RESULTS", 10)
     (ranges,) = all_opened(recorded(TIMELINE)).values()
     Path("program.py").write_text(opening(ranges), encoding="utf-8")
-    assert main(["profile", "--out", "run", "--no-start-ahead", "--", sys.executable, "program.py"]) == 0
+    assert main(["profile", "--out", "run", "--", sys.executable, "program.py"]) == 0
     first, second = commands()
     assert ("--profile-from-start" in first, "--profile-from-start" in second) == (True, False)
     assert sorted(p.name for p in Path("run/ncu").glob("*.ncu-rep")) == ["run-ungated.ncu-rep"]
@@ -473,11 +473,6 @@ def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
     (told,) = [d for d in report.diagnostics if d.code == "GATE_DID_NOT_OPEN"]
     assert "gave 248 of" in told.message
     assert not [d for d in report.diagnostics if d.severity == "error" or d.code == "SAME_RECORDING"]
-
-
-def test_without_the_gate_nothing_knows_when_to_stop(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--stop-when-done", "--no-gate", "--", sys.executable, "-c", "pass"]) == 2
-    assert "Leave out --no-gate" in capsys.readouterr().err
 
 
 def searched(budget_s: float | None = None, launches: int = 3) -> tuple[Search, Ask]:

@@ -424,7 +424,7 @@ class _Run:
                 f"Not all ranges of the program can be counted from inside it ({annotated.unwatched[0].rstrip('.')}). "
                 "Where that matters, ncu's own filters choose the launches, instead of a switch inside the program."
             )
-            fix = "Nothing is missing; it may take longer. To put nothing into the program: --no-gate"
+            fix = "Nothing is missing; it may take longer. To put nothing into the program: --no-windows"
             self.note(Diagnosis("RANGES_NOT_COUNTED", "info", message, fix))
         if self.request.annotate.mode == "off":
             return

@@ -136,10 +136,10 @@ def choose(
 ) -> CounterPlan:
     """The captures for the launches of a search, in windows where the program can act on its ranges."""
     search, fit = choose_samples(search)
-    if fit is None or not fit.captures:
-        found = notes(search, fit)
+    if fit is None:
+        found = notes(search, None)
         skipped = f"the plan has no captures: {found[0].message}"
-        return CounterPlan(skipped=skipped, table=sample_table(search, fit), diagnostics=found)
+        return CounterPlan(skipped=skipped, table=sample_table(search, None), diagnostics=found)
     stop, final = not request.counters.run_to_end, fit
     if timeline is not None and search.launches.kernels is not None and request.counters.windows:
         known = known_ranges(timeline, search.launches.kernels, ranges_seen or {})

@@ -92,7 +92,7 @@ def windows_around(
     if (tops[kernels] == UNKNOWN).any():
         return "some launches are in no range that the program was seen to open"
     find = _exactly if exact else _cheapest
-    nodes, exclusions = find(stacks, tops[known.mine], tops[kernels])
+    nodes, pauses = find(stacks, tops[known.mine], tops[kernels])
     instance = stacks.instance
 
     def named(chosen: Sequence[int]) -> dict[Named, tuple[int, ...]]:
@@ -101,8 +101,8 @@ def windows_around(
             found.setdefault(_name(timeline, one), set()).add(known.number[one])
         return {name: tuple(sorted(numbers)) for name, numbers in sorted(found.items())}
 
-    windows = CaptureWindows(named(nodes), stop, named(exclusions))
-    return windows, _profiled(stacks, nodes, exclusions, tops)
+    windows = CaptureWindows(named(nodes), stop, named(pauses))
+    return windows, _profiled(stacks, nodes, pauses, tops)
 
 
 def _counted_by(timeline: Timeline, process: int, ranges_seen: RangesSeen) -> Mapping[Named, int]:
@@ -138,7 +138,7 @@ def _exactly(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[int
     parent, count = stacks.parent, len(stacks.parent)
     own = np.bincount(launches[launches != UNKNOWN], minlength=count) > 0
     on = np.bincount(wanted, minlength=count) > 0
-    chosen, exclusions = [], []
+    chosen, pauses = [], []
     for node, above in enumerate(parent.tolist()):  # parents have lower numbers
         outside = above != UNKNOWN and bool(on[above])
         if not own[node]:
@@ -146,8 +146,8 @@ def _exactly(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[int
         elif on[node] and not outside:
             chosen.append(node)
         elif outside and not on[node]:
-            exclusions.append(node)
-    return chosen, exclusions
+            pauses.append(node)
+    return chosen, pauses
 
 
 def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[int], list[int]]:
@@ -158,11 +158,11 @@ def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[in
     parent = stacks.parent
     count = len(parent)
     total = np.bincount(launches[launches != UNKNOWN], minlength=count).astype(np.float64)  # with all below
-    remaining = total.copy()  # with what is below, but for exclusions
+    remaining = total.copy()  # with what is below, but for pauses
     direct = np.bincount(wanted, minlength=count) > 0
     holds = direct.copy()  # something wanted is in it or below
     below = np.zeros(count)  # what windows inside a range cost together
-    turns = np.zeros(count)  # exclusions of a range
+    turns = np.zeros(count)  # pauses of a range
     whole = np.zeros(count, dtype=np.bool_)
     for node in range(count - 1, -1, -1):  # parents have lower numbers
         alone = remaining[node] * _LAUNCH_S + (1 + turns[node]) * _SWITCH_S
@@ -177,11 +177,11 @@ def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[in
             below[above] += min(alone, inner)
             remaining[above] += remaining[node]
             turns[above] += turns[node]
-        elif _is_worth_excluding(total[node]):
+        elif _is_worth_a_pause(total[node]):
             turns[above] += 1
         else:
             remaining[above] += total[node]
-    chosen, exclusions = [], []
+    chosen, pauses = [], []
     covered = np.zeros(count, dtype=np.bool_)
     for node in range(count):
         above = int(parent[node])
@@ -190,18 +190,18 @@ def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[in
             covered[node] = inside or whole[node]
             if whole[node] and not inside:
                 chosen.append(node)
-        elif inside and _is_worth_excluding(total[node]):
-            exclusions.append(node)  # what is below it is not looked at: it is not covered
-    return chosen, exclusions
+        elif inside and _is_worth_a_pause(total[node]):
+            pauses.append(node)  # what is below it is not looked at: it is not covered
+    return chosen, pauses
 
 
-def _is_worth_excluding(launches: float) -> bool:
+def _is_worth_a_pause(launches: float) -> bool:
     return bool(launches * _LAUNCH_S > _SWITCH_S)
 
 
-def _profiled(stacks: Stacks, nodes: Sequence[int], exclusions: Sequence[int], tops: Int64s) -> Bools:
-    """Which kernels are profiled: of the windows and exclusions around a kernel the innermost decides."""
-    switched = dict.fromkeys(nodes, True) | dict.fromkeys(exclusions, False)
+def _profiled(stacks: Stacks, nodes: Sequence[int], pauses: Sequence[int], tops: Int64s) -> Bools:
+    """Which kernels are profiled: of the windows and pauses around a kernel the innermost decides."""
+    switched = dict.fromkeys(nodes, True) | dict.fromkeys(pauses, False)
     on = np.zeros(len(stacks.parent) + 1, dtype=np.bool_)  # the last stands for UNKNOWN
     for node, above in enumerate(stacks.parent.tolist()):
         on[node] = switched.get(node, above != UNKNOWN and on[above])
