@@ -47,8 +47,7 @@ from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.metrics.catalogue import is_tensor_work, names_of
 from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd
 from llm_perf_opt.nsight.tools import find_ncu, find_nsys
-from llm_perf_opt.planning.by_choice import cut, outermost
-from llm_perf_opt.planning.launches import LIBRARY_DOMAINS
+from llm_perf_opt.planning.chosen_regions import LIBRARY_DOMAINS, cut, outermost
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.traffic import SOURCE

@@ -1,4 +1,4 @@
-"""What goes on beside the steps of a run: tables, questions, imports; and the timeline it keeps."""
+"""What goes on beside the steps of a run: tables, questions, imports."""
 
 from __future__ import annotations
 
@@ -11,24 +11,18 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
 import pytest
 
-from conftest import RECORDINGS, plain_bytes
+from conftest import plain_bytes
 from fake_tools import TIMELINE
 from fake_tools import tools as tools
 from llm_perf_opt.capture import preload
 from llm_perf_opt.capture.recording import write_raw, write_summary
 from llm_perf_opt.capture.resume import look
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.nsight.nvidia_smi import GpusAsked, gpu_facts
 from llm_perf_opt.nsight.tools import Asked, Tool, known_options, said_about_sampling
 from llm_perf_opt.process.background import Aside
-from llm_perf_opt.readers import kept
-from llm_perf_opt.readers import open as opening
-from llm_perf_opt.readers.open import read_recording
-from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 
@@ -265,96 +259,3 @@ def test_what_a_command_does_not_need_at_its_start_is_not_imported(module: str, 
     code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-# -- the timeline -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def timeline(tmp_path: Path) -> Path:
-    file = tmp_path / "run.sqlite"
-    file.write_bytes(plain_bytes(RECORDINGS / "nsys-2025.3.1-h200-threads.sqlite.xz"))
-    return file
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    found: list[Path] = []
-    really = opening._read_sqlite
-
-    def counted(path: Path, *more: object) -> object:
-        found.append(path)
-        return really(path, *more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(opening, "_read_sqlite", counted)
-    return found
-
-
-def read(file: Path, **options: bool) -> Timeline:
-    found = read_recording(file, **options)
-    assert isinstance(found, Timeline)
-    return found
-
-
-def test_a_timeline_is_read_once_while_it_is_kept(timeline: Path, reads: list[Path]) -> None:
-    plain, joined = read(timeline), read(timeline, launch_config=True)
-    reads.clear()
-    with kept.keeping():
-        first, second = read(timeline), read(timeline, launch_config=True)
-        assert len(reads) == 1
-    assert first.kernels.config is None
-    assert second.kernels.config is not None
-    assert joined.kernels.config is not None
-    assert (second.kernels.config.grid == joined.kernels.config.grid).all()
-    assert (first.kernels.start == plain.kernels.start).all()
-    names = [[t.strings[n] for n in t.kernels.name.tolist()] for t in (first, plain)]
-    assert names[0] == names[1]
-    read(timeline)
-    assert len(reads) == 2  # and forgotten afterwards
-
-
-def test_who_reads_a_kept_timeline_may_add_to_what_it_says(timeline: Path) -> None:
-    with kept.keeping():
-        first = read(timeline)
-        first.diagnostics.append(Diagnosis("OF_MINE", "info", "…"))
-        first.environment["mine"] = first.gpu_facts[99] = {}
-        second = read(timeline)
-        assert "OF_MINE" not in [d.code for d in second.diagnostics]
-        assert "mine" not in second.environment
-        assert 99 not in second.gpu_facts
-
-
-def test_another_file_of_the_same_name_is_read(timeline: Path, reads: list[Path]) -> None:
-    with kept.keeping():
-        few = len(read(timeline).kernels)
-        timeline.write_bytes(plain_bytes(TIMELINE))
-        assert len(read(timeline).kernels) > few
-        assert len(reads) == 2
-
-
-@pytest.mark.parametrize("why", ["large", "streams"])
-def test_what_is_not_kept_is_read_again(
-    timeline: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
-    if why == "large":
-        monkeypatch.setattr(kept, "LARGEST", 1000)
-    with kept.keeping():
-        for _ in range(2):
-            found = read(timeline, streams=why == "streams")
-        assert len(reads) == 2
-        assert found.kernels.config is None
-        assert (found.kernels.stream is not None) == (why == "streams")
-
-
-def test_a_report_of_a_kept_timeline_is_the_same(timeline: Path) -> None:
-    from llm_perf_opt.analysis.options import ReportOptions
-    from llm_perf_opt.api.reporting import make_report
-    from llm_perf_opt.report.json_report import as_json
-
-    def told() -> dict[str, object]:
-        report = make_report([str(timeline)], ReportOptions(), quiet=True)
-        return as_json(attrs.evolve(report, generated_at=""))
-
-    alone = told()
-    with kept.keeping():
-        assert [told(), told()] == [alone, alone]

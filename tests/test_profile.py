@@ -81,7 +81,7 @@ def test_a_pattern_with_a_typo_costs_no_counter_run(tools: Path, capsys: pytest.
 )
 def test_collectives_of_several_processes_are_not_replayed(processes: int, kernel: str, waits: bool) -> None:
     from llm_perf_opt.analysis.build import ReportOptions, build_report
-    from llm_perf_opt.planning.by_choice import talks_between_processes
+    from llm_perf_opt.planning.chosen_regions import talks_between_processes
     from test_join_rules import timeline
 
     recording = timeline([("step", 0, 100)], [(kernel, 10, 5)], processes=processes)

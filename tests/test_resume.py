@@ -27,7 +27,7 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.conf.keys import defaults
 from llm_perf_opt.inject import Gate
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
-from llm_perf_opt.planning.by_choice import PlannedCapture
+from llm_perf_opt.planning import PlannedCapture
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir import signature as seal
@@ -274,7 +274,7 @@ def test_a_run_that_was_killed_before_it_had_any_folder_is_taken_as_a_whole(desk
 def test_of_captures_taken_instead_of_one_all_have_to_be_there(desk: Path) -> None:
     """One gated capture stood for two; killed after the first of those that were taken instead, the second is missing."""
     first, second = PlannedCapture("run-1", NcuOptions()), PlannedCapture("run-2", NcuOptions())
-    both = PlannedCapture("run", NcuOptions(), gate=Gate({("", "x"): (1,)}), instead=(first, second))
+    both = PlannedCapture("run", NcuOptions(), windows=Gate({("", "x"): (1,)}), alternatives=(first, second))
     begun = read_manifest(Path("run"))
     (done,) = [step for step in begun.steps if step.name == "ncu"]
     report = next(Path("run/ncu").glob("*.ncu-rep"))

@@ -16,8 +16,8 @@ from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
-from llm_perf_opt.planning.by_choice import PlannedCapture, plan_counters, plan_verification
-from llm_perf_opt.regions.columns import CounterSet
+from llm_perf_opt.planning import PlannedCapture, decide, facts_of, plan_verification
+from llm_perf_opt.regions.columns import CounterSet, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport, VerifiedCounter
 from llm_perf_opt.request import CounterRequest, ProfileRequest
 from test_profile import profile
@@ -180,9 +180,11 @@ def test_range_replay_that_fails_is_told_and_costs_nothing_else(tools: Path, mon
 
 
 def planned(**request: object) -> PlannedCapture | str:
-    seen = build_report([read(recording("nsys-*-decoder-8layers-warm.sqlite"), True)], ReportOptions())
+    timeline = read(recording("nsys-*-decoder-8layers-warm.sqlite"), True)
+    assert isinstance(timeline, Timeline)
+    seen = build_report([timeline], ReportOptions())
     asked = attrs.evolve(ProfileRequest(command=["program"]), **request)
-    return plan_verification(seen, asked, plan_counters(seen, asked).captures)
+    return plan_verification(seen, asked, decide(asked, seen, timeline, facts_of({})).captures)
 
 
 def test_the_counters_are_those_of_the_captures_and_no_launch_is_chosen() -> None:

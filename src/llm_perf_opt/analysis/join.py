@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.sampled_clusters import samples_of_kinds
+from llm_perf_opt.analysis.sampled_clusters import samples_of_clusters
 from llm_perf_opt.analysis.samples import Floats, Samples, combine
 from llm_perf_opt.metrics.catalogue import role_of
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
-from llm_perf_opt.regions.duration_clusters import Kinds, split_by_duration
+from llm_perf_opt.regions.duration_clusters import DurationClusters, split_by_duration
 from llm_perf_opt.regions.model import Coverage, MetricValue
 from llm_perf_opt.regions.names import printed_form, short_kernel_name
 from llm_perf_opt.regions.signatures import NEIGHBOUR, SAME_WORK, Axes, Signature, stands_in
@@ -142,8 +142,10 @@ def _apart(one: float, other: float) -> float:
     return abs(math.log(max(one, 1.0) / max(other, 1.0)))
 
 
-def _with_samples(kinds: Kinds, own: Mapping[int, Sequence[int]], borrowing: Collection[int]) -> Kinds:
-    """Kinds without samples joined to the nearest of their signature that has some.
+def _with_samples(
+    kinds: DurationClusters, own: Mapping[int, Sequence[int]], borrowing: Collection[int]
+) -> DurationClusters:
+    """Clusters without samples joined to the nearest of their signature that has some.
 
     `borrowing`: signatures whose kinds have those of a neighbour, and stay as they are.
     """
@@ -176,7 +178,7 @@ class Join:
     _numbers: dict[tuple[tuple[int, ...], bool, float], int] = Factory(dict)
     _statistics: tuple[Floats, Floats] | None = None
 
-    def tell_kinds_apart(self, signature: Int64s, duration: Int64s, context: Int64s) -> Kinds:
+    def tell_kinds_apart(self, signature: Int64s, duration: Int64s, context: Int64s) -> DurationClusters:
         """The kinds of launches that have samples of their own, and their samples. All are of each launch."""
         launches = np.bincount(signature, minlength=len(self.by_signature))
         # Where all were sampled there is nothing to tell apart: that is exact as it is.
@@ -185,9 +187,9 @@ class Join:
         divisible = np.zeros(len(self.by_signature), dtype=np.bool_)
         divisible[[*timed, *borrowing]] = True
         kinds = split_by_duration(signature, duration, divisible, context)
-        own = samples_of_kinds(kinds, timed, self.samples.weights)
+        own = samples_of_clusters(kinds, timed, self.samples.weights)
         kinds = _with_samples(kinds, own, borrowing)
-        own = samples_of_kinds(kinds, timed, self.samples.weights)
+        own = samples_of_clusters(kinds, timed, self.samples.weights)
         sampled: dict[int, list[int]] = {}  # kinds with samples, by signature
         for kind in sorted(own):
             sampled.setdefault(int(kinds.signature[kind]), []).append(kind)

@@ -1,7 +1,7 @@
-"""Which samples of a signature are of which kind (see `regions.kinds`): told by how long ncu saw them take.
+"""Which samples of a signature are of which cluster (see `regions.duration_clusters`): told by how long ncu saw them take.
 
 Under ncu a kernel takes about a microsecond longer, and all of them longer where clocks are held low. Both are learned
-from the signatures that have one kind only, and taken out before a sample is compared with the timeline.
+from the signatures that have one cluster only, and taken out before a sample is compared with the timeline.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from attrs import define
 
 from llm_perf_opt.analysis.samples import Floats
-from llm_perf_opt.regions.duration_clusters import Kinds
+from llm_perf_opt.regions.duration_clusters import DurationClusters
 
 _LONG_NS = 20_000  # what ncu adds to a launch does not show in kernels that take longer
 _SLOWER = (0.5, 4.0)  # ncu over timeline, of long kernels: more is another GPU, not another clock
@@ -41,14 +41,16 @@ def clock_of(timeline_ns: Floats, ncu_ns: Floats) -> Clock:
     return Clock(slower, float(np.clip(added, 0.0, _MOST_ADDED_NS)))
 
 
-def samples_of_kinds(kinds: Kinds, samples: Mapping[int, Sequence[int]], duration_ns: Floats) -> dict[int, list[int]]:
-    """The samples of every kind that has some. `samples`: rows by signature; `duration_ns`: of each row, by ncu."""
-    means = kinds.mean
+def samples_of_clusters(
+    clusters: DurationClusters, samples: Mapping[int, Sequence[int]], duration_ns: Floats
+) -> dict[int, list[int]]:
+    """The samples of every cluster that has some. `samples`: rows by signature; `duration_ns`: of each row, by ncu."""
+    means = clusters.mean
     of_signature: dict[int, list[int]] = {}
-    for kind, signature in enumerate(kinds.signature.tolist()):
+    for cluster, signature in enumerate(clusters.signature.tolist()):
         if signature in samples:
-            of_signature.setdefault(signature, []).append(kind)
-    alone = [(kind[0], row) for s, kind in of_signature.items() if len(kind) == 1 for row in samples[s]]
+            of_signature.setdefault(signature, []).append(cluster)
+    alone = [(cluster[0], row) for s, cluster in of_signature.items() if len(cluster) == 1 for row in samples[s]]
     clock = Clock()
     if alone:
         known, rows = (np.array(column, dtype=np.int64) for column in zip(*alone, strict=True))

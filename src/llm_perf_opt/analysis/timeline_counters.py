@@ -30,7 +30,7 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
-from llm_perf_opt.regions.duration_clusters import Kinds, context_of, queue_of
+from llm_perf_opt.regions.duration_clusters import DurationClusters, context_of, queue_of
 from llm_perf_opt.regions.model import Coverage, MetricValue, RuleFinding
 from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
 from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
@@ -60,7 +60,7 @@ class TimelineCounters:
     kept: list[bool]  # regions the report shows
     everything: RolledUp  # the whole timeline: decides which region a range result measured
     _signature_of: Int64s = field(init=False)
-    _work_kinds: Kinds = field(init=False)
+    _work_kinds: DurationClusters = field(init=False)
     _join: Join = field(init=False)
     _differences: dict[str, float] = Factory(dict)
     _moved_otherwise: dict[str, float] = Factory(dict)  # what to say of it, and by how many bytes
@@ -378,7 +378,7 @@ class TimelineCounters:
                     f"{coverage.signatures_scaled} of {coverage.signatures} kernel signatures in the regions ({share:.1%} "
                     "of their GPU time) have no sample of their own: their counters are those of the same kernel on a "
                     f"grid at most {NEIGHBOUR - 1:.0%} larger or smaller, in proportion to the blocks.",
-                    "To sample each of them: llm-perf profile --no-gate, without a budget; that takes longer.",
+                    "To sample each of them: llm-perf profile --no-windows, without a budget; that takes longer.",
                 )
             )
         if coverage.results_unmatched:

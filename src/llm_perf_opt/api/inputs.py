@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from llm_perf_opt.untrusted import parse_json, read_text
 if TYPE_CHECKING:
     from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.readers.open import Observer
-    from llm_perf_opt.regions.columns import CounterSet, Recording
+    from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 
 # Where a run keeps its recordings, in the order of preference within a line.
 _TIMELINES = (
@@ -49,13 +49,14 @@ class Inputs:
     duplicates: dict[Path, Path]
     inputs: list[dict[str, Any]] = Factory(list)  # what the report says of those read so far
     unreadable: list[UnreadableInput] = Factory(list)  # of runs: one damaged recording must not cost the others
+    timelines: Mapping[Path, Timeline] = Factory(dict)  # that were read already
 
     @staticmethod
-    def of(paths: Sequence[str]) -> Inputs:
+    def of(paths: Sequence[str], timelines: Mapping[Path, Timeline] | None = None) -> Inputs:
         expanded = [(Path(path), expand(Path(path))) for path in paths]
         files = [file for _, found in expanded for file in found]
         inside_runs = {file for path, found in expanded if path.is_dir() for file in found}
-        return Inputs(files, inside_runs, _duplicates(files))
+        return Inputs(files, inside_runs, _duplicates(files), timelines=timelines or {})
 
     def are_timelines(self) -> bool:
         """Several timelines and nothing else: their report needs only one of them at a time."""
@@ -79,13 +80,18 @@ class Inputs:
     def _read(self, file: Path, launch_config: bool, streams: bool, observer: Observer) -> Recording | None:
         from llm_perf_opt.analysis.build import with_ranks
         from llm_perf_opt.diagnosis import Diagnosis
+        from llm_perf_opt.readers.marker_ranges import for_report
         from llm_perf_opt.readers.open import read_recording
         from llm_perf_opt.regions.columns import Timeline
 
         try:
-            recording = read_recording(
-                file, source=file.name, launch_config=launch_config, streams=streams, observer=observer
-            )
+            recording: Recording
+            if not streams and (known := self.timelines.get(file)) is not None:
+                recording = for_report(known, file.name, launch_config=launch_config)
+            else:
+                recording = read_recording(
+                    file, source=file.name, launch_config=launch_config, streams=streams, observer=observer
+                )
         except UnreadableInput as error:
             if file not in self.inside_runs:
                 raise

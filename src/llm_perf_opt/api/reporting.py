@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -64,12 +64,13 @@ def make_report(
     quiet: bool = False,
     calibration: str | None = None,
     built: NCUProfileRegionReport | None = None,
+    timelines: Mapping[Path, Timeline] | None = None,
 ) -> NCUProfileRegionReport:
     """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine.
 
-    `built`: what `build_from` made of the same inputs and options.
+    `built`: what `build_from` made of the same inputs and options. `timelines`: by file, those that were read already.
     """
-    report = built or build_from(paths, options, quiet=quiet, calibration=calibration)
+    report = built or build_from(paths, options, quiet=quiet, calibration=calibration, timelines=timelines)
     run = Path(paths[0]) if len(paths) == 1 else None
     if run is None:
         return report
@@ -82,7 +83,12 @@ def make_report(
 
 
 def build_from(
-    paths: Sequence[str], options: ReportOptions, *, quiet: bool = False, calibration: str | None = None
+    paths: Sequence[str],
+    options: ReportOptions,
+    *,
+    quiet: bool = False,
+    calibration: str | None = None,
+    timelines: Mapping[Path, Timeline] | None = None,
 ) -> NCUProfileRegionReport:
     """A report without what a run says of itself, which may still change: all that takes time."""
     check_patterns(options)
@@ -98,7 +104,7 @@ def build_from(
     options = attrs.evolve(options, calibrations=side.calibrations, formula=side.formula, alone=side.undisturbed)
     truth, unreadable = inputs.read_verification(paths)
     try:
-        report = _build(paths, options, truth, quiet)
+        report = _build(paths, options, truth, quiet, timelines or {})
     except UnreadableInput as error:
         if state is None or not state.reasons:
             raise
@@ -117,11 +123,15 @@ def _state_of(run: Path) -> RunState | None:
 
 
 def _build(
-    paths: Sequence[str], options: ReportOptions, truth: CounterSet | None, quiet: bool
+    paths: Sequence[str],
+    options: ReportOptions,
+    truth: CounterSet | None,
+    quiet: bool,
+    timelines: Mapping[Path, Timeline],
 ) -> NCUProfileRegionReport:
     from llm_perf_opt.analysis.build import build_report, build_streamed_report
 
-    files = inputs.Inputs.of(paths)
+    files = inputs.Inputs.of(paths, timelines)
     if not files.are_timelines():
         loaded = inputs.load_inputs(files, quiet=quiet)
         return build_report(loaded.recordings, options, loaded.inputs, truth)

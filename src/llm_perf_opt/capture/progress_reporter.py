@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.capture.recording import Captured
     from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.nsight.progress import Progress
-    from llm_perf_opt.planning import Plan
+    from llm_perf_opt.planning.plan import CounterPlan, SampleTable
 
 _SECONDS_BETWEEN_LINES = 30.0  # of a long step, where nothing can be rewritten
 
@@ -86,19 +86,19 @@ class Speaker:
 
         return update
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: CounterPlan, table: SampleTable) -> None:
         """What will be captured, and what it costs."""
         captures = plan.captures
-        error = f", expected error {plan.error:.1%}" if plan.error is not None else ""
+        error = f", expected error {table.error:.1%}" if table.error is not None else ""
         self(
-            f"plan: counters of {plan.results:,} of {plan.launches:,} launches in {len(captures)} "
+            f"plan: counters of {plan.results:,} of {table.launches:,} launches in {len(captures)} "
             f"capture{'s' if len(captures) != 1 else ''}, about {spoken_seconds(plan.seconds)}; "
-            f"they stand for {plan.coverage:.1%} of the GPU time in the regions{error}"
+            f"they stand for {table.coverage:.1%} of the GPU time in the regions{error}"
         )
         for number, capture in enumerate(captures, 1):
             self(
-                f"  capture {number} of {len(captures)}: {capture.launches:,} launches, {capture.passes}, "
-                f"about {spoken_seconds(capture.seconds)} ({capture.why})"
+                f"  capture {number} of {len(captures)}: {capture.expected:,} launches, {capture.passes}, "
+                f"about {spoken_seconds(capture.seconds or 0.0)} ({capture.why})"
             )
 
     def step(self, captured: Captured) -> None:

@@ -28,7 +28,7 @@ from llm_perf_opt.inject import Gate
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.nvidia_smi import gpu_facts
 from llm_perf_opt.nsight.tools import Tool
-from llm_perf_opt.planning.by_choice import PlannedCapture
+from llm_perf_opt.planning import PlannedCapture
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.request import ProfileRequest
@@ -94,8 +94,8 @@ def as_order(capture: PlannedCapture) -> dict[str, Any]:
         "options": options,
         "expressions": list(capture.expressions),
         "expected": capture.expected,
-        "gate": capture.gate and capture.gate.as_json(),
-        "instead": [as_order(other) for other in capture.instead],
+        "gate": capture.windows and capture.windows.as_json(),
+        "instead": [as_order(other) for other in capture.alternatives],
     }
 
 
@@ -108,8 +108,8 @@ def _planned(order: Mapping[str, Any]) -> PlannedCapture:
         NcuOptions(**order["options"]),
         tuple(map(str, order["expressions"])),
         order["expected"],
-        gate=gate and Gate.from_json(gate),
-        instead=tuple(_planned(other) for other in order["instead"]),
+        windows=gate and Gate.from_json(gate),
+        alternatives=tuple(_planned(other) for other in order["instead"]),
     )
 
 
@@ -272,7 +272,7 @@ def _ended_well(step: Step | None) -> bool:
 
 def _report_of_capture(run: Path, capture: PlannedCapture, manifest: Manifest) -> Path | None:
     """The whole report of a planned capture; where others were taken instead of it, all of them have to be there."""
-    instead = [f"{other.name}-ungated" for other in capture.instead]
+    instead = [f"{other.name}-ungated" for other in capture.alternatives]
     own = _report_of(run, capture.name, manifest, but_for=instead)
     if own is not None:
         return own

@@ -47,7 +47,6 @@ from llm_perf_opt.capture.resume import Kept, as_order, begin_again, changes, dr
 from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.inject import Gate
 from llm_perf_opt.nsight.help_text import validate
 from llm_perf_opt.nsight.messages import STATES
 from llm_perf_opt.nsight.ncu.argv import ncu_arguments, without_unknown_defaults
@@ -56,20 +55,14 @@ from llm_perf_opt.nsight.nsys.argv import nsys_arguments
 from llm_perf_opt.nsight.nsys.gpu_metrics import with_sampling
 from llm_perf_opt.nsight.outcome import Outcome, absent_metrics, diagnose
 from llm_perf_opt.nsight.tools import Asked, Tool, known_options
-from llm_perf_opt.planning.automatic import captures_of, learn, make_plan, plans, with_gates
-from llm_perf_opt.planning.by_choice import (
-    CounterPlan,
-    PlannedCapture,
-    for_mode,
-    instances_to_take,
-    plan_counters,
-    plan_verification,
-)
-from llm_perf_opt.planning.windows import Opened, gated, sampled_gate, together, unseen
+from llm_perf_opt.planning import CounterPlan, PlannedCapture
+from llm_perf_opt.planning.by_hand import instances_to_take
+from llm_perf_opt.planning.windows import unseen
 from llm_perf_opt.process.supervise import GivenUp
-from llm_perf_opt.readers.kept import keeping
+from llm_perf_opt.readers.marker_ranges import without_waymarks
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
-from llm_perf_opt.regions.columns import Action
+from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.columns import Action, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.request import ProfileRequest
@@ -171,15 +164,17 @@ def run_profile(
     quiet: bool = False,
     silent: bool = False,
     kept: Kept | None = None,
+    timelines: dict[Path, Timeline] | None = None,
 ) -> int:
     """Take the recordings of a request and report them; the exit code of the run.
 
     `quiet`: say where the report is, and nothing else but errors. `silent`: the report is written, but not
-    shown: somebody else has the word. `kept`: what is there already.
+    shown: somebody else has the word. `kept`: what is there already. `timelines`: where a timeline is put once it was
+    read, so that nobody has to read it again.
     """
     try:
-        with _terminated_as_interrupted(), keeping():
-            return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept())
+        with _terminated_as_interrupted():
+            return _run_profile(request, tools, directory, as_json, quiet, silent, kept or Kept(), timelines)
     finally:
         directory.aside.end()
         with contextlib.suppress(OSError):  # of a table that an interrupt came upon while it was noted
@@ -195,12 +190,15 @@ def _run_profile(
     quiet: bool,
     silent: bool,
     kept: Kept,
+    timelines: dict[Path, Timeline] | None,
 ) -> int:
     log = directory.path / "annotate.jsonl"
     ranges = request.counters.enable and request.counters.windows
     environment = annotate.environment(request.annotate.mode, request.annotate.depth, ranges=ranges, log=log)
     showing = Showing(as_json, request.strict, silent, quiet=quiet, brief=True)
-    run = _Run(request, tools, directory, Speaker(quiet=quiet, silent=as_json), environment, kept)
+    speaker = Speaker(quiet=quiet, silent=as_json)
+    read = {} if timelines is None else timelines
+    run = _Run(request, tools, directory, speaker, environment, kept, read, hands_on=timelines is not None)
     if kept.resumed and directory.manifest.state == "done":  # nothing is taken, so nothing is noted
         return _report(run, ExitCode.DONE, showing)
     directory.manifest.tools |= {t.name: f"{t.version} ({t.path})" for t in (tools.nsys, tools.ncu) if t is not None}
@@ -223,7 +221,7 @@ def _run_profile(
         if kept.resumed and code == ExitCode.DONE:
             drop_earlier(directory)
         result = _report(run, code, showing)
-        if plans(request) and not kept.resumed:
+        if planning.chooses_launches(request) and not kept.resumed:
             run.learn()
     except KeyboardInterrupt:  # everything captured is in the directory, and its manifest says how the run ended
         run.say(
@@ -286,6 +284,9 @@ class _Run:
     say: Speaker
     environment: dict[str, str]  # for the program, beside what it inherits
     kept: Kept  # of an earlier attempt
+    timelines: dict[Path, Timeline]  # by file: read once, then passed on
+    hands_on: bool = False  # whoever started the run wants the timeline, too
+    planned: list[PlannedCapture] = field(factory=list)
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # beside those of the outcomes
     results: dict[str, list[Action]] = field(factory=dict)  # of the captures that succeeded, by name
@@ -302,10 +303,11 @@ class _Run:
         first = first_failure(self.outcomes)
         return first if first != ExitCode.DONE else next(iter(self.failures), ExitCode.DONE)
 
-    @property
-    def opened(self) -> Opened:
-        """Ranges that were seen inside the program, in the run of the timeline."""
-        return annotate.read_log(self.directory.path / "annotate.jsonl").ranges
+    def read_timeline(self, file: Path) -> None:
+        """With all that planning and the reports need of it."""
+        found = read_recording(file, launch_config=True, waymarks=True)
+        if isinstance(found, Timeline):
+            self.timelines[file] = found
 
     def take_all(self) -> None:
         """All steps in order, each only where those before allow it."""
@@ -313,6 +315,9 @@ class _Run:
             return
         timeline = self.take_timeline()
         wants_timeline = self.request.timeline.enable
+        if self.hands_on and timeline is not None:
+            with contextlib.suppress(UserError):  # the report says why
+                self.read_timeline(timeline)
         if self.tools.ncu is not None and not self.stopped and (timeline is not None or not wants_timeline):
             self.take_counters(timeline)
         if timeline is not None:
@@ -340,7 +345,7 @@ class _Run:
 
         path, top = self.directory.path, self.request.report.top
         try:
-            self.built = build_from([str(path)], known_patterns(self.request), quiet=True)
+            self.built = build_from([str(path)], known_patterns(self.request), quiet=True, timelines=self.timelines)
             self.folders = write_folders(self.built, path, top=top, regions=INSIDE_RUN)
         except (UserError, OSError):  # the same again, and told, when the report is written
             self.built = self.folders = None
@@ -419,7 +424,7 @@ class _Run:
                 f"Not all ranges of the program can be counted from inside it ({annotated.unwatched[0].rstrip('.')}). "
                 "Where that matters, ncu's own filters choose the launches, instead of a switch inside the program."
             )
-            fix = "Nothing is missing; it may take longer. To put nothing into the program: --no-gate"
+            fix = "Nothing is missing; it may take longer. To put nothing into the program: --no-windows"
             self.note(Diagnosis("RANGES_NOT_COUNTED", "info", message, fix))
         if self.request.annotate.mode == "off":
             return
@@ -428,19 +433,18 @@ class _Run:
                 fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
                 self.note(Diagnosis("NOT_ANNOTATED", "warning", trouble, fix))
 
-    def take_counters(self, timeline: Path | None) -> None:
+    def take_counters(self, file: Path | None) -> None:
         numbers = attrs.evolve(known_patterns(self.request), verdicts=False)
-        seen = None if timeline is None else make_report([str(timeline)], numbers, quiet=True)
+        if file is not None and file not in self.timelines:
+            self.read_timeline(file)
+        seen = None if file is None else make_report([str(file)], numbers, quiet=True, timelines=self.timelines)
         if self.kept.captures is not None:
             plan = CounterPlan(self.kept.captures)
         else:
-            plan = plan_counters(seen, self.request)
-            if timeline is not None and seen is not None and not plan.skipped and plans(self.request):
-                plan = self._planned(timeline, seen)
-            elif plan.captures:
-                plan = self._with_gate(plan)
+            plan = self._decide(seen, file)
             self.directory.manifest.captures = [as_order(capture) for capture in plan.captures]
             self.directory.save()
+        self.planned = plan.captures
         if plan.skipped:
             if not plan.nothing_matched:
                 self.note(Diagnosis("COUNTERS_SKIPPED", "warning", f"No counters were taken, because {plan.skipped}."))
@@ -448,7 +452,7 @@ class _Run:
                 self.note(Diagnosis("NO_MATCHING_KERNELS", "warning", f"No counters were taken: {plan.skipped}."))
             else:  # the report says so, first thing
                 self.say(f"counters: none, for {plan.skipped}.")
-        if self.request.counters.budget_s is not None and plan.captures and not plans(self.request):
+        if self.request.counters.budget_s is not None and plan.captures and not planning.chooses_launches(self.request):
             message = "The budget was not used: launches, instances, sections or a replay mode were chosen by hand."
             self.note(
                 Diagnosis(
@@ -473,7 +477,7 @@ class _Run:
         elif not self.results and not self.kept.reports:
             why = "no counters were captured"
         else:
-            capture = plan_verification(seen, self.request, plan.captures)
+            capture = planning.plan_verification(seen, self.request, plan.captures)
             if isinstance(capture, str):
                 why = capture
         if why:
@@ -501,48 +505,29 @@ class _Run:
 
     def learn(self) -> None:
         """Remember what the captures cost; a forecast is not worth a word where that fails."""
-        if not self.stopped and self.request.counters.run_to_end:  # else it was not the whole program
+        if not self.stopped:
             with contextlib.suppress(UserError):
-                learn(attrs.asdict(self.directory.manifest), self.results)
+                planning.learn(attrs.asdict(self.directory.manifest), self.results, self.planned)
 
-    def _planned(self, timeline: Path, seen: NCUProfileRegionReport) -> CounterPlan:
-        """Captures that tell the most for their time; the whole plan is kept in the run directory."""
-        plan = make_plan(timeline, seen, self.request, attrs.asdict(self.directory.manifest))
-        if plan is None or not plan.captures:
-            why = plan.diagnostics[0].message if plan and plan.diagnostics else "no launch lies in a chosen region"
-            return CounterPlan(skipped=f"the plan has no captures: {why}")
-        ungated = captures_of(plan, self.request)
-        found: list[Gate | str] = ["capture windows are off"] * len(ungated)
-        if self.request.counters.windows:
-            result = with_gates(plan, timeline, seen, self.request, self.opened)
-            plan, found = result.plan, result.gates
+    def _decide(self, seen: NCUProfileRegionReport | None, file: Path | None) -> CounterPlan:
+        """The plan of the counters, told and kept in the run directory."""
+        facts = planning.facts_of(attrs.asdict(self.directory.manifest))
+        ranges_seen = annotate.read_log(self.directory.path / "annotate.jsonl").ranges
+        timeline = None if file is None else self.timelines.get(file)
+        plan = planning.decide(self.request, seen, timeline, facts, ranges_seen)
+        if file is not None and timeline is not None:
+            self.timelines[file] = without_waymarks(timeline)  # marker ranges are for the plan alone
+        if plan.table is None or not plan.captures:
+            return plan
         for diagnosis in plan.diagnostics:
             self.note(diagnosis)
         self.directory.write_json("plan.json", planning.as_json(plan, self.request.command))
-        self.say.plan(plan)
-        captures: list[PlannedCapture] = []
-        parts = captures_of(plan, self.request)
-        # Where one does for all, these are what to do where it gives nothing.
-        others = [ungated] if len(parts) < len(ungated) else [[capture] for capture in ungated]
-        for whole, part, gate in zip(others, parts, found, strict=True):
-            if isinstance(gate, Gate):
-                self.say(f"  ncu is switched on from inside the program, in {counted(gate.count, 'range')}")
-                captures.append(gated(part, gate, instead=whole))
-            else:
-                captures += whole
-                if self.request.counters.windows:
-                    self.say(f"  ncu looks at every launch of the program, which takes longer: {gate}")
-        return CounterPlan(captures)
-
-    def _with_gate(self, plan: CounterPlan) -> CounterPlan:
-        """Chosen instances of several ranges in one run of the program, where that can tell them apart.
-
-        ncu numbers the instances of all ranges together, so it would need one run for each.
-        """
-        stop = not self.request.counters.run_to_end
-        gate = sampled_gate(plan.captures, self.opened, stop=stop)
-        if isinstance(gate, Gate) and (stop or len(plan.captures) > 1):
-            return attrs.evolve(plan, captures=[together(plan.captures, gate)])
+        self.say.plan(plan, plan.table)
+        for capture in plan.captures:
+            if capture.windows is not None:
+                self.say(f"  ncu is switched on from inside the program, in {counted(capture.windows.count, 'range')}")
+            elif self.request.counters.windows:
+                self.say(f"  ncu looks at every launch of the program, which takes longer: {capture.no_windows}")
         return plan
 
     def _capture_gated(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
@@ -564,7 +549,7 @@ class _Run:
             f"Switching ncu on and off from inside the program gave {gave}{said}; its own filters are used instead."
         )
         self.note(Diagnosis("GATE_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
-        others = [attrs.evolve(other, name=f"{other.name}-ungated") for other in capture.instead]
+        others = [attrs.evolve(other, name=f"{other.name}-ungated") for other in capture.alternatives]
         for other in others:
             if not self.stopped:
                 self._capture(other, seen)
@@ -584,22 +569,22 @@ class _Run:
         results = self.results.get(capture.name, [])
         if (
             outcome.status != "captured"
-            or capture.gate is None
+            or capture.windows is None
             or len(results) >= _FEW_RESULTS * (capture.expected or 0)
         ):
             return ""
         noted = annotate.read_log(self.directory.path / "ncu" / f"{capture.name}-gate.jsonl")
-        some_never_came = bool(unseen(capture.gate, results)) or noted.windows < capture.gate.count
+        some_never_came = bool(unseen(capture.windows, results)) or noted.windows < capture.windows.count
         return f"{len(results)} of {capture.expected} results" if some_never_came else ""
 
     def _is_taken(self, capture: PlannedCapture) -> bool:
         """Are there results of a capture, or of all that stand in for it?"""
-        instead = [f"{other.name}-ungated" for other in capture.instead]
+        instead = [f"{other.name}-ungated" for other in capture.alternatives]
         return capture.name in self.results or (bool(instead) and all(name in self.results for name in instead))
 
     def _capture(self, capture: PlannedCapture, seen: NCUProfileRegionReport | None) -> None:
         """One capture; where its replay mode gives nothing, the next mode."""
-        if capture.gate is not None:
+        if capture.windows is not None:
             self._capture_gated(capture, seen)
             return
         asked, failed = capture.options.replay_mode or "kernel", None
@@ -620,7 +605,7 @@ class _Run:
                 return
             failed = failed or captured.outcome
             self.say(f"  {mode} replay is not possible here; trying {following} …")
-            capture = for_mode(capture, following, seen, self.request)
+            capture = planning.in_replay_mode(capture, following, seen, self.request)
 
     def _replay(self, capture: PlannedCapture, mode: str, *, kept: bool = True) -> Captured:
         """Run ncu; `kept`: its results are values of the report."""
@@ -630,7 +615,7 @@ class _Run:
         title = f"counters: {self.tools.ncu} profiles {what if mode == 'kernel' else mode} in {where}"
         planned = capture.seconds if mode == "kernel" else None
         log = self.directory.path / "ncu" / f"{capture.name}-gate.jsonl"
-        gate = capture.gate
+        gate = capture.windows
 
         def environment() -> dict[str, str]:
             of_gate = {} if gate is None else gate.environment(log.with_suffix(".json"), log)
@@ -719,7 +704,9 @@ def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
         if run.not_exported:  # a report would only try the same again
             again = f"The recording is kept; try it again: llm-perf report {shlex.quote(str(directory.path))}"
             raise UserError("There is no report: nsys could not export the timeline.", again)
-        report = make_report([str(directory.path)], known_patterns(run.request), quiet=True, built=run.built)
+        report = make_report(
+            [str(directory.path)], known_patterns(run.request), quiet=True, built=run.built, timelines=run.timelines
+        )
         run._worded(report.diagnostics)
         matched = publish(
             report,

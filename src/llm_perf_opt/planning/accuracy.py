@@ -1,8 +1,8 @@
 """How far off will the samples be? Told beforehand from the timeline: launches that take different times do different work.
 
-A counter is estimated as the mean of samples times the number of launches, kind by kind (`regions.kinds`) and place
+A counter is estimated as the mean of samples times the number of launches, cluster by cluster (`regions.duration_clusters`) and place
 by place: one signature may do different work in `attention` and in `mlp`, in the prefill and in a decode step. Where a
-place has no sample of its own, the report takes those of the places most like it, then those of another kind, scaled
+place has no sample of its own, the report takes those of the places most like it, then those of another cluster, scaled
 where their time tells that the work is another, and that is where estimates go wrong. Durations stand in for the
 counters, which nobody knows yet.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
-from llm_perf_opt.planning.launches import LaunchTable
+from llm_perf_opt.planning.launch_table import LaunchTable
 from llm_perf_opt.regions.columns import Bools, Int64s
 from llm_perf_opt.regions.duration_clusters import split_by_duration
 
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 @define(eq=False)
 class Strata:
-    """Launches of one kind in places of one name, in one chosen region: what samples can speak for."""
+    """Launches of one cluster in places of one name, in one chosen region: what samples can speak for."""
 
     of_launch: Int64s
     signature: Int64s  # of each stratum
@@ -38,15 +38,15 @@ class Strata:
 
     @staticmethod
     def of(launches: LaunchTable) -> Strata:
-        kinds = split_by_duration(launches.signature, launches.duration, context=launches.context)
+        clusters = split_by_duration(launches.signature, launches.duration, context=launches.context)
         places = max(len(launches.places), 1)
-        key = (launches.region * len(kinds) + kinds.of_launch) * places + launches.place
+        key = (launches.region * len(clusters) + clusters.of_launch) * places + launches.place
         seen, label = np.unique(key, return_inverse=True)
         label = label.astype(np.int64).reshape(-1)
         place = seen % places
-        kind = seen // places % max(len(kinds), 1)
-        region = seen // places // max(len(kinds), 1)
-        signature = kinds.signature[kind]
+        cluster = seen // places % max(len(clusters), 1)
+        region = seen // places // max(len(clusters), 1)
+        signature = clusters.signature[cluster]
         duration = launches.duration.astype(np.float64)
         count = np.bincount(label, minlength=len(seen)).astype(np.float64)
         mean = np.bincount(label, weights=duration, minlength=len(seen)) / np.maximum(count, 1)
@@ -61,10 +61,10 @@ class Strata:
             in_region=_pooled(signature, region),
             likeness=[
                 np.arange(len(seen)),
-                _pooled(kind, region),  # other places of this region
-                _pooled(kind, place),  # places of this name in other regions
-                _pooled(kind),
-                _pooled(signature, region),  # other kinds
+                _pooled(cluster, region),  # other places of this region
+                _pooled(cluster, place),  # places of this name in other regions
+                _pooled(cluster),
+                _pooled(signature, region),  # other clusters
                 _pooled(signature),
             ],
         )
@@ -124,11 +124,6 @@ def expected(strata: Strata, launches: LaunchTable, taken: Bools) -> Accuracy:
     )
 
 
-def expected_error(launches: LaunchTable, taken: Bools) -> float:
-    """Expected relative error of totals from samples of the taken launches."""
-    return expected(Strata.of(launches), launches, taken).total
-
-
 def allocate(counts: Int64s, weights: Floats, samples: int) -> Int64s:
     """Neyman's allocation: samples in proportion to what a signature adds to the error, at least one each.
 
@@ -158,11 +153,10 @@ def allocate(counts: Int64s, weights: Floats, samples: int) -> Int64s:
 
 def variation(launches: LaunchTable) -> Floats:
     """Of each signature: standard deviation of its durations over their mean."""
-    kinds = len(launches.signatures)
     count = np.maximum(launches.counts(), 1).astype(np.float64)
     mean = np.maximum(launches.times() / count, 1.0)
     difference = launches.duration - mean[launches.signature]
-    squares = np.bincount(launches.signature, weights=difference**2, minlength=kinds)
+    squares = np.bincount(launches.signature, weights=difference**2, minlength=len(count))
     return np.asarray(np.sqrt(squares / np.maximum(count - 1, 1)) / mean)
 
 

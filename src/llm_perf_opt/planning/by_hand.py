@@ -1,58 +1,235 @@
-"""What captures cost whose launches the user chose: nothing is planned there, but the price can be told."""
+"""Captures whose launches the user chose: regions of the timeline become filters that ncu understands.
+
+Replay modes, sections, instances, kernel names and ncu's own expressions hold as they were given; only what they leave
+open is filled in. The verification capture and the fallback to another replay mode are made of the same parts.
+"""
 
 from __future__ import annotations
 
-import tomllib
-from importlib import resources
+import re
+from collections.abc import Sequence
 
-from attrs import define
+import attrs
 
-from llm_perf_opt.metrics import MetricGroups, PassCount
-from llm_perf_opt.nsight.ncu.argv import NcuOptions
-from llm_perf_opt.planning.costs import TIME_ONLY, Costs
+from llm_perf_opt.api.inputs import VERIFY
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.inject import Gate as CaptureWindows
+from llm_perf_opt.inject import Named
+from llm_perf_opt.metrics import groups_for, types_in_use
+from llm_perf_opt.nsight.ncu.argv import DEFAULT_METRICS, NcuOptions
+from llm_perf_opt.nsight.ncu.replay_modes import RANGE_MODES
+from llm_perf_opt.planning.chosen_regions import cut, excluded, outermost
+from llm_perf_opt.planning.named_launches import no_such_launch, picked
+from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture
+from llm_perf_opt.planning.windows import FROM_START_OFF, RangesSeen
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.request import CounterRequest, ProfileRequest
 
-_ONE_LAUNCH_A_PASS = ("application", "app-range")  # of the whole program
+
+def without_timeline(request: ProfileRequest) -> CounterPlan:
+    """Expressions of the patterns alone: nothing is known of the program's ranges."""
+    patterns = RegionFilter.of(request.report.include).include if request.counters.gating_nvtx else ()
+    expressions = tuple(expression for pattern in patterns for expression in pattern.ncu_expressions())
+    return CounterPlan([PlannedCapture("run", _options(request, launches=False), expressions)])
 
 
-@define(frozen=True)
-class Forecast:
-    """The price of one capture. `None` is not known, never zero."""
-
-    launches: int | None
-    passes: PassCount | None
-    seconds: float | None
+def of_expressions(report: NCUProfileRegionReport, request: ProfileRequest, raw: tuple[str, ...]) -> CounterPlan:
+    """ncu's own expressions go to ncu as they are; what they select only ncu knows."""
+    request = _with_metrics(request, report)
+    outer = [r for r in outermost(report) if r.nvtx_include] if len(raw) < len(request.report.include) else []
+    return CounterPlan([PlannedCapture("run", _options(request), (*_expressions(outer), *raw))])
 
 
-def forecast(
-    options: NcuOptions, launches: int | None, program_s: float, groups: MetricGroups, costs: Costs
-) -> Forecast:
-    """`launches`: results the timeline lets expect. `program_s`: how long the program runs by itself."""
-    passes = passes_of(options, groups)
-    if passes is None or launches is None:
-        return Forecast(launches, passes, None)
-    time_only = {m.partition(".")[0] for m in options.metrics} <= set(TIME_ONLY) and not (
-        options.set or options.sections
+def of_whole_program(report: NCUProfileRegionReport, request: ProfileRequest) -> CounterPlan:
+    """No region is chosen: every launch that the options select."""
+    request = _with_metrics(request, report)
+    everything = report.main_scope.kernels if report.main_scope else []
+    if (wrong := no_such_launch(everything, request.counters.options)) is not None:
+        return CounterPlan(skipped=wrong, nothing_matched=True)
+    expected = picked(everything, request.counters.options)
+    return CounterPlan([PlannedCapture("run", _options(request), expected=expected)])
+
+
+def of_regions(
+    regions: Sequence[NCUProfileRegion],
+    report: NCUProfileRegionReport,
+    request: ProfileRequest,
+    ranges_seen: RangesSeen,
+) -> CounterPlan:
+    """The chosen regions: the outermost ones with kernels that ncu can select."""
+    request = _with_metrics(request, report)
+    inside = [kernel for region in regions for kernel in region.kernels]
+    if (wrong := no_such_launch(inside, request.counters.options)) is not None:
+        return CounterPlan(skipped=wrong, nothing_matched=True)
+    if request.counters.sample != "all":
+        return CounterPlan(_sampled(regions, report, request, ranges_seen))
+    by_range = request.counters.options.replay_mode in RANGE_MODES
+    regions = cut(regions, report, repeated=False) if by_range else regions
+    options = _options(request, process_scope=any(r.adopted_kernels for r in regions))
+    expected = _least(regions, options) or picked(inside, options)
+    return CounterPlan([PlannedCapture("run", options, _expressions(regions), expected)])
+
+
+def _with_metrics(request: ProfileRequest, report: NCUProfileRegionReport) -> ProfileRequest:
+    """Where nothing was said about what to measure: the metrics of the level, for the types this program computes in."""
+    given = request.counters.options
+    if request.counters.strategy == "as_given" or given.set or given.sections or given.metrics:
+        return request
+    capability = next((gpu.compute_capability for gpu in report.hardware if gpu.compute_capability), None)
+    kernels = report.main_scope.kernels if report.main_scope else []
+    types = types_in_use((k.kernel_name, round(1e6 * (k.total_ms or 0.0))) for k in kernels).types
+    metrics = tuple(m.name for m in groups_for(capability)[0].of_level(request.counters.level, types))
+    options = attrs.evolve(given, metrics=metrics)
+    return attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
+
+
+def in_replay_mode(
+    capture: PlannedCapture, mode: str, report: NCUProfileRegionReport | None, request: ProfileRequest
+) -> PlannedCapture:
+    """The same capture in another replay mode: kernel by kernel it needs a bound, or it takes hours."""
+    options = attrs.evolve(capture.options, replay_mode=mode)
+    if mode == "kernel" and request.counters.strategy == "auto" and not request.picks_launches:
+        options = _bounded(options, request.counters)
+    name = f"run-{mode}" if capture.name == "run" else f"{capture.name}-{mode}"
+    expected = None
+    if report is not None and mode == "kernel" and request.counters.sample == "all":
+        expected = _least([r for r in outermost(report) if r.inclusive.kernel_count], options)
+    return attrs.evolve(capture, name=name, options=options, expected=expected)
+
+
+def plan_verification(
+    report: NCUProfileRegionReport, request: ProfileRequest, captures: Sequence[PlannedCapture]
+) -> PlannedCapture | str:
+    """The capture that measures the regions of others as wholes, with the same counters; or why there is none."""
+    if any(capture.options.replay_mode in RANGE_MODES for capture in captures):
+        return "the regions were measured as wholes already"
+    if request.report.kernel_include or request.report.kernel_exclude:
+        return "kernels were chosen, and a region is measured with all of its kernels"
+    regions = cut([r for r in outermost(report) if r.inclusive.kernel_count and r.nvtx_include], report, repeated=False)
+    if not regions:
+        return "there is no region that ncu can select"
+    used = [capture.options for capture in captures]
+    options = attrs.evolve(
+        request.counters.options,
+        replay_mode="app-range",
+        set=next((o.set for o in used if o.set), None),
+        sections=tuple(dict.fromkeys(s for o in used for s in o.sections)),
+        metrics=tuple(dict.fromkeys(m for o in used for m in o.metrics)),
+        nvtx_push_pop_scope="process" if any(r.adopted_kernels for r in regions) else None,
+        **dict.fromkeys(_CHOOSE_LAUNCHES),
     )
-    if options.replay_mode in _ONE_LAUNCH_A_PASS:
-        seconds = passes.passes * costs.capture_s(program_s, launches, 1, time_only=time_only)
-    else:
-        seconds = costs.capture_s(program_s, launches, passes.passes, time_only=time_only)
-    return Forecast(launches, passes, seconds)
+    return PlannedCapture(VERIFY, options, _expressions(regions), _least(regions, options))
 
 
-def passes_of(options: NcuOptions, groups: MetricGroups) -> PassCount | None:
-    """Passes of each launch; None where sections are asked for whose passes nobody has counted."""
-    if options.sections:
+# What says which launches, and means nothing for a region as a whole.
+_CHOOSE_LAUNCHES = (
+    *("range_filter", "kernel_name", "kernel_name_base", "kernel_id"),
+    *("launch_skip", "launch_count", "filter_mode", "graph_profiling"),
+)
+
+
+def instances_to_take(sample: str, instances: int) -> list[int]:
+    """The instances of a repeated range that `sample` names, counted from 1."""
+    if sample == "all":
+        return list(range(1, instances + 1))
+    if sample in ("first", "middle", "last"):
+        return [{"first": 1, "middle": (instances + 1) // 2, "last": instances}[sample]]
+    found = re.fullmatch(r"every:([1-9]\d*)", sample)
+    if not found:
+        raise UserError(
+            f"pipeline.ncu.sample={sample!r} names no instances.",
+            "Allowed values: all, first, middle, last, every:N (as in every:4).",
+        )
+    return list(range(1, instances + 1, int(found[1])))
+
+
+def _sampled(
+    outer: Sequence[NCUProfileRegion],
+    report: NCUProfileRegionReport,
+    request: ProfileRequest,
+    ranges_seen: RangesSeen,
+) -> list[PlannedCapture]:
+    """One capture for each region: ncu numbers the instances of all matching ranges together.
+
+    One for all of them where the program can switch ncu on and off around the chosen instances.
+    """
+    captures: list[PlannedCapture] = []
+    chosen: list[tuple[NCUProfileRegion, list[int]]] = []
+    # A range that only holds the repeated ones is one instance itself: those inside it are meant.
+    stages = cut(outer, report, repeated=False)
+    for number, region in enumerate(cut(stages, report, repeated=True)):
+        count = region.instances or 1
+        taken = instances_to_take(request.counters.sample, count)
+        options = _options(request, launches=False, process_scope=bool(region.adopted_kernels))
+        if len(taken) < count:
+            options = attrs.evolve(options, range_filter="::" + "|".join(map(str, taken)))
+        expected = round(region.inclusive.kernel_count * len(taken) / count)
+        captures.append(PlannedCapture(f"run-{number}", options, (region.nvtx_include,), expected))
+        chosen.append((region, taken))
+    stop = not request.counters.run_to_end
+    windows = _instance_windows(chosen, ranges_seen, stop=stop) if request.counters.windows else None
+    one_scope = len({capture.options.nvtx_push_pop_scope for capture in captures}) == 1
+    if windows is None or not one_scope or not (stop or len(captures) > 1):
+        return captures
+    options = captures[0].options
+    together = PlannedCapture(
+        "run",
+        attrs.evolve(options, range_filter=None, extra_args=(*options.extra_args, *FROM_START_OFF)),
+        tuple(dict.fromkeys(e for capture in captures for e in capture.expressions)),
+        sum(capture.expected or 0 for capture in captures),
+        windows=windows,
+        alternatives=tuple(captures),
+    )
+    return [together]
+
+
+def _instance_windows(
+    chosen: Sequence[tuple[NCUProfileRegion, list[int]]], ranges_seen: RangesSeen, *, stop: bool
+) -> CaptureWindows | None:
+    """Windows around some instances of ranges; None where the program did not open all of them as the timeline says."""
+    if len(ranges_seen) != 1:
         return None
-    of_set = _sets().get(options.set or "", 0)
-    if options.set and not of_set:
+    (counted,) = ranges_seen.values()
+    windows: dict[Named, tuple[int, ...]] = {}
+    for region, taken in chosen:
+        named = (region.domain, region.name)
+        if counted.get(named) != region.instances:
+            return None
+        windows[named] = tuple(sorted({*windows.get(named, ()), *taken}))
+    return CaptureWindows(windows, stop)
+
+
+def _expressions(regions: Sequence[NCUProfileRegion]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(region.nvtx_include for region in regions))
+
+
+def _options(request: ProfileRequest, *, launches: bool = True, process_scope: bool = False) -> NcuOptions:
+    """The user's options, completed where they leave something open and the strategy is ours to choose."""
+    asked = request.counters
+    options = attrs.evolve(asked.options, nvtx_exclude=(*asked.options.nvtx_exclude, *excluded(request)))
+    if asked.strategy == "as_given":
+        return options
+    if not (options.set or options.sections or options.metrics):
+        options = attrs.evolve(options, metrics=DEFAULT_METRICS)
+    if process_scope and options.nvtx_push_pop_scope is None:
+        options = attrs.evolve(options, nvtx_push_pop_scope="process")
+    by_kernel = options.replay_mode in (None, "kernel", "application")
+    return _bounded(options, asked) if launches and by_kernel and not request.picks_launches else options
+
+
+def _bounded(options: NcuOptions, asked: CounterRequest) -> NcuOptions:
+    """The first launches of each signature instead of all."""
+    # Without the mangled name all templates of a function count as one kernel, and most are never sampled.
+    return attrs.evolve(
+        options, filter_mode="per-launch-config", kernel_name_base="mangled", launch_count=asked.launches
+    )
+
+
+def _least(regions: Sequence[NCUProfileRegion], options: NcuOptions) -> int | None:
+    """A kernel has at least one launch configuration: this is the least to expect."""
+    if options.replay_mode in RANGE_MODES:
+        return sum(region.instances or 1 for region in regions)
+    if options.filter_mode != "per-launch-config" or options.launch_count is None:
         return None
-    if not options.metrics:
-        return PassCount(of_set, "measured") if of_set else None
-    of_metrics = groups.passes_of(options.metrics)
-    return PassCount(of_set + of_metrics.passes, "estimated") if of_set else of_metrics
-
-
-def _sets() -> dict[str, int]:
-    raw = tomllib.loads(resources.files(__package__).joinpath("costs.toml").read_text(encoding="utf-8"))
-    return {str(name): int(passes) for name, passes in raw["passes_of_sets"].items()}
+    return len({k.kernel_name for region in regions for k in region.kernels}) * options.launch_count

@@ -15,15 +15,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
-from attrs import define, evolve
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.catalogue import TIME
 from llm_perf_opt.regions.columns import Action
+from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.untrusted import read_json
+
+if TYPE_CHECKING:
+    from llm_perf_opt.planning.plan import PlannedCapture
 
 _FILE = "costs.json"
 _FORMAT = 1
@@ -57,10 +61,15 @@ class Observation:
     """What one capture really took."""
 
     seconds: float
-    program_s: float  # of the program without ncu: the timeline's run, which is a little longer
+    program_s: float  # what of the program ran, by itself: by the timeline's run, which is a little longer
     launches: int
     passes: int  # of all launches together
     time_only: bool = False
+
+
+def passes_of_sets() -> dict[str, int]:
+    """Of ncu's own sets, as far as they have been counted."""
+    return {str(name): int(passes) for name, passes in _data()["passes_of_sets"].items()}
 
 
 @cache
@@ -104,18 +113,41 @@ def learned(observations: Sequence[Observation], base: Costs | None = None) -> C
 # -- from a run ------------------------------------------------------------------------------------
 
 
-def machine_key(gpu: str, driver: str, ncu_version: str) -> str:
-    """What the price of a pass depends on, as one string."""
-    return " | ".join(part.strip() or "?" for part in (gpu, driver, ncu_version))
+@define(frozen=True)
+class RunFacts:
+    """What is known of the machine and of the program before counters are planned."""
+
+    costs: Costs
+    diagnostics: list[Diagnosis] = Factory(list)
+    compute_capability: str | None = None  # of the first GPU of this machine
+    program_s: float | None = None  # how long the program ran under nsys
+
+    def capability(self, report: NCUProfileRegionReport) -> str | None:
+        """Of the GPU that was recorded, where the recording says so."""
+        recorded = next((gpu.compute_capability for gpu in report.hardware if gpu.compute_capability), None)
+        return recorded or self.compute_capability
+
+    def seconds(self, report: NCUProfileRegionReport) -> float:
+        """How long the program runs: under nsys is near enough; of a foreign timeline, what it spans."""
+        span = report.main_scope.totals.span_ns if report.main_scope else None
+        return float(self.program_s if self.program_s is not None else (span or 0) / 1e9)
+
+
+def facts_of(manifest: Mapping[str, Any]) -> RunFacts:
+    """From the manifest of a run, as JSON, and what earlier runs on its machine cost."""
+    costs, diagnostics = known_costs(costs_file(), machine_of(manifest))
+    here = next((gpu.get("compute_cap") for gpu in manifest.get("gpus_before") or [] if gpu.get("compute_cap")), None)
+    return RunFacts(costs, diagnostics, here, seconds_under_nsys(manifest.get("steps") or []))
 
 
 def machine_of(manifest: Mapping[str, Any]) -> str | None:
-    """The machine of a run, from its manifest; None where it does not tell."""
+    """What the price of a pass depends on, as one string: GPU, driver, ncu; None where the manifest does not tell."""
     gpus = manifest.get("gpus_before") or []
     version = str((manifest.get("tools") or {}).get("ncu", "")).split(" ")[0]
     if not gpus or not version:
         return None
-    return machine_key(str(gpus[0].get("name", "")), str(gpus[0].get("driver_version", "")), version)
+    parts = (str(gpus[0].get("name", "")), str(gpus[0].get("driver_version", "")), version)
+    return " | ".join(part.strip() or "?" for part in parts)
 
 
 def seconds_under_nsys(steps: Iterable[Mapping[str, Any]]) -> float | None:
@@ -124,31 +156,52 @@ def seconds_under_nsys(steps: Iterable[Mapping[str, Any]]) -> float | None:
     return float(ran[-1]["seconds"]) if ran else None
 
 
-def observe(manifest: Mapping[str, Any], results: Mapping[str, Iterable[Action]]) -> list[Observation]:
-    """What the captures of a finished run took. `results`: of each ncu step (by name) its results.
+def observe(
+    manifest: Mapping[str, Any],
+    results: Mapping[str, Sequence[Action]],
+    ended_after_s: Mapping[str, float] | None = None,
+) -> list[Observation]:
+    """What the captures of a run took. `results`: of each capture, by name.
 
-    Steps that were cut off, or whose program's own time is not known, tell nothing.
+    `ended_after_s`: of captures that ended the program early, how much of it they ran; of those the price of a launch
+    can be told all the same. Captures that were cut off, or whose program's own time is not known, tell nothing.
     """
     steps = manifest.get("steps") or []
-    program_s = seconds_under_nsys(steps)
-    if program_s is None:
+    whole_s = seconds_under_nsys(steps)
+    if whole_s is None:
         return []
     found = []
     for step in steps:
-        actions = list(results.get(str(step.get("name")), ()))
-        if step.get("status") != "captured" or not step.get("seconds") or not actions:
+        name = str(step.get("capture") or step.get("name"))
+        actions = results.get(name, ())
+        if step.get("name") != "ncu" or step.get("status") != "captured" or not step.get("seconds") or not actions:
             continue
-        metrics = {name.partition(".")[0] for action in actions for name in action.metrics}
+        if any(action.kind != "kernel" for action in actions):  # regions as wholes have another price
+            continue
+        metrics = {metric.partition(".")[0] for action in actions for metric in action.metrics}
         found.append(
             Observation(
                 seconds=float(step["seconds"]),
-                program_s=float(program_s),
+                program_s=min((ended_after_s or {}).get(name, whole_s), whole_s),
                 launches=len(actions),
                 passes=sum(action.passes or 1 for action in actions),
                 time_only=metrics <= set(TIME_ONLY),
             )
         )
     return found
+
+
+def learn(
+    manifest: Mapping[str, Any], results: Mapping[str, Sequence[Action]], captures: Iterable[PlannedCapture]
+) -> None:
+    """Remember what the captures of a run took, also of one that ended as soon as its samples were in.
+
+    `captures`: as they were planned; one that was replaced by its alternatives has no results of its own.
+    """
+    machine = machine_of(manifest)
+    if machine is not None:
+        early = {capture.name: capture.program_s for capture in captures if capture.program_s is not None}
+        remember(costs_file(), machine, observe(manifest, results, early))
 
 
 # -- the user's cache ------------------------------------------------------------------------------

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.planning.budget import spoken_seconds
-from llm_perf_opt.planning.model import Plan
-from llm_perf_opt.planning.refine import with_more_captures
-from llm_perf_opt.planning.search import Fit, Search
+from llm_perf_opt.planning.candidates import Fit, Search
+from llm_perf_opt.planning.samples import GOOD_ENOUGH, least_budget, with_more_captures
 
 
-def notes(search: Search, plan: Plan, fit: Fit | None) -> list[Diagnosis]:
-    """Diagnoses of a plan; `fit` is what it was made of, None where nothing could be planned."""
+def notes(search: Search, fit: Fit | None, final: Fit | None = None) -> list[Diagnosis]:
+    """Diagnoses of a plan. `fit`: its captures, None where nothing fits; `final`: the same with windows."""
     if len(search.launches) == 0:
         return [
             Diagnosis(
@@ -24,18 +25,8 @@ def notes(search: Search, plan: Plan, fit: Fit | None) -> list[Diagnosis]:
         ]
     found = _launch_configs(search)
     if fit is None:
-        return found + _too_small(search, plan)
-    if not fit.captures:
-        found.append(
-            Diagnosis(
-                "NOTHING_TO_PROFILE",
-                "warning",
-                f"No launch lies in the chosen instances (sample={search.request.sample}): there is nothing to count.",
-                "Choose others, or sample=all.",
-            )
-        )
-        return found
-    return found + _types(search, plan) + _given_up(search, plan, fit) + _variation(search, plan, fit)
+        return found + _too_small(search)
+    return found + _types(search, fit) + _given_up(search, fit) + _variation(search, fit, final or fit)
 
 
 def _budget_for_all(search: Search, fit: Fit | None = None) -> str:
@@ -57,8 +48,8 @@ def _launch_configs(search: Search) -> list[Diagnosis]:
     ]
 
 
-def _too_small(search: Search, plan: Plan) -> list[Diagnosis]:
-    budget, least = spoken_seconds(plan.budget_s or 0), spoken_seconds(plan.least_budget_s or 0)
+def _too_small(search: Search) -> list[Diagnosis]:
+    budget, least = spoken_seconds(search.budget_s or 0), spoken_seconds(least_budget(search))
     return [
         Diagnosis(
             "BUDGET_TOO_SMALL",
@@ -69,8 +60,8 @@ def _too_small(search: Search, plan: Plan) -> list[Diagnosis]:
     ]
 
 
-def _types(search: Search, plan: Plan) -> list[Diagnosis]:
-    if plan.level in (None, "time"):
+def _types(search: Search, fit: Fit) -> list[Diagnosis]:
+    if fit.ask.level in (None, "time"):
         return []
     found = []
     missing = [t for t in search.types.types if t not in search.groups.data_types]
@@ -100,27 +91,29 @@ def _with_share(data_type: str, search: Search) -> str:
     return f"{data_type} ({search.types.share.get(data_type, 0.0):.1%} of the GPU time)"
 
 
-def _given_up(search: Search, plan: Plan, fit: Fit) -> list[Diagnosis]:
-    if plan.budget_s is None:
+def _given_up(search: Search, fit: Fit) -> list[Diagnosis]:
+    if search.budget_s is None:
         return []
-    budget = spoken_seconds(plan.budget_s)
+    budget = spoken_seconds(search.budget_s)
     found = []
-    if plan.level != plan.asked_level:
+    if fit.ask.level != search.asked_level:
         found.append(
             Diagnosis(
                 "LEVEL_LOWERED",
                 "warning",
-                f"Level {plan.asked_level} does not fit into {budget}: {plan.level} is taken instead.",
+                f"Level {search.asked_level} does not fit into {budget}: {fit.ask.level} is taken instead.",
                 f"Give it {_budget_for_all(search)}, or fewer regions.",
             )
         )
-    ended = [s for s in plan.unsampled if s.signature.name not in search.beyond_top]
-    if ended and search.request.sample == "all":
+    signatures = search.launches.signatures
+    among_top = np.array([s.name not in search.beyond_top for s in signatures], dtype=np.bool_)
+    ended = among_top & ~search.sampled(fit.taken)
+    if ended.any():
         found.append(
             Diagnosis(
                 "SIGNATURES_LEFT_OUT",
                 "warning",
-                f"{len(ended)} of {len(plan.signatures)} kernel signatures, {sum(s.share for s in ended):.1%} of the GPU time, "
+                f"{int(ended.sum())} of {len(signatures)} kernel signatures, {search.coverage(ended):.1%} of the GPU time, "
                 f"do not fit into {budget}.",
                 f"All of them take {_budget_for_all(search, fit)}.",
             )
@@ -128,23 +121,24 @@ def _given_up(search: Search, plan: Plan, fit: Fit) -> list[Diagnosis]:
     return found
 
 
-def _variation(search: Search, plan: Plan, fit: Fit) -> list[Diagnosis]:
-    if plan.error is None or plan.error <= search.request.target_error:
+def _variation(search: Search, fit: Fit, final: Fit) -> list[Diagnosis]:
+    error = search.error(fit.taken)
+    if error <= search.target_error:
+        return []
+    in_windows = any(capture.windows is not None for capture in final.captures)
+    left_over = search.error(final.taken)
+    if in_windows and left_over <= GOOD_ENOUGH:
         return []
     fix = "More launches of each kernel (--launches) make it smaller."
-    if search.request.sample == "all":
-        better = with_more_captures(search, fit, math.inf)
-        if (left := search.error(better)) < plan.error:
-            fix = f"--budget {math.ceil(better.seconds)}s lets other launches be sampled too: about {left:.0%} then."
-    return [kernels_vary(plan.error, fix)]
-
-
-def kernels_vary(error: float, fix: str) -> Diagnosis:
-    """A word on what the sampled launches do not tell."""
-    return Diagnosis(
-        "KERNELS_VARY",
-        "info",
-        f"The planned launches differ from others of their kernel: totals may be off by about {error:.0%}, "
-        "judged by how long they take in the timeline.",
-        fix,
-    )
+    better = with_more_captures(search, fit, math.inf)
+    if (left := search.error(better.taken)) < error:
+        fix = f"--budget {math.ceil(better.seconds)}s lets other launches be sampled too: about {left:.0%} then."
+    return [
+        Diagnosis(
+            "KERNELS_VARY",
+            "info",
+            f"The planned launches differ from others of their kernel: totals may be off by about {left_over:.0%}, "
+            "judged by how long they take in the timeline.",
+            fix,
+        )
+    ]

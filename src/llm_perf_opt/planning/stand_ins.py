@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from llm_perf_opt.planning.accuracy import variation
-from llm_perf_opt.planning.filters import numbered
-from llm_perf_opt.planning.launches import LaunchTable
+from llm_perf_opt.planning.launch_filter import numbered
+from llm_perf_opt.planning.launch_table import LaunchTable
 from llm_perf_opt.regions.columns import Bools
 from llm_perf_opt.regions.signatures import Axes, stands_in
 

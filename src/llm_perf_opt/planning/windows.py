@@ -1,7 +1,7 @@
 """Which ranges hold the planned launches: the code inside the program can switch the profiler on around those alone.
 
-Pure: a timeline, kernels of it and what was counted inside the program go in, a gate or the reason why there is none
-comes out. The program numbers its ranges by domain and name, so a range of the timeline is known there by these and
+A timeline, kernels of it and what was counted inside the program go in, capture windows or the reason why there are
+none come out. The program numbers its ranges by domain and name, so a range of the timeline is known there by these and
 its turn; that holds only for names of which both have seen the same number.
 """
 
@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import attrs
 import numpy as np
 from attrs import define
 
-from llm_perf_opt.inject import Gate, Named
-from llm_perf_opt.nsight.ncu.argv import NcuOptions
-from llm_perf_opt.planning.by_choice import PlannedCapture
-from llm_perf_opt.readers.marker_ranges import PREFIX as WAYMARK
+from llm_perf_opt.inject import Gate as CaptureWindows
+from llm_perf_opt.inject import Named
+from llm_perf_opt.readers.marker_ranges import PREFIX as MARKER
 from llm_perf_opt.regions.columns import UNKNOWN, Action, Bools, Int64s, Timeline
 from llm_perf_opt.regions.signatures import distinct_rows
 from llm_perf_opt.regions.stacks import Stacks, build_stacks
@@ -30,11 +28,13 @@ _LAUNCH_S = 0.0004
 
 _THREADS_TRIED = 8
 
-Opened = Mapping[int, Mapping[Named, int]]  # by process id: how many ranges of each name were opened
+FROM_START_OFF = ("--profile-from-start", "off")  # for ncu, where the program switches it on
+
+RangesSeen = Mapping[int, Mapping[Named, int]]  # by process id: how many ranges of each name were opened
 
 
 @define(eq=False)
-class Inside:
+class KnownRanges:
     """The ranges of a timeline as the program itself knows them."""
 
     timeline: Timeline
@@ -44,17 +44,17 @@ class Inside:
     mine: Int64s  # the kernels of the process
 
 
-def seen_inside(timeline: Timeline, kernels: Int64s, opened: Opened) -> Inside | str:
+def known_ranges(timeline: Timeline, kernels: Int64s, ranges_seen: RangesSeen) -> KnownRanges | str:
     """The ranges around some kernels that can be acted on inside the program; or why there are none.
 
-    `opened`: what the processes of the timeline's run counted.
+    `ranges_seen`: what the processes of the timeline's run counted.
     """
     if not len(kernels):
         return "no launch is wanted"
     if len(np.unique(timeline.kernels.process[kernels])) != 1:
         return "the launches are of several processes"
     process = int(timeline.kernels.process[kernels[0]])
-    counted = counted_by(timeline, process, opened)
+    counted = _counted_by(timeline, process, ranges_seen)
     if not counted:
         return "the program was not seen to open any range"
     usable, number = _numbered(timeline, process, counted)
@@ -64,7 +64,7 @@ def seen_inside(timeline: Timeline, kernels: Int64s, opened: Opened) -> Inside |
     mine = np.flatnonzero(timeline.kernels.process == process)
     tops = np.full(len(timeline.kernels), UNKNOWN, dtype=np.int64)
     tops[mine] = stacks.top_at(timeline.kernels.host_time[mine])
-    return Inside(timeline, stacks, number, tops, mine)
+    return KnownRanges(timeline, stacks, number, tops, mine)
 
 
 def _of_one_thread(timeline: Timeline, usable: Int64s, launched: Int64s) -> Stacks:
@@ -79,37 +79,37 @@ def _of_one_thread(timeline: Timeline, usable: Int64s, launched: Int64s) -> Stac
     return max(tried, key=lambda stacks: int((stacks.top_at(launched) != UNKNOWN).sum()))
 
 
-def gate_around(inside: Inside | str, kernels: Int64s, *, stop: bool, exact: bool = False) -> tuple[Gate, Bools] | str:
+def windows_around(
+    known: KnownRanges, kernels: Int64s, *, stop: bool, exact: bool = False
+) -> tuple[CaptureWindows, Bools] | str:
     """The ranges around some kernels that are cheapest to profile in, and which kernels of the timeline lie in them.
 
     Or why there are none. `exact`: every launch in them is profiled, so that none should be in them that is not wanted.
     """
-    if isinstance(inside, str):
-        return inside
-    timeline, stacks, tops = inside.timeline, inside.stacks, inside.tops
+    timeline, stacks, tops = known.timeline, known.stacks, known.tops
     if not len(kernels):
         return "no launch is wanted"
     if (tops[kernels] == UNKNOWN).any():
         return "some launches are in no range that the program was seen to open"
     find = _exactly if exact else _cheapest
-    nodes, holes = find(stacks, tops[inside.mine], tops[kernels])
+    nodes, pauses = find(stacks, tops[known.mine], tops[kernels])
     instance = stacks.instance
 
     def named(chosen: Sequence[int]) -> dict[Named, tuple[int, ...]]:
         found: dict[Named, set[int]] = {}
         for one in np.unique(instance[list(chosen)]).tolist():
-            found.setdefault(_name(timeline, one), set()).add(inside.number[one])
+            found.setdefault(_name(timeline, one), set()).add(known.number[one])
         return {name: tuple(sorted(numbers)) for name, numbers in sorted(found.items())}
 
-    gate = Gate(named(nodes), stop, named(holes))
-    return gate, _profiled(stacks, nodes, holes, tops)
+    windows = CaptureWindows(named(nodes), stop, named(pauses))
+    return windows, _profiled(stacks, nodes, pauses, tops)
 
 
-def counted_by(timeline: Timeline, process: int, opened: Opened) -> Mapping[Named, int]:
+def _counted_by(timeline: Timeline, process: int, ranges_seen: RangesSeen) -> Mapping[Named, int]:
     """What a process of the timeline counted; where there is but one, it need not have the same number (containers)."""
-    found = opened.get(timeline.processes[process].pid)
-    if found is None and len(opened) == 1 and len(np.unique(timeline.ranges.process)) == 1:
-        return next(iter(opened.values()))
+    found = ranges_seen.get(timeline.processes[process].pid)
+    if found is None and len(ranges_seen) == 1 and len(np.unique(timeline.ranges.process)) == 1:
+        return next(iter(ranges_seen.values()))
     return found or {}
 
 
@@ -138,7 +138,7 @@ def _exactly(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[int
     parent, count = stacks.parent, len(stacks.parent)
     own = np.bincount(launches[launches != UNKNOWN], minlength=count) > 0
     on = np.bincount(wanted, minlength=count) > 0
-    chosen, holes = [], []
+    chosen, pauses = [], []
     for node, above in enumerate(parent.tolist()):  # parents have lower numbers
         outside = above != UNKNOWN and bool(on[above])
         if not own[node]:
@@ -146,8 +146,8 @@ def _exactly(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[int
         elif on[node] and not outside:
             chosen.append(node)
         elif outside and not on[node]:
-            holes.append(node)
-    return chosen, holes
+            pauses.append(node)
+    return chosen, pauses
 
 
 def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[int], list[int]]:
@@ -158,11 +158,11 @@ def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[in
     parent = stacks.parent
     count = len(parent)
     total = np.bincount(launches[launches != UNKNOWN], minlength=count).astype(np.float64)  # with all below
-    remaining = total.copy()  # with what is below, but for holes
+    remaining = total.copy()  # with what is below, but for pauses
     direct = np.bincount(wanted, minlength=count) > 0
     holds = direct.copy()  # something wanted is in it or below
     below = np.zeros(count)  # what windows inside a range cost together
-    turns = np.zeros(count)  # holes of a range
+    turns = np.zeros(count)  # pauses of a range
     whole = np.zeros(count, dtype=np.bool_)
     for node in range(count - 1, -1, -1):  # parents have lower numbers
         alone = remaining[node] * _LAUNCH_S + (1 + turns[node]) * _SWITCH_S
@@ -177,11 +177,11 @@ def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[in
             below[above] += min(alone, inner)
             remaining[above] += remaining[node]
             turns[above] += turns[node]
-        elif _is_worth_a_hole(total[node]):
+        elif _is_worth_a_pause(total[node]):
             turns[above] += 1
         else:
             remaining[above] += total[node]
-    chosen, holes = [], []
+    chosen, pauses = [], []
     covered = np.zeros(count, dtype=np.bool_)
     for node in range(count):
         above = int(parent[node])
@@ -190,66 +190,25 @@ def _cheapest(stacks: Stacks, launches: Int64s, wanted: Int64s) -> tuple[list[in
             covered[node] = inside or whole[node]
             if whole[node] and not inside:
                 chosen.append(node)
-        elif inside and _is_worth_a_hole(total[node]):
-            holes.append(node)  # what is below it is not looked at: it is not covered
-    return chosen, holes
+        elif inside and _is_worth_a_pause(total[node]):
+            pauses.append(node)  # what is below it is not looked at: it is not covered
+    return chosen, pauses
 
 
-def _is_worth_a_hole(launches: float) -> bool:
+def _is_worth_a_pause(launches: float) -> bool:
     return bool(launches * _LAUNCH_S > _SWITCH_S)
 
 
-def _profiled(stacks: Stacks, nodes: Sequence[int], holes: Sequence[int], tops: Int64s) -> Bools:
-    """Which kernels are profiled: of the windows and holes around a kernel the innermost decides."""
-    switched = dict.fromkeys(nodes, True) | dict.fromkeys(holes, False)
+def _profiled(stacks: Stacks, nodes: Sequence[int], pauses: Sequence[int], tops: Int64s) -> Bools:
+    """Which kernels are profiled: of the windows and pauses around a kernel the innermost decides."""
+    switched = dict.fromkeys(nodes, True) | dict.fromkeys(pauses, False)
     on = np.zeros(len(stacks.parent) + 1, dtype=np.bool_)  # the last stands for UNKNOWN
     for node, above in enumerate(stacks.parent.tolist()):
         on[node] = switched.get(node, above != UNKNOWN and on[above])
     return on[tops]
 
 
-def gated(capture: PlannedCapture, gate: Gate, *, instead: Sequence[PlannedCapture]) -> PlannedCapture:
-    """A capture that profiles in the windows of a gate only; `instead`: what to do where that gives nothing."""
-    return attrs.evolve(capture, options=_from_start_off(capture), gate=gate, instead=tuple(instead))
-
-
-def together(captures: Sequence[PlannedCapture], gate: Gate) -> PlannedCapture:
-    """Several captures of chosen instances as one: windows say which instances, so ncu need not count them."""
-    first = captures[0]
-    expected = [capture.expected for capture in captures]
-    return attrs.evolve(
-        first,
-        name="run",
-        options=attrs.evolve(_from_start_off(first), range_filter=None),
-        expressions=tuple(dict.fromkeys(e for capture in captures for e in capture.expressions)),
-        expected=None if None in expected else sum(count or 0 for count in expected),
-        gate=gate,
-        instead=tuple(captures),
-    )
-
-
-def sampled_gate(captures: Sequence[PlannedCapture], opened: Opened, *, stop: bool) -> Gate | str:
-    """The windows of captures that each take some instances of one range; or why there are none."""
-    if len(opened) != 1:
-        return "no process was seen to open ranges" if not opened else "several processes open ranges"
-    (counted,) = opened.values()
-    windows: dict[Named, tuple[int, ...]] = {}
-    for capture in captures:
-        region, taken = capture.instances
-        named = (region.domain, region.name) if region is not None else ("", "")
-        if region is None or counted.get(named) != region.instances:
-            return f"the program was not seen to open {region.key if region else capture.name}"
-        windows[named] = tuple(sorted({*windows.get(named, ()), *taken}))
-    scopes = {capture.options.nvtx_push_pop_scope for capture in captures}
-    return Gate(windows, stop) if len(scopes) == 1 else "some of the ranges need those of the whole process"
-
-
-def unseen(gate: Gate, results: Sequence[Action]) -> list[str]:
-    """Names of windows in which nothing was profiled. Of waymarks results do not tell."""
+def unseen(windows: CaptureWindows, results: Sequence[Action]) -> list[str]:
+    """Names of windows in which nothing was profiled. Results do not tell of marker ranges."""
     seen = {name for action in results for stack in action.push_pop.values() for name in stack}
-    return [name for _, name in gate.windows if name not in seen and not name.startswith(WAYMARK)]
-
-
-def _from_start_off(capture: PlannedCapture) -> NcuOptions:
-    options = capture.options
-    return attrs.evolve(options, extra_args=(*options.extra_args, "--profile-from-start", "off"))
+    return [name for _, name in windows.windows if name not in seen and not name.startswith(MARKER)]

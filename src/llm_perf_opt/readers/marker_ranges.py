@@ -22,3 +22,19 @@ def without_waymarks(timeline: Timeline) -> Timeline:
     kept = ~ours[timeline.ranges.name]
     columns = {column.name: getattr(timeline.ranges, column.name)[kept] for column in fields(Ranges)}
     return evolve(timeline, ranges=Ranges(**columns))
+
+
+def for_report(timeline: Timeline, source: str, *, launch_config: bool) -> Timeline:
+    """A timeline that was read with everything, as a report of its file reads it.
+
+    Columns are shared, and nobody writes to those; what reports add to is copied.
+    """
+    return evolve(
+        without_waymarks(timeline),
+        source=source,
+        kernels=timeline.kernels if launch_config else evolve(timeline.kernels, config=None),
+        processes=list(timeline.processes),
+        environment=dict(timeline.environment),
+        diagnostics=[evolve(diagnosis) for diagnosis in timeline.diagnostics],
+        gpu_facts={device: dict(facts) for device, facts in timeline.gpu_facts.items()},
+    )

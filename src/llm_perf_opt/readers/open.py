@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers import kept
 from llm_perf_opt.readers.marker_ranges import without_waymarks
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
@@ -75,19 +74,13 @@ def _read(path: Path, source: str | None, launch_config: bool, streams: bool, ob
     source = source or path.name
     watch: Observer = observer or Silent()
     _refuse_what_is_no_file(path, source)
-    if not streams and (known := kept.take(path, source, launch_config=launch_config)) is not None:
-        return known
     with contextlib.ExitStack() as stack:
         try:
             plain = stack.enter_context(unpacked(path, source))
-            to_keep = not streams and kept.is_kept(path)
-            recording = _read_plain(plain, source, (launch_config or to_keep, streams), watch, stack)
+            recording = _read_plain(plain, source, (launch_config, streams), watch, stack)
             if isinstance(recording, Timeline):
                 refuse_implausible(recording)
             recording.gpu_facts = plausible_facts(recording.gpu_facts)
-            if to_keep:
-                kept.keep(path, recording)
-                return kept.take(path, source, launch_config=launch_config) or recording
             return recording
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise UnreadableInput(

@@ -1,11 +1,11 @@
-"""Kinds: launches of one signature that do different work, told apart by how long they take.
+"""Duration clusters: launches of one signature that do different work, told apart by how long they take.
 
 A signature (name, grid, block) does not tell everything: a kernel that keeps every multiprocessor busy has the same
 grid whatever the size of its matrices, and the inner dimension of a product is in no grid at all. Such launches differ
 in their duration, in steps: the durations of one signature fall into groups. The planner samples each group, and the
 join gives each its own samples.
 
-Durations also scatter by themselves, of short kernels by as much as two kinds may be apart. But a model repeats itself:
+Durations also scatter by themselves, of short kernels by as much as two clusters may be apart. But a model repeats itself:
 launches that come after the same other launches do the same. So it is their mean durations that are looked at first.
 """
 
@@ -19,7 +19,7 @@ from llm_perf_opt.regions.columns import Bools, Int64s, Work
 
 Floats = NDArray[np.float64]
 
-# Two groups of durations are two kinds where their means are at least this far apart, relatively and in ns, and this
+# Two groups of durations are two clusters where their means are at least this far apart, relatively and in ns, and this
 # many times as far as durations scatter in them. Even durations cut in the middle would give 3.5, a bell 2.7. On an
 # H200 launches that do the same scatter by less than the first two, in the timeline and under ncu.
 _APART = 0.15
@@ -30,22 +30,22 @@ _LEAST_ALIKE = 4  # launches of a signature in a context: of fewer, the mean sca
 
 
 @define(eq=False)
-class Kinds:
-    """The kinds among some launches, numbered by signature and, within one, by duration."""
+class DurationClusters:
+    """The clusters among some launches, numbered by signature and, within one, by duration."""
 
     of_launch: Int64s
-    signature: Int64s  # of each kind
+    signature: Int64s  # of each cluster
     calls: Int64s
     total: Int64s  # duration of its launches, ns
 
     def __len__(self) -> int:
         return len(self.signature)
 
-    def joined(self, into: Int64s) -> Kinds:
-        """With some kinds as part of others of their signature; `into`: of each, the kind it becomes part of."""
+    def joined(self, into: Int64s) -> DurationClusters:
+        """With some clusters as part of others of their signature; `into`: of each, the cluster it becomes part of."""
         kept, label = np.unique(into, return_inverse=True)
         label = label.astype(np.int64).reshape(-1)
-        return Kinds(
+        return DurationClusters(
             of_launch=label[self.of_launch] if len(self) else self.of_launch,
             signature=self.signature[kept],
             calls=np.bincount(label, weights=self.calls, minlength=len(kept)).astype(np.int64),
@@ -83,8 +83,8 @@ def context_of(signature: Int64s, queue: Int64s) -> Int64s:
 
 def split_by_duration(
     signature: Int64s, duration: Int64s, divisible: Bools | None = None, context: Int64s | None = None
-) -> Kinds:
-    """The kinds of launches. `divisible`: of each signature, may it have several; all may unless told.
+) -> DurationClusters:
+    """The clusters of launches. `divisible`: of each signature, may it have several; all may unless told.
 
     `context`: see `context_of`; where it is not given, all durations are taken as they are.
     """
@@ -93,9 +93,9 @@ def split_by_duration(
     # First by what is usual in a context, then each part by the durations themselves.
     usual = _split(signature, duration, _usual(signature, duration, context), divisible)
     parts_divisible = None if divisible is None else divisible[usual.signature]
-    kinds = _split(usual.of_launch, duration, duration, parts_divisible)
-    kinds.signature = usual.signature[kinds.signature]
-    return kinds
+    clusters = _split(usual.of_launch, duration, duration, parts_divisible)
+    clusters.signature = usual.signature[clusters.signature]
+    return clusters
 
 
 def _usual(signature: Int64s, duration: Int64s, context: Int64s) -> Int64s:
@@ -120,8 +120,8 @@ def _usual(signature: Int64s, duration: Int64s, context: Int64s) -> Int64s:
     return usual
 
 
-def _split(signature: Int64s, duration: Int64s, by: Int64s, divisible: Bools | None) -> Kinds:
-    """Kinds of each signature where `by` falls into groups."""
+def _split(signature: Int64s, duration: Int64s, by: Int64s, divisible: Bools | None) -> DurationClusters:
+    """Clusters of each signature where `by` falls into groups."""
     order = np.lexsort((by, signature))
     labels, durations = signature[order], by[order]
     begins = np.ones(len(order), dtype=np.bool_)
@@ -138,7 +138,7 @@ def _split(signature: Int64s, duration: Int64s, by: Int64s, divisible: Bools | N
     of_launch = np.empty(len(order), dtype=np.int64)
     of_launch[order] = np.cumsum(begins) - 1
     count = int(begins.sum())
-    return Kinds(
+    return DurationClusters(
         of_launch=of_launch,
         signature=labels[begins].astype(np.int64),
         calls=np.bincount(of_launch, minlength=count).astype(np.int64),
@@ -160,7 +160,7 @@ def _cuts(ordered: Floats) -> list[int]:
 
 
 def _best_cut(ordered: Floats) -> int:
-    """The cut with the least scatter on both sides; 0 where what it parts is no two kinds."""
+    """The cut with the least scatter on both sides; 0 where what it parts is no two clusters."""
     count = len(ordered)
     if count < 2 or ordered[-1] - ordered[0] < _APART_NS:
         return 0

@@ -14,11 +14,9 @@ from attrs import define, field
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.duration_clusters import context_of, queue_of
-from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.signatures import Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable, add_up
 
-LIBRARY_DOMAINS = frozenset({"CCCL", "NCCL"})  # of CUB and Thrust, of collectives
 _TURNS_OF_A_REGION = 4
 _TURNS_IN_ALL = 24
 
@@ -35,7 +33,7 @@ class RegionChoice:
 class Turns:
     """The instances of one repeated range: decode steps, layers of one name, training steps."""
 
-    region: RegionChoice
+    region: str  # its key
     number: Int64s  # of each launch: the instance it lies in, from 1 in the order of their starts; 0 outside
     count: int
 
@@ -54,10 +52,9 @@ class LaunchTable:
     places: list[str]
     turns: list[Turns] = field(factory=list)  # repeated ranges, those with most GPU time first
     process_scope: bool = False  # some launches come from threads without ranges of their own
-    launches_elsewhere: int = 0  # outside the chosen regions: ncu passes them by
     has_configs: bool = True  # grid, block and mangled names were read
     kernels: Int64s | None = None  # of each launch, its number among the kernels of the timeline
-    context: Int64s | None = None  # of each launch, see `regions.kinds`
+    context: Int64s | None = None  # of each launch, see `regions.duration_clusters`
     bytes_are_known: bool = False  # nsys sampled what the GPU moved: of regions, samples need not tell that
     _by_signature: tuple[Int64s, Int64s] | None = field(default=None, init=False, repr=False)
 
@@ -78,13 +75,6 @@ class LaunchTable:
             sizes = np.diff(np.append(begins, len(order)))
             self._by_signature = order, np.repeat(begins, sizes)
         return self._by_signature
-
-    def index_of(self, key: str) -> int | None:
-        """Number of a chosen region; None where the key is of another."""
-        return next((i for i, region in enumerate(self.regions) if region.key == key), None)
-
-    def turns_of(self, key: str) -> Turns | None:
-        return next((turns for turns in self.turns if turns.region.key == key), None)
 
     def counts(self, taken: Bools | None = None) -> Int64s:
         """Launches of each signature, all or the taken ones."""
@@ -131,28 +121,10 @@ def describe_launches(
         places=places,
         turns=_turns(timeline, attribution, expressions, roots, inside),
         process_scope=bool(attribution.kernels.adopted[inside].any()),
-        launches_elsewhere=len(kernels) - len(inside),
         has_configs=kernels.config is not None,
         kernels=inside,
         context=context_of(label, queue_of(kernels)[inside]),
     )
-
-
-def selectable_regions(scope: Scope) -> tuple[dict[str, str], list[str]]:
-    """From a report of the timeline: ncu's expression of every region, and the outermost regions with kernels.
-
-    Ranges that a library makes around its own calls are no stages of the program: they lie inside those, and where
-    they do not, nobody asked for them.
-    """
-    expressions = {region.key: region.nvtx_include for region in scope.regions if region.nvtx_include}
-    keys = {region.key for region in scope.regions}
-    outer = [
-        region
-        for region in scope.regions
-        if region.parent not in keys and region.inclusive.kernel_count and region.nvtx_include
-    ]
-    own = [region for region in outer if region.domain not in LIBRARY_DOMAINS]
-    return expressions, [region.key for region in own or outer]
 
 
 def _below(table: RegionTable, root: int) -> list[bool]:
@@ -223,8 +195,7 @@ def _turns(
         turn[~_inside(attribution, number, len(kernels))[inside]] = 0
         # ncu counts the instances of a process; the processes of a job have as many each.
         count = int(np.bincount(timeline.ranges.process[mine]).max())
-        key = table.key(number)
-        found.append(Turns(RegionChoice(key, expressions[key]), turn, count))
+        found.append(Turns(table.key(number), turn, count))
     return found
 
 

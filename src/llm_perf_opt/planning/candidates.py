@@ -1,4 +1,4 @@
-"""What a planner weighs: sets of captures, each with the launches it takes, its price, and what it lets expect."""
+"""What is weighed when samples are chosen: sets of captures, each with the launches it takes and its price."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import define, evolve, field
 
-from llm_perf_opt.metrics import MetricGroups, PassCount, TypesInUse, lower_levels, types_in_use
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.inject import Gate as CaptureWindows
+from llm_perf_opt.metrics import MetricGroups, PassCount, TypesInUse, checked_level, lower_levels, types_in_use
 from llm_perf_opt.planning.accuracy import Accuracy, Strata, expected
 from llm_perf_opt.planning.costs import TIME_ONLY, Costs
-from llm_perf_opt.planning.filters import LONGEST_EXPRESSION, LaunchFilter, select_names
-from llm_perf_opt.planning.goal import Request, chosen_instances
-from llm_perf_opt.planning.launches import LaunchTable, RegionChoice, Turns
-from llm_perf_opt.regions.columns import Bools, Int64s
+from llm_perf_opt.planning.launch_filter import LONGEST_EXPRESSION, LaunchFilter, select_names
+from llm_perf_opt.planning.launch_table import LaunchTable, RegionChoice
+from llm_perf_opt.regions.columns import Bools
+from llm_perf_opt.request import CounterRequest
+
+TARGET_ERROR = 0.02  # above it, further captures are made where the budget allows
 
 
 @define(frozen=True)
@@ -31,12 +35,14 @@ class Ask:
 
 @define(frozen=True, eq=False)
 class Candidate:
-    """A filter, what it takes, and what for."""
+    """A capture: its filter, what it takes, and what for."""
 
     filter: LaunchFilter
     taken: Bools
     seconds: float
     why: str
+    windows: CaptureWindows | None = None
+    no_windows: str = ""  # why it has none
 
 
 @define(frozen=True, eq=False)
@@ -57,12 +63,16 @@ class Fit:
 
 @define(eq=False)
 class Search:
-    """The facts a plan is made from, and the judgement of candidates."""
+    """The facts that samples are chosen from, and how candidates compare."""
 
     launches: LaunchTable
     groups: MetricGroups
-    request: Request
+    asked: CounterRequest
     costs: Costs
+    program_s: float = 0.0  # how long the program runs; under nsys is near enough
+    # For all captures together; the timeline has been paid for already. None: one capture, however long.
+    budget_s: float | None = None
+    target_error: float = TARGET_ERROR
     strata: Strata = field(init=False)
     types: TypesInUse = field(init=False)
     names: list[str] = field(init=False)  # kernels worth sampling, most time for their price first
@@ -70,13 +80,16 @@ class Search:
     beyond_top: frozenset[str] = field(default=frozenset(), init=False)
 
     def __attrs_post_init__(self) -> None:
+        checked_level(self.asked.level)
+        for name in ("launches", "top_n_kernels"):
+            value = getattr(self.asked, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} must be 1 or more, not {value}.", "Leave it out for the default.")
         launches = self.launches
         self.strata = Strata.of(launches)
         self.all_names = frozenset(s.name for s in launches.signatures)
         times = launches.times().tolist()
-        self.types = types_in_use(
-            ((s.shown or s.name, t) for s, t in zip(launches.signatures, times, strict=True)), self.request.model_type
-        )
+        self.types = types_in_use((s.shown or s.name, t) for s, t in zip(launches.signatures, times, strict=True))
         self.names = self._ordered_names(times)
 
     def _ordered_names(self, times: Sequence[int]) -> list[str]:
@@ -87,21 +100,25 @@ class Search:
             time[signature.name] = time.get(signature.name, 0) + spent
             price[signature.name] = price.get(signature.name, 0) + 1
         by_time = sorted(time, key=lambda n: (-time[n], n))
-        if self.request.top_n is not None:
-            self.beyond_top = frozenset(by_time[self.request.top_n :])
-            by_time = by_time[: self.request.top_n]
+        if self.asked.top_n_kernels is not None:
+            self.beyond_top = frozenset(by_time[self.asked.top_n_kernels :])
+            by_time = by_time[: self.asked.top_n_kernels]
         return sorted(by_time, key=lambda n: (-time[n] / price[n], n))
 
     # -- metrics --------------------------------------------------------------------------------
 
+    @property
+    def asked_level(self) -> str | None:
+        return None if self.asked.options.metrics else self.asked.level
+
     def asks(self) -> list[Ask]:
         """The metrics wanted, then what to fall back to."""
-        if self.request.metrics:
-            return [Ask(None, self.request.metrics, self.groups.passes_of(self.request.metrics))]
+        if metrics := self.asked.options.metrics:
+            return [Ask(None, metrics, self.groups.passes_of(metrics))]
         types = self.countable_types
         return [
             Ask(level, tuple(m.name for m in self.groups.of_level(level, types)), self.groups.passes(level, types))
-            for level in (self.request.level, *lower_levels(self.request.level))
+            for level in (self.asked.level, *lower_levels(self.asked.level))
         ]
 
     @property
@@ -125,17 +142,9 @@ class Search:
 
     def of_names(self, ask: Ask, names: Sequence[str], count: int) -> Fit:
         """The first launches of some kernels, in all chosen regions."""
-        kept = frozenset(names)
-        chosen = self.named(kept)
-        return self.fit(
-            ask,
-            [
-                evolve(f, launch_count=count, names=chosen.names, name_expression=chosen.name_expression)
-                for f in self.scaffold()
-            ],
-        )
+        return self.fit(ask, [evolve(self.named(frozenset(names), self.launches.regions), launch_count=count)])
 
-    def named(self, names: frozenset[str], regions: Sequence[RegionChoice] = ()) -> LaunchFilter:
+    def named(self, names: frozenset[str], regions: Sequence[RegionChoice]) -> LaunchFilter:
         """A filter for some kernels: no condition on names where they are all there are."""
         every = names == self.all_names
         return LaunchFilter(
@@ -145,58 +154,30 @@ class Search:
             process_scope=self.launches.process_scope,
         )
 
-    def scaffold(self) -> list[LaunchFilter]:
-        """Filters for the regions alone, one a capture: repeated ranges of which some instances are wanted stand alone."""
-        scope = self.launches.process_scope
-        if self.request.sample == "all":
-            return [LaunchFilter(tuple(self.launches.regions), process_scope=scope)]
-        plain: list[RegionChoice] = []
-        filters = []
-        for index, region in enumerate(self.launches.regions):
-            turns = self._turns_in(index)
-            if turns is None:
-                plain.append(region)
-            else:
-                wanted = chosen_instances(self.request.sample, turns.count)
-                filters.append(LaunchFilter((turns.region,), instances=wanted, process_scope=scope))
-        return ([LaunchFilter(tuple(plain), process_scope=scope)] if plain else []) + filters
-
-    def _turns_in(self, index: int) -> Turns | None:
-        """The repeated range that holds most of a chosen region's time, if it holds half of it at all."""
-        inside = self.launches.region == index
-        time = int(self.launches.duration[inside].sum())
-        for turns in self.launches.turns:
-            if 2 * int(self.launches.duration[inside & (turns.number > 0)].sum()) > time:
-                return turns
-        return None
-
-    # -- judging --------------------------------------------------------------------------------
+    # -- comparing ------------------------------------------------------------------------------
 
     def seconds(self, ask: Ask, launches: int) -> float:
-        return self.costs.capture_s(self.request.program_s, launches, ask.passes.passes, time_only=ask.time_only)
+        return self.costs.capture_s(self.program_s, launches, ask.passes.passes, time_only=ask.time_only)
 
     def possible(self, fit: Fit, budget_s: float | None = None) -> bool:
         """Within the budget, and short enough for a command line."""
-        limit = self.request.budget_s if budget_s is None else budget_s
+        limit = self.budget_s if budget_s is None else budget_s
         short = all(len(c.filter.name_expression or "") <= LONGEST_EXPRESSION for c in fit.captures)
         return short and (limit is None or fit.seconds <= limit)
 
     def accuracy(self, taken: Bools) -> Accuracy:
         return expected(self.strata, self.launches, taken)
 
-    def error(self, fit: Fit) -> float:
-        return self.accuracy(fit.taken).total
+    def error(self, taken: Bools) -> float:
+        """Expected relative error of totals."""
+        return self.accuracy(taken).total
 
-    def coverage(self, taken: Bools) -> float:
-        """Share of the GPU time whose signatures have a sample."""
-        return share(self.launches.times(), self.launches.counts(taken) > 0)
+    def coverage(self, sampled: Bools) -> float:
+        """Share of the GPU time of some signatures."""
+        times = self.launches.times()
+        total = int(times.sum())
+        return int(times[sampled].sum()) / total if total else 0.0
 
-    def reachable(self) -> float:
-        """Share of the time that the chosen kernels and instances could cover at all."""
-        everything = [evolve(f, names=frozenset(self.names)) for f in self.scaffold()]
-        return self.coverage(self.fit(Ask(None, (), PassCount(1, "estimated")), everything).taken)
-
-
-def share(times: Int64s, chosen: Bools) -> float:
-    total = int(times.sum())
-    return int(times[chosen].sum()) / total if total else 0.0
+    def sampled(self, taken: Bools) -> Bools:
+        """Of each signature: has it a sample?"""
+        return self.launches.counts(taken) > 0

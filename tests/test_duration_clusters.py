@@ -13,22 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.analysis.sampled_clusters import Clock, clock_of, samples_of_kinds
-from llm_perf_opt.inject import Gate
-from llm_perf_opt.planning import describe_launches, selectable_regions
-from llm_perf_opt.planning.automatic import make_plan, with_gates
-from llm_perf_opt.planning.cover import Wanted, cover
+from llm_perf_opt.analysis.sampled_clusters import Clock, clock_of, samples_of_clusters
+from llm_perf_opt.planning import decide, facts_of
+from llm_perf_opt.planning.chosen_regions import selectable_regions
+from llm_perf_opt.planning.cluster_cover import WantedSamples, cover
+from llm_perf_opt.planning.launch_table import describe_launches
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline
-from llm_perf_opt.regions.duration_clusters import Kinds, context_of, split_by_duration
+from llm_perf_opt.regions.duration_clusters import DurationClusters, context_of, split_by_duration
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.request import ProfileRequest
 
 RANDOM = np.random.default_rng(1)
 
 
-def kinds_of(*durations: int) -> list[tuple[int, int]]:
+def clusters_of(*durations: int) -> list[tuple[int, int]]:
     found = split_by_duration(np.zeros(len(durations), dtype=np.int64), np.array(durations, dtype=np.int64))
     return [(int(calls), round(mean)) for calls, mean in zip(found.calls, found.mean.tolist(), strict=True)]
 
@@ -36,13 +36,13 @@ def kinds_of(*durations: int) -> list[tuple[int, int]]:
 def test_the_sizes_of_a_kernel_that_fills_the_gpu_are_told_apart() -> None:
     """Durations of the attention of a vision encoder as an H200 had them: one grid of 132 blocks for all five."""
     durations = [19_500] * 24 + [38_400] * 8 + [119_000] * 8 + [202_000] * 4 + [436_000] * 4
-    assert kinds_of(*durations) == [(24, 19_500), (8, 38_400), (8, 119_000), (4, 202_000), (4, 436_000)]
+    assert clusters_of(*durations) == [(24, 19_500), (8, 38_400), (8, 119_000), (4, 202_000), (4, 436_000)]
 
 
 def test_two_inner_dimensions_are_told_apart_where_durations_scatter() -> None:
     """A matrix product with inner dimensions of 1280 and 1792 in the decode steps of the same model."""
     scattered = np.concatenate([RANDOM.normal(4_900, 170, 760), RANDOM.normal(6_050, 200, 184)])
-    assert [calls for calls, _ in kinds_of(*scattered.astype(int).tolist())] == pytest.approx([760, 184], abs=3)
+    assert [calls for calls, _ in clusters_of(*scattered.astype(int).tolist())] == pytest.approx([760, 184], abs=3)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_two_inner_dimensions_are_told_apart_where_durations_scatter() -> None:
     ids=["bell", "even", "tail", "ramp", "short", "near", "one"],
 )
 def test_what_merely_scatters_is_one_kind(durations: np.ndarray) -> None:
-    assert len(kinds_of(*np.asarray(durations).astype(int).tolist())) == 1
+    assert len(clusters_of(*np.asarray(durations).astype(int).tolist())) == 1
 
 
 def test_kinds_that_scatter_into_each_other_are_told_apart_by_what_they_come_after() -> None:
@@ -97,7 +97,7 @@ def test_a_context_does_not_reach_into_another_queue() -> None:
 
 
 def test_nothing_has_no_kinds() -> None:
-    assert kinds_of() == []
+    assert clusters_of() == []
 
 
 @given(
@@ -123,14 +123,14 @@ def test_every_launch_is_of_one_kind_of_its_signature(rows: list[tuple[int, int]
 
 def test_a_sample_goes_to_the_kind_it_takes_as_long_as_without_what_ncu_adds() -> None:
     """Under ncu everything takes a microsecond longer: 2.9 µs there is 1.9 µs, not 3.1 µs."""
-    kinds = Kinds(
+    clusters = DurationClusters(
         of_launch=np.zeros(0, dtype=np.int64),
         signature=np.array([0, 0, 1]),
         calls=np.array([5, 5, 5]),
         total=np.array([5 * 1_900, 5 * 3_100, 5 * 1_000]),
     )
     durations = np.array([2_900.0, 4_200.0, 2_950.0, 2_000.0])
-    assert samples_of_kinds(kinds, {0: [0, 1, 2], 1: [3]}, durations) == {0: [0, 2], 1: [1], 2: [3]}
+    assert samples_of_clusters(clusters, {0: [0, 1, 2], 1: [3]}, durations) == {0: [0, 2], 1: [1], 2: [3]}
 
 
 def test_a_slower_clock_under_ncu_is_seen() -> None:
@@ -142,11 +142,11 @@ def test_a_slower_clock_under_ncu_is_seen() -> None:
 # -- where to sample them --------------------------------------------------------------------------
 
 
-def wanted_of(kind: list[int], samples: list[int]) -> Wanted:
+def wanted_of(kind: list[int], samples: list[int]) -> WantedSamples:
     label = np.array(kind, dtype=np.int64)
     calls = np.bincount(label, minlength=len(samples)).astype(np.int64)
-    kinds = Kinds(label, np.arange(len(samples)), calls, 1_000 * calls)
-    return Wanted(kinds, np.array(samples, dtype=np.int64), [1 / len(samples)] * len(samples))
+    clusters = DurationClusters(label, np.arange(len(samples)), calls, 1_000 * calls)
+    return WantedSamples(clusters, np.array(samples, dtype=np.int64), [1 / len(samples)] * len(samples))
 
 
 def test_of_layers_alike_one_is_taken_and_of_another_what_it_alone_has() -> None:
@@ -234,19 +234,20 @@ def test_the_plan_samples_every_kind_in_windows_around_modules(ocr: NCUProfileRe
     names = zip(ranges.domain.tolist(), ranges.name.tolist(), ranges.start_end.tolist(), strict=True)
     counted = Counter((marked.domains[d], marked.strings[n]) for d, n, start_end in names if not start_end)
     request = ProfileRequest(command=["python", "ocr.py"])
-    plan = make_plan(OCR, ocr, request, {})
-    assert plan is not None
-    found = with_gates(plan, OCR, ocr, request, {marked.processes[0].pid: dict(counted)})
-    (gate,) = found.gates
-    assert isinstance(gate, Gate)
-    assert gate.count > 30
-    assert sum(name.startswith("llm-perf:") for _, name in gate.windows) > 20
-    assert found.plan.results < 1.1 * plan.results  # for less than half of the error
-    assert plan.error is not None
-    assert found.plan.error is not None
-    assert found.plan.error < 0.03 < 0.06 < plan.error
+    plan = decide(request, ocr, marked, facts_of({}))
+    found = decide(request, ocr, marked, facts_of({}), {marked.processes[0].pid: dict(counted)})
+    (capture,) = found.captures
+    assert capture.windows is not None
+    assert capture.windows.count > 30
+    assert sum(name.startswith("llm-perf:") for _, name in capture.windows.windows) > 20
+    assert found.results < 1.1 * plan.results  # for less than half of the error
+    assert plan.table is not None
+    assert plan.table.error is not None
+    assert found.table is not None
+    assert found.table.error is not None
+    assert found.table.error < 0.03 < 0.06 < plan.table.error
     assert "KERNELS_VARY" in {d.code for d in plan.diagnostics}
-    assert "KERNELS_VARY" not in {d.code for d in found.plan.diagnostics}
+    assert "KERNELS_VARY" not in {d.code for d in found.diagnostics}
 
 
 def test_products_whose_work_scatters_have_more_samples_and_what_only_moves_bytes_has_fewer(
@@ -257,12 +258,12 @@ def test_products_whose_work_scatters_have_more_samples_and_what_only_moves_byte
     assert isinstance(timeline, Timeline)
     assert ocr.main_scope is not None
     launches = describe_launches(timeline, attribute(timeline), *selectable_regions(ocr.main_scope))
-    wanted = Wanted.of(evolve(launches, bytes_are_known=True))
-    by_name = {launches.signatures[s].name: n for s, n in zip(wanted.kinds.signature, wanted.samples, strict=True)}
+    wanted = WantedSamples.of(evolve(launches, bytes_are_known=True))
+    by_name = {launches.signatures[s].name: n for s, n in zip(wanted.clusters.signature, wanted.samples, strict=True)}
     assert max(by_name.values()) == 11
     grouped = max(by_name, key=lambda name: by_name[name])
     assert "GroupProblemShape" in grouped
-    for_bytes_too = Wanted.of(launches)
+    for_bytes_too = WantedSamples.of(launches)
     assert for_bytes_too.samples.sum() > wanted.samples.sum()
     # However little is wanted of it: a signature has a sample, or another stands in for it.
     assert (wanted.samples > 0).sum() > 0.9 * len(launches.signatures)

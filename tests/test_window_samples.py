@@ -1,4 +1,4 @@
-"""Captures that the program itself switches on and off: which ranges, what ncu is told, and what is said of the end.
+"""Captures that the program itself switches on and off: which windows, which samples, and what is said of the end.
 
 The timeline is a real one; where stages are annotated, its ranges were moved to the default domain, where annotation
 puts its own, and those the annotation counts are of a real model with as many steps.
@@ -23,20 +23,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import llm_perf_opt
+from conftest import recording
 from fake_tools import TIMELINE, write
 from fake_tools import tools as tools
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.inject import Gate, Named
-from llm_perf_opt.planning import Plan
-from llm_perf_opt.planning import windows as gated
-from llm_perf_opt.planning.automatic import make_plan, with_gates
-from llm_perf_opt.planning.windows import Opened, seen_inside, unseen
+from llm_perf_opt.inject import Gate as CaptureWindows
+from llm_perf_opt.inject import Named
+from llm_perf_opt.metrics import groups_for
+from llm_perf_opt.planning import CounterPlan, decide, facts_of
+from llm_perf_opt.planning import windows as planned_windows
+from llm_perf_opt.planning.candidates import Ask, Fit, Search
+from llm_perf_opt.planning.costs import default_costs
+from llm_perf_opt.planning.decision import launches_of
+from llm_perf_opt.planning.plan import SampleTable
+from llm_perf_opt.planning.window_samples import choose_windows
+from llm_perf_opt.planning.windows import RangesSeen, known_ranges, unseen
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Action, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
-from llm_perf_opt.request import ProfileRequest
+from llm_perf_opt.request import CounterRequest, ProfileRequest
 
 PREFILL, STEP = ("", "prefill"), ("", "decode_step")
 
@@ -81,20 +88,21 @@ def all_opened(timeline: Timeline) -> dict[int, dict[Named, int]]:
     return {timeline.processes[0].pid: dict(Counter(names))}
 
 
-def gate_around(
-    timeline: Timeline, kernels: np.ndarray, opened: Opened, *, stop: bool, exact: bool = False
-) -> tuple[Gate, np.ndarray] | str:
-    return gated.gate_around(seen_inside(timeline, kernels, opened), kernels, stop=stop, exact=exact)
+def windows_around(
+    timeline: Timeline, kernels: np.ndarray, ranges_seen: RangesSeen, *, stop: bool
+) -> tuple[CaptureWindows, np.ndarray] | str:
+    known = known_ranges(timeline, kernels, ranges_seen)
+    return known if isinstance(known, str) else planned_windows.windows_around(known, kernels, stop=stop)
 
 
 @pytest.mark.parametrize("turns", [(1,), (2, 8), (3, 4, 5)])
 def test_where_the_program_knows_its_stages_only_they_are_the_windows(annotated: Path, turns: tuple[int, ...]) -> None:
     timeline = recorded(annotated)
     chosen = kernels_in(timeline, {PREFILL: (1,), STEP: turns})
-    opened = {timeline.processes[0].pid: {PREFILL: 1, STEP: 8}}
-    found = gate_around(timeline, chosen, opened, stop=True)
+    ranges_seen = {timeline.processes[0].pid: {PREFILL: 1, STEP: 8}}
+    found = windows_around(timeline, chosen, ranges_seen, stop=True)
     assert not isinstance(found, str)
-    assert found[0] == Gate({STEP: turns, PREFILL: (1,)}, stop=True)
+    assert found[0] == CaptureWindows({STEP: turns, PREFILL: (1,)}, stop=True)
     assert np.flatnonzero(found[1]).tolist() == chosen.tolist()
 
 
@@ -106,14 +114,14 @@ def test_every_wanted_launch_is_in_a_window_and_none_could_be_left_out(data: st.
     timeline = recorded(TIMELINE)
     inside = kernels_in(timeline, {("LLM", "prefill"): (1,), ("LLM", "decode"): (1,)}).tolist()
     chosen = np.array(sorted(data.draw(st.sets(st.sampled_from(inside), min_size=1, max_size=12))), dtype=np.int64)
-    found = gate_around(timeline, chosen, all_opened(timeline), stop=False)
+    found = windows_around(timeline, chosen, all_opened(timeline), stop=False)
     assert not isinstance(found, str)
-    gate, held = found
-    inside = set(kernels_in(timeline, gate.windows).tolist()) - set(kernels_in(timeline, gate.holes).tolist())
+    windows, held = found
+    inside = set(kernels_in(timeline, windows.windows).tolist()) - set(kernels_in(timeline, windows.holes).tolist())
     assert set(np.flatnonzero(held).tolist()) == inside
     assert held[chosen].all()
     assert held.sum() <= len(chosen) * 60, "a layer has 55 launches: no more than those around each that is wanted"
-    each = [span for named, turns in gate.windows.items() for span in spans(timeline, named, turns)]
+    each = [span for named, turns in windows.windows.items() for span in spans(timeline, named, turns)]
     times = timeline.kernels.host_time[chosen].tolist()
     assert all(any(a <= t < b for t in times) for a, b in each)
     assert not any(a <= c and d <= b for a, b in each for c, d in each if (a, b) != (c, d))
@@ -127,14 +135,14 @@ def test_exact_windows_hold_what_is_launched_in_the_wanted_ranges_themselves_and
     timeline = recorded(TIMELINE)
     inside = kernels_in(timeline, {("LLM", "prefill"): (1,), ("LLM", "decode"): (1,)}).tolist()
     chosen = np.array(sorted(data.draw(st.sets(st.sampled_from(inside), min_size=1, max_size=12))), dtype=np.int64)
-    around = seen_inside(timeline, chosen, all_opened(timeline))
+    around = known_ranges(timeline, chosen, all_opened(timeline))
     assert not isinstance(around, str)
-    found = gated.gate_around(around, chosen, stop=False, exact=True)
+    found = planned_windows.windows_around(around, chosen, stop=False, exact=True)
     assert not isinstance(found, str)
-    gate, held = found
+    windows, held = found
     assert set(np.flatnonzero(held).tolist()) == set(np.flatnonzero(np.isin(around.tops, around.tops[chosen])).tolist())
-    switched = [(span, True) for named, turns in gate.windows.items() for span in spans(timeline, named, turns)]
-    switched += [(span, False) for named, turns in gate.holes.items() for span in spans(timeline, named, turns)]
+    switched = [(span, True) for named, turns in windows.windows.items() for span in spans(timeline, named, turns)]
+    switched += [(span, False) for named, turns in windows.holes.items() for span in spans(timeline, named, turns)]
     for kernel in data.draw(st.lists(st.sampled_from(inside), max_size=20)):
         at = int(timeline.kernels.host_time[kernel])
         # As the program does it: the range that began last, of those that are open, decides.
@@ -143,9 +151,9 @@ def test_exact_windows_hold_what_is_launched_in_the_wanted_ranges_themselves_and
 
 
 @pytest.fixture(scope="module")
-def waymarked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The timeline of a program that marks its stages, the ranges below being waymarks."""
-    file = tmp_path_factory.mktemp("waymarked") / "run.sqlite"
+def with_markers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The timeline of a program that marks its stages, the ranges below being marker ranges."""
+    file = tmp_path_factory.mktemp("with_markers") / "run.sqlite"
     file.write_bytes(lzma.decompress(TIMELINE.read_bytes()))
     with sqlite3.connect(file) as rows:
         named = "(SELECT value FROM StringIds WHERE id = textId)"
@@ -155,22 +163,19 @@ def waymarked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_waymarks_are_windows_and_no_regions(waymarked: Path) -> None:
-    plan, seen, request = a_plan(waymarked)
-    assert seen.main_scope is not None
-    assert {r.name for r in seen.main_scope.regions} == {"prefill", "decode", "decode_step"}
-    timeline = read_recording(waymarked, launch_config=True, waymarks=True)
-    assert isinstance(timeline, Timeline)
-    found = with_gates(plan, waymarked, seen, request, all_opened(timeline))
-    (gate,) = found.gates
-    assert isinstance(gate, Gate)
-    assert ("", "llm-perf:layer5") in gate.holes | gate.windows
+def test_marker_ranges_are_windows_and_no_regions(with_markers: Path) -> None:
+    scope = report_of(with_markers).main_scope
+    assert scope is not None
+    assert {r.name for r in scope.regions} == {"prefill", "decode", "decode_step"}
+    (capture,) = decided(with_markers).captures
+    assert capture.windows is not None
+    assert ("", "llm-perf:layer5") in capture.windows.holes | capture.windows.windows
 
 
 def test_a_few_launches_of_a_layer_open_that_layer_and_not_the_step() -> None:
     timeline = recorded(TIMELINE)
     chosen = kernels_in(timeline, {("LLM", "layer5"): (4,)})
-    found = gate_around(timeline, chosen[:2], all_opened(timeline), stop=False)
+    found = windows_around(timeline, chosen[:2], all_opened(timeline), stop=False)
     assert not isinstance(found, str)
     assert set(found[0].windows) == {("LLM", "layer5")}
     assert found[0].count == 1
@@ -184,7 +189,7 @@ def test_a_layer_of_which_nothing_is_wanted_is_a_hole_even_where_its_launches_ar
     in_layers = {name: kernels_in(timeline, {name: (4,)}) for name in names}  # the first time was prefill
     outside = sorted(set(in_step.tolist()) - {k for kernels in in_layers.values() for k in kernels.tolist()})
     wanted = [*outside, *(int(k) for name in names[:4] for k in in_layers[name])]
-    found = gate_around(timeline, np.array(sorted(wanted), dtype=np.int64), all_opened(timeline), stop=False)
+    found = windows_around(timeline, np.array(sorted(wanted), dtype=np.int64), all_opened(timeline), stop=False)
     assert not isinstance(found, str)
     assert found[0].windows == {("LLM", "decode_step"): (3,)}
     assert found[0].holes == dict.fromkeys(names[4:], (4,))
@@ -195,9 +200,9 @@ def test_a_process_is_known_by_its_number_or_because_there_is_no_other(annotated
     timeline = recorded(annotated)
     chosen = kernels_in(timeline, {STEP: (1,)})
     for pid in (timeline.processes[0].pid, 1):  # in a container it may have another
-        assert not isinstance(gate_around(timeline, chosen, {pid: {STEP: 8}}, stop=False), str)
+        assert not isinstance(windows_around(timeline, chosen, {pid: {STEP: 8}}, stop=False), str)
     two = {1: {STEP: 8}, 2: {STEP: 8}}
-    assert gate_around(timeline, chosen, two, stop=False) == "the program was not seen to open any range"
+    assert windows_around(timeline, chosen, two, stop=False) == "the program was not seen to open any range"
 
 
 @pytest.mark.parametrize(
@@ -209,56 +214,91 @@ def test_a_process_is_known_by_its_number_or_because_there_is_no_other(annotated
         ({("LLM", "decode_step"): 8}, "in a way that cannot be seen"),
     ],
 )
-def test_where_the_ranges_are_not_those_of_the_timeline_nothing_is_gated(
+def test_where_the_ranges_are_not_those_of_the_timeline_there_are_no_windows(
     annotated: Path, opened: dict[Named, int], why: str
 ) -> None:
     timeline = recorded(annotated)
-    found = gate_around(timeline, kernels_in(timeline, {STEP: (1,)}), {1: opened}, stop=False)
+    found = windows_around(timeline, kernels_in(timeline, {STEP: (1,)}), {1: opened}, stop=False)
     assert isinstance(found, str)
     assert why in found
 
 
-def a_plan(file: Path, launches: int = 3) -> tuple[Plan, NCUProfileRegionReport, ProfileRequest]:
-    seen = make_report([str(file)], ReportOptions(verdicts=False), quiet=True)
-    request = ProfileRequest(command=["program"])
-    request = attrs.evolve(request, counters=attrs.evolve(request.counters, launches=launches))
-    plan = make_plan(file, seen, request, {})
-    assert plan is not None
-    return plan, seen, request
+@lru_cache
+def report_of(file: Path) -> NCUProfileRegionReport:
+    return make_report([str(file)], ReportOptions(verdicts=False), quiet=True)
 
 
-def test_a_plan_is_gated_to_ranges_that_hold_what_its_launches_tell() -> None:
+def marked(file: Path) -> Timeline:
+    found = read_recording(file, launch_config=True, waymarks=True)
+    assert isinstance(found, Timeline)
+    return found
+
+
+def decided(file: Path, ranges_seen: RangesSeen | None = None, **counters: int | float | bool) -> CounterPlan:
+    """The plan for a timeline whose program opened all its ranges where it could be seen, unless others are given."""
+    timeline = marked(file)
+    seen = all_opened(timeline) if ranges_seen is None else ranges_seen
+    asked = ProfileRequest(command=["program"], counters=CounterRequest(**counters))  # type: ignore[arg-type]
+    return decide(asked, report_of(file), timeline, facts_of({}), seen)
+
+
+def table(plan: CounterPlan) -> SampleTable:
+    assert plan.table is not None
+    return plan.table
+
+
+def test_windows_hold_what_the_chosen_launches_tell() -> None:
     """Every step has a concatenation of its own (the cache grows): the first stands in for the others."""
-    plan, seen, request = a_plan(TIMELINE)
+    plan, found = decided(TIMELINE, {}), decided(TIMELINE)
     timeline = recorded(TIMELINE)
-    gated = with_gates(plan, TIMELINE, seen, request, all_opened(timeline))
-    (gate,) = gated.gates
-    assert isinstance(gate, Gate)
-    assert gate.windows[("LLM", "prefill")] == (1,)
-    assert ("LLM", "layer5") in gate.holes
-    profiled = set(kernels_in(timeline, gate.windows).tolist()) - set(kernels_in(timeline, gate.holes).tolist())
-    assert len(profiled) < 0.1 * plan.launches
-    assert gated.plan.results < plan.results
-    assert gated.plan.seconds < plan.seconds
-    left_out = [s for s in gated.plan.signatures if not s.planned]
+    (capture,) = found.captures
+    windows = capture.windows
+    assert windows is not None
+    assert windows.windows[("LLM", "prefill")] == (1,)
+    assert ("LLM", "layer5") in windows.holes
+    profiled = set(kernels_in(timeline, windows.windows).tolist()) - set(kernels_in(timeline, windows.holes).tolist())
+    assert len(profiled) < 0.1 * table(plan).launches
+    assert found.results < plan.results
+    assert found.seconds < plan.seconds
+    left_out = table(found).unsampled
     assert left_out
     assert {s.reason for s in left_out} == {
         "another stands in for it: the same kernel on a grid of nearly the same size"
     }
-    assert {s.signature.name for s in left_out} <= {s.signature.name for s in gated.plan.signatures if s.planned}
-    assert {s.signature for s in gated.plan.signatures} == {s.signature for s in plan.signatures}
+    assert {s.signature.name for s in left_out} <= {s.signature.name for s in table(found).signatures if s.planned}
+    assert {s.signature for s in table(found).signatures} == {s.signature for s in table(plan).signatures}
+    assert capture.alternatives == (attrs.evolve(plan.captures[0], no_windows=""),)
+    assert "--profile-from-start" in capture.argv(["program"])
 
 
-def test_what_cannot_be_gated_stays_as_planned() -> None:
-    plan, seen, request = a_plan(TIMELINE)
-    gated = with_gates(plan, TIMELINE, seen, request, {})
-    assert gated.gates == ["the program was not seen to open any range"]
-    assert gated.plan == plan
+@pytest.mark.parametrize(("ranges_seen", "windows"), [({}, True), (None, False)])
+def test_without_windows_the_plan_is_that_of_ncu_s_own_filters(ranges_seen: RangesSeen | None, windows: bool) -> None:
+    plan = decided(TIMELINE, ranges_seen, windows=windows)
+    (capture,) = plan.captures
+    assert capture.windows is None
+    assert capture.no_windows == ("the program was not seen to open any range" if windows else "")
+    assert (plan.results, table(plan).unsampled) == (248, [])
+
+
+def test_the_program_ends_with_the_last_sample_and_that_is_known_beforehand() -> None:
+    (early,), (whole,) = decided(TIMELINE).captures, decided(TIMELINE, run_to_end=True).captures
+    assert early.program_s is not None
+    assert 0 < early.program_s < table(decided(TIMELINE)).program_s
+    assert whole.program_s is None
+
+
+def test_the_samples_of_a_deep_decoder() -> None:
+    """Of 36 layers and 8 steps, one layer and one step stand for the others."""
+    plan = decided(recording("nsys-*-decoder-36layers.sqlite"))
+    assert (plan.results, table(plan).launches) == (
+        179,
+        35_815,
+    )  # 167 where the bytes were sampled for the whole GPU, too
 
 
 def test_windows_without_results_are_named() -> None:
     here = Action("kernel", "k", push_pop={"LLM": ["prefill", "layer0"]})
-    assert unseen(Gate({("LLM", "prefill"): (1,), ("LLM", "decode_step"): (1,)}), [here]) == ["decode_step"]
+    assert unseen(CaptureWindows({("LLM", "prefill"): (1,), ("LLM", "decode_step"): (1,)}), [here]) == ["decode_step"]
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -320,7 +360,7 @@ def profiler(tools: Path, annotated: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     profiler: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert profile("--stop-when-done", answer="0") == 0
+    assert profile(answer="0") == 0
     (command,) = commands()
     assert "--profile-from-start off" in command
     assert "--range-filter" not in command
@@ -343,7 +383,7 @@ def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
 
 
 @pytest.mark.process
-def test_a_program_with_ranges_of_its_own_is_gated_without_being_asked_for(
+def test_a_program_with_ranges_of_its_own_has_windows_without_being_asked_for(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The program opens as many ranges of each name as the timeline has, in another order."""
@@ -364,13 +404,13 @@ def test_a_program_with_ranges_of_its_own_is_gated_without_being_asked_for(
     assert report.coverage is not None
     assert report.coverage.signatures_matched == report.coverage.signatures
 
-    assert main(["profile", "--out", "ungated", "--no-gate", "--", sys.executable, "program.py"]) == 0
+    assert main(["profile", "--out", "ungated", "--no-windows", "--", sys.executable, "program.py"]) == 0
     assert "--profile-from-start" not in Path("ungated/ncu/cmd.txt").read_text()
 
 
 @pytest.mark.process
 @needs_torch
-def test_a_gate_that_does_not_open_is_told_and_ncu_s_own_filters_do_the_work(profiler: Path) -> None:
+def test_windows_that_do_not_open_are_told_and_ncu_s_own_filters_do_the_work(profiler: Path) -> None:
     assert profile(answer="1 / 0") == 0
     first, *others = commands()
     assert "--profile-from-start off" in first
@@ -415,16 +455,16 @@ def test_ranges_that_cannot_be_counted_are_not_told_as_a_program_that_is_not_ann
     assert ["No Python process" in message for message in messages] == [True] * bool(words)
 
 
-def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
+def test_windows_that_give_too_little_are_discarded_and_count_nothing_twice(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stand-in for ncu gives results of other windows than were asked for, and fewer than planned."""
     monkeypatch.setenv("FAKE_PROFILER", str(tools / "profiler"))
-    monkeypatch.setattr("llm_perf_opt.capture.session.unseen", lambda gate, results: ["decode_step"])
+    monkeypatch.setattr("llm_perf_opt.capture.session.unseen", lambda windows, results: ["decode_step"])
     monkeypatch.setattr("llm_perf_opt.capture.session._FEW_RESULTS", 10)
     (ranges,) = all_opened(recorded(TIMELINE)).values()
     Path("program.py").write_text(opening(ranges), encoding="utf-8")
-    assert main(["profile", "--out", "run", "--no-start-ahead", "--", sys.executable, "program.py"]) == 0
+    assert main(["profile", "--out", "run", "--", sys.executable, "program.py"]) == 0
     first, second = commands()
     assert ("--profile-from-start" in first, "--profile-from-start" in second) == (True, False)
     assert sorted(p.name for p in Path("run/ncu").glob("*.ncu-rep")) == ["run-ungated.ncu-rep"]
@@ -439,53 +479,55 @@ def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
     assert not [d for d in report.diagnostics if d.severity == "error" or d.code == "SAME_RECORDING"]
 
 
-def test_without_the_gate_nothing_knows_when_to_stop(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--stop-when-done", "--no-gate", "--", sys.executable, "-c", "pass"]) == 2
-    assert "Leave out --no-gate" in capsys.readouterr().err
+def searched(budget_s: float | None = None, launches: int = 3) -> tuple[Search, Ask]:
+    request = ProfileRequest(command=["program"], counters=CounterRequest(launches=launches, budget_s=budget_s))
+    launched = launches_of(marked(TIMELINE), report_of(TIMELINE), request)
+    assert launched is not None
+    search = Search(launched, groups_for("9.0")[0], request.counters, default_costs(), 17.0, budget_s)
+    return search, search.asks()[0]
+
+
+def in_windows(search: Search, fit: Fit, ranges_seen: RangesSeen) -> Fit:
+    timeline, kernels = marked(TIMELINE), search.launches.kernels
+    assert kernels is not None
+    return choose_windows(search, fit, known_ranges(timeline, kernels, ranges_seen), stop=True)
 
 
 def test_what_needs_two_runs_of_ncu_s_own_filters_is_had_in_one_with_windows() -> None:
     """The first launches of a kernel are those of the prefill; its others need a capture of their own, or a window."""
-    plan, seen, request = a_plan(TIMELINE)
-    first = plan.captures[0]
-    region = next(r for r in first.filter.regions if r.key.endswith("decode"))
-    later = attrs.evolve(first, name="run-2", filter=attrs.evolve(first.filter, regions=(region,)))
-    two = attrs.evolve(plan, captures=[attrs.evolve(first, name="run-1"), later])
-    found = with_gates(two, TIMELINE, seen, request, all_opened(recorded(TIMELINE)))
-    assert [capture.name for capture in found.plan.captures] == ["run"]
-    (gate,) = found.gates
-    assert isinstance(gate, Gate)
-    assert found.plan.error is not None
-    assert found.plan.error <= max(plan.error or 0.0, 0.05)
-    without = with_gates(two, TIMELINE, seen, request, {})
-    assert [capture.name for capture in without.plan.captures] == ["run-1", "run-2"], "no window, no shortcut"
+    search, ask = searched()
+    first = attrs.evolve(search.named(search.all_names, search.launches.regions), launch_count=3)
+    region = next(r for r in search.launches.regions if r.key.endswith("decode"))
+    two = search.fit(ask, [first, attrs.evolve(first, regions=(region,))])
+    found = in_windows(search, two, all_opened(recorded(TIMELINE)))
+    (capture,) = found.captures
+    assert capture.windows is not None
+    assert search.error(found.taken) <= max(search.error(two.taken), 0.05)
+    assert len(in_windows(search, two, {}).captures) == 2, "no window, no shortcut"
 
 
 def test_windows_that_leave_kernels_out_do_not_stand_for_several_captures() -> None:
     """Only the ranges of one layer are known inside the program: the rest of the program has no window."""
-    plan, seen, request = a_plan(TIMELINE)
-    first = plan.captures[0]
-    two = attrs.evolve(plan, captures=[attrs.evolve(first, name="run-1"), attrs.evolve(first, name="run-2")], error=0.2)
+    search, ask = searched()
+    first = attrs.evolve(search.named(search.all_names, search.launches.regions), launch_count=3)
     (counted,) = all_opened(recorded(TIMELINE)).values()
     known = {name: count for name, count in counted.items() if name[1] == "layer5"}
-    found = with_gates(two, TIMELINE, seen, request, {recorded(TIMELINE).processes[0].pid: known})
-    assert [capture.name for capture in found.plan.captures] == ["run-1", "run-2"]
+    found = in_windows(search, search.fit(ask, [first, first]), {recorded(TIMELINE).processes[0].pid: known})
+    assert len(found.captures) == 2
 
 
 @pytest.mark.parametrize("launches", [1, 16, 17, 100])
 def test_as_many_launches_as_are_asked_for_are_planned(launches: int) -> None:
-    plan, seen, request = a_plan(TIMELINE, launches)
-    assert plan.captures[0].filter.launch_count == launches
-    found = with_gates(plan, TIMELINE, seen, request, all_opened(recorded(TIMELINE)))
-    assert found.plan.captures[0].filter.launch_count in range(launches, max(launches, 16) + 1)
-    assert found.plan.coverage == pytest.approx(1)
+    (without,) = decided(TIMELINE, {}, launches=launches).captures
+    assert without.options.launch_count == launches
+    plan = decided(TIMELINE, launches=launches)
+    assert plan.captures[0].options.launch_count in range(launches, max(launches, 16) + 1)
+    assert table(plan).coverage == pytest.approx(1)
 
 
-def test_a_budget_holds_for_windows_too() -> None:
-    plan, seen, request = a_plan(TIMELINE)
-    tight = attrs.evolve(plan, budget_s=plan.seconds)
-    found = with_gates(tight, TIMELINE, seen, request, all_opened(recorded(TIMELINE)))
-    assert found.plan.seconds <= plan.seconds
+@pytest.mark.parametrize("budget_s", [29.0, 40.0, 60.0])
+def test_a_budget_holds_for_windows_too(budget_s: float) -> None:
+    assert 0 < decided(TIMELINE, budget_s=budget_s).seconds <= budget_s
 
 
 def test_the_thread_whose_ranges_hold_the_launches_tells_when_to_switch() -> None:
@@ -501,4 +543,4 @@ def test_the_thread_whose_ranges_hold_the_launches_tells_when_to_switch() -> Non
     more = {name: np.concatenate([getattr(ranges, name), column]) for name, column in added.items()}
     busy = attrs.evolve(timeline, ranges=attrs.evolve(ranges, **more), threads=[*timeline.threads, 0])
     chosen = kernels_in(timeline, {("LLM", "layer5"): (4,)})
-    assert not isinstance(gate_around(busy, chosen, all_opened(busy), stop=False), str)
+    assert not isinstance(windows_around(busy, chosen, all_opened(busy), stop=False), str)

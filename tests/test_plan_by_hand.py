@@ -1,4 +1,4 @@
-"""Which captures a timeline leads to."""
+"""Which captures a timeline leads to where the user chose what is profiled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from conftest import report
 from llm_perf_opt.analysis.measured_parts import sum_of_parts
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
-from llm_perf_opt.planning.by_choice import cut, instances_to_take, outermost, plan_counters
-from llm_perf_opt.regions.model import MetricValue
+from llm_perf_opt.planning import CounterPlan, decide, facts_of
+from llm_perf_opt.planning.by_hand import instances_to_take
+from llm_perf_opt.planning.chosen_regions import cut, outermost
+from llm_perf_opt.regions.model import MetricValue, NCUProfileRegionReport
 from llm_perf_opt.request import CounterRequest, ProfileRequest
 
 TIMELINE = "nsys*-decoder-8layers-warm.sqlite"
@@ -18,6 +20,10 @@ TIMELINE = "nsys*-decoder-8layers-warm.sqlite"
 
 def request(**counters: object) -> ProfileRequest:
     return ProfileRequest(command=["program"], counters=CounterRequest(**counters))  # type: ignore[arg-type]
+
+
+def plan_counters(seen: NCUProfileRegionReport | None, asked: ProfileRequest) -> CounterPlan:
+    return decide(asked, seen, None, facts_of({}))
 
 
 @pytest.mark.parametrize(

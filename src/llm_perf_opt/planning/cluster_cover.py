@@ -1,8 +1,8 @@
-"""Which places of a program to profile in, so that every kind of launch is sampled and little else.
+"""Which places of a program to profile in, so that every duration cluster is sampled and little else.
 
 Where the program switches ncu on and off around its own ranges, launches are to be had by the range they lie in: the
 launches of one range, but for those of ranges inside it, are an atom, taken together or not at all. Layers repeat, so
-most atoms hold the same kinds as many others. Those are chosen that bring the most samples for the launches they cost.
+most atoms hold the same clusters as many others. Those are chosen that bring the most samples for the launches they cost.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from attrs import Factory, define
 from numpy.typing import NDArray
 
 from llm_perf_opt.metrics import types_of_name
-from llm_perf_opt.planning.launches import LaunchTable
+from llm_perf_opt.planning.launch_table import LaunchTable
 from llm_perf_opt.planning.stand_ins import has_stand_in
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
-from llm_perf_opt.regions.duration_clusters import Kinds, split_by_duration
+from llm_perf_opt.regions.duration_clusters import DurationClusters, split_by_duration
 
-# Samples of a kind, by the share it has of the GPU time of a stage: one tells what a launch does, more how much that
+# Samples of a cluster, by the share it has of the GPU time of a stage: one tells what a launch does, more how much that
 # scatters.
 _SAMPLES = ((0.1, 4), (0.04, 2))
-# Where long launches of one kind take different times, they do different work (experts get more or fewer tokens): as
+# Where long launches of one cluster take different times, they do different work (experts get more or fewer tokens): as
 # many samples as bring the mean's error, as a share of the stage's time, down to this; and no more than so many.
 _SCATTER_OF_STAGE = 0.002
 _MOST_SAMPLES = 12
@@ -44,78 +44,78 @@ def only_moves_bytes(name: str) -> bool:
 
 
 @define(eq=False)
-class Wanted:
-    """The kinds of some launches, and how many samples each should have."""
+class WantedSamples:
+    """The clusters of some launches, and how many samples each should have."""
 
-    kinds: Kinds
+    clusters: DurationClusters
     samples: Int64s
     share: Sequence[float]  # of the GPU time
 
     @staticmethod
-    def of(launches: LaunchTable) -> Wanted:
-        kinds = split_by_duration(launches.signature, launches.duration, context=launches.context)
-        share = kinds.total / max(launches.time_ns, 1)
-        samples = np.ones(len(kinds), dtype=np.int64)
-        of_stage = _largest_share(kinds, launches)
+    def of(launches: LaunchTable) -> WantedSamples:
+        clusters = split_by_duration(launches.signature, launches.duration, context=launches.context)
+        share = clusters.total / max(launches.time_ns, 1)
+        samples = np.ones(len(clusters), dtype=np.int64)
+        of_stage = _largest_share(clusters, launches)
         for least, count in reversed(_SAMPLES):
             samples[of_stage >= least] = count
-        samples = np.maximum(samples, _for_scatter(kinds, launches, of_stage))
-        largest = np.zeros(len(kinds), dtype=np.bool_)
-        order = np.lexsort((-kinds.total, kinds.signature))
-        largest[order[np.unique(kinds.signature[order], return_index=True)[1]]] = True
+        samples = np.maximum(samples, _for_scatter(clusters, launches, of_stage))
+        largest = np.zeros(len(clusters), dtype=np.bool_)
+        order = np.lexsort((-clusters.total, clusters.signature))
+        largest[order[np.unique(clusters.signature[order], return_index=True)[1]]] = True
         samples[(share < _NOT_WORTH_ONE) & (of_stage < _NOT_WORTH_ONE_OF_STAGE) & ~largest] = 0
         if launches.bytes_are_known:
             # What is left to find out are operations: of kernels that only move bytes, one sample tells the rest.
             moves = np.array([only_moves_bytes(s.name) for s in launches.signatures], dtype=np.bool_)
-            samples[moves[kinds.signature]] = 0
-            samples[moves[kinds.signature] & largest] = 1
+            samples[moves[clusters.signature]] = 0
+            samples[moves[clusters.signature] & largest] = 1
         everything = np.ones(len(launches), dtype=np.bool_)
-        samples[has_stand_in(launches, everything)[kinds.signature]] = 0
-        return Wanted(kinds, np.minimum(samples, kinds.calls), share.tolist())
+        samples[has_stand_in(launches, everything)[clusters.signature]] = 0
+        return WantedSamples(clusters, np.minimum(samples, clusters.calls), share.tolist())
 
     def short(self, taken: Bools) -> int:
         """Samples that the taken launches lack of those wanted."""
-        have = np.bincount(self.kinds.of_launch[taken], minlength=len(self.kinds))
+        have = np.bincount(self.clusters.of_launch[taken], minlength=len(self.clusters))
         return int(np.maximum(self.samples - have, 0).sum())
 
     def missed(self, taken: Bools) -> float:
-        """Share of the GPU time of the wanted kinds that have no sample among the taken launches."""
-        sampled = np.bincount(self.kinds.of_launch[taken], minlength=len(self.kinds)) > 0
+        """Share of the GPU time of the wanted clusters that have no sample among the taken launches."""
+        sampled = np.bincount(self.clusters.of_launch[taken], minlength=len(self.clusters)) > 0
         return float(np.asarray(self.share)[(self.samples > 0) & ~sampled].sum())
 
 
-def _for_scatter(kinds: Kinds, launches: LaunchTable, of_stage: NDArray[np.float64]) -> Int64s:
-    """Samples of each kind that its scatter asks for."""
-    off = launches.duration - kinds.mean[kinds.of_launch]
-    variance = np.bincount(kinds.of_launch, weights=off**2, minlength=len(kinds)) / np.maximum(kinds.calls, 1)
-    relative = np.sqrt(variance) / np.maximum(kinds.mean, 1.0)
+def _for_scatter(clusters: DurationClusters, launches: LaunchTable, of_stage: NDArray[np.float64]) -> Int64s:
+    """Samples of each cluster that its scatter asks for."""
+    off = launches.duration - clusters.mean[clusters.of_launch]
+    variance = np.bincount(clusters.of_launch, weights=off**2, minlength=len(clusters)) / np.maximum(clusters.calls, 1)
+    relative = np.sqrt(variance) / np.maximum(clusters.mean, 1.0)
     needed = np.ceil((of_stage * relative / _SCATTER_OF_STAGE) ** 2)
-    return np.where(kinds.mean >= _LONG_NS, np.minimum(needed, _MOST_SAMPLES), 0).astype(np.int64)
+    return np.where(clusters.mean >= _LONG_NS, np.minimum(needed, _MOST_SAMPLES), 0).astype(np.int64)
 
 
-def _largest_share(kinds: Kinds, launches: LaunchTable) -> NDArray[np.float64]:
-    """Of each kind: the largest share it has of the time of a stage, which is what goes by the name of a range."""
+def _largest_share(clusters: DurationClusters, launches: LaunchTable) -> NDArray[np.float64]:
+    """Of each cluster: the largest share it has of the time of a stage, which is what goes by the name of a range."""
     whole = np.bincount(launches.place, weights=launches.duration, minlength=len(launches.places))
-    largest = np.zeros(len(kinds))
+    largest = np.zeros(len(clusters))
     for stage in np.flatnonzero(whole >= _LEAST_STAGE * max(launches.time_ns, 1)).tolist():  # 33 at the most
         mine = launches.place == stage
-        time = np.bincount(kinds.of_launch[mine], weights=launches.duration[mine], minlength=len(kinds))
+        time = np.bincount(clusters.of_launch[mine], weights=launches.duration[mine], minlength=len(clusters))
         largest = np.maximum(largest, time / max(whole[stage], 1))
     return largest
 
 
-def cover(wanted: Wanted, atom: Int64s, *, early: bool) -> Bools:
+def cover(wanted: WantedSamples, atom: Int64s, *, early: bool) -> Bools:
     """Launches of the atoms to profile in. `atom`: of each launch, UNKNOWN for one in none.
 
     `early`: of atoms alike take the first; else the second sample comes from the last, far from the first.
     """
     known = np.flatnonzero(atom != UNKNOWN)
-    alike = _alike(wanted.kinds.of_launch[known], atom[known])
+    alike = _alike(wanted.clusters.of_launch[known], atom[known])
     left = wanted.samples.copy()
     queue: list[tuple[float, int, int]] = []  # best first: gain of a launch, gain, number of the atoms alike
 
     def put(number: int) -> None:
-        gain = int(np.minimum(left[alike[number].kinds], alike[number].counts).sum())
+        gain = int(np.minimum(left[alike[number].clusters], alike[number].counts).sum())
         if gain and alike[number].used < len(alike[number].atoms):
             heapq.heappush(queue, (-gain / alike[number].launches, -gain, number))
 
@@ -131,7 +131,7 @@ def cover(wanted: Wanted, atom: Int64s, *, early: bool) -> Bools:
         heapq.heappop(queue)
         best = alike[number]
         taken.append((best.next(early), best))
-        left[best.kinds] = np.maximum(left[best.kinds] - best.counts, 0)
+        left[best.clusters] = np.maximum(left[best.clusters] - best.counts, 0)
         put(number)
     chosen = np.zeros(len(atom), dtype=np.bool_)
     chosen[known] = np.isin(atom[known], _without_needless(taken, wanted.samples))
@@ -140,10 +140,10 @@ def cover(wanted: Wanted, atom: Int64s, *, early: bool) -> Bools:
 
 @define(eq=False)
 class _Alike:
-    """Atoms that hold the same kinds of launches, in the order in which they run."""
+    """Atoms that hold the same clusters of launches, in the order in which they run."""
 
-    kinds: Int64s
-    counts: Int64s  # launches of each kind in one of them
+    clusters: Int64s
+    counts: Int64s  # launches of each cluster in one of them
     atoms: list[int] = Factory(list)
     used: int = 0
 
@@ -159,15 +159,15 @@ class _Alike:
         return self.atoms[at // 2] if at % 2 == 0 else self.atoms[-1 - at // 2]
 
 
-def _alike(kind: Int64s, atom: Int64s) -> list[_Alike]:
+def _alike(cluster: Int64s, atom: Int64s) -> list[_Alike]:
     ids, first = np.unique(atom, return_index=True)
     ids = ids[np.argsort(first, kind="stable")][:_MOST_ATOMS]
-    order = np.lexsort((kind, atom))
-    kinds, atoms = kind[order].astype(np.int64), atom[order]
+    order = np.lexsort((cluster, atom))
+    clusters, atoms = cluster[order].astype(np.int64), atom[order]
     starts, ends = np.searchsorted(atoms, ids, "left"), np.searchsorted(atoms, ids, "right")
     found: dict[bytes, _Alike] = {}
     for number, start, end in zip(ids.tolist(), starts.tolist(), ends.tolist(), strict=True):
-        held = kinds[start:end]
+        held = clusters[start:end]
         group = found.get(held.tobytes())
         if group is None:
             group = found[held.tobytes()] = _Alike(*np.unique(held, return_counts=True))
@@ -176,14 +176,14 @@ def _alike(kind: Int64s, atom: Int64s) -> list[_Alike]:
 
 
 def _without_needless(taken: list[tuple[int, _Alike]], wanted: Int64s) -> list[int]:
-    """The atoms without those whose kinds the others have enough of: what was best at first may be needless now."""
+    """The atoms without those whose clusters the others have enough of: what was best at first may be needless now."""
     have = np.zeros(len(wanted), dtype=np.int64)
     for _, group in taken:
-        have[group.kinds] += group.counts
+        have[group.clusters] += group.counts
     kept = []
     for number, group in sorted(taken, key=lambda pair: -pair[1].launches):  # the dearest first
-        if (have[group.kinds] - group.counts >= wanted[group.kinds]).all():
-            have[group.kinds] -= group.counts
+        if (have[group.clusters] - group.counts >= wanted[group.clusters]).all():
+            have[group.clusters] -= group.counts
         else:
             kept.append(number)
     return kept

@@ -1,0 +1,80 @@
+"""Which regions of the timeline are profiled, in the words of the report and in ncu's expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.request import ProfileRequest
+
+LIBRARY_DOMAINS = frozenset({"CCCL", "NCCL"})  # of CUB and Thrust, of collectives
+# Of nested matching ranges ncu's range modes measure the outermost only, so a region that merely holds others
+# is replaced by them where they hold nearly all of its kernels.
+_HELD_BELOW = 0.99
+
+
+def outermost(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
+    """The chosen regions that lie in no other chosen one."""
+    scope = report.main_scope
+    regions = scope.regions if scope else []
+    chosen = {r.key for r in regions}
+    return [r for r in regions if r.parent not in chosen]
+
+
+def cut(
+    regions: Sequence[NCUProfileRegion], report: NCUProfileRegionReport, *, repeated: bool
+) -> list[NCUProfileRegion]:
+    """Replace regions that only hold others by those; `repeated`: also by ranges that repeat inside them."""
+    scope = report.main_scope
+    below: dict[str, list[NCUProfileRegion]] = {}
+    for region in scope.regions if scope else []:
+        if region.parent is not None:
+            below.setdefault(region.parent, []).append(region)
+    result: list[NCUProfileRegion] = []
+    todo = list(regions)
+    while todo:
+        region = todo.pop(0)
+        children = [c for c in below.get(region.key, []) if c.inclusive.kernel_count and c.nvtx_include]
+        held = sum(c.inclusive.kernel_count for c in children)
+        once = all(c.instances == region.instances for c in children)
+        many = len(children) == 1 and (children[0].instances or 0) > (region.instances or 0)
+        if children and held >= _HELD_BELOW * region.inclusive.kernel_count and (many if repeated else once):
+            todo = [*children, *todo]
+        else:
+            result.append(region)
+    return result
+
+
+def selectable_regions(scope: Scope) -> tuple[dict[str, str], list[str]]:
+    """From a report of the timeline: ncu's expression of every region, and the outermost regions with kernels.
+
+    Ranges that a library makes around its own calls are no stages of the program: they lie inside those, and where
+    they do not, nobody asked for them.
+    """
+    expressions = {region.key: region.nvtx_include for region in scope.regions if region.nvtx_include}
+    keys = {region.key for region in scope.regions}
+    outer = [
+        region
+        for region in scope.regions
+        if region.parent not in keys and region.inclusive.kernel_count and region.nvtx_include
+    ]
+    own = [region for region in outer if region.domain not in LIBRARY_DOMAINS]
+    return expressions, [region.key for region in own or outer]
+
+
+def talks_between_processes(report: NCUProfileRegionReport) -> bool:
+    """Several processes with collectives: under ncu they would deadlock."""
+    processes = [scope for scope in report.scopes if scope.scope.startswith("process:")]
+    return len(processes) > 1 and any("nccl" in k.kernel_name.lower() for s in processes for k in s.kernels)
+
+
+def raw_expressions(patterns: Sequence[str]) -> tuple[str, ...]:
+    """The `ncu:` patterns among some, without the prefix."""
+    return tuple(p.removeprefix("ncu:") for p in patterns if p.startswith("ncu:"))
+
+
+def excluded(request: ProfileRequest) -> tuple[str, ...]:
+    """Regions left out, as ncu's expressions; a `regex:` over paths it cannot have, the report leaves out alone."""
+    patterns = [p for p in RegionFilter.of(include=request.report.exclude).include if not p.text.startswith("regex:")]
+    return tuple(expression for pattern in patterns for expression in pattern.ncu_expressions())
