@@ -24,9 +24,9 @@ import llm_perf_opt
 from fake_tools import json_alone as json_alone
 from llm_perf_opt.capture.resume import _report_of_capture
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.conf.keys import defaults
 from llm_perf_opt.inject import Gate
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.options import default_config
 from llm_perf_opt.planning.by_choice import PlannedCapture
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.rundir import lock as run_lock
@@ -556,7 +556,7 @@ def test_what_can_have_been_given_is_taken_over(desk: Path) -> None:
 
 def deep_run(**changed: Any) -> None:
     """Make `run` one of the Hydra runner; values by key, as in `pipeline.ncu.launches`."""
-    config = defaults()
+    config = default_config()
     config["pipeline"]["workload"]["command"] = manifest()["command"]
     for key, value in changed.items():
         *path, last = key.split(".")

@@ -123,20 +123,6 @@ def load_given(given: Given, *, quiet: bool = False, streams: bool = False) -> L
     return Loaded(recordings, given.inputs)
 
 
-def hardware_settings(words: Sequence[str]) -> dict[str, str]:
-    """`--hardware NAME=VALUE` as a mapping, checked before anything is read."""
-    from llm_perf_opt.metrics.hardware import parse_overrides
-
-    settings = {}
-    for word in words:
-        name, sign, value = word.partition("=")
-        if not sign or not value.strip():
-            raise UserError(f"--hardware {word} has no value.", "Write it as --hardware bandwidth=4.8TB/s")
-        settings[name.strip()] = value.strip()
-    parse_overrides(settings)
-    return settings
-
-
 @define
 class Beside:
     """What belongs to recordings without being one."""
