@@ -41,6 +41,7 @@ SET: dict[str, Any] = {
     "pipeline.torch_profiler.activities": ["cpu"],
     "model.dtype": "float32",
     "model.name": "hf_causal_lm",
+    "model.compile": "default",
     "device": "cpu",
 }
 

@@ -515,7 +515,7 @@ NOT_A_LIST = ["decode*", {"a": 1}, [1], [["x"]], [None], None, ["a\0b"]]
     [
         (("launches", "annotate_depth", "top"), NOT_A_NUMBER),
         (("level", "annotate", "attribution", "sample", "max_size", "budget"), NOT_A_WORD),
-        (("no_counters", "no_gate", "verify", "no_fallback", "strict"), ["true", 1, 0.0, [], {}, None]),
+        (("no_counters", "no_windows", "verify", "no_fallback", "strict"), ["true", 1, 0.0, [], {}, None]),
         (("include", "exclude", "kernel_include", "kernel_exclude", "hardware"), NOT_A_LIST),
         (("timeout",), ["60", True, 0, -1, [1], {}, -1e300]),
         (("kernel",), [1, True, 1e300, ["x"], {}, "a\0b", "half of a character: \ud800"]),
@@ -575,7 +575,7 @@ def deep_run(**changed: Any) -> None:
         ("pipeline.ncu.sample", [["x"], {"a": {"b": "x"}}, None, 3, "every:x"]),
         ("pipeline.ncu.level", [3, ["x"], {}, None, "no such level"]),
         ("pipeline.ncu.timeout_s", ["60", True, 0, -1, [1], {}]),
-        ("pipeline.ncu.gate", ["true", 1, [], {}, None]),
+        ("pipeline.ncu.windows", ["true", 1, [], {}, None]),
         ("pipeline.ncu", [None, [], "x", {}]),
         ("pipeline", [None, [], 1]),
         ("pipeline.nsys.max_size", ["9" * 400, [1], {}, "no size"]),
