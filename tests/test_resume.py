@@ -24,9 +24,9 @@ import llm_perf_opt
 from fake_tools import json_alone as json_alone
 from llm_perf_opt.capture.resume import _report_of_capture
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.conf.keys import defaults
 from llm_perf_opt.inject import Gate
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.options import default_config
 from llm_perf_opt.planning import PlannedCapture
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.rundir import lock as run_lock
@@ -519,7 +519,7 @@ NOT_A_LIST = ["decode*", {"a": 1}, [1], [["x"]], [None], None, ["a\0b"]]
     [
         (("launches", "annotate_depth", "top"), NOT_A_NUMBER),
         (("level", "annotate", "attribution", "sample", "max_size", "budget"), NOT_A_WORD),
-        (("no_counters", "no_gate", "verify", "no_fallback", "strict"), ["true", 1, 0.0, [], {}, None]),
+        (("no_counters", "no_windows", "verify", "no_fallback", "strict"), ["true", 1, 0.0, [], {}, None]),
         (("include", "exclude", "kernel_include", "kernel_exclude", "hardware"), NOT_A_LIST),
         (("timeout",), ["60", True, 0, -1, [1], {}, -1e300]),
         (("kernel",), [1, True, 1e300, ["x"], {}, "a\0b", "half of a character: \ud800"]),
@@ -560,7 +560,7 @@ def test_what_can_have_been_given_is_taken_over(desk: Path) -> None:
 
 def deep_run(**changed: Any) -> None:
     """Make `run` one of the Hydra runner; values by key, as in `pipeline.ncu.launches`."""
-    config = defaults()
+    config = default_config()
     config["pipeline"]["workload"]["command"] = manifest()["command"]
     for key, value in changed.items():
         *path, last = key.split(".")
@@ -579,7 +579,7 @@ def deep_run(**changed: Any) -> None:
         ("pipeline.ncu.sample", [["x"], {"a": {"b": "x"}}, None, 3, "every:x"]),
         ("pipeline.ncu.level", [3, ["x"], {}, None, "no such level"]),
         ("pipeline.ncu.timeout_s", ["60", True, 0, -1, [1], {}]),
-        ("pipeline.ncu.gate", ["true", 1, [], {}, None]),
+        ("pipeline.ncu.windows", ["true", 1, [], {}, None]),
         ("pipeline.ncu", [None, [], "x", {}]),
         ("pipeline", [None, [], 1]),
         ("pipeline.nsys.max_size", ["9" * 400, [1], {}, "no size"]),

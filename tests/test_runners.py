@@ -19,13 +19,13 @@ from omegaconf import OmegaConf
 import llm_perf_opt
 from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
-from llm_perf_opt.conf.keys import KEYS, defaults
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
+from llm_perf_opt.options import KEYS, default_config
 from llm_perf_opt.runners import app, deep_profile_runner
 from llm_perf_opt.runners.overrides import normalised, options_of
-from llm_perf_opt.runners.requests import profile_request
+from llm_perf_opt.runners.requests import deep_request
 
 PYTHON = sys.executable
 
@@ -216,13 +216,13 @@ def test_nothing_of_the_configuration_is_lost_on_the_way_to_the_workload(tmp_pat
     from llm_perf_opt.runners.app import checked
     from llm_perf_opt.runners.stage1_settings import stage1_settings
 
-    config = defaults()
+    config = default_config()
     config["model"]["config"] = {"num_hidden_layers": 7}
     config["infer"]["max_new_tokens"] = 5
     config["device"] = "cpu"
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = profile_request(config, tmp_path / "run", file, tmp_path).command
+    command = deep_request(config, tmp_path / "run", file, tmp_path).command
     assert command[1:3] == ["-m", "llm_perf_opt.runners.llm_profile_runner"]
     assert command[command.index("--resolved") + 1] == str(file)
     # exactly what the workload does with it

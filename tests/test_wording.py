@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from llm_perf_opt.conf.keys import KEYS
-from llm_perf_opt.conf.wording import in_keys, option_keys
 from llm_perf_opt.nsight.messages import RULES, STATES
+from llm_perf_opt.options import KEYS
+from llm_perf_opt.options.wording import in_keys, settings_by_flag
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_options_become_keys(advice: str, told: str) -> None:
 
 def test_every_key_that_is_named_exists() -> None:
     known = {*KEYS, "hydra.run.dir"}
-    for keys in option_keys().values():
+    for keys in settings_by_flag().values():
         for key in keys.split(" or "):
             assert key.partition("=")[0] in known
     for rule in (*RULES, *STATES.values()):

@@ -1,4 +1,4 @@
-"""Writes the tables of configuration keys into docs/configuration.md; a test says when they are out of date.
+"""Writes the tables of options and keys into docs/configuration.md; a test says when they are out of date.
 
 python tools/document_keys.py
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llm_perf_opt.conf.keys import KEYS, Key
+from llm_perf_opt.options import KEYS, OPTIONS, Option
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
-BEGIN, END = "<!-- keys: made by tools/document_keys.py -->", "<!-- end of keys -->"
+NOTE = "made by tools/document_keys.py"
+VERBS = ("profile", "plan", "report", "ranges")
 SECTIONS = {
     "pipeline.ncu.ncu_cli": "ncu's command line, one to one",
     "pipeline.ncu": "Counters",
@@ -24,25 +25,49 @@ def section_of(name: str) -> str:
     return next(section for section in SECTIONS if name.startswith(f"{section}." if section else ""))
 
 
-def row(key: Key) -> str:
-    default = "null" if key.default is None else str(key.default).lower() if key.kind == "switch" else str(key.default)
-    cells = (f"`{key.name}`", f"`{default or ' '}`", key.help if not key.values else f"{key.help}")
+def row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def render() -> str:
-    """The tables, a section each."""
+def key_row(option: Option) -> str:
+    default = "null" if option.default is None else str(option.default)
+    shown = default.lower() if option.kind == "switch" else default
+    values = f" One of {', '.join(option.choices)}." if option.choices else ""
+    return row(f"`{option.key}`", f"`{shown or ' '}`", f"{option.help}{values}")
+
+
+def flag_row(option: Option) -> str:
+    values = "|".join(option.choices) or option.metavar
+    flag = f"{option.flag} {values}".strip()
+    default = "off" if option.kind == "switch" else str(option.unset) if option.unset not in (None, "", []) else ""
+    text = option.flag_help[:1].upper() + option.flag_help[1:] + "." if option.flag_help else option.help
+    key = f"`{option.setting}`" if option.setting else ""
+    return row(f"`{flag}`", default, text, ", ".join(v for v in VERBS if v in option.verbs), key)
+
+
+def keys() -> str:
+    """The keys, a section each."""
     parts = []
     for section, title in SECTIONS.items():
-        rows = [row(key) for key in KEYS.values() if section_of(key.name) == section]
+        rows = [key_row(option) for option in KEYS.values() if section_of(option.key) == section]
         parts.append("\n".join([f"### {title}", "", "| key | default | meaning |", "|---|---|---|", *rows]))
     return "\n\n".join(parts)
 
 
+def flags() -> str:
+    """The options of the command line."""
+    rows = [flag_row(option) for option in OPTIONS if set(option.verbs) & set(VERBS)]
+    head = ["| option | default | meaning | verbs | runners |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
 def page(old: str) -> str:
     """The page with its tables renewed."""
-    before, _, rest = old.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{render()}\n\n{END}{rest.partition(END)[2]}"
+    for name, text in (("options", flags()), ("keys", keys())):
+        begin, end = f"<!-- {name}: {NOTE} -->", f"<!-- end of {name} -->"
+        before, _, rest = old.partition(begin)
+        old = f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}"
+    return old
 
 
 if __name__ == "__main__":

@@ -1,24 +1,36 @@
-"""What a profiling run is asked for: the one form in which both front ends hand it on."""
+"""What a run or a report is asked for, and how the values of options become that, for both front ends.
+
+An option names the places its value goes to (`counters.level`); only options that decide together are handled here
+by name. Everything is checked before a tool is looked for or a folder is made.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
+import attrs
 from attrs import Factory, define
 
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.calibration import store
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics import DEFAULT_LEVEL
+from llm_perf_opt.metrics.hardware import parse_overrides
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.nsys.gpu_metrics import DEFAULT_HZ
+from llm_perf_opt.nsight.option_values import expressions
+from llm_perf_opt.options.declared import KERNEL, LAUNCH, MODE, NCU_ENABLE, NSYS_ENABLE, STRATEGY, TOP_N_KERNELS
+from llm_perf_opt.options.model import Option
+from llm_perf_opt.options.values import bytes_of, parse_seconds
 
 Strategy = Literal["auto", "as_given"]
 # Kernels of a CUDA graph one by one: as one block they would belong to no module and have no signature.
 LIGHT_TIMELINE = NsysOptions(cuda_graph_trace="node")
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+Values = Mapping[Option, Any]
+_Request = TypeVar("_Request", bound=attrs.AttrsInstance)
 
 
 @define(frozen=True, kw_only=True)
@@ -29,6 +41,7 @@ class TimelineRequest:
     options: NsysOptions = LIGHT_TIMELINE
     timeout_s: float | None = None
     max_bytes: int = 2 * 10**9  # a recording that grows beyond is ended; 0: no limit
+    recording: str | None = None  # plan for this one instead of taking another
     traffic_hz: int = DEFAULT_HZ  # samples a second of what the GPUs move, where counters are taken; 0: none
 
 
@@ -74,6 +87,8 @@ class ProfileRequest:
     annotate: AnnotateRequest = Factory(AnnotateRequest)
     # Run first, without a profiler: the built-in workload times its stages. A program that fails here costs little.
     timings: list[str] = Factory(list)
+    out: str | None = None  # the run directory; None: a fresh one
+    calibration: str | None = None  # a file of measured peaks; None: those of this machine
     strict: bool = False
     by_keys: bool = False  # asked for by configuration keys: advice names those instead of options
     # What makes two runs the same where the command has paths of its own run in it; empty: the command.
@@ -87,10 +102,107 @@ class ProfileRequest:
         return any(value is not None for value in chosen)
 
 
-def bytes_of(size: Any) -> int:
-    """`2GB`, `500 MB` or a plain number as bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", str(size).strip(), re.IGNORECASE)
-    number = float(found[1]) * _UNITS[found[2].lower()] if found else math.inf
-    if number == math.inf:  # hundreds of digits, too
-        raise UserError(f"{str(size)[:40]!r} is not a size.", "Write it as in 2GB or 500MB, or 0 for no limit.")
-    return int(number)
+@define(frozen=True, kw_only=True)
+class ReportRequest:
+    """A report of recordings."""
+
+    report: ReportOptions = Factory(ReportOptions)
+    out: str | None = None
+    formats: str | None = None  # with commas; None: all
+    calibration: str | None = None
+    strict: bool = False
+
+
+def report_request(values: Values) -> ReportRequest:
+    """What `report` and `ranges` are asked for."""
+    return _placed(ReportRequest(), _places(values))
+
+
+def profile_request(values: Values, command: Sequence[str], **rest: Any) -> ProfileRequest:
+    """What a run is asked for; `rest`: fields that are not options."""
+    request = ProfileRequest(command=list(command), **rest)
+    together = _decided_by_keys(values) if request.by_keys else _one_launch(values)
+    return _placed(request, _places(values) | together)
+
+
+def _decided_by_keys(values: Values) -> dict[str, Any]:
+    """Keys that are left open follow others."""
+    timeline, counters, top = values[NSYS_ENABLE], values[NCU_ENABLE], values[TOP_N_KERNELS]
+    return {
+        "timeline.enable": values[STRATEGY] != "as_given" if timeline is None else timeline,
+        "counters.enable": values[MODE] == "deep" if counters is None else counters,
+        "counters.top_n_kernels": top or None,
+        "report.top": max(top, 1),
+    }
+
+
+def _one_launch(values: Values) -> dict[str, Any]:
+    """`--kernel`: one launch costs little, so everything is worth knowing of it."""
+    launch = values.get(LAUNCH)
+    if not values.get(KERNEL):
+        if launch is not None:
+            raise UserError(
+                "--launch says which launch of one kernel, and no --kernel is given.",
+                "Add --kernel NAME; the number of launches of every kernel is --launches.",
+            )
+        return {}
+    places = _places(values)
+    return {
+        "counters.options.set": None if places.get("counters.options.metrics") else "full",
+        "counters.options.kernel_name_base": "demangled",
+        "counters.options.launch_skip": (launch or 1) - 1,
+        "counters.options.launch_count": 1,
+        # A launch is chosen by its number among all that match, wherever it happens, unless regions are named.
+        "counters.gating_nvtx": bool(places.get("report.include")),
+    }
+
+
+def _places(values: Values) -> dict[str, Any]:
+    """Places in a request with what goes there."""
+    return {place: _converted(option, value) for option, value in values.items() for place in option.to}
+
+
+def _converted(option: Option, value: Any) -> Any:
+    if value is None:
+        return None
+    if option.kind == "size":
+        return bytes_of(value)
+    if option.kind == "duration":
+        return parse_seconds(str(value))
+    if option.kind == "patterns":
+        # An empty one is refused with the patterns; a configuration may hold null.
+        return [str(item) for item in value if item is not None] if isinstance(value, list) else [*expressions(value)]
+    if option.kind == "assignments":
+        return _assignments(option.flag, value)
+    if option.kind == "text" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)  # YAML reads 3 as a number
+    return value
+
+
+def _assignments(flag: str, words: Sequence[str]) -> dict[str, str]:
+    """Figures of the GPU, `NAME=VALUE` each."""
+    found = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not value.strip():
+            raise UserError(f"{flag} {word} has no value.", f"Write it as {flag} bandwidth=4.8TB/s")
+        found[name.strip()] = value.strip()
+    parse_overrides(found)
+    return found
+
+
+def _placed(request: _Request, places: Mapping[str, Any]) -> _Request:
+    """A copy of a request with values in their places."""
+    own: dict[str, Any] = {}
+    below: dict[str, dict[str, Any]] = {}
+    for place, value in places.items():
+        head, _, rest = place.partition(".")
+        if rest:
+            below.setdefault(head, {})[rest] = value
+        else:
+            own[head] = value
+    if (calibration := own.get("calibration")) is not None:
+        store.load(Path(calibration))  # one that cannot be read is refused now, not after the captures
+    nested = {head: _placed(getattr(request, head), values) for head, values in below.items()}
+    changed: _Request = attrs.evolve(request, **own, **nested)  # type: ignore[misc]  # some class of attrs
+    return changed

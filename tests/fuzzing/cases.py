@@ -495,7 +495,7 @@ def input_list(dice: Dice, place: Place) -> Made:
 
 
 def overrides(dice: Dice, place: Place) -> Made:
-    from llm_perf_opt.conf.keys import KEYS
+    from llm_perf_opt.options import KEYS
 
     def word() -> str:
         key = dice.choice(list(KEYS))

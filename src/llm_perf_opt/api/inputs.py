@@ -130,20 +130,6 @@ def load_inputs(inputs: Inputs, *, quiet: bool = False, streams: bool = False) -
     return Loaded(recordings, inputs.inputs)
 
 
-def hardware_settings(words: Sequence[str]) -> dict[str, str]:
-    """`--hardware NAME=VALUE` as a mapping, checked before anything is read."""
-    from llm_perf_opt.metrics.hardware import parse_overrides
-
-    settings = {}
-    for word in words:
-        name, sign, value = word.partition("=")
-        if not sign or not value.strip():
-            raise UserError(f"--hardware {word} has no value.", "Write it as --hardware bandwidth=4.8TB/s")
-        settings[name.strip()] = value.strip()
-    parse_overrides(settings)
-    return settings
-
-
 @define
 class SideInputs:
     """What belongs to recordings without being one."""

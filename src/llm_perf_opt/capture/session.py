@@ -44,7 +44,6 @@ from llm_perf_opt.capture.recording import (
     write_summary,
 )
 from llm_perf_opt.capture.resume import Kept, as_order, begin_again, changes, drop_earlier, look
-from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.nsight.help_text import validate
@@ -55,6 +54,7 @@ from llm_perf_opt.nsight.nsys.argv import nsys_arguments
 from llm_perf_opt.nsight.nsys.gpu_metrics import with_sampling
 from llm_perf_opt.nsight.outcome import Outcome, absent_metrics, diagnose
 from llm_perf_opt.nsight.tools import Asked, Tool, known_options
+from llm_perf_opt.options import in_keys
 from llm_perf_opt.planning import CounterPlan, PlannedCapture
 from llm_perf_opt.planning.by_hand import instances_to_take
 from llm_perf_opt.planning.windows import unseen
@@ -127,7 +127,9 @@ def _refuse_unknown(arguments: list[str], tool: Tool) -> None:
             raise UserError(diagnosis.message, diagnosis.fix)
 
 
-def resume_profile(request: ProfileRequest, directory: RunDirectory, *, as_json: bool = False) -> int:
+def resume_profile(
+    request: ProfileRequest, directory: RunDirectory, *, as_json: bool = False, quiet: bool = False
+) -> int:
     """Take what a run lacks and report it; the exit code of the run. `request`: what the run was asked for."""
     try:
         kept = look(directory, request)
@@ -151,8 +153,8 @@ def resume_profile(request: ProfileRequest, directory: RunDirectory, *, as_json:
         directory.release()
         raise
     said = f"still to take: {', '.join(lacking)}" if lacking else "nothing to do: every step of this run is whole"
-    Speaker(quiet=as_json)(f"{said}; the report is built again" if not lacking else said)
-    return run_profile(request, tools, directory, as_json=as_json, kept=kept)
+    Speaker(quiet=quiet or as_json)(f"{said}; the report is built again" if not lacking else said)
+    return run_profile(request, tools, directory, as_json=as_json, quiet=quiet, kept=kept)
 
 
 def run_profile(
@@ -345,7 +347,8 @@ class _Run:
 
         path, top = self.directory.path, self.request.report.top
         try:
-            self.built = build_from([str(path)], known_patterns(self.request), quiet=True, timelines=self.timelines)
+            options, calibration = known_patterns(self.request), self.request.calibration
+            self.built = build_from([str(path)], options, quiet=True, calibration=calibration, timelines=self.timelines)
             self.folders = write_folders(self.built, path, top=top, regions=INSIDE_RUN)
         except (UserError, OSError):  # the same again, and told, when the report is written
             self.built = self.folders = None
@@ -705,7 +708,12 @@ def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
             again = f"The recording is kept; try it again: llm-perf report {shlex.quote(str(directory.path))}"
             raise UserError("There is no report: nsys could not export the timeline.", again)
         report = make_report(
-            [str(directory.path)], known_patterns(run.request), quiet=True, built=run.built, timelines=run.timelines
+            [str(directory.path)],
+            known_patterns(run.request),
+            quiet=True,
+            calibration=run.request.calibration,
+            built=run.built,
+            timelines=run.timelines,
         )
         run._worded(report.diagnostics)
         matched = publish(

@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
+from llm_perf_opt.options import options_of
 
 HELP = "measure the peaks this GPU reaches"
 DESCRIPTION = """\
@@ -29,12 +31,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        help="where to keep it (default: $XDG_CACHE_HOME/llm-perf-opt/calibration.json, which reports look at)",
-    )
-    parser.add_argument("--device", metavar="N", type=int, default=0, help="number of the GPU (default 0)")
+    add_options(parser, options_of("calibrate"))
 
 
 def run(arguments: argparse.Namespace) -> int:

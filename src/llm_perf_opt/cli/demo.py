@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.resources import as_file, files
 from pathlib import Path
 
-from llm_perf_opt.api.reporting import Showing, make_report, publish
+from llm_perf_opt.cli.arguments import add_options
+from llm_perf_opt.options import options_of
 
 HELP = "a full report from a recording that ships with the package"
 DESCRIPTION = """\
@@ -24,13 +24,14 @@ _RECORDINGS = ("decoder-8layers.sqlite.xz", "decoder-8layers.ncu-rep.xz")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out", metavar="DIR", default="llm-perf-demo", help="folder for the report (default: llm-perf-demo)"
-    )
+    add_options(parser, options_of("demo"))
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from importlib.resources import as_file, files
+
     from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.api.reporting import Showing, make_report, publish
 
     silent = arguments.json or arguments.quiet
     if not silent:

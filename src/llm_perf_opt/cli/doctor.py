@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.options import options_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.doctor.examine import Examination
@@ -30,8 +32,7 @@ _MARKS = {"ok": "green", "warning": "yellow", "missing": "red", "error": "red"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-try", action="store_true", help="do not run a kernel under the profilers")
-    parser.add_argument("--out", metavar="DIR", help="the folder runs will be written to (default: this one)")
+    add_options(parser, options_of("doctor"))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import importlib
 import json
 import os
 import re
@@ -13,20 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from llm_perf_opt.cli import (
-    calibrate,
-    completion,
-    demo,
-    doctor,
-    export,
-    plan,
-    profile,
-    ranges,
-    report,
-    runs,
-    scrub,
-)
+from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.options.declared import SHOWING
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
 
@@ -47,46 +37,57 @@ examples:
 """
 
 
-_QUIET = "print the result alone: no progress, no explanations; errors are still told"
+# A module of this name each, with HELP, DESCRIPTION, EXAMPLES, add_arguments and run; in the order of the help.
+VERBS = (
+    *("doctor", "profile", "plan", "report", "ranges", "export"),
+    *("demo", "scrub", "calibrate", "runs", "completion"),
+)
+
+
+_PROGRAM = "llm-perf"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors are raised, so that they can be told as JSON and with a suggestion."""
+    """Errors are raised, so that they can be printed as JSON and with a suggestion."""
 
     def error(self, message: str) -> NoReturn:
         for word in re.findall(r"(?:arguments: |choice: ')(\S+?)(?:'|\s|$)", message):
             # One that another verb has under this very name is no help.
-            close = difflib.get_close_matches(word, _known_words(self), 1)
+            whole = build_parser() if self.prog == _PROGRAM else self
+            close = difflib.get_close_matches(word, _known_words(whole), 1)
             if close and close[0] != word:
                 message += f" (did you mean {close[0]}?)"
         raise UserError(f"{message}.", f"See {self.prog} --help")
 
 
 def _known_words(parser: argparse.ArgumentParser) -> list[str]:
-    """Options and verbs of a parser and of the parsers below it."""
+    """Options, their values and verbs of a parser and of the parsers below it."""
     words: list[str] = []
     for action in parser._actions:
         words += action.option_strings
         if isinstance(action.choices, dict):
             words += action.choices
             words += [w for sub in action.choices.values() for w in _known_words(sub)]
+        elif action.choices:
+            words += action.choices
     return words
 
 
 _NO_THREAD = "can't start new thread"  # what Python says, with an error of no kind of its own
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(only: str = "") -> argparse.ArgumentParser:
+    """The parser of `llm-perf`; `only`: with this verb alone, where what is typed begins with it."""
     parser = _Parser(
-        prog="llm-perf",
+        prog=_PROGRAM,
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"llm-perf {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb in (doctor, profile, plan, report, ranges, export, demo, scrub, calibrate, runs, completion):
-        name = verb.__name__.rsplit(".", 1)[-1]
+    for name in (only,) if only in VERBS else VERBS:
+        verb = importlib.import_module(f"llm_perf_opt.cli.{name}")
         sub = verbs.add_parser(
             name,
             help=verb.HELP,
@@ -94,8 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
             epilog=verb.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        sub.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-        sub.add_argument("-q", "--quiet", action="store_true", help=_QUIET)
+        add_options(sub, SHOWING)
         verb.add_arguments(sub)
         sub.set_defaults(run=verb.run)
     return parser
@@ -110,32 +110,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser().print_help(sys.stderr)
         return int(ExitCode.BAD_INPUT)
     try:
-        arguments = build_parser().parse_args(words)
+        arguments = build_parser(words[0]).parse_args(words)
         code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code
     except UserError as error:
-        _say(error, as_json)
+        _print_error(error, as_json)
         return int(error.code)
     except MemoryError:
         fix = "Use a machine with more, or a shorter recording."
-        _say(UserError("There is not enough memory for this input.", fix), as_json)
+        _print_error(UserError("There is not enough memory for this input.", fix), as_json)
         return int(ExitCode.BAD_INPUT)
     except ImportError as error:
-        _say(_not_loaded(error), as_json)
+        _print_error(_not_loaded(error), as_json)
         return int(ExitCode.MISSING_TOOL)
     except RuntimeError as error:
         if _NO_THREAD not in str(error):
             raise
         fix = "Raise the limits of memory and processes (ulimit -a), or end other programs."
-        _say(UserError("The system gives this program no further thread.", fix), as_json)
+        _print_error(UserError("The system gives this program no further thread.", fix), as_json)
         return int(ExitCode.BAD_INPUT)
     except BrokenPipeError:
         # The reader of our output (head, less) has gone: nothing is wrong, but nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return int(ExitCode.DONE)
     except OSError as error:
-        _say(_refused(error), as_json)
+        _print_error(_refused(error), as_json)
         return int(ExitCode.BAD_INPUT)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _not_loaded(error: ImportError) -> UserError:
-    """A package that is damaged, or for which there is no memory; numpy tells that in thirty lines."""
+    """A package that is damaged, or for which there is no memory; numpy says that in thirty lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return UserError(
         f"A library of llm-perf cannot be loaded: {lines[-1] if lines else error.name}.",
@@ -160,19 +160,15 @@ def _refused(error: OSError) -> UserError:
     return UserError(f"The system refused{where}: {error.strerror or error}.", "Check rights and free space.")
 
 
-def _say(error: UserError, as_json: bool) -> None:
-    with contextlib.suppress(OSError):  # where nothing can be said, the exit code still is
-        _tell(error, as_json)
-
-
-def _tell(error: UserError, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"error": {"message": error.message, "fix": error.fix, "exit_code": int(error.code)}}))
-        return
-    # Messages quote names of files and ranges.
-    print(f"llm-perf: {printable(error.message)}", file=sys.stderr)
-    if error.fix:
-        print(f"  → {printable(error.fix)}", file=sys.stderr)
+def _print_error(error: UserError, as_json: bool) -> None:
+    with contextlib.suppress(OSError):  # where nothing can be printed, there is still the exit code
+        if as_json:
+            print(json.dumps({"error": {"message": error.message, "fix": error.fix, "exit_code": int(error.code)}}))
+            return
+        # Messages quote names of files and ranges.
+        print(f"llm-perf: {printable(error.message)}", file=sys.stderr)
+        if error.fix:
+            print(f"  → {printable(error.fix)}", file=sys.stderr)
 
 
 def entry() -> None:

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.cli import profile
+from llm_perf_opt.cli.arguments import add_options, values_of
 from llm_perf_opt.errors import ExitCode, MissingTool
+from llm_perf_opt.options import options_of
 from llm_perf_opt.regions.names import printable
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    profile.add_arguments(parser, resumable=False)
-    parser.add_argument("--timeline", metavar="FILE", help="plan for this recording instead of taking one")
+    parser.add_argument("command", nargs="*", metavar="CMD", help="the program and its arguments, after --")
+    add_options(parser, options_of("plan"))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,32 +43,39 @@ def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.nsight.nvidia_smi import gpu_facts
     from llm_perf_opt.readers.open import read_recording
     from llm_perf_opt.regions.columns import Timeline
+    from llm_perf_opt.request import profile_request
 
-    request = profile.request_of(arguments)
+    request = profile_request(values_of(arguments), arguments.command)
     about: dict[str, Any] = {"gpus_before": gpu_facts(), "steps": []}
     timelines: dict[Path, Timeline] = {}
-    file = Path(arguments.timeline) if arguments.timeline else _take_timeline(request, arguments, about, timelines)
+    file = (
+        Path(request.timeline.recording)
+        if request.timeline.recording
+        else _take_timeline(request, arguments, about, timelines)
+    )
     ncu = _ncu_path()
     if file not in timelines:
         recording = read_recording(file, launch_config=True, waymarks=True)
         timelines |= {file: recording} if isinstance(recording, Timeline) else {}
-    seen = make_report([str(file)], known_patterns(request), quiet=True, timelines=timelines)
+    seen = make_report(
+        [str(file)], known_patterns(request), quiet=True, calibration=request.calibration, timelines=timelines
+    )
     plan = planning.decide(request, seen, timelines.get(file), planning.facts_of(about))
     skipped = plan.skipped if plan.table is None else ""  # a table says itself what is left out
-    told: dict[str, Any] = {"timeline": str(file), "skipped": skipped}
-    told |= planning.as_json(plan, request.command, ncu=ncu)
+    answer: dict[str, Any] = {"timeline": str(file), "skipped": skipped}
+    answer |= planning.as_json(plan, request.command, ncu=ncu)
     text = planning.describe(plan, request.command, ncu=ncu)
     if request.counters.verify and plan.captures:
         verification = planning.plan_verification(seen, request, plan.captures)
         if isinstance(verification, str):
             text += f"\nNothing would be verified, because {verification}.\n"
         else:
-            told["verification"] = {"name": verification.name, "argv": verification.argv(request.command, ncu)}
+            answer["verification"] = {"name": verification.name, "argv": verification.argv(request.command, ncu)}
             text += "\nto verify, the program once for every pass:\n"
             text += f"  {shlex.join(verification.argv(request.command, ncu))}\n"
     # The commands hold names of ranges and kernels.
-    print(json.dumps(told) if arguments.json else printable(text), end="\n" if arguments.json else "")
-    return int(ExitCode.NOTHING_MATCHED if arguments.strict and skipped else ExitCode.DONE)
+    print(json.dumps(answer) if arguments.json else printable(text), end="\n" if arguments.json else "")
+    return int(ExitCode.NOTHING_MATCHED if request.strict and skipped else ExitCode.DONE)
 
 
 def _take_timeline(
@@ -82,7 +90,7 @@ def _take_timeline(
 
     only = attrs.evolve(request, counters=attrs.evolve(request.counters, enable=False), strict=False)
     only, tools = ready(only)
-    directory = RunDirectory.create(Path(arguments.out) if arguments.out else None, only.command, {}, made_by="plan")
+    directory = RunDirectory.create(Path(only.out) if only.out else None, only.command, {}, made_by="plan")
     code = run_profile(
         only, tools, directory, quiet=arguments.quiet or arguments.json, silent=True, timelines=timelines
     )

@@ -7,9 +7,9 @@ import json
 import shlex
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.api.reporting import make_report
-from llm_perf_opt.cli.report import add_selection, options_of
+from llm_perf_opt.cli.arguments import add_options, values_of
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.options import options_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
@@ -28,12 +28,15 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
-    add_selection(parser, with_scopes=False)
-    parser.add_argument("--strict", action="store_true", help="exit with 6 where no range matches")
+    add_options(parser, options_of("ranges"))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    report = make_report(arguments.input, options_of(arguments), quiet=arguments.json or arguments.quiet)
+    from llm_perf_opt.api.reporting import make_report
+    from llm_perf_opt.request import report_request
+
+    request = report_request(values_of(arguments))
+    report = make_report(arguments.input, request.report, quiet=arguments.json or arguments.quiet)
     scope = report.main_scope
     regions = scope.regions if scope else []
     if arguments.json:
@@ -66,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     else:
         _show(report, regions, arguments.quiet)
-    if not regions and arguments.strict:
+    if not regions and request.strict:
         return int(ExitCode.NOTHING_MATCHED)
     return int(ExitCode.DONE)
 

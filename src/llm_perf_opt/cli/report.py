@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from llm_perf_opt.api.reporting import BESIDE, FORMATS, INSIDE_RUN, Showing, make_report, publish
+from llm_perf_opt.cli.arguments import add_options, values_of
 from llm_perf_opt.errors import UserError
-
-if TYPE_CHECKING:
-    from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.options import options_of
 
 HELP = "the region report of any recordings"
 DESCRIPTION = """\
@@ -29,74 +26,12 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        help="folder for the report (default: INPUT-report here; a run directory gets it inside)",
-    )
-    parser.add_argument(
-        "--format",
-        metavar="LIST",
-        default=",".join(FORMATS),
-        help="comma list of json, md, csv, html (default: all)",
-    )
-    add_selection(parser)
-    parser.add_argument("--strict", action="store_true", help="exit with 6 where no region matches")
-
-
-def add_selection(parser: argparse.ArgumentParser, with_scopes: bool = True) -> None:
-    """Options that choose what is counted, shared by the verbs that read recordings."""
-    for name, what in (("include", "regions to report"), ("exclude", "regions to leave out")):
-        parser.add_argument(
-            f"--{name}",
-            metavar="PAT",
-            action="append",
-            default=[],
-            help=f"{what}: globs, A/B, DOMAIN@NAME, regex:…",
-        )
-    for name, what in (("kernel-include", "kernels to count"), ("kernel-exclude", "kernels not to count")):
-        parser.add_argument(f"--{name}", metavar="PAT", action="append", default=[], help=f"{what}: globs or regex:…")
-    if with_scopes:
-        parser.add_argument("--no-aggregate", action="store_true", help="leave out the scope that adds everything up")
-    parser.add_argument(
-        "--attribution",
-        choices=("auto", "thread", "process"),
-        default="auto",
-        help="whose ranges a launch belongs to: its thread's, else its process's (auto, default); its thread's only, as nsys; its process's",
-    )
-    parser.add_argument(
-        "--top",
-        metavar="N",
-        type=positive,
-        default=30,
-        help="kernels listed per region where lists are cut (default 30)",
-    )
-    if with_scopes:
-        parser.add_argument(
-            "--hardware",
-            metavar="NAME=VALUE",
-            action="append",
-            default=[],
-            help="figures of the GPU: model='H100 SXM', bandwidth=4.8TB/s, tensor_bf16=989TFLOP/s …",
-        )
-        parser.add_argument(
-            "--calibration",
-            metavar="FILE",
-            help="measured peaks (default: those llm-perf calibrate kept on this machine)",
-        )
-
-
-def positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return number
+    add_options(parser, options_of("report"))
 
 
 def parse_formats(text: str) -> list[str]:
+    from llm_perf_opt.api.reporting import FORMATS
+
     formats = [part.strip() for part in text.split(",") if part.strip()]
     for name in formats:
         if name not in FORMATS:
@@ -107,23 +42,20 @@ def parse_formats(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.out == "":
+    from llm_perf_opt.api.reporting import BESIDE, FORMATS, INSIDE_RUN, Showing, make_report, publish
+    from llm_perf_opt.request import report_request
+
+    request = report_request(values_of(arguments))
+    if request.out == "":
         raise UserError("--out was given an empty folder name.", "Give a folder, or leave --out away.")
-    formats = parse_formats(arguments.format)
-    if len(arguments.input) == 1 and Path(arguments.input[0]).is_dir():
-        out = Path(arguments.out or arguments.input[0])
-        regions = INSIDE_RUN
-    else:
-        out = Path(arguments.out or f"{stem(arguments.input[0])}-report")
-        regions = BESIDE
-    report = make_report(
-        arguments.input,
-        options_of(arguments),
-        quiet=arguments.json or arguments.quiet,
-        calibration=arguments.calibration,
-    )
-    showing = Showing(arguments.json, arguments.strict, quiet=arguments.quiet)
-    return publish(report, out, formats, regions=regions, top=arguments.top, showing=showing)
+    formats = FORMATS if request.formats is None else parse_formats(request.formats)
+    first, inside = arguments.input[0], len(arguments.input) == 1 and Path(arguments.input[0]).is_dir()
+    out = Path(request.out or (first if inside else f"{stem(first)}-report"))
+    silent = arguments.json or arguments.quiet
+    report = make_report(arguments.input, request.report, quiet=silent, calibration=request.calibration)
+    showing = Showing(arguments.json, request.strict, quiet=arguments.quiet)
+    regions = INSIDE_RUN if inside else BESIDE
+    return publish(report, out, formats, regions=regions, top=request.report.top, showing=showing)
 
 
 def stem(path: str) -> str:
@@ -132,20 +64,3 @@ def stem(path: str) -> str:
     for ending in (".gz", ".xz", ".sqlite", ".nsys-rep", ".ncu-rep", ".json", ".csv", ".pt.trace"):
         name = name.removesuffix(ending)
     return name or "recording"
-
-
-def options_of(arguments: argparse.Namespace) -> ReportOptions:
-    """The choices of `add_selection` as options of a report."""
-    from llm_perf_opt.analysis.options import ReportOptions
-    from llm_perf_opt.api.inputs import hardware_settings
-
-    return ReportOptions(
-        include=arguments.include,
-        exclude=arguments.exclude,
-        kernel_include=arguments.kernel_include,
-        kernel_exclude=arguments.kernel_exclude,
-        aggregate=not getattr(arguments, "no_aggregate", False),
-        attribution=arguments.attribution,
-        top=arguments.top,
-        hardware=hardware_settings(getattr(arguments, "hardware", [])),
-    )

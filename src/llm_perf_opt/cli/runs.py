@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.cli.report import positive
+from llm_perf_opt.cli.arguments import positive
 from llm_perf_opt.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _told(run_: Run) -> dict[str, Any]:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.request import bytes_of
+    from llm_perf_opt.options.values import bytes_of
     from llm_perf_opt.rundir.inventory import RUNS, take_inventory
     from llm_perf_opt.rundir.prune import carry_out, decide
 

@@ -1,1 +1,1 @@
-"""Hydra groups and the table of all keys. Knows nothing of the rest."""
+"""Hydra's groups and presets; the keys and their defaults are in `options`."""

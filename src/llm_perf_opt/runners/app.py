@@ -22,9 +22,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from llm_perf_opt.conf.keys import defaults
-from llm_perf_opt.conf.wording import in_keys
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.options import default_config, in_keys
 from llm_perf_opt.process import interrupts
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.runners.checked import checked_values
@@ -40,7 +39,7 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
     try:
         arguments = normalised(words)
     except UserError as error:
-        say(error)
+        print_error(error)
         return int(error.code)
     register()
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
@@ -56,13 +55,15 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
             return int(ExitCode.BAD_INPUT) if ended.code else int(ExitCode.DONE)
         except (HydraException, OmegaConfBaseException) as error:
             fix = "Values with spaces, commas or brackets are quoted twice, as in 'KEY=\"a value\"' or 'KEY=[a,b]'."
-            say(UserError(f"Hydra cannot make a configuration of this: {_first_lines(error)}", fix))
+            print_error(UserError(f"Hydra cannot make a configuration of this: {_first_lines(error)}", fix))
             return int(ExitCode.BAD_INPUT)
         except BrokenPipeError:  # the reader of our output has gone
             return int(ExitCode.DONE)
         except OSError as error:  # a job answers for its own; this one is Hydra making the run directory
             where = f"The run directory {error.filename} cannot be made: {error.strerror}."
-            say(UserError(where, "Choose another with hydra.run.dir=FOLDER (hydra.sweep.dir=FOLDER for a sweep)."))
+            print_error(
+                UserError(where, "Choose another with hydra.run.dir=FOLDER (hydra.sweep.dir=FOLDER for a sweep).")
+            )
             return int(ExitCode.BAD_INPUT)
         except KeyboardInterrupt:
             print("Interrupted.", file=sys.stderr)
@@ -102,12 +103,12 @@ class _Task:
         try:
             return self._job(checked(config), run)
         except UserError as error:
-            say(error)
+            print_error(error)
             with contextlib.suppress(OSError):
                 run.rmdir()  # Hydra made it; a run that never began leaves no empty folder
             return int(error.code)
         except OSError as error:
-            say(UserError(f"The run failed: {error.strerror or error} ({error.filename}).", f"See {run}"))
+            print_error(UserError(f"The run failed: {error.strerror or error} ({error.filename}).", f"See {run}"))
             return int(ExitCode.NOTHING_CAPTURED)
         except KeyboardInterrupt:
             print("Interrupted.", file=sys.stderr)
@@ -120,8 +121,8 @@ def start_folder() -> Path:
 
 
 def register() -> None:
-    """Tell Hydra the table of keys and where runs go."""
-    ConfigStore.instance().store(name="keys", node=OmegaConf.create(defaults()))
+    """Give Hydra the table of keys and where runs go."""
+    ConfigStore.instance().store(name="keys", node=OmegaConf.create(default_config()))
     OmegaConf.register_new_resolver("llm_perf_fresh_run", fresh_run, replace=True, use_cache=True)
 
 
@@ -152,7 +153,7 @@ def _first_lines(error: Exception) -> str:
     return " ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
 
 
-def say(error: UserError) -> None:
+def print_error(error: UserError) -> None:
     """Cause and fix, for the person at the terminal."""
     print(f"llm-perf: {printable(in_keys(error.message))}", file=sys.stderr)
     if error.fix:

@@ -26,27 +26,29 @@ def job(config: dict[str, Any], run: Path) -> int:
     from llm_perf_opt.capture.session import ready, run_profile
     from llm_perf_opt.rundir.directory import RunDirectory
     from llm_perf_opt.runners.app import start_folder
-    from llm_perf_opt.runners.requests import profile_request
+    from llm_perf_opt.runners.requests import deep_request
 
     # The workload gets the configuration as it is; what the run directory keeps has no secrets in it.
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as private:
         file = Path(private) / "config.yaml"
         file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-        request, tools = ready(profile_request(config, run, file, start_folder()))
+        request, tools = ready(deep_request(config, run, file, start_folder()))
         directory = RunDirectory.create(
             run, request.command, config, made_by="deep_profile_runner", folder=start_folder()
         )
         return run_profile(request, tools, directory)
 
 
-def resume(directory: RunDirectory, config: dict[str, Any], changed: dict[str, Any], *, as_json: bool) -> int:
-    """Go on with a run of this runner. `changed`: limits that are to be others now."""
+def resume(
+    directory: RunDirectory, config: dict[str, Any], changed: dict[str, Any], *, as_json: bool, quiet: bool
+) -> int:
+    """Go on with a run of this runner. `changed`: limits that are to be others now, by their flags' names."""
     import yaml
 
     from llm_perf_opt.capture.session import resume_profile
     from llm_perf_opt.errors import UserError
     from llm_perf_opt.runners.checked import checked_values
-    from llm_perf_opt.runners.requests import profile_request
+    from llm_perf_opt.runners.requests import deep_request
 
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as private:
         file = Path(private) / "config.yaml"
@@ -58,12 +60,12 @@ def resume(directory: RunDirectory, config: dict[str, Any], changed: dict[str, A
             if "max_size" in changed:
                 nsys["max_size"] = changed["max_size"]
             file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-            request = profile_request(config, directory.path, file, Path(directory.manifest.folder))
+            request = deep_request(config, directory.path, file, Path(directory.manifest.folder))
         except (KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
             raise UserError(
                 f"The configuration of {directory.path} is not that of a run ({error}).", "Start a new run."
             ) from error
-        return resume_profile(request, directory, as_json=as_json)
+        return resume_profile(request, directory, as_json=as_json, quiet=quiet)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def resolved(words: list[str]) -> int:
     from omegaconf import DictConfig, OmegaConf
 
     from llm_perf_opt.errors import UserError
-    from llm_perf_opt.runners.app import checked, say
+    from llm_perf_opt.runners.app import checked, print_error
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--resolved", required=True)
@@ -65,7 +65,7 @@ def resolved(words: list[str]) -> int:
         folder, out = Path(arguments.folder), Path(arguments.out)
         return _run(checked(config), out, folder, profiled=arguments.profiled)
     except UserError as error:
-        say(error)
+        print_error(error)
         return int(error.code)
 
 

@@ -13,8 +13,8 @@ from importlib.resources import files
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from llm_perf_opt.conf.keys import KEYS
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.options import KEYS
 from llm_perf_opt.spelling import nearest
 
 # Groups of the configuration and where each is placed.
@@ -65,7 +65,7 @@ def _normalised(word: str, sweep: bool) -> str:
     for short, full in _SHORT.items():
         if key.startswith(short) and f"{full}{key.removeprefix(short)}" in KEYS:
             key = full + key.removeprefix(short)
-    free = next((k for k in KEYS.values() if k.kind == "mapping" and f"{key}.".startswith(f"{k.name}.")), None)
+    free = next((k for k in KEYS.values() if k.kind == "mapping" and f"{key}.".startswith(f"{k.key}.")), None)
     if free is None and key not in KEYS and not _is_branch(key):
         raise _unknown(key)
     if sign == "~":
@@ -114,10 +114,10 @@ def _value(key: str, value: str, sweep: bool) -> str:
     """
     try:
         parsed = OverridesParser.create().parse_override(f"x={value}")
-        if parsed.is_sweep_override() and not sweep and key in KEYS and KEYS[key].kind == "list":
+        if parsed.is_sweep_override() and not sweep and key in KEYS and KEYS[key].kind in ("list", "patterns"):
             return f"[{value}]"
     except HydraException:
-        if key not in KEYS or KEYS[key].kind not in ("text", "list") or value[:1] in "[{":
+        if key not in KEYS or KEYS[key].kind not in ("text", "list", "patterns") or value[:1] in "[{":
             raise UserError(
                 f"{key}={value} cannot be read.", f"Allowed: {KEYS[key].allowed if key in KEYS else 'a value'}."
             ) from None

@@ -1,0 +1,121 @@
+"""Declared options as arguments of argparse, and what was parsed, or a manifest holds, as values of options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.options import Option, options_of
+from llm_perf_opt.options.values import bytes_of, parse_seconds
+
+
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Give a parser its options."""
+    for option in options:
+        names = [name for name in (option.short, option.flag) if name]
+        settings: dict[str, Any] = {"help": _help(option), "default": option.unset}
+        if option.kind == "switch":
+            parser.add_argument(*names, action="store_true", **settings)
+            continue
+        if isinstance(option.unset, list):
+            settings["action"] = "append"
+        if option.choices:
+            settings["choices"] = option.choices
+        if option.metavar:
+            settings["metavar"] = option.metavar
+        parser.add_argument(*names, type=_TYPES.get(option.kind, str), **settings)
+
+
+def values_of(arguments: argparse.Namespace) -> dict[Option, Any]:
+    """What was parsed, by option; a switch that is not there says nothing."""
+    return _values(vars(arguments), options_of(arguments.verb))
+
+
+def stored_values(settings: Mapping[str, Any], verb: str, run: str) -> dict[str, Any]:
+    """Parsed arguments as a manifest holds them: a setting of another version is left out, a wrong one refused.
+
+    A manifest may be untrusted, and what is wrong in it must be known before anything is started.
+    """
+    found = {}
+    for option in options_of(verb):
+        found[option.dest] = value = settings.get(option.dest, option.unset)
+        if not option.could_be_typed(value):
+            raise UserError(
+                f"The options of {run} are not those of a run: {option.dest} is {ascii(value)[:60]}.",
+                "Start a new run.",
+            )
+    return found
+
+
+def given_of(arguments: argparse.Namespace, verb: str) -> list[Option]:
+    """The options that the command line has, and not by chance with their defaults."""
+    return [option for option in options_of(verb) if getattr(arguments, option.dest) != option.unset]
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    return _number(text, 1, "a whole number above 0")
+
+
+def _values(parsed: Mapping[str, Any], options: Iterable[Option]) -> dict[Option, Any]:
+    found = {}
+    for option in options:
+        value = parsed[option.dest]
+        if option.kind != "switch":
+            found[option] = value
+        elif value:
+            found[option] = not option.default if option.given is None else option.given
+    return found
+
+
+def _help(option: Option) -> str:
+    text = option.flag_help or option.help
+    head = text[:1].lower() + text[1:] if text[1:2].islower() else text
+    head = head.removesuffix(".")
+    if option.kind != "switch" and option.unset not in (None, "", []) and "(default" not in head:
+        head += f" (default {option.unset})"
+    return head.replace("%", "%%")
+
+
+def _number(text: str, least: int, allowed: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _as_typed(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Refuse what cannot be read; the manifest keeps it as it was typed."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except UserError as error:
+            raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
+        return text
+
+    return check
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "count": positive,
+    "number": lambda text: _number(text, 0, "a whole number"),
+    "seconds": _seconds,
+    "size": _as_typed(bytes_of),
+    "duration": _as_typed(parse_seconds),
+}

@@ -1,0 +1,355 @@
+"""The declarations: options of the command line first, in the order of its help, then keys that only runners have.
+
+To add an option, add it here with the place in the request its value goes to, and use that place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llm_perf_opt.options.model import Kind, Option
+
+_NCU, _NSYS, _CLI = "pipeline.ncu.", "pipeline.nsys.", "pipeline.ncu.ncu_cli."
+_PROFILE = ("profile", "plan")
+_BUILD = (*_PROFILE, "report")  # verbs that build a whole report
+_READ = (*_BUILD, "ranges")
+_LEVELS = ("time", "roofline", "bound", "stalls", "full")
+
+# Options that others decide with, or that belong together (see `request.py`).
+TOP_N_KERNELS = Option(
+    key="run.top_n_kernels", kind="number", default=30,
+    help="The heaviest kernels of the chosen regions, which get counters and head the lists; 0: all get counters.",
+)  # fmt: skip
+KERNEL = Option(
+    flag="--kernel", key=f"{_CLI}kernel_name", metavar="NAME", verbs=_PROFILE, to="counters.options.kernel_name",
+    help="An exact kernel name, or regex:…",
+    flag_help="take one launch of this kernel only: its exact name, or regex:… over the full name",
+)  # fmt: skip
+LAUNCH = Option(
+    flag="--launch", kind="count", metavar="N", verbs=_PROFILE, instead=f"{_CLI}launch_skip",
+    help="With --kernel: which of its launches (default 1).",
+)  # fmt: skip
+NSYS_ENABLE = Option(
+    key=f"{_NSYS}enable", kind="switch",
+    help=f"Take a timeline with nsys; left open: yes, unless {_NCU}strategy is as_given.",
+)  # fmt: skip
+NCU_ENABLE = Option(
+    key=f"{_NCU}enable", kind="switch", help="Take counters with ncu; left open: when run.mode is deep."
+)
+STRATEGY = Option(
+    key=f"{_NCU}strategy", default="auto", choices=("auto", "as_given"), to="counters.strategy",
+    help="auto: the timeline decides which launches are worth their cost. as_given: ncu gets ncu_cli and nothing else.",
+)  # fmt: skip
+MODE = Option(
+    key="run.mode", default="deep", choices=("light", "deep"),
+    help="light: stage timings and the timeline only. deep: counters, torch's profiler and static analysis too.",
+)  # fmt: skip
+RESUME = Option(
+    flag="--resume", metavar="RUN", verbs=("profile",), on_resume=True,
+    help="Go on with a run that was interrupted, killed or failed: only what is missing is taken.",
+)  # fmt: skip
+# Every verb has these; they decide how an answer is shown, not what it is.
+SHOWING = (
+    Option(flag="--json", kind="switch", default=False, help="Print one JSON object instead of text."),
+    Option(
+        flag="--quiet", short="-q", kind="switch", default=False,
+        help="Print the result alone: no progress, no explanations; errors are still printed.",
+    ),
+)  # fmt: skip
+
+_COMMAND_LINE = (
+    RESUME,
+    Option(
+        flag="--out", metavar="DIR", verbs=_PROFILE, to="out", instead="hydra.run.dir",
+        help="Run directory (default: tmp/profile-output/<date-time>).",
+    ),
+    Option(
+        flag="--annotate", key="pipeline.annotate.mode", default="off", choices=("off", "stages", "modules"),
+        verbs=_PROFILE, to="annotate.mode",
+        help="Mark prefill, decode (stages) and also modules of a PyTorch program that has no ranges of its own.",
+    ),
+    Option(
+        flag="--annotate-depth", key="pipeline.annotate.depth", kind="count", default=3, metavar="N",
+        verbs=_PROFILE, to="annotate.depth", help="Levels of modules to mark.",
+    ),
+    Option(
+        flag="--no-counters", kind="switch", default=False, given=False, verbs=_PROFILE, to="counters.enable",
+        instead="run.mode=light", help="Take the timeline only.",
+    ),
+    Option(
+        flag="--budget", key=f"{_NCU}budget", kind="duration", metavar="TIME", verbs=_PROFILE, to="counters.budget_s",
+        help="Time for all counter captures together, as in 60s or 2m (default: what a good result takes).",
+    ),
+    Option(
+        flag="--level", key=f"{_NCU}level", default="roofline", choices=_LEVELS, verbs=_PROFILE, to="counters.level",
+        help="How much is measured of each launch, where no metrics, sections or set are given; roofline: time, bytes, tensor work.",
+    ),
+    Option(
+        flag="--launches", key=f"{_NCU}launches", kind="count", default=3, metavar="N", verbs=_PROFILE,
+        to="counters.launches", help="Launches of each kernel and launch configuration to profile.",
+    ),
+    Option(
+        flag="--metrics", key=f"{_CLI}metrics", kind="list", default=[], metavar="LIST", verbs=_PROFILE,
+        to="counters.options.metrics", help="ncu's metrics instead of a level; what fits into one pass is cheapest.",
+    ),
+    KERNEL,
+    LAUNCH,
+    Option(
+        flag="--sample", key=f"{_NCU}sample", default="all", metavar="WHICH", verbs=_PROFILE, to="counters.sample",
+        help="Instances of a repeated range to profile whole: all, first, middle, last, every:N.",
+    ),
+    Option(
+        flag="--replay-mode", key=f"{_CLI}replay_mode", choices=("kernel", "application", "range", "app-range"),
+        verbs=_PROFILE, to="counters.options.replay_mode",
+        help="How ncu replays (default: kernel by kernel); a mode the program does not allow falls back to the next.",
+    ),
+    Option(
+        flag="--no-windows", key=f"{_NCU}windows", kind="switch", default=True, verbs=_PROFILE, to="counters.windows",
+        help="Have the program itself switch ncu on around the planned launches only (capture windows), where it can.",
+        flag_help="put nothing into the program: by default code inside it switches ncu on around the planned launches",
+    ),
+    Option(
+        flag="--no-traffic", kind="switch", default=False, given=0, verbs=_PROFILE, to="timeline.traffic_hz",
+        instead=f"{_NSYS}traffic_hz=0",
+        help="Do not have nsys sample what the whole GPU moves: bytes of regions are then their kernels' added up.",
+    ),
+    Option(
+        flag="--run-to-end", key=f"{_NCU}run_to_end", kind="switch", default=False, verbs=_PROFILE,
+        to="counters.run_to_end",
+        help="Let the program run to its end under ncu: by default it is ended as soon as all planned samples are in.",
+    ),
+    Option(
+        flag="--verify", key=f"{_NCU}verify", kind="switch", default=False, verbs=_PROFILE, to="counters.verify",
+        help="Afterwards measure the regions as wholes and show estimate against truth (runs the program once a pass).",
+    ),
+    Option(
+        flag="--no-fallback", key=f"{_NCU}fallback", kind="switch", default=True, verbs=_PROFILE,
+        to="counters.fallback",
+        help="Where the program does not allow a replay mode, try the next: range, app-range, kernel.",
+        flag_help="do not try another replay mode",
+    ),
+    Option(
+        flag="--max-size", key=f"{_NSYS}max_size", kind="size", default="2GB", metavar="SIZE", verbs=_PROFILE,
+        to="timeline.max_bytes", on_resume=True,
+        help="End the timeline when its recording reaches this size; 0: no limit.",
+    ),
+    Option(
+        flag="--timeout", kind="seconds", metavar="S", verbs=_PROFILE, on_resume=True,
+        to=("timeline.timeout_s", "counters.timeout_s"), instead=f"{_NSYS}timeout_s or {_NCU}timeout_s",
+        help="Seconds after which a step is stopped; what it captured is kept.",
+    ),
+    Option(
+        flag="--timeline", metavar="FILE", verbs=("plan",), to="timeline.recording",
+        help="Plan for this recording instead of taking one.",
+    ),
+    Option(
+        flag="--out", metavar="DIR", verbs=("report",), to="out",
+        help="Folder for the report (default: INPUT-report here; a run directory gets it inside).",
+    ),
+    Option(
+        flag="--format", kind="list", metavar="LIST", verbs=("report",), to="formats",
+        help="Comma list of json, md, csv, html (default: all).",
+    ),
+    Option(
+        flag="--include", key=f"{_CLI}nvtx.include", kind="patterns", default=[], metavar="PAT", verbs=_READ,
+        to="report.include", help="Regions to profile and report: globs, A/B, DOMAIN@NAME, regex:…, for captures ncu:…",
+    ),
+    Option(
+        flag="--exclude", key=f"{_CLI}nvtx.exclude", kind="patterns", default=[], metavar="PAT", verbs=_READ,
+        to="report.exclude", help="Regions to leave out; wins over include.",
+    ),
+    Option(
+        flag="--kernel-include", key=f"{_NCU}kernels.include", kind="patterns", default=[], metavar="PAT",
+        verbs=_READ, to="report.kernel_include", help="Kernels to count: globs or regex:…; none: all.",
+    ),
+    Option(
+        flag="--kernel-exclude", key=f"{_NCU}kernels.exclude", kind="patterns", default=[], metavar="PAT",
+        verbs=_READ, to="report.kernel_exclude", help="Kernels not to count; wins over include.",
+    ),
+    Option(
+        flag="--no-aggregate", key=f"{_NCU}aggregate", kind="switch", default=True, verbs=_BUILD,
+        to="report.aggregate", help="Report the sum over all processes and devices beside each of them.",
+        flag_help="leave out the scope that adds everything up",
+    ),
+    Option(
+        flag="--attribution", default="auto", choices=("auto", "thread", "process"), verbs=_READ,
+        to="report.attribution",
+        help="Whose ranges a launch belongs to: its thread's, else its process's (auto); its thread's only, as nsys; its process's.",
+    ),
+    Option(
+        flag="--top", kind="count", default=30, metavar="N", verbs=_READ, to="report.top",
+        instead=TOP_N_KERNELS.key, help="Kernels listed per region where lists are cut.",
+    ),
+    Option(
+        flag="--hardware", kind="assignments", default=[], metavar="NAME=VALUE", verbs=_BUILD, to="report.hardware",
+        help="Figures of the GPU: model='H100 SXM', bandwidth=4.8TB/s, tensor_bf16=989TFLOP/s …",
+    ),
+    Option(
+        flag="--calibration", metavar="FILE", verbs=_BUILD, to="calibration",
+        help="Measured peaks (default: those llm-perf calibrate kept on this machine).",
+    ),
+    Option(
+        flag="--strict", key=f"{_NCU}strict", kind="switch", default=False, verbs=_READ, to="strict",
+        help="Exit with 6 where no region matches.",
+    ),
+    Option(
+        flag="--out", metavar="DIR", default="llm-perf-demo", verbs=("demo",), to="out", help="Folder for the report."
+    ),
+    Option(
+        flag="--out", metavar="FILE", verbs=("calibrate",),
+        help="Where to keep it (default: $XDG_CACHE_HOME/llm-perf-opt/calibration.json, which reports look at).",
+    ),
+    Option(
+        flag="--device", kind="number", default=0, metavar="N", verbs=("calibrate",), help="Number of the GPU."
+    ),
+    Option(
+        flag="--no-try", kind="switch", default=False, verbs=("doctor",),
+        help="Do not run a kernel under the profilers.",
+    ),
+    Option(
+        flag="--out", metavar="DIR", verbs=("doctor",), help="The folder runs will be written to (default: this one)."
+    ),
+)  # fmt: skip
+
+
+def _keys(prefix: str, to: str, *rows: tuple[Any, ...]) -> list[Option]:
+    """Rows of name, default, kind, help, and values where ncu has a list of its own; `to`: where all of them go."""
+    return [_key(prefix, to, *row) for row in rows]
+
+
+def _key(prefix: str, to: str, name: str, default: Any, kind: Kind, text: str, choices: tuple[str, ...] = ()) -> Option:
+    place = f"{to}.{name.replace('.', '_')}" if to else ()
+    return Option(key=f"{prefix}{name}", default=default, kind=kind, help=text, choices=choices, to=place)
+
+
+_COUNTERS = [
+    NCU_ENABLE,
+    STRATEGY,
+    *_keys(
+        _NCU,
+        "counters",
+        ("gating_nvtx", True, "switch", "Profile inside the regions of nvtx.include only; false: the whole program."),
+        ("timeout_s", None, "seconds", "Stop ncu after this time; what it captured is kept."),
+    ),
+]
+_NCU_CLI = _keys(
+    _CLI, "counters.options",
+    ("set", None, "text", "Named set of sections: basic takes 10 passes, roofline 17, full 38 on an H200."),
+    ("sections", [], "list", "Section identifiers, as in [SpeedOfLight,Occupancy]."),
+    ("target_processes", "all", "text", "Launchers such as torchrun need all.", ("all", "application-only")),
+    ("nvtx.push_pop_scope", None, "text", "Left open: process where autograd or workers launch kernels.", ("thread", "process")),
+    ("range_filter", None, "text", "Instances of the matching ranges in ncu's own form, as in ::[2-4]."),
+    ("kernel_name_base", None, "text", "What kernel_name is compared with.", ("function", "demangled", "mangled")),
+    ("kernel_id", None, "text", "context:stream:[regex:]name:invocation"),
+    ("launch_skip", None, "number", "Matching launches to pass over, over all kernels together."),
+    ("launch_count", None, "number", "Matching launches to profile, then no more."),
+    ("filter_mode", None, "text", "Whether launches are counted over all, by GPU or by launch configuration.", ("global", "per-gpu", "per-launch-config")),
+    ("graph_profiling", None, "text", "node: each kernel of a CUDA graph; graph: one result a graph launch.", ("node", "graph")),
+    ("app_replay_match", None, "text", "How kernels of two passes are paired in application replay.", ("name", "grid", "all")),
+    ("app_replay_mode", None, "text", "How strictly application replay pairs them.", ("strict", "balanced", "relaxed")),
+    ("clock_control", "none", "text", "none leaves the clocks alone; base locks them low.", ("none", "base", "reset")),
+    ("cache_control", "none", "text", "none leaves the caches alone; all flushes them, which falsifies the DRAM figures of a region.", ("none", "all")),
+    ("import_sass", "no", "text", "yes stores the machine code: 20 MB instead of 0.1 MB."),
+    ("force_overwrite", False, "switch", "Overwrite an existing report; a run directory is new, so this is never needed."),
+    ("extra_args", [], "list", "Handed to ncu as they are, one element each."),
+)  # fmt: skip
+_TIMELINE = [
+    NSYS_ENABLE,
+    *_keys(
+        _NSYS, "timeline.options",
+        ("trace", ["cuda", "nvtx"], "list", "APIs to trace; osrt, cublas and cudnn cost more."),
+        ("sample", "none", "text", "CPU sampling: none, process-tree or system-wide; more than none can write gigabytes.", ("none", "process-tree", "system-wide")),
+        ("cpuctxsw", "none", "text", "Context switches: none, process-tree or system-wide.", ("none", "process-tree", "system-wide")),
+        ("capture_range", None, "text", "Record only between two marks.", ("none", "cudaProfilerApi", "nvtx", "hotkey")),
+        ("capture_range_end", None, "text", "What happens at the second mark; left open: stop, which lets the program finish."),
+        ("nvtx_capture", None, "text", "NAME@DOMAIN of the range that opens the recording; implies capture_range=nvtx."),
+        ("cuda_graph_trace", "node", "text", "node: the kernels of CUDA graphs; graph: one block a launch."),
+        ("extra_args", [], "list", "Handed to nsys as they are, one element each."),
+    ),
+    *_keys(
+        _NSYS, "timeline",
+        ("traffic_hz", 10000, "number", "Samples a second of the bytes that the GPU moves, for the totals of regions; 0: none. Only where counters are taken."),
+        ("timeout_s", None, "seconds", "Stop nsys after this time; what it recorded is kept."),
+    ),
+]  # fmt: skip
+# What the built-in workload does (`runners.stage1_settings`), and what else may run in its place.
+_WORKLOAD = [
+    *_keys(
+        "pipeline.", "",
+        ("torch_profiler.enable", True, "switch", "Run torch's profiler after the timed passes; always off under nsys and ncu."),
+        ("torch_profiler.activities", ["cpu", "cuda"], "list", "What it records: cpu, cuda."),
+        ("torch_profiler.record_shapes", True, "switch", "Shapes of the operators' inputs."),
+        ("torch_profiler.profile_memory", True, "switch", "Memory each operator takes and gives back."),
+        ("torch_profiler.with_stack", False, "switch", "Python stacks of the operators; slow."),
+        ("torch_profiler.warmup_rounds", 1, "number", "Passes before the recorded one."),
+        ("static_analysis.enable", True, "switch", "FLOPs and bytes of each stage from the model alone."),
+        ("direct_inference.enable", False, "switch", "The dataset through the model with no profiler, predictions as JSON lines."),
+        ("direct_inference.output.path", "predictions.jsonl", "text", "Where the predictions go; relative to the run directory."),
+        ("workload.module", "llm_perf_opt.runners.llm_profile_runner", "text", "The Python module that is profiled."),
+        ("workload.command", None, "list", "Any command instead, as in [python,my_model.py]."),
+    ),
+    MODE,
+    TOP_N_KERNELS,
+    *_keys(
+        "", "",
+        ("device", "cuda:0", "text", "cpu, cuda or cuda:N"),
+        ("repeats", 3, "count", "Timed passes."),
+        ("warmup", 1, "number", "Passes before the timed ones."),
+        ("model.name", "tiny_llm", "text", "Which model; see the group model."),
+        ("model.path", None, "text", "A local folder in the layout of Hugging Face; without one, weights are random."),
+        ("model.dtype", "bfloat16", "text", "float32, float16 or bfloat16."),
+        ("model.attn_implementation", None, "text", "sdpa, eager, flash_attention_2, …; left open: what transformers chooses."),
+        ("model.config", {}, "mapping", "The model's own configuration: all of it for random weights, changes to it for a path."),
+        ("model.trust_remote_code", False, "switch", "Run Python code that lies in model.path: only for folders you trust."),
+        ("model.compile", None, "text", "A mode of torch.compile for decode steps, as in default or reduce-overhead."),
+        ("model.cuda_graphs", False, "switch", "Decode steps replay one captured CUDA graph."),
+        ("model.seed", 0, "number", "Of random weights and made-up prompts."),
+        ("infer.max_new_tokens", 16, "count", "Tokens to generate."),
+        ("infer.batch_size", 1, "count", "Prompts at once."),
+        ("infer.prompt_tokens", None, "count", "Make every prompt exactly this long."),
+        ("infer.max_image_tiles", 6, "number", "Tiles a page is cut into at most, where the model looks at tiles."),
+        ("infer.ignore_eos", None, "switch", "Go on behind the end of text; left open: only with random weights."),
+        ("dataset.root", None, "text", "Folder of the inputs."),
+        ("dataset.subset_filelist", None, "text", "A text file with a path a line, or a glob below dataset.root."),
+        ("dataset.prompts", [], "list", "Prompts, or one .txt file with a prompt a line."),
+        ("dataset.sampling.num_epochs", 1, "count", "How often the dataset is run through."),
+        ("dataset.sampling.randomize", False, "switch", "Shuffle."),
+        ("dataset.sampling.seed", 0, "number", "Of the shuffle."),
+        ("inputs.manifest", None, "text", "A YAML list of inputs, a path or a prompt each."),
+    ),
+    Option(
+        key="dataset.sampling.num_samples_per_epoch", default=1, kind="count", nullable=True,
+        help="Inputs of each epoch; null: all.",
+    ),
+]  # fmt: skip
+
+OPTIONS = (*_COMMAND_LINE, *_COUNTERS, *_NCU_CLI, *_TIMELINE, *_WORKLOAD)
+KEYS: Mapping[str, Option] = {option.key: option for option in OPTIONS if option.key}
+
+
+def options_of(verb: str) -> list[Option]:
+    """The options of a verb of the command line, in the order of its help."""
+    return [option for option in OPTIONS if verb in option.verbs]
+
+
+def default_config() -> dict[str, Any]:
+    """All keys with their defaults, nested as in the configuration."""
+    tree: dict[str, Any] = {}
+    for key, option in KEYS.items():
+        *path, last = key.split(".")
+        node = tree
+        for name in path:
+            node = node.setdefault(name, {})
+        node[last] = list(option.default) if isinstance(option.default, list) else option.default
+    return tree
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of a nested configuration with their values; a mapping that is a value stays whole."""
+    for name, value in tree.items():
+        full = f"{prefix}{name}"
+        if isinstance(value, Mapping) and (full not in KEYS or KEYS[full].kind != "mapping"):
+            yield from flatten(value, f"{full}.")
+        else:
+            yield full, value
