@@ -73,6 +73,7 @@ from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Action, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.renderers import FORMATS
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.compress import unpack_again
@@ -358,7 +359,7 @@ class _Run:
 
         path, top = self.directory.path, self.request.report.top
         try:
-            self.built = build_from([str(path)], known_patterns(self.request), quiet=True)
+            self.built = build_from([str(path)], known_patterns(self.request), quiet=True, formats=FORMATS)
             self.folders = write_folders(self.built, path, top=top, regions=INSIDE_RUN)
         except (UserError, OSError):  # the same again, and told, when the report is written
             self.built = self.folders = None
@@ -783,8 +784,12 @@ def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
         if run.not_exported:  # a report would only try the same again
             again = f"The recording is kept; try it again: llm-perf report {shlex.quote(str(directory.path))}"
             raise UserError("There is no report: nsys could not export the timeline.", again)
-        report = make_report([str(directory.path)], known_patterns(run.request), quiet=True, built=run.built)
-        run._worded(report.diagnostics)
+        report = make_report(
+            [str(directory.path)], known_patterns(run.request), quiet=True, formats=FORMATS, built=run.built
+        )
+        if run.request.by_keys:
+            worded = [attrs.evolve(d, message=in_keys(d.message), fix=in_keys(d.fix)) for d in report.diagnostics]
+            report = attrs.evolve(report, diagnostics=worded)
         matched = publish(
             report,
             directory.path,

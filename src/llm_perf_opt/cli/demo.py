@@ -8,6 +8,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from llm_perf_opt.api.reporting import Showing, make_report, publish
+from llm_perf_opt.report.renderers import FORMATS
 
 HELP = "a full report from a recording that ships with the package"
 DESCRIPTION = """\
@@ -44,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             ReportOptions(),
             quiet=silent,
             calibration=str(folder / "calibration.json"),  # of another GPU of the same model
+            formats=FORMATS,
         )
     showing = Showing(arguments.json, quiet=arguments.quiet, brief=True)
     return publish(report, Path(arguments.out), showing=showing)

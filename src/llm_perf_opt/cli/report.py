@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.api.reporting import BESIDE, FORMATS, INSIDE_RUN, Showing, make_report, publish
+from llm_perf_opt.api.reporting import BESIDE, INSIDE_RUN, Showing, make_report, publish
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.report.renderers import FORMATS
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         metavar="LIST",
         default=",".join(FORMATS),
-        help="comma list of json, md, csv, html (default: all)",
+        help=f"comma list of {', '.join(FORMATS)} (default: all)",
     )
     add_selection(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 6 where no region matches")
@@ -121,6 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
         options_of(arguments),
         quiet=arguments.json or arguments.quiet,
         calibration=arguments.calibration,
+        formats=formats,
     )
     showing = Showing(arguments.json, arguments.strict, quiet=arguments.quiet)
     return publish(report, out, formats, regions=regions, top=arguments.top, showing=showing)
