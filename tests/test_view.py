@@ -162,10 +162,10 @@ def test_the_command_lines_and_the_docs_follow_the_registry(capsys: pytest.Captu
             main([verb, "--help"])
         shown = capsys.readouterr().out
         assert all(word in shown for word in words)
-    running, export = (DOCS / "running.md").read_text(), (DOCS / "export.md").read_text()
-    assert f"--format {','.join(FORMATS)}" in running
-    assert all(f"--{option.name}" in export for option in EXPORTS)
     assert all(callable(exporter(option).write) for option in EXPORTS)
-    # each file that a renderer says it writes is explained
-    files = {name for each in FORMATS for name in re.findall(r"`([\w./]+)`", renderer(each).what)}
-    assert {name for name in files if f"`{name}" not in running} == set()
+    pytest.importorskip("mkdocs")
+    sys.path.insert(0, str(DOCS.parent / "tools"))
+    from mkdocs_hooks import on_page_markdown
+
+    page = on_page_markdown((DOCS / "running.md").read_text())
+    assert all(f"- `{name}`: {renderer(name).what}" in page for name in FORMATS)
