@@ -20,7 +20,7 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.renderers import EXPORTS, FORMATS, exporter, renderer
 from llm_perf_opt.report.stages import STAGE_COLUMNS
-from llm_perf_opt.report.terminal import show_report
+from llm_perf_opt.report.terminal import show_report, stage_table
 from llm_perf_opt.report.view import view_of
 from llm_perf_opt.report.write import write_report
 
@@ -127,6 +127,17 @@ def test_every_column_of_the_stage_table_is_shown_somewhere(decoder: NCUProfileR
     write_report(decoder, tmp_path, ["md"])
     text = (tmp_path / "report.md").read_text()
     assert [column.title for column in STAGE_COLUMNS if f"| {column.title} |" not in text] == []
+
+
+@pytest.mark.parametrize("width", [50, 66, 76, 88, 98, 110, 130, 160])
+def test_the_stage_table_never_cuts_a_number(decoder: NCUProfileRegionReport, width: int) -> None:
+    from rich.console import Console
+
+    console = Console(width=width)
+    with console.capture() as shown:
+        console.print(stage_table(view_of(decoder), width))
+    assert "…" not in shown.get()
+    assert "125 ms" in shown.get()
 
 
 def test_report_of_a_run_gives_the_answer_of_the_run_itself(

@@ -182,7 +182,7 @@ _BYTES = "DRAM bytes over what the memory can move"
 STAGE_COLUMNS: tuple[StageColumn, ...] = (
     Column("verdict", of_performance(lambda p: p.verdict.title), "verdict", words=True, from_width=0),
     Column("gpu_verdict", of_performance(lambda p: p.gpu_verdict.title), "its kernels", words=True),
-    Column("instances", lambda r: r.instances, "inst.", count, from_width=120),
+    Column("instances", lambda r: r.instances, "inst.", count, from_width=130),
     Column("time_ns", stage_time, "time", duration, from_width=0),
     Column(
         "gpu_busy",
@@ -216,7 +216,7 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
         detail=lambda r: r.performance.tokens.source if r.performance and r.performance.tokens else "",
         from_width=110,
     ),
-    Column("tokens_at_limit", _tokens("limit"), "tokens/s at the limit", _rate, from_width=140),
+    Column("tokens_at_limit", _tokens("limit"), "tokens/s at the limit", _rate, from_width=160),
     Column("now_ns", _light(lambda light: light.now), "now", duration, where=LIMITS),
     Column("roofs_ns", _light(lambda light: light.limit), "= at the roofs", duration, where=LIMITS),
     Column("above_ns", _light(lambda light: light.above_roof), "+ kernels above", duration, where=LIMITS),
