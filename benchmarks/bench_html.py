@@ -63,10 +63,11 @@ def written(recording: Path, out: Path) -> tuple[Path, float]:
     from llm_perf_opt.analysis.build import ReportOptions, build_report
     from llm_perf_opt.readers.open import read_recording
     from llm_perf_opt.report.html import render_html
+    from llm_perf_opt.report.view import view_of
 
-    report = build_report([read_recording(recording)], ReportOptions())
+    report = build_report([read_recording(recording)], ReportOptions(launch_detail=True))
     began = time.perf_counter()
-    page = render_html(report)
+    page = render_html(view_of(report))
     seconds = time.perf_counter() - began
     out.write_text(page, encoding="utf-8")
     return out, seconds

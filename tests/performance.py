@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import (
@@ -27,7 +29,7 @@ def judge(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
     """Give every region of the main scope a verdict; every second kernel does no FLOPs."""
     scope = report.main_scope
     assert scope is not None
-    report.hardware = [
+    hardware = [
         GpuHardware(
             device=0,
             name="NVIDIA H200",
@@ -44,8 +46,8 @@ def judge(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
         kernel.family = _family(kernel.kernel_name)
     for region in scope.regions:
         region.performance = _performance(region)
-    report.stages = [region.key for region in scope.regions if region.parent is None]
-    report.opportunities = [
+    stages = [region.key for region in scope.regions if region.parent is None]
+    opportunities = [
         Opportunity(
             region=key,
             kind="waiting",
@@ -56,9 +58,9 @@ def judge(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
             of=nanoseconds(9e6),
             advice="Capture it in a CUDA graph.",
         )
-        for key in report.stages
+        for key in stages
     ]
-    return report
+    return evolve(report, hardware=hardware, stages=stages, opportunities=opportunities)
 
 
 def _family(name: str) -> str:

@@ -398,12 +398,13 @@ def test_tables_never_cut_a_number(width: int, monkeypatch: pytest.MonkeyPatch, 
     from rich.console import Console
 
     from llm_perf_opt.report.terminal import region_table
+    from llm_perf_opt.report.view import view_of
 
     run("report", TRAIN, "--out", tmp_path, "--format", "json", "--json")
-    scope = llm_perf_opt.load(tmp_path).scope("aggregate")
+    view = view_of(llm_perf_opt.load(tmp_path))
     console = Console(width=width, record=True)
     with console.capture() as shown:
-        console.print(region_table(scope.regions, scope.totals.gpu_time_ns, width))
+        console.print(region_table(view, width))
     text = shown.get()
     assert "…" not in text
     assert "backward" in text

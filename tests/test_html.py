@@ -7,13 +7,16 @@ import hashlib
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
-from conftest import recording, report
+from conftest import recording
+from conftest import report as build
 from llm_perf_opt import load
 from llm_perf_opt.analysis.timeline_detail import MOST_IN_WINDOW, MOST_LAUNCHES, timeline_detail
 from llm_perf_opt.cli.main import main
@@ -22,19 +25,22 @@ from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.detail import COPY, KERNEL, NO_LAUNCH, TREND_LEVELS, TimelineDetail
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.headline import headline, stage_regions
+from llm_perf_opt.report.answer import headline
 from llm_perf_opt.report.html import render_html, script_json
 from llm_perf_opt.report.palette import family_colours
+from llm_perf_opt.report.stages import stage_regions
+from llm_perf_opt.report.view import view_of
 from llm_perf_opt.rundir.scrub.private import Private
 from performance import judge
 from synthetic import make_export
 
+report = partial(build, launch_detail=True)  # a page draws launches
 DECODER = ("nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")
 
 
 def page_of(found: NCUProfileRegionReport) -> tuple[str, dict[str, Any]]:
     """The page, and the data block in it."""
-    page = render_html(found)
+    page = render_html(view_of(found))
     block = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert block
     return page, json.loads(block[1])
@@ -44,7 +50,7 @@ def page_of(found: NCUProfileRegionReport) -> tuple[str, dict[str, Any]]:
 
 
 def test_the_policy_names_the_one_script_and_the_one_style_of_the_page() -> None:
-    page = render_html(report(*DECODER))
+    page = render_html(view_of(report(*DECODER)))
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
     assert policy
     rules = dict(rule.strip().split(" ", 1) for rule in policy[1].split(";"))
@@ -56,7 +62,7 @@ def test_the_policy_names_the_one_script_and_the_one_style_of_the_page() -> None
 
 
 def test_nothing_in_the_page_needs_more_than_the_policy_allows() -> None:
-    page = render_html(judge(report(*DECODER)))
+    page = render_html(view_of(judge(report(*DECODER))))
     markup = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
     assert not re.findall(r"\sstyle=", markup)  # a style attribute would be blocked
     assert not re.findall(r"\son\w+=", markup)
@@ -77,9 +83,12 @@ def test_json_in_a_script_cannot_end_it() -> None:
 
 def test_answer_stages_and_diagnostics_need_no_script() -> None:
     found = judge(report(*DECODER))
-    page = re.sub(r"<script[^>]*>.*?</script>", "", render_html(found), flags=re.DOTALL)
+    page = re.sub(r"<script[^>]*>.*?</script>", "", render_html(view_of(found)), flags=re.DOTALL)
     assert page.count('class="panel card"') == len(found.stages)
-    for text in ("launch-bound", "12.5 % of wall time", "25.0 % while busy", "speed of light", "64 tok/s"):
+    facts = dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page[: page.index('class="glossary"')]))
+    assert (facts["MFU"], facts["bandwidth, busy"], facts["tokens/s"]) == ("12.5 %", "25.0 %", "64")
+    assert "bandwidth" not in facts  # it is known for the busy time only, which is no reason to ask for more
+    for text in ("launch-bound", "speed of light", "at the limit"):
         assert text in page
     assert "Capture it in a CUDA graph." in page
     assert found.main_scope
@@ -103,9 +112,7 @@ def test_the_first_lines_say_where_why_and_what_to_do() -> None:
 
 
 def test_what_was_not_measured_is_told_with_the_next_command() -> None:
-    without = report("nsys-*-decoder-8layers-warm.sqlite")
-    without.detail = None
-    page, data = page_of(without)
+    page, data = page_of(build("nsys-*-decoder-8layers-warm.sqlite"))
     assert "No counters were recorded" in page
     assert "at the roof" not in page  # roofs need counters
     assert page.count("needs counters of ncu") >= 3  # MFU, bandwidth and speed of light
@@ -176,13 +183,13 @@ def test_a_strange_manifest_does_no_harm(tmp_path: Path, manifest: str) -> None:
 
 def test_processes_and_ranks_stand_beside_each_other() -> None:
     found = report("nsys-*-ranks.sqlite")
-    page = render_html(found)
+    page = render_html(view_of(found))
     several = [s.scope for s in found.scopes if s.scope.startswith("process:")]
     assert len(several) > 1
     table = page[page.index('id="scopes"') :]
     for scope in several:
         assert scope in table
-    assert 'id="scopes"' not in render_html(report(DECODER[0]))  # one process, one device: nothing to compare
+    assert 'id="scopes"' not in render_html(view_of(report(DECODER[0])))  # one process, one device: nothing to compare
 
 
 # -- the data of the charts --------------------------------------------------------------------------
@@ -241,8 +248,8 @@ def test_windows_are_bounded_whatever_the_length_of_a_range(tmp_path: Path) -> N
     ranges = [("one long range", 0, 10 * count)]
     kernels = ((f"k{i % 3}", 10 * i + 1, 10 * i + 2, 10 * i + 7) for i in range(count))
     found = report(make_export(tmp_path / "run.sqlite", ranges, kernels))
-    assert found.detail
-    detail = found.detail({"one long range"})
+    detail = found.timeline_detail
+    assert isinstance(detail, TimelineDetail)
     (window,) = detail.windows
     assert window.cut
     assert len(detail.launches.start) == MOST_IN_WINDOW
@@ -254,8 +261,8 @@ def test_a_long_stage_is_shown_by_the_regions_inside_it(tmp_path: Path) -> None:
     ranges = [("all", 0, steps * length), *((f"step{i % 2}", i * length, (i + 1) * length) for i in range(steps))]
     kernels = ((f"k{i % 3}", 10 * i + 1, 10 * i + 2, 10 * i + 7) for i in range(steps * each))
     found = report(make_export(tmp_path / "run.sqlite", ranges, kernels))
-    assert found.detail
-    detail = found.detail({"all", "all/step0", "all/step1"})
+    detail = found.timeline_detail
+    assert isinstance(detail, TimelineDetail)
     assert len(detail.windows) == 6  # middle, first and last of both
     assert all(not window.cut for window in detail.windows)
     step = next(n for n in range(len(detail.table)) if detail.table.key(n) == "all/step0")
@@ -272,8 +279,8 @@ def test_a_trend_follows_the_mean_time_over_the_instances(tmp_path: Path) -> Non
         kernels += [("grows", at + 1, at + 100, at + 200 + 100 * i), ("grows", at + 2, at + 1000, at + 1100 + 100 * i)]
     kernels.append(("once", 10_500, 15_000, 15_100))
     found = report(make_export(tmp_path / "run.sqlite", ranges, kernels))
-    assert found.detail
-    detail = found.detail({"step"})
+    detail = found.timeline_detail
+    assert isinstance(detail, TimelineDetail)
     number = next(n for n in range(len(detail.table)) if detail.table.key(n) == "step")
     levels = [TREND_LEVELS.index(character) for character in detail.trends[number]["grows"]]
     assert np.allclose(np.array(levels) / 63, [0.25, 0.5, 0.75, 1.0], atol=0.01)
@@ -318,11 +325,9 @@ def test_a_scrubbed_page_still_runs() -> None:
     private.learn_host("node")
     private.learn_environment({"MY_TOKEN": "se<cr>et & 'quoted' 12345"})
     found = report(*DECODER)
-    found.environment["run"] = {
-        "command": ["run.py", "--on", "node"],
-        "settings": {"label": "se<cr>et & 'quoted' 12345"},
-    }
-    before = render_html(found)
+    run = {"command": ["run.py", "--on", "node"], "settings": {"label": "se<cr>et & 'quoted' 12345"}}
+    found = evolve(found, environment={**found.environment, "run": run})
+    before = render_html(view_of(found))
     after = private.page(before)
     assert re.findall(r"<script>(.*?)</script>", after, re.DOTALL) == re.findall(
         r"<script>(.*?)</script>", before, re.DOTALL

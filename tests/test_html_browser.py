@@ -6,17 +6,27 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
 import pytest
 
-from conftest import recording, report
+from conftest import recording
+from conftest import report as build
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
-from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.html import render_html as render_view
+from llm_perf_opt.report.view import view_of
 from performance import judge
 from synthetic import make_export
+
+report = partial(build, launch_detail=True)  # a page draws launches
+
+
+def render_html(found: NCUProfileRegionReport) -> str:
+    return render_view(view_of(found))
+
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
 

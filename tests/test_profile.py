@@ -381,6 +381,7 @@ def test_plan_tells_the_price_of_what_was_chosen_by_hand(
 def test_a_picked_launch_stands_beside_its_kernel_s_place_in_the_timeline() -> None:
     from llm_perf_opt.analysis.build import ReportOptions, build_report
     from llm_perf_opt.report.markdown import render_markdown
+    from llm_perf_opt.report.view import view_of
 
     counters = attrs.evolve(recorded_counters("decoder-8layers-warm-per-launch-config"))
     picked = next(a for a in counters.actions if "nvjet" in a.name)
@@ -395,7 +396,7 @@ def test_a_picked_launch_stands_beside_its_kernel_s_place_in_the_timeline() -> N
         kernels[launch.rank - 1].total_ms / sum(k.total_ms or 0 for k in kernels)  # type: ignore[operator]
     )
     assert launch.metrics["gpu__time_duration.sum"].value == picked.metrics["gpu__time_duration.sum"]
-    assert f"rank {launch.rank} of {len(kernels)}" in render_markdown(found)
+    assert f"rank {launch.rank} of {len(kernels)}" in render_markdown(view_of(found))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_one_after_the_other_gives_the_figures_of_all_at_once(options: dict[str,
     assert sum(len(s.regions) for s in streamed.scopes) > 0
 
 
-def test_only_the_first_timeline_is_kept(unpacked: Any) -> None:
+def test_of_all_timelines_only_the_first_is_kept_until_its_launches_are_drawn(unpacked: Any) -> None:
     files = [unpacked(recording(f"nsys-*-{name}.sqlite")) for name in ("train", "threads", "names", "ranks")]
     alive: list[weakref.ref[Timeline]] = []
     most = 0
@@ -94,10 +94,10 @@ def test_only_the_first_timeline_is_kept(unpacked: Any) -> None:
             yield found
             del found
 
-    report = build_streamed_report(reading, ReportOptions())
-    assert [ref() is not None for ref in alive] == [True, False, False, False]
+    report = build_streamed_report(reading, ReportOptions(launch_detail=True))
+    assert [ref() is not None for ref in alive] == [False, False, False, False]
     assert most == 3  # the first, the last given over, and the new one
-    assert report.detail is not None
+    assert report.timeline_detail is not None
     told = next(d for d in report.diagnostics if d.code == "LAUNCHES_OF_ONE")
     assert "4 recordings" in told.message
 

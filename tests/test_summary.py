@@ -16,6 +16,7 @@ from llm_perf_opt.metrics.quantity import shown
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.markdown import render_markdown, render_region
 from llm_perf_opt.report.stakeholder import render_stakeholder
+from llm_perf_opt.report.view import view_of
 
 TIMELINE = "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite"
 COUNTERS = "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config"
@@ -27,7 +28,7 @@ def demo() -> NCUProfileRegionReport:
 
 
 def test_the_summary_is_one_page_of_this_run_s_numbers(demo: NCUProfileRegionReport) -> None:
-    text = render_stakeholder(demo)
+    text = render_stakeholder(view_of(demo))
     decode = regions_of(demo.main_scope)["LLM@decode"].performance
     assert decode is not None
     assert decode.tokens is not None
@@ -50,8 +51,8 @@ def test_the_summary_is_one_page_of_this_run_s_numbers(demo: NCUProfileRegionRep
 
 def test_the_summary_follows_the_recording(demo: NCUProfileRegionReport) -> None:
     """Another run, other sentences."""
-    other = render_stakeholder(report("nsys-2025.3.1-h200-decoder-36layers.sqlite"))
-    mine = render_stakeholder(demo)
+    other = render_stakeholder(view_of(report("nsys-2025.3.1-h200-decoder-36layers.sqlite")))
+    mine = render_stakeholder(view_of(demo))
     shared = {line for line in mine.splitlines() if len(line) > 60} & set(other.splitlines())
     assert {line for line in shared if not line.startswith("|")} == set()
     assert "What is not known" in other
@@ -59,13 +60,13 @@ def test_the_summary_follows_the_recording(demo: NCUProfileRegionReport) -> None
 
 
 def test_the_summary_of_nothing_says_why() -> None:
-    text = render_stakeholder(report("nsys-2025.3.1-h200-names.sqlite", include=["no_such_region"]))
+    text = render_stakeholder(view_of(report("nsys-2025.3.1-h200-names.sqlite", include=["no_such_region"])))
     assert "No stage could be judged" in text
     assert "No matching regions" in text
 
 
 def test_report_md_has_the_verdicts(demo: NCUProfileRegionReport) -> None:
-    text = render_markdown(demo)
+    text = render_markdown(view_of(demo))
     for title in (
         "## Verdicts",
         "## What to fix first",

@@ -16,8 +16,7 @@ from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
-from llm_perf_opt.report.answer import answer
-from llm_perf_opt.report.headline import headline
+from llm_perf_opt.report.answer import answer, headline
 from test_join_rules import result
 from test_join_rules import timeline as made
 

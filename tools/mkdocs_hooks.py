@@ -38,7 +38,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def formats_list() -> str:
+    """The values of `--format`, from the registry of renderers."""
+    from llm_perf_opt.report.renderers import FORMATS, renderer
+
+    return "\n".join(f"- `{name}`: {renderer(name).what}" for name in FORMATS)
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
+    markdown = markdown.replace("<!-- formats -->", formats_list())
     for pattern, target in _LINKS:
         markdown = pattern.sub(target, markdown)
     return markdown

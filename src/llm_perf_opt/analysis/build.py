@@ -29,11 +29,12 @@ from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware import parse_overrides
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
-from llm_perf_opt.regions.detail import TimelineDetail
+from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
 from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
@@ -45,14 +46,14 @@ _LISTED_RANGES = 200
 
 @define(eq=False)
 class _Found:
-    """What recordings add up to, before it is judged."""
+    """What recordings add up to, before it is evaluated."""
 
     scopes: list[Scope]
     existing: list[str]  # keys of all regions
     kernel_names: set[str]
     diagnostics: list[Diagnosis]
     coverage: Coverage | None = None
-    detail: Callable[[Collection[str]], TimelineDetail] | None = None
+    detail: Callable[[Collection[str]], TimelineDetail] | None = None  # of the regions with these keys
     launches_of: LaunchesOf | None = None
 
 
@@ -172,9 +173,9 @@ def _finished(
     whole: Callable[[ReportOptions], NCUProfileRegionReport] | None,
     truth: CounterSet | None = None,
 ) -> NCUProfileRegionReport:
-    """Judge what was found, and say what is missing. `whole`: the same report with other options."""
+    """Evaluate what was found, and say what is missing. `whole`: the same report with other options."""
     region_filter, kernel_filter = _filters(options)
-    overrides = parse_overrides(options.hardware)
+    has_timeline = any(isinstance(r, Timeline) for r in recordings)
     report = NCUProfileRegionReport(
         schema_version=SCHEMA_VERSION,
         generated_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -187,17 +188,14 @@ def _finished(
         selection=region_filter.as_json()
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
         coverage=found.coverage,
-        detail=found.detail,
     )
     main = report.main_scope
-    has_timeline = any(isinstance(r, Timeline) for r in recordings)
-    report.launches = profiled_launches(counter_sets, main.kernels if main and has_timeline else [])
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
-    attach(
-        report,
+    report = attach(
+        evolve(report, launches=profiled_launches(counter_sets, main.kernels if main and has_timeline else [])),
         Inputs(
             gpu_facts=_gpu_facts(recordings),
-            overrides=overrides,
+            overrides=parse_overrides(options.hardware),
             calibrations=options.calibrations,
             formula=options.formula,
             alone=options.alone,
@@ -210,50 +208,70 @@ def _finished(
         ),
     )
     if kernel_filter and whole is not None:
-        _judge_by_all_kernels(report, whole(evolve(options, kernel_include=[], kernel_exclude=[])), kernel_filter)
-    _limit_kernels(report, options.top)
+        every = evolve(options, kernel_include=[], kernel_exclude=[], launch_detail=False)
+        report = _evaluated_by_all_kernels(report, whole(every), kernel_filter)
+    told = _limit_kernels(report, options.top)
     if truth is not None and not kernel_filter:  # a range was measured with all its kernels
-        report.verification, told = verify(report, truth)
+        verification, differing = verify(report, truth)
+        report = evolve(report, verification=verification)
         chosen = bool(options.include or options.exclude)  # the measured regions may not be among those shown
-        report.diagnostics += [d for d in told if not (chosen and d.code == "NOTHING_VERIFIED")]
-    names = found.kernel_names
-    if kernel_filter and names and not any(kernel_filter.keeps(n, short_kernel_name(n)) for n in names):
-        wanted = (options.kernel_include or options.kernel_exclude)[0]
-        close = nearest(wanted, {short_kernel_name(n) for n in names}, 5)
-        report.diagnostics.append(
-            Diagnosis(
-                "NO_MATCHING_KERNELS",
-                "warning",
-                f"The kernel patterns let none of the {len(names)} kernels through: counts and times are of nothing.",
-                f"Nearest: {', '.join(close)}. A pattern is a glob over the whole name (*{wanted.strip('*')}*) or regex:…",
-            )
-        )
+        told += [d for d in differing if not (chosen and d.code == "NOTHING_VERIFIED")]
+    told += _explain_no_kernels(found.kernel_names, kernel_filter, options)
+    available: list[str] = []
     if not any(scope.regions for scope in found.scopes):
-        _explain_no_match(report, found.existing, options)
-    return report
+        available, reasons = _explain_no_match(report, found.existing, options)
+        told += reasons
+    detail = None
+    if options.launch_detail and found.detail is not None and main is not None:
+        detail = found.detail({region.key for region in heaviest(main.regions, MOST_REGIONS)})
+    return evolve(report, diagnostics=[*report.diagnostics, *told], available_ranges=available, timeline_detail=detail)
 
 
-def _judge_by_all_kernels(
+def _explain_no_kernels(names: set[str], kernel_filter: NameFilter, options: ReportOptions) -> list[Diagnosis]:
+    """What to say where the kernel patterns let nothing through."""
+    if not (kernel_filter and names) or any(kernel_filter.keeps(n, short_kernel_name(n)) for n in names):
+        return []
+    wanted = (options.kernel_include or options.kernel_exclude)[0]
+    close = nearest(wanted, {short_kernel_name(n) for n in names}, 5)
+    return [
+        Diagnosis(
+            "NO_MATCHING_KERNELS",
+            "warning",
+            f"The kernel patterns let none of the {len(names)} kernels through: counts and times are of nothing.",
+            f"Nearest: {', '.join(close)}. A pattern is a glob over the whole name (*{wanted.strip('*')}*) or regex:…",
+        )
+    ]
+
+
+def _evaluated_by_all_kernels(
     report: NCUProfileRegionReport, whole: NCUProfileRegionReport, kernel_filter: NameFilter
-) -> None:
+) -> NCUProfileRegionReport:
     """Verdicts are of regions, not of the kernels somebody wants to look at: a filter must not change them."""
     judged = {(s.scope, r.key): r.performance for s in whole.scopes for r in s.regions}
     for scope in report.scopes:
         for region in scope.regions:
-            region.performance = judged.get((scope.scope, region.key))
-            if region.performance is not None:
-                listed = region.performance.signatures
-                region.performance.signatures = [s for s in listed if kernel_filter.keeps(s.kernel_name, s.short_name)]
-    report.stages, report.opportunities = whole.stages, whole.opportunities
-    report.hardware, report.unclassified_share = whole.hardware, whole.unclassified_share
+            found = judged.get((scope.scope, region.key))
+            if found is not None:
+                kept = [s for s in found.signatures if kernel_filter.keeps(s.kernel_name, s.short_name)]
+                found = evolve(found, signatures=kept)
+            region.performance = found
+    told = []
     if any(r.performance is not None for s in report.scopes for r in s.regions):
-        report.diagnostics.append(
+        told.append(
             Diagnosis(
                 "KERNELS_CHOSEN",
                 "info",
                 "Kernel counts, GPU time and counters are of the chosen kernels alone. Busy and idle time, verdicts and what to fix first are of all kernels of a region.",
             )
         )
+    return evolve(
+        report,
+        stages=whole.stages,
+        opportunities=whole.opportunities,
+        hardware=whole.hardware,
+        unclassified_share=whole.unclassified_share,
+        diagnostics=[*report.diagnostics, *told],
+    )
 
 
 def _of_timeline(launches: dict[str, dict[str, Launches]], scope: str, region: NCUProfileRegion) -> Launches | None:
@@ -316,50 +334,42 @@ def _environment(recordings: Iterable[Recording]) -> dict[str, Any]:
     return {"llm_perf_opt": __version__, "gpus": gpus, "recordings": facts}
 
 
-def _explain_no_match(report: NCUProfileRegionReport, keys: list[str], options: ReportOptions) -> None:
+def _explain_no_match(
+    report: NCUProfileRegionReport, keys: list[str], options: ReportOptions
+) -> tuple[list[str], list[Diagnosis]]:
+    """The ranges that could have been asked for, nearest first, and what to say."""
     if not keys:
         if any(diagnosis.code == "NO_RANGES" for diagnosis in report.diagnostics):
-            return  # the reader has said so
-        report.diagnostics.append(
-            Diagnosis(
-                "NO_REGIONS",
-                "warning",
-                "The recording has no NVTX ranges, so there is no region to report; kernels are listed for the whole scope.",
-                "Mark stages with torch.cuda.nvtx.range or nvtx.annotate and record with -t cuda,nvtx.",
-            )
+            return [], []  # the reader has said so
+        message = (
+            "The recording has no NVTX ranges, so there is no region to report; kernels are listed for the whole scope."
         )
-        return
+        fix = "Mark stages with torch.cuda.nvtx.range or nvtx.annotate and record with -t cuda,nvtx."
+        return [], [Diagnosis("NO_REGIONS", "warning", message, fix)]
     wanted = options.include[0] if options.include else ""
     close = nearest(wanted, keys, 5)
-    report.available_ranges = close + [k for k in keys if k not in close][: _LISTED_RANGES - len(close)]
-    report.diagnostics.append(
-        Diagnosis(
-            "NO_MATCHING_REGIONS",
-            "warning",
-            f"No matching regions: {', '.join(map(repr, options.include)) or 'every region'}"
-            + (f" without {', '.join(map(repr, options.exclude))}" if options.exclude else "")
-            + f" matches none of the {len(keys)} that exist.",
-            f"Nearest: {', '.join(close)}. List all with: llm-perf ranges INPUT",
-        )
+    message = (
+        f"No matching regions: {', '.join(map(repr, options.include)) or 'every region'}"
+        + (f" without {', '.join(map(repr, options.exclude))}" if options.exclude else "")
+        + f" matches none of the {len(keys)} that exist."
     )
+    fix = f"Nearest: {', '.join(close)}. List all with: llm-perf ranges INPUT"
+    available = close + [k for k in keys if k not in close][: _LISTED_RANGES - len(close)]
+    return available, [Diagnosis("NO_MATCHING_REGIONS", "warning", message, fix)]
 
 
-def _limit_kernels(report: NCUProfileRegionReport, top: int) -> None:
+def _limit_kernels(report: NCUProfileRegionReport, top: int) -> list[Diagnosis]:
+    """Cut the lists of a report that would be too large, before it is finished."""
     total = sum(len(region.kernels) for scope in report.scopes for region in scope.regions)
     if total <= _MOST_KERNEL_RECORDS:
-        return
+        return []
     for scope in report.scopes:
         for region in scope.regions:
             region.kernels_omitted += max(len(region.kernels) - top, 0)
             region.kernels = region.kernels[:top]
-    report.diagnostics.append(
-        Diagnosis(
-            "KERNEL_LISTS_CUT",
-            "info",
-            f"The regions have {total:,} kernel rows together; each lists its {top} longest.",
-            "Choose regions with --include, or a longer list with --top.",
-        )
-    )
+    message = f"The regions have {total:,} kernel rows together; each lists its {top} longest."
+    fix = "Choose regions with --include, or a longer list with --top."
+    return [Diagnosis("KERNEL_LISTS_CUT", "info", message, fix)]
 
 
 def with_ranks(timeline: Timeline, rank: int) -> Timeline:

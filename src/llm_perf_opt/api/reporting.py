@@ -13,15 +13,16 @@ from attrs import define
 
 from llm_perf_opt.api import inputs
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
+from llm_perf_opt.report.renderers import FORMATS, needs_launches
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.regions.columns import CounterSet, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
     from llm_perf_opt.regions.patterns import RegionFilter
     from llm_perf_opt.rundir.state import RunState
 
-FORMATS = ("json", "md", "csv", "html")
 # Where region folders go: beside a report, or inside a run directory.
 BESIDE, INSIDE_RUN = "regions", "ncu/regions"
 SELECTION = ("include", "exclude", "kernel_include", "kernel_exclude")
@@ -63,22 +64,25 @@ def make_report(
     *,
     quiet: bool = False,
     calibration: str | None = None,
+    formats: Sequence[str] = (),
     built: NCUProfileRegionReport | None = None,
     timelines: Mapping[Path, Timeline] | None = None,
 ) -> NCUProfileRegionReport:
     """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine.
 
-    `built`: what `build_from` made of the same inputs and options. `timelines`: by file, those that were read already.
+    `formats`: what will be written of it. `built`: what `build_from` made of the same inputs and options.
+    `timelines`: by file, those that were read already.
     """
-    report = built or build_from(paths, options, quiet=quiet, calibration=calibration, timelines=timelines)
+    report = built or build_from(
+        paths, options, quiet=quiet, calibration=calibration, formats=formats, timelines=timelines
+    )
     run = Path(paths[0]) if len(paths) == 1 else None
     if run is None:
         return report
     if (state := _state_of(run)) is not None:
-        _explain_missing_kernels(report, state)
-        report.diagnostics = [*state.diagnostics, *report.diagnostics]
+        report = _explained(report, _why_stopped(state), first=state.diagnostics)
     if facts := inputs.run_facts(run):
-        report.environment["run"] = facts
+        report = attrs.evolve(report, environment={**report.environment, "run": facts})
     return report
 
 
@@ -88,6 +92,7 @@ def build_from(
     *,
     quiet: bool = False,
     calibration: str | None = None,
+    formats: Sequence[str] = (),
     timelines: Mapping[Path, Timeline] | None = None,
 ) -> NCUProfileRegionReport:
     """A report without what a run says of itself, which may still change: all that takes time."""
@@ -101,7 +106,13 @@ def build_from(
             check_patterns(asked, ncu_expressions=True)
             options = asked
     side = inputs.find_side_inputs(paths, calibration)
-    options = attrs.evolve(options, calibrations=side.calibrations, formula=side.formula, alone=side.undisturbed)
+    options = attrs.evolve(
+        options,
+        calibrations=side.calibrations,
+        formula=side.formula,
+        alone=side.undisturbed,
+        launch_detail=needs_launches(formats),
+    )
     truth, unreadable = inputs.read_verification(paths)
     try:
         report = _build(paths, options, truth, quiet, timelines or {})
@@ -110,10 +121,8 @@ def build_from(
             raise
         told = f"{paths[0]} holds no recording. {state.reasons}"
         raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
-    if run is not None and (cpu := inputs.ran_on_cpu(run)):
-        _explain_cpu(report, cpu)
-    report.diagnostics += [*side.notes, *unreadable]
-    return report
+    cpu = inputs.ran_on_cpu(run) if run is not None else ""
+    return _explained(report, _why_on_cpu(cpu) if cpu else None, last=[*side.notes, *unreadable])
 
 
 def _state_of(run: Path) -> RunState | None:
@@ -143,8 +152,7 @@ def _build(
         return cast("Iterator[Timeline]", now.recordings(quiet=quiet, launch_config=False))
 
     report = build_streamed_report(read, options, files.inputs)
-    report.diagnostics += files.describe_unreadable()
-    return report
+    return _explained(report, None, last=files.describe_unreadable())
 
 
 def chooses(options: ReportOptions) -> bool:
@@ -152,25 +160,37 @@ def chooses(options: ReportOptions) -> bool:
     return any(getattr(options, name) for name in SELECTION)
 
 
-def _explain_cpu(report: NCUProfileRegionReport, cpu: str) -> None:
+def _explained(
+    report: NCUProfileRegionReport,
+    no_kernels: Diagnosis | None,
+    *,
+    first: Sequence[Diagnosis] = (),
+    last: Sequence[Diagnosis] = (),
+) -> NCUProfileRegionReport:
+    """The report with more diagnoses. `no_kernels`: the cause of missing kernels, where one is known."""
+    own = [no_kernels if no_kernels and d.code == no_kernels.code else d for d in report.diagnostics]
+    return attrs.evolve(report, diagnostics=[*first, *own, *last])
+
+
+def _why_on_cpu(cpu: str) -> Diagnosis:
     """A model that was told to run on a CPU has no kernels: nothing went wrong."""
-    for diagnosis in report.diagnostics:
-        if diagnosis.code == "NO_KERNELS":
-            diagnosis.severity = "info"
-            diagnosis.message = f"The model ran on a {cpu}, so there are no GPU kernels. Its operators are in torch_profiler/operators.md."
-            diagnosis.fix = "Run it on a GPU: device=cuda:0"
+    from llm_perf_opt.diagnosis import Diagnosis
+
+    message = (
+        f"The model ran on a {cpu}, so there are no GPU kernels. Its operators are in torch_profiler/operators.md."
+    )
+    return Diagnosis("NO_KERNELS", "info", message, "Run it on a GPU: device=cuda:0")
 
 
-def _explain_missing_kernels(report: NCUProfileRegionReport, state: RunState) -> None:
+def _why_stopped(state: RunState) -> Diagnosis | None:
     """Of a run that was stopped, the missing kernels have another cause than of one that has none."""
+    from llm_perf_opt.diagnosis import Diagnosis
+
     if not {"TIMED_OUT", "INTERRUPTED", "RECORDING_TOO_LARGE", "RUN_UNFINISHED"} & {d.code for d in state.diagnostics}:
-        return
-    for diagnosis in report.diagnostics:
-        if diagnosis.code == "NO_KERNELS":
-            diagnosis.message = "The timeline holds no GPU kernels: it was stopped before there were any, or before nsys had saved them."
-            diagnosis.fix = (
-                "Let the program run longer, or end by itself: fewer steps, a shorter input, a longer --timeout."
-            )
+        return None
+    message = "The timeline holds no GPU kernels: it was stopped before there were any, or before nsys had saved them."
+    fix = "Let the program run longer, or end by itself: fewer steps, a shorter input, a longer --timeout."
+    return Diagnosis("NO_KERNELS", "warning", message, fix)
 
 
 def publish(
@@ -195,9 +215,10 @@ def publish(
     elif not showing.silent:
         from llm_perf_opt.regions.names import printable
         from llm_perf_opt.report.terminal import console, show_report
+        from llm_perf_opt.report.view import view_of
 
         if not showing.quiet:
-            show_report(report, brief=showing.brief)
+            show_report(view_of(report), brief=showing.brief)
         names = [f.name for f in files if f.parent == out]
         names += [f"{regions}/"] if len(names) < len(files) else []
         page = out / "report.html"

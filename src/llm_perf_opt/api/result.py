@@ -305,7 +305,7 @@ def open_report(
     if finished and (not recordings or not (asks or attribution)):
         return _read(Path(finished), recordings, chosen if asks else None, attribution)
     options = ReportOptions(include=_listed(include), exclude=_listed(exclude), attribution=attribution or "auto")
-    return Report(make_report(recordings, options, quiet=True), recordings, narrowed=asks)
+    return Report(make_report(recordings, options, quiet=True, formats=("html",)), recordings, narrowed=asks)
 
 
 def _listed(patterns: str | Sequence[str]) -> list[str]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
-from llm_perf_opt.report.answer import answer
-from llm_perf_opt.report.headline import headline, stage_regions
+from llm_perf_opt.report.answer import answer, headline
 from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.stages import stage_regions
 from llm_perf_opt.report.text import duration, full_label, gpu_time, share
+from llm_perf_opt.report.view import view_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.api.result import Report
@@ -41,7 +42,7 @@ def answer_lines(report: NCUProfileRegionReport) -> dict[str, str]:
 
 def page_html(report: NCUProfileRegionReport, top: int) -> str:
     """`report.html` as text."""
-    return render_html(report, top)
+    return render_html(view_of(report, top=top))
 
 
 def summary_html(report: Report) -> str:

@@ -64,6 +64,7 @@ from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Action, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.renderers import FORMATS
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.compress import unpack_again
@@ -347,8 +348,14 @@ class _Run:
 
         path, top = self.directory.path, self.request.report.top
         try:
-            options, calibration = known_patterns(self.request), self.request.calibration
-            self.built = build_from([str(path)], options, quiet=True, calibration=calibration, timelines=self.timelines)
+            self.built = build_from(
+                [str(path)],
+                known_patterns(self.request),
+                quiet=True,
+                calibration=self.request.calibration,
+                formats=FORMATS,
+                timelines=self.timelines,
+            )
             self.folders = write_folders(self.built, path, top=top, regions=INSIDE_RUN)
         except (UserError, OSError):  # the same again, and told, when the report is written
             self.built = self.folders = None
@@ -712,10 +719,13 @@ def _report(run: _Run, code: ExitCode, showing: Showing) -> int:
             known_patterns(run.request),
             quiet=True,
             calibration=run.request.calibration,
+            formats=FORMATS,
             built=run.built,
             timelines=run.timelines,
         )
-        run._worded(report.diagnostics)
+        if run.request.by_keys:
+            worded = [attrs.evolve(d, message=in_keys(d.message), fix=in_keys(d.fix)) for d in report.diagnostics]
+            report = attrs.evolve(report, diagnostics=worded)
         matched = publish(
             report,
             directory.path,

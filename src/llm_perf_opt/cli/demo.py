@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from llm_perf_opt.analysis.options import ReportOptions
     from llm_perf_opt.api.reporting import Showing, make_report, publish
+    from llm_perf_opt.report.renderers import FORMATS
 
     silent = arguments.json or arguments.quiet
     if not silent:
@@ -45,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             ReportOptions(),
             quiet=silent,
             calibration=str(folder / "calibration.json"),  # of another GPU of the same model
+            formats=FORMATS,
         )
     showing = Showing(arguments.json, quiet=arguments.quiet, brief=True)
     return publish(report, Path(arguments.out), showing=showing)

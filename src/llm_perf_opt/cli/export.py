@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.api import inputs
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.report.renderers import EXPORTS, ExportOption, ExportSource, exporter
 
 if TYPE_CHECKING:
+    from llm_perf_opt.regions.attribution import Attribution
     from llm_perf_opt.regions.columns import Recording, Timeline
-    from llm_perf_opt.report.tables import Table
+    from llm_perf_opt.regions.model import NCUProfileRegionReport
 
 HELP = "a trace for ui.perfetto.dev, and tables as CSV or Parquet"
 DESCRIPTION = """\
@@ -31,9 +34,8 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
-    parser.add_argument("--perfetto", metavar="FILE", help="write a trace; .gz at the end of the name packs it")
-    parser.add_argument("--csv", metavar="DIR", help="write tables as CSV")
-    parser.add_argument("--parquet", metavar="DIR", help="write tables as Parquet (needs pyarrow)")
+    for option in EXPORTS:
+        parser.add_argument(f"--{option.name}", metavar=option.metavar, help=option.what)
     parser.add_argument(
         "--attribution",
         choices=("auto", "thread", "process"),
@@ -43,37 +45,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not (arguments.perfetto or arguments.csv or arguments.parquet):
-        raise UserError("Nothing to export was chosen.", "Give --perfetto FILE, --csv DIR or --parquet DIR.")
-    if arguments.perfetto and Path(arguments.perfetto).is_dir():
-        raise UserError(f"{arguments.perfetto} is a folder.", "Give a file: --perfetto trace.json.gz")
-    loaded = inputs.load(arguments.input, quiet=arguments.json or arguments.quiet, streams=True)
-    timeline = _timeline(loaded.recordings)
-    if arguments.perfetto and timeline is None:
+    places = {option: Path(place) for option in EXPORTS if (place := getattr(arguments, option.name))}
+    _check(places)
+    source = _source(arguments)
+    asked = {option.name: (exporter(option), place) for option, place in places.items()}
+    if source.timeline is None and any(kind.needs_timeline for kind, _ in asked.values()):
         raise UserError(
             "These recordings hold counters only, which do not say when anything ran.",
             "Give a timeline: nsys SQLite, .nsys-rep or a PyTorch trace.",
         )
-    written: dict[str, list[str]] = {}
-    if arguments.perfetto and timeline is not None:
-        written["perfetto"] = [_write_perfetto(timeline, arguments)]
-    if arguments.csv or arguments.parquet:
-        tables = _tables(loaded, timeline, arguments)
-        from llm_perf_opt.report.tables import write_csv, write_parquet
-
-        if arguments.csv:
-            written["csv"] = [str(path) for path in write_csv(tables, Path(arguments.csv))]
-        if arguments.parquet:
-            written["parquet"] = [str(path) for path in write_parquet(tables, Path(arguments.parquet))]
+    written = {name: [str(path) for path in kind.write(source, place)] for name, (kind, place) in asked.items()}
     if arguments.json:
         print(json.dumps({"written": written}))
-    else:
-        for paths in written.values():
-            for path in paths:
-                print(path if arguments.quiet else f"Written: {path}")
-        if arguments.perfetto and not arguments.quiet:
-            print("Open the trace in https://ui.perfetto.dev (Open trace file): it stays on your machine.")
+        return int(ExitCode.DONE)
+    for paths in written.values():
+        for path in paths:
+            print(path if arguments.quiet else f"Written: {path}")
+    for kind, _ in asked.values():
+        if kind.note and not arguments.quiet:
+            print(kind.note)
     return int(ExitCode.DONE)
+
+
+def _check(places: dict[ExportOption, Path]) -> None:
+    if not places:
+        options = [f"--{option.name} {option.metavar}" for option in EXPORTS]
+        raise UserError("Nothing to export was chosen.", f"Give {', '.join(options[:-1])} or {options[-1]}.")
+    for option, place in places.items():
+        if option.metavar == "FILE" and place.is_dir():
+            raise UserError(f"{place} is a folder.", f"Give a file: --{option.name} trace.json.gz")
+
+
+def _source(arguments: argparse.Namespace) -> ExportSource:
+    """The recordings; the report and whose ranges the launches belong to are worked out once, when they are needed."""
+    loaded = inputs.load(arguments.input, quiet=arguments.json or arguments.quiet, streams=True)
+    timeline = _timeline(loaded.recordings)
+
+    @cache
+    def report() -> NCUProfileRegionReport:
+        from llm_perf_opt.analysis.build import ReportOptions, build_report
+
+        return build_report(loaded.recordings, ReportOptions(attribution=arguments.attribution), loaded.inputs)
+
+    @cache
+    def attribution() -> Attribution:
+        from llm_perf_opt.regions.attribution import attribute
+
+        assert timeline is not None
+        return attribute(timeline, arguments.attribution)
+
+    return ExportSource(report, timeline, attribution)
 
 
 def _timeline(recordings: list[Recording]) -> Timeline | None:
@@ -82,32 +103,3 @@ def _timeline(recordings: list[Recording]) -> Timeline | None:
 
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     return merge_timelines(timelines) if timelines else None
-
-
-def _write_perfetto(timeline: Timeline, arguments: argparse.Namespace) -> str:
-    from llm_perf_opt.regions.attribution import attribute
-    from llm_perf_opt.report.files import make_folder
-    from llm_perf_opt.report.perfetto import write_perfetto
-
-    path = Path(arguments.perfetto)
-    make_folder(path.parent)
-    write_perfetto(timeline, attribute(timeline, arguments.attribution), path)
-    return str(path)
-
-
-def _tables(loaded: inputs.Loaded, timeline: Timeline | None, arguments: argparse.Namespace) -> dict[str, Table]:
-    from llm_perf_opt.analysis.build import ReportOptions, build_report
-    from llm_perf_opt.regions.attribution import attribute
-    from llm_perf_opt.report import tables
-
-    report = build_report(loaded.recordings, ReportOptions(attribution=arguments.attribution), loaded.inputs)
-    found = {
-        "regions": tables.regions_table(report),
-        "kernels": tables.kernels_table(report),
-        "metrics": tables.metrics_table(report),
-    }
-    if timeline is not None:
-        attribution = attribute(timeline, arguments.attribution)
-        found["launches"] = tables.launches_table(timeline, attribution)
-        found["ranges"] = tables.ranges_table(timeline, attribution)
-    return found

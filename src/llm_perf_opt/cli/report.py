@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_formats(text: str) -> list[str]:
-    from llm_perf_opt.api.reporting import FORMATS
+    from llm_perf_opt.report.renderers import FORMATS
 
     formats = [part.strip() for part in text.split(",") if part.strip()]
     for name in formats:
@@ -42,7 +42,8 @@ def parse_formats(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.api.reporting import BESIDE, FORMATS, INSIDE_RUN, Showing, make_report, publish
+    from llm_perf_opt.api.reporting import BESIDE, INSIDE_RUN, Showing, make_report, publish
+    from llm_perf_opt.report.renderers import FORMATS
     from llm_perf_opt.request import report_request
 
     request = report_request(values_of(arguments))
@@ -52,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     first, inside = arguments.input[0], len(arguments.input) == 1 and Path(arguments.input[0]).is_dir()
     out = Path(request.out or (first if inside else f"{stem(first)}-report"))
     silent = arguments.json or arguments.quiet
-    report = make_report(arguments.input, request.report, quiet=silent, calibration=request.calibration)
+    report = make_report(
+        arguments.input, request.report, quiet=silent, calibration=request.calibration, formats=formats
+    )
     showing = Showing(arguments.json, request.strict, quiet=arguments.quiet)
     regions = INSIDE_RUN if inside else BESIDE
     return publish(report, out, formats, regions=regions, top=request.report.top, showing=showing)

@@ -1,7 +1,7 @@
 """What a picture of a timeline needs and a report does not: single launches of a few chosen stretches, and trends.
 
-It is bounded whatever the size of the recording, and it is no part of `report.json`: it can be had only
-while the recording is at hand.
+It is bounded whatever the size of the recording, and it is no part of `report.json`: it is made with the report
+where an output draws it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from llm_perf_opt.regions.columns import Int32s, Int64s
 from llm_perf_opt.regions.table import RegionTable
 
 KERNEL, COPY, GRAPH = 0, 1, 2
+MOST_REGIONS = 2_000  # whose launches and trends are kept: the heaviest, with those around them
 
 # Levels of a trend, least first; `NO_LAUNCH` where a kernel did not run.
 TREND_LEVELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"

@@ -1,12 +1,13 @@
 """The finished result: plain attrs classes whose fields are the JSON other programs rely on.
 
-Everything here is built once, by `analysis`, and only read afterwards. Times are integer nanoseconds
+Everything here is built once, by `analysis`, and only read afterwards: a report with something added is another
+report (`attrs.evolve`). Regions and their numbers are filled in step by step while they are built, so that only the
+classes around and below them are frozen. Times are integer nanoseconds
 unless the field's name says `_ms`; a value that was not measured is `None`, never zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from typing import Any
 
 from attrs import Factory, define, field
@@ -130,7 +131,7 @@ class TimeSplit:
     mean_kernel: Quantity | None = None
 
 
-@define
+@define(frozen=True)
 class Utilisation:
     """Part of a peak that was reached: on which time, against which peak."""
 
@@ -185,7 +186,7 @@ class SignatureRecord:
     bound: str = ""  # the roof it runs near, or "latency"; "" where it cannot be told
 
 
-@define
+@define(frozen=True)
 class SpeedOfLight:
     """The time a region would take with every kernel at its roof: now = limit + above_roof + waiting + other_work."""
 
@@ -209,7 +210,7 @@ class TokenRate:
     source: str = ""
 
 
-@define
+@define(frozen=True)
 class Evidence:
     """One number a verdict rests on."""
 
@@ -219,7 +220,7 @@ class Evidence:
     threshold: float | None = None
 
 
-@define
+@define(frozen=True)
 class Verdict:
     """What holds a region back."""
 
@@ -234,7 +235,7 @@ class Verdict:
     next_step: str = ""  # the command that would tell
 
 
-@define
+@define(frozen=True)
 class Opportunity:
     """Time that could be won back, at most."""
 
@@ -249,7 +250,7 @@ class Opportunity:
     kernels: list[str] = Factory(list)  # the short names that take most of it
 
 
-@define
+@define(frozen=True)
 class RuleSummary:
     """One of ncu's rules over all kernels of a region, weighted by their time."""
 
@@ -260,7 +261,7 @@ class RuleSummary:
     weighted_speedup_percent: float | None  # estimated speed-up of each kernel times its share of the time
 
 
-@define
+@define(frozen=True)
 class RegionPerformance:
     """How far a region is from what the GPU can do, and what holds it back."""
 
@@ -334,7 +335,7 @@ class ScopeTotals:
     span_ns: int | None = None  # first to last event of the recording
 
 
-@define
+@define(frozen=True)
 class Scope:
     """Regions of one process, one device, one rank, or all of them together."""
 
@@ -344,7 +345,7 @@ class Scope:
     kernels: list[KernelRecord] = field(factory=list, repr=False)  # all kernels of the scope, in regions or not
 
 
-@define
+@define(frozen=True)
 class Coverage:
     """How far the counters of one input reach into the timeline it was joined to."""
 
@@ -363,7 +364,7 @@ class Coverage:
     unmatched_results: list[str] = Factory(list)
 
 
-@define
+@define(frozen=True)
 class VerifiedCounter:
     """One counter of one region: extrapolated from samples, and measured by replaying the region as a whole."""
 
@@ -377,7 +378,7 @@ class VerifiedCounter:
     agrees: bool
 
 
-@define
+@define(frozen=True)
 class LaunchCounter:
     """One counter of one launch."""
 
@@ -385,7 +386,7 @@ class LaunchCounter:
     unit: str
 
 
-@define
+@define(frozen=True)
 class ProfiledLaunch:
     """One launch that was picked by hand, with its kernel's place in the timeline."""
 
@@ -405,7 +406,7 @@ class ProfiledLaunch:
     metrics: dict[str, LaunchCounter] = Factory(dict)
 
 
-@define(repr=False)
+@define(frozen=True, repr=False)
 class NCUProfileRegionReport:
     """What `report.json` holds."""
 
@@ -426,8 +427,8 @@ class NCUProfileRegionReport:
     stages: list[str] = Factory(list)  # keys of the regions of the main scope that make up the run, none inside another
     opportunities: list[Opportunity] = Factory(list)  # of the stages, most recoverable time first
     unclassified_share: float | None = None  # of all kernel time, kernels of no known family
-    # A `TimelineDetail` (launches and trends, for pictures) of the regions with these keys; None without a timeline.
-    detail: Callable[[Collection[str]], Any] | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
+    # A `TimelineDetail` (launches and trends) for pictures; None without a timeline, or where nothing draws it.
+    timeline_detail: Any = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 
     def __repr__(self) -> str:
         """One line: a report has megabytes, and its `repr` ends up in logs and assertion messages."""

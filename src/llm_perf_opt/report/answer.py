@@ -1,29 +1,136 @@
-"""The answer in a few sentences: what the numbers of this report say first. Shared by Markdown, HTML and terminal."""
+"""The answer: which stage is the problem, why, what to do first; then the same stage by stage in sentences.
+
+Every output shows this first, whichever command made the report. Plain text; names in it are already safe to show.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from attrs import define
+
 from llm_perf_opt.metrics.catalogue import with_roles
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
-from llm_perf_opt.report.host_only import is_host_only, sentences
+from llm_perf_opt.metrics.quantity import shown
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Scope
+from llm_perf_opt.report.region_table import is_host_only, mean_ns
+from llm_perf_opt.report.stages import roofs_known, stage_regions, stage_time
 from llm_perf_opt.report.text import (
     counted,
     duration,
     full_label,
     gpu_time,
     judged_times,
+    label,
     quantity,
     share,
     weight,
     without_profiler,
 )
 
+LEFT_OUT = (
+    "No GPU work is in the recording, so this report leaves out kernels, idle time and what a GPU could do: "
+    "times are those of the ranges on the host. On a machine with a GPU, llm-perf profile -- CMD tells the rest."
+)
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
 _LATE = 0.1  # GPU work after the end of the range, as a share of its wall time, above which it returns early
 _REGIONS = 6
+_PARTS = 4
+
+
+@define(frozen=True)
+class Line:
+    """One line of the answer: what it is about, and what it says."""
+
+    name: str
+    text: str
+    lead: str = ""  # what the text begins with and the eye should find first
+
+
+@define(frozen=True)
+class Answer:
+    """What an output shows first."""
+
+    lines: Sequence[Line]  # Where, Why, Do first; none where no stage could be evaluated
+    sentences: Sequence[str]  # stage by stage, most important first
+    fixes: Sequence[Opportunity]  # most recoverable time first
+
+
+def answer_of(report: NCUProfileRegionReport) -> Answer:
+    return Answer(headline(report), answer(report), report.opportunities)
+
+
+def headline(report: NCUProfileRegionReport) -> list[Line]:
+    """Three lines; none where no stage could be evaluated."""
+    stages = stage_regions(report)
+    if not stages or stages[0].performance is None:
+        return []
+    if is_host_only(report):
+        first, *_, last = _host_sentences(report)
+        return [Line("Where", first), Line("Not here", last)]
+    worst = stages[0]
+    title = worst.performance.verdict.title if worst.performance else ""
+    return [
+        _line("Where", _where(stages), full_label(worst)),
+        _line("Why", _why(worst), f"{title}."),
+        _line("Do first", _first(report, worst), _best_advice(report)),
+    ]
+
+
+def _line(name: str, text: str, lead: str) -> Line:
+    """The lead counts only where the text really begins with it."""
+    found = text[: len(lead)]
+    return Line(name, text, found if lead and found.lower() == lead.lower() else "")
+
+
+def _best_advice(report: NCUProfileRegionReport) -> str:
+    return report.opportunities[0].advice.rstrip(".") if report.opportunities else ""
+
+
+def _where(stages: list[NCUProfileRegion]) -> str:
+    worst, whole = stages[0], sum(stage_time(r) or 0 for r in stages)
+    took = stage_time(worst)
+    if len(stages) == 1:
+        return f"{full_label(worst)} takes {duration(took)}."
+    others = ", ".join(f"{full_label(r)} {duration(stage_time(r))}" for r in stages[1:3])
+    rest = f", and {len(stages) - 3} more" if len(stages) > 3 else ""
+    return (
+        f"{full_label(worst)} takes {duration(took)}, {share(took, whole)} of the time of all stages ({others}{rest})."
+    )
+
+
+def _why(region: NCUProfileRegion) -> str:
+    judged = region.performance
+    assert judged is not None
+    title, text = judged.verdict.title, judged.verdict.text
+    return text if text.lower().startswith(title.lower()) else f"{title[:1].upper()}{title[1:]}. {text}"
+
+
+def _first(report: NCUProfileRegionReport, worst: NCUProfileRegion) -> str:
+    judged = worst.performance
+    assert judged is not None
+    if judged.verdict.bound == "unknown" and judged.verdict.next_step:
+        return f"Find out more: {judged.verdict.next_step}"
+    best = next(iter(report.opportunities), None)
+    if best is None:
+        return judged.verdict.advice or "Nothing that was measured stands out."
+    advice = best.advice[:1].upper() + best.advice[1:]
+    region = next((r for r in stage_regions(report) if r.key == best.region), worst)
+    text = (
+        f"{advice.rstrip('.')}: that can win back up to {duration(best.recoverable.of('ns'))} of the "
+        f"{duration(best.of.of('ns'))} of {full_label(region)}."
+    )
+    light = region.performance.speed_of_light if region.performance else None
+    if light is not None and light.limit.value > 0:
+        busy = light.limit + light.above_roof
+        text += f" Its GPU work alone takes {duration(busy.of('ns'))}"
+        text += (
+            f"; at the limit of the GPU it would be {duration(light.limit.of('ns'))}." if roofs_known(light) else "."
+        )
+    return text
 
 
 def answer(report: NCUProfileRegionReport) -> list[str]:
-    """Plain sentences, most important first. Names in them are already safe to show."""
+    """Plain sentences, most important first."""
     scope = report.main_scope
     if scope is None:
         return ["There is nothing in the recording to report."]
@@ -31,13 +138,17 @@ def answer(report: NCUProfileRegionReport) -> list[str]:
         words = "No matching regions." if report.available_ranges else "The recording has no NVTX ranges."
         return [words, *_whole(scope)]
     if is_host_only(report):
-        return sentences(report)
+        return _host_sentences(report)
+    outer, more = _outermost(scope)
+    return [*map(_sentence, outer), *more, *_whole(scope)]
+
+
+def _outermost(scope: Scope) -> tuple[list[NCUProfileRegion], list[str]]:
+    """The outermost regions, the longest first, and what to say of those beyond the first few."""
     reported = {region.key for region in scope.regions}
     outer = sorted((r for r in scope.regions if r.parent not in reported), key=weight, reverse=True)
-    told = [_sentence(region) for region in outer[:_REGIONS]]
-    if len(outer) > _REGIONS:
-        told.append(f"{len(outer) - _REGIONS:,} more outermost regions are in the report.")
-    return [*told, *_whole(scope)]
+    left = len(outer) - _REGIONS
+    return outer[:_REGIONS], [f"{left:,} more outermost regions are in the report."] if left > 0 else []
 
 
 def _sentence(region: NCUProfileRegion) -> str:
@@ -126,3 +237,35 @@ def _whole(scope: Scope) -> list[str]:
             "and count to the ranges of their process."
         )
     return sentences
+
+
+# -- without a GPU: the times of the ranges are all there is ------------------------------------------
+
+
+def _host_sentences(report: NCUProfileRegionReport) -> list[str]:
+    """Where the time goes, and what is left out."""
+    scope = report.main_scope
+    assert scope is not None
+    outer, more = _outermost(scope)
+    return [*(_host_sentence(region, scope.regions) for region in outer), *more, LEFT_OUT]
+
+
+def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) -> str:
+    parts = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
+    text = f"{full_label(region)} takes {duration(region.wall_ns)}{_each(region)}"
+    if not parts:
+        return f"{text}."
+    told = [f"{label(r)} {duration(r.wall_ns)} ({share(r.wall_ns, region.wall_ns)}{_rate(r)})" for r in parts[:_PARTS]]
+    more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
+    return f"{text}: {', '.join(told)}{more}."
+
+
+def _each(region: NCUProfileRegion) -> str:
+    if region.instances is None or region.instances < 2:
+        return ""
+    return f" in {counted(region.instances, 'instance')} of {duration(mean_ns(region))}"
+
+
+def _rate(region: NCUProfileRegion) -> str:
+    tokens = region.performance.tokens if region.performance else None
+    return "" if tokens is None else f", {shown(tokens.now).removesuffix(' token/s')} tokens/s"

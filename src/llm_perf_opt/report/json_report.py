@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.regions import model
+from llm_perf_opt.report.renderers import File, Renderer
+from llm_perf_opt.report.view import View
 from llm_perf_opt.untrusted import read_json
 
 _Report = TypeVar("_Report", bound=model.NCUProfileRegionReport)
@@ -27,33 +30,7 @@ def _left_out(kind: type) -> dict[str, Any]:
 
 
 _converter = cattrs.Converter(forbid_extra_keys=False)
-for _name in [
-    "Diagnosis",
-    "KernelRecord",
-    "MetricValue",
-    "MemoryWork",
-    "RegionStats",
-    "RuleFinding",
-    "GpuHardware",
-    "RegionWork",
-    "TimeSplit",
-    "Utilisation",
-    "FamilyTime",
-    "SignatureRecord",
-    "SpeedOfLight",
-    "TokenRate",
-    "Evidence",
-    "Verdict",
-    "Opportunity",
-    "RuleSummary",
-    "RegionPerformance",
-    "NCUProfileRegion",
-    "ScopeTotals",
-    "Scope",
-    "Coverage",
-    "NCUProfileRegionReport",
-]:
-    _class = getattr(model, _name)
+for _class in [c for c in vars(model).values() if isinstance(c, type) and attrs.has(c)]:
     _converter.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _converter, **_left_out(_class)))
     _converter.register_structure_hook(_class, make_dict_structure_fn(_class, _converter, **_left_out(_class)))
 
@@ -80,6 +57,16 @@ def render_json(report: model.NCUProfileRegionReport) -> str:
     except TypeError:
         # A name holds half of a surrogate pair, which UTF-8 has no form for: write it as an escape.
         return json.dumps(data, allow_nan=False, indent=2 if pretty else None)
+
+
+def _files(view: View) -> Iterator[File]:
+    text = render_json(view.report)
+    yield File("report.json", text)
+    if view.in_run:
+        yield File(f"{view.regions_at}/report.json", text)
+
+
+RENDERER = Renderer("`report.json`: everything, for programs; its schema ships with the package", _files)
 
 
 def read_report(

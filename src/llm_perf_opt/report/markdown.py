@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
 
 from llm_perf_opt.metrics.catalogue import role_of
-from llm_perf_opt.regions.model import (
-    KernelRecord,
-    MetricValue,
-    NCUProfileRegion,
-    NCUProfileRegionReport,
-    Scope,
-)
+from llm_perf_opt.regions.model import KernelRecord, MetricValue, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.answer import answer
-from llm_perf_opt.report.host_only import is_host_only, mean_ns, region_table
-from llm_perf_opt.report.md_syntax import code, plain, row
+from llm_perf_opt.report.md_syntax import code, plain, row, table
+from llm_perf_opt.report.md_tables import diagnosis_words, region_lines
 from llm_perf_opt.report.performance_md import (
     family_table,
     hardware_lines,
@@ -26,53 +20,86 @@ from llm_perf_opt.report.performance_md import (
     speed_of_light_table,
     verdict_table,
 )
+from llm_perf_opt.report.pictures import pictures
+from llm_perf_opt.report.region_table import mean_ns
+from llm_perf_opt.report.renderers import File, Renderer
+from llm_perf_opt.report.sections import render_sections
+from llm_perf_opt.report.stakeholder import render_stakeholder
 from llm_perf_opt.report.text import (
     NOT_MEASURED,
     bar,
     duration,
     full_label,
     gpu_time,
-    heaviest,
-    idle_share,
     interesting_metrics,
     launch_headline,
     launch_place,
     quantity,
-    rows,
     share,
     trust,
     verified_rows,
     work_count,
 )
+from llm_perf_opt.report.view import View
 from llm_perf_opt.version import __version__
 
-_TABLE_REGIONS = 300  # rows of the region table
+_PICTURES = "pictures"
 _DETAILED_REGIONS = 12  # regions with a kernel table of their own
 
 
-def render_markdown(report: NCUProfileRegionReport, top: int = 10, pictures: Iterable[tuple[str, str]] = ()) -> str:
+def render(view: View) -> Iterator[File]:
+    drawn = pictures(view)
+    for picture in drawn:
+        yield File(f"{_PICTURES}/{picture.name}", picture.svg)
+    yield File("report.md", render_markdown(view, [(p.title, f"{_PICTURES}/{p.name}") for p in drawn]))
+    yield File("kernels.md", render_kernels(view.report))
+    yield File("stakeholder_summary.md", render_stakeholder(view))
+    if view.in_run:
+        # Pictures are once in the run, seen from another folder.
+        up = "../" * len(PurePosixPath(view.regions_at).parts)
+        seen = [(p.title, f"{up}{_PICTURES}/{p.name}") for p in drawn]
+        yield File(f"{view.regions_at}/report.md", render_markdown(view, seen))
+        if sections := [render_sections(region) for region in view.regions if region.sections]:
+            yield File(f"{PurePosixPath(view.regions_at).parent}/sections_report.txt", "\n".join(sections))
+
+
+def render_region_files(view: View, region: NCUProfileRegion) -> Iterator[File]:
+    yield File("report.md", render_region(region, view.top))
+    yield File("sections.txt", render_sections(region))
+
+
+RENDERER = Renderer(
+    "`report.md`, `kernels.md`, `stakeholder_summary.md`, `pictures/`: to be read; `report.md` of each region",
+    render,
+    render_region_files,
+)
+
+
+def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str:
     """`pictures`: title and path of each, as seen from the file."""
-    scope = report.main_scope
+    report, scope, top = view.report, view.scope, view.top
     lines = ["# Region report", "", _about(report), "", "## In short", ""]
-    lines += [f"- {plain(sentence)}" for sentence in answer(report)]
+    if not view.host_only:
+        lines += [f"- **{line.name}**: {plain(line.text)}" for line in view.answer.lines]
+    lines += [f"- {plain(sentence)}" for sentence in view.answer.sentences]
     for title, path in pictures:
         lines += ["", f"![{title}]({path})"]
-    if is_host_only(report):
-        lines += ["", "## Regions", "", *region_table(report), *_diagnostics(report)]
+    if view.host_only:
+        lines += ["", "## Regions", "", *region_lines(view), *_diagnostics(report)]
         return "\n".join(lines) + "\n"
-    lines += verdict_table(report)
+    lines += verdict_table(view)
     lines += opportunity_lines(report)
     if report.available_ranges:
         lines += ["", "## Ranges that exist", ""]
         lines += [f"- {code(key)}" for key in report.available_ranges]
     lines += _launches(report)
     if scope is not None and scope.regions:
-        lines += ["", "## Regions", "", *_region_table(scope)]
-        lines += speed_of_light_table(report)
-        lines += family_table(report)
-        lines += signature_table(report)
+        lines += ["", "## Regions", "", *region_lines(view)]
+        lines += speed_of_light_table(view)
+        lines += family_table(view)
+        lines += signature_table(view)
         lines += _counters(scope)
-        lines += rule_lines(report)
+        lines += rule_lines(view)
         lines += ["", "## Top kernels per region", "", *_kernels_per_region(scope, top)]
     elif scope is not None and scope.kernels:
         lines += ["", "## Top kernels", "", *_kernel_table(scope.kernels[:top], scope.totals.gpu_time_ns)]
@@ -106,52 +133,6 @@ def _about(report: NCUProfileRegionReport) -> str:
     return f"{' · '.join(parts)} · made {report.generated_at} by llm-perf {__version__}"
 
 
-def _region_table(scope: Scope) -> list[str]:
-    timed = any(r.wall_ns is not None for r in scope.regions)
-    total = gpu_time(scope.totals)
-    head = [
-        "region",
-        "inst.",
-        *(["wall", "GPU idle", ""] if timed else []),
-        "kernels",
-        "GPU time",
-        "own",
-        "of all",
-        "",
-    ]
-    lines = [
-        row(head),
-        row(
-            [
-                "---",
-                "---:",
-                *(["---:", "---:", "---"] if timed else []),
-                "---:",
-                "---:",
-                "---:",
-                "---:",
-                "---",
-            ]
-        ),
-    ]
-    shown = heaviest(scope.regions, _TABLE_REGIONS)
-    for indent, text, region in rows(shown):
-        time = gpu_time(region.inclusive)
-        idle = idle_share(region)
-        cells = ["&nbsp;&nbsp;" * (2 * min(indent, 30)) + code(text), _count(region.instances)]
-        if timed:
-            cells += [duration(region.wall_ns), share(region.gpu_idle_ns, region.wall_ns), bar(idle, 1.0, 8)]
-        cells += [work_count(region.inclusive), duration(time), duration(gpu_time(region.exclusive))]
-        cells += [share(time, total), bar(time, total, 10)]
-        lines.append(row(cells))
-    hidden = len(scope.regions) - len(shown)
-    if hidden > 0:
-        lines += ["", f"{hidden:,} more regions are in `report.json` and `regions.csv`."]
-    if timed:
-        lines += ["", "The first bar is idle time, the second the share of all GPU time."]
-    return lines
-
-
 def _count(value: int | None) -> str:
     return NOT_MEASURED if value is None else f"{value:,}"
 
@@ -162,16 +143,8 @@ def _counters(scope: Scope) -> list[str]:
     for region in shown:
         for _, title, value in interesting_metrics(region.inclusive.metrics):
             lines.append(row([code(full_label(region)), title, quantity(value.value, value.unit), trust(value)]))
-    if not lines:
-        return []
-    return [
-        "",
-        "## Counters",
-        "",
-        row(["region", "counter", "value", "how"]),
-        row(["---", "---", "---:", "---"]),
-        *lines,
-    ]
+    head = [row(["region", "counter", "value", "how"]), row(["---", "---", "---:", "---"])]
+    return ["", "## Counters", "", *head, *lines] if lines else []
 
 
 def _kernels_per_region(scope: Scope, top: int) -> list[str]:
@@ -221,30 +194,22 @@ def _kernel_table(kernels: Iterable[KernelRecord], total_ns: int | None) -> list
 def _other_scopes(report: NCUProfileRegionReport) -> list[str]:
     if len(report.scopes) < 2:
         return []
-    lines = [
-        "",
-        "## Scopes",
-        "",
-        row(["scope", "kernels", "GPU time", "GPU busy", "copies and fills", "outside ranges"]),
-    ]
-    lines.append(row(["---", "---:", "---:", "---:", "---:", "---:"]))
+    head = ["scope", "kernels", "GPU time", "GPU busy", "copies and fills", "outside ranges"]
+    cells = []
     for scope in report.scopes:
         totals = scope.totals
-        lines.append(
-            row(
-                [
-                    code(scope.scope),
-                    work_count(totals),
-                    duration(gpu_time(totals)),
-                    duration(totals.gpu_busy_ns),
-                    f"{totals.memory.count:,} ({duration(totals.memory.time_ns)})"
-                    if totals.gpu_busy_ns is not None
-                    else NOT_MEASURED,
-                    f"{totals.unattributed_kernel_count:,}",
-                ]
-            )
+        copies = f"{totals.memory.count:,} ({duration(totals.memory.time_ns)})"
+        cells.append(
+            [
+                code(scope.scope),
+                work_count(totals),
+                duration(gpu_time(totals)),
+                duration(totals.gpu_busy_ns),
+                copies if totals.gpu_busy_ns is not None else NOT_MEASURED,
+                f"{totals.unattributed_kernel_count:,}",
+            ]
         )
-    return lines
+    return ["", "## Scopes", "", *table(head, cells, numbers=5)]
 
 
 def _coverage(report: NCUProfileRegionReport) -> list[str]:
@@ -304,8 +269,7 @@ def _diagnostics(report: NCUProfileRegionReport) -> list[str]:
         return []
     lines = ["", "## What you should know", ""]
     for diagnosis in report.diagnostics:
-        fix = f" → {plain(diagnosis.fix)}" if diagnosis.fix else ""
-        lines.append(f"- **{diagnosis.severity}** {code(diagnosis.code)}: {plain(diagnosis.message)}{fix}")
+        lines.append(f"- **{diagnosis.severity}** {code(diagnosis.code)}: {diagnosis_words(diagnosis)}")
     return lines
 
 

@@ -16,7 +16,7 @@ from llm_perf_opt.metrics.catalogue import is_tensor_work
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, Unit
 from llm_perf_opt.regions.columns import UNKNOWN
-from llm_perf_opt.regions.detail import COPY, GRAPH, TimelineDetail
+from llm_perf_opt.regions.detail import COPY, GRAPH, MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.model import (
     KernelRecord,
     MetricValue,
@@ -28,12 +28,11 @@ from llm_perf_opt.regions.model import (
 )
 from llm_perf_opt.regions.names import short_kernel_name, visible
 from llm_perf_opt.regions.table import ROOT
-from llm_perf_opt.report.headline import attainable, roofs_known
-from llm_perf_opt.report.host_only import is_host_only
 from llm_perf_opt.report.palette import OTHER, family_colour
+from llm_perf_opt.report.stages import attainable, roofs_known
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust
+from llm_perf_opt.report.view import View
 
-MOST_REGIONS = 2_000
 MOST_ROWS = 40_000  # kernel rows of all regions together
 MOST_KERNELS = 8_000  # different kernels: those with the most time
 MOST_SIGNATURES = 20_000  # points of the rooflines of all regions together
@@ -43,25 +42,24 @@ _KIND_FAMILIES = {COPY: "memcpy", GRAPH: "graph"}
 _WHOLE = -1  # region number of rows that count the whole recording
 
 
-def page_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
+def page_regions(view: View) -> list[NCUProfileRegion]:
     """The regions the page shows: all, or the heaviest with those around them."""
-    scope = report.main_scope
-    return heaviest(scope.regions, MOST_REGIONS) if scope else []
+    return heaviest(view.regions, MOST_REGIONS)
 
 
-def page_data(report: NCUProfileRegionReport, regions: list[NCUProfileRegion]) -> dict[str, Any]:
+def page_data(view: View, regions: list[NCUProfileRegion]) -> dict[str, Any]:
     """Everything the script needs, as plain lists and numbers."""
-    scope = report.main_scope
+    report, scope = view.report, view.scope
     if scope is None:
         return {}
     place = {region.key: number for number, region in enumerate(regions)}
-    detail: TimelineDetail | None = report.detail(set(place)) if report.detail else None
+    detail: TimelineDetail | None = report.timeline_detail
     names = _Names({kernel.kernel_name: kernel.family or OTHER for kernel in scope.kernels})
     rows, omitted = _kernel_rows(scope, regions, names, detail)
     short = {kernel.kernel_name: kernel.short_name for kernel in scope.kernels}
     strip = _strip(detail, place, names, short) if detail else None
     return {
-        "hostOnly": is_host_only(report),
+        "hostOnly": view.host_only,
         "total": _totals(scope),
         "regions": _region_columns(regions, place, omitted),
         "rows": rows,
@@ -295,12 +293,14 @@ def _roofs(gpu: GpuHardware) -> dict[str, Any]:
 
 
 def _why_no_strip(report: NCUProfileRegionReport) -> str:
-    if report.detail is None and any(str(i.get("kind", "")) in ("nsys-sqlite", "kineto") for i in report.inputs):
+    if report.timeline_detail is None and any(
+        str(i.get("kind", "")) in ("nsys-sqlite", "kineto") for i in report.inputs
+    ):
         return (
             "This page was made from report.json alone, and single launches are only in the recording. "
             "Make it again from the recording: llm-perf report INPUT --format html"
         )
-    if report.detail is None:
+    if report.timeline_detail is None:
         return (
             "Counters say nothing about when things ran. Record a timeline beside them: "
             "nsys profile -t cuda,nvtx -s none -o OUT CMD"

@@ -20,7 +20,8 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.names import short_kernel_name
-from llm_perf_opt.report.files import replaced
+from llm_perf_opt.report.files import make_folder, replaced
+from llm_perf_opt.report.renderers import Exporter, ExportSource
 
 _GPU_PIDS = 1_000_000_000  # above any process id: the GPU's tracks of each process
 _IDLE_TRACK = 1_000_000
@@ -53,6 +54,20 @@ def write_perfetto(timeline: Timeline, attribution: Attribution, path: Path) -> 
         else:
             _write(trace, raw)
     return trace.written
+
+
+def _export(source: ExportSource, path: Path) -> list[Path]:
+    assert source.timeline is not None
+    make_folder(path.parent)
+    write_perfetto(source.timeline, source.attribution(), path)
+    return [path]
+
+
+EXPORTER = Exporter(
+    _export,
+    needs_timeline=True,
+    note="Open the trace in https://ui.perfetto.dev (Open trace file): it stays on your machine.",
+)
 
 
 def _write(trace: _Trace, out: IO[bytes] | gzip.GzipFile) -> None:

@@ -6,43 +6,23 @@ from collections.abc import Sequence
 
 from llm_perf_opt.metrics.families import label_of
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
-from llm_perf_opt.metrics.quantity import Quantity, shown
+from llm_perf_opt.metrics.quantity import shown
 from llm_perf_opt.regions.model import (
     NCUProfileRegion,
     NCUProfileRegionReport,
     RegionPerformance,
     SignatureRecord,
-    Utilisation,
     Verdict,
 )
 from llm_perf_opt.report.md_syntax import code, plain, table
-from llm_perf_opt.report.text import NOT_MEASURED, full_label
+from llm_perf_opt.report.md_tables import stage_lines
+from llm_perf_opt.report.stages import LIMITS, evaluated, reached
+from llm_perf_opt.report.text import NOT_MEASURED, full_label, percent
+from llm_perf_opt.report.view import View
 
 _OPPORTUNITIES = 10
 _COMMAND = 1000  # a command that is cut cannot be typed
 _SIGNATURES = 8
-_STAGES = 12
-
-
-def stage_regions(report: NCUProfileRegionReport) -> list[tuple[NCUProfileRegion, RegionPerformance]]:
-    """The stages that were judged, in the order of the recording."""
-    scope = report.main_scope
-    regions = {r.key: r for r in scope.regions} if scope else {}
-    found = [(regions[k], regions[k].performance) for k in report.stages if k in regions]
-    return [(region, judged) for region, judged in found if judged is not None][:_STAGES]
-
-
-def percent(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{100 * value:.1f} %"
-
-
-def reached(performance: RegionPerformance, metric: str, time_basis: str) -> str:
-    """`31.1 %`, and of the calibrated peak where there is one: `31.1 % (38.0 % cal.)`."""
-    found = {u.peak_basis: u for u in performance.utilisation if u.metric == metric and u.time_basis == time_basis}
-    calibrated = found.pop("calibrated", None)
-    printed = next(iter(found.values()), None)
-    text = percent(printed.value if printed else None)
-    return f"{text} ({percent(calibrated.value)} cal.)" if calibrated else text
 
 
 def verdict_words(verdict: Verdict) -> str:
@@ -51,47 +31,38 @@ def verdict_words(verdict: Verdict) -> str:
     return f"{verdict.title} ({verdict.confidence} confidence)"
 
 
-def verdict_table(report: NCUProfileRegionReport) -> list[str]:
-    """What holds each stage back."""
-    found = stage_regions(report)
+def verdict_table(view: View) -> list[str]:
+    """The stages, and what holds each back."""
+    found = evaluated(view.stages)
     if not found:
         return []
-    head = ["stage", "verdict", "its kernels", "MFU wall", "MFU busy", "bandwidth wall", "bandwidth busy"]
-    rows = [
-        [
-            code(full_label(region)),
-            plain(verdict_words(judged.verdict)),
-            plain(verdict_words(judged.gpu_verdict)),
-            *(reached(judged, metric, basis) for metric in ("mfu", "mbu") for basis in ("wall", "busy")),
-        ]
-        for region, judged in found
-    ]
-    lines = ["", "## Verdicts", "", *table(head, rows, numbers=4), ""]
+    lines = ["", "## Verdicts", "", *stage_lines(view), ""]
     for region, judged in found:
-        lines += [f"- {code(full_label(region))}: {_said(judged.verdict)}"]
+        lines += [f"- {code(full_label(region))} ({_confidence(judged.verdict)}): {_said(judged.verdict)}"]
         if judged.gpu_verdict.bound != judged.verdict.bound:
-            lines.append(f"  While kernels run: {_said(judged.gpu_verdict)}")
+            lines.append(f"  While kernels run ({_confidence(judged.gpu_verdict)}): {_said(judged.gpu_verdict)}")
         for verdict in dict.fromkeys(v.next_step for v in (judged.verdict, judged.gpu_verdict) if v.next_step):
             lines.append(f"  → {code(verdict, _COMMAND)}")
-    lines += ["", _denominators(report, found)]
-    return lines
+    return [*lines, "", denominators(found)]
 
 
-def _denominators(report: NCUProfileRegionReport, found: Sequence[tuple[NCUProfileRegion, RegionPerformance]]) -> str:
-    peaks: dict[str, Utilisation] = {}
-    for _, judged in found:
-        for used in judged.utilisation:
-            for kind in used.peaks:
-                peaks.setdefault(f"{used.peak_basis}:{kind}", used)
+def _confidence(verdict: Verdict) -> str:
+    return f"{verdict.confidence} confidence" if verdict.confidence else "unknown"
+
+
+def denominators(found: Sequence[tuple[NCUProfileRegion, RegionPerformance]]) -> str:
+    """Against what MFU and bandwidth are given, and on which time."""
+    peaks = {
+        f"{kind.replace('_', ' ')} {shown(peak)} ({used.peak_basis})": None
+        for _, judged in found
+        for used in judged.utilisation
+        for kind, peak in used.peaks.items()
+    }
     if not peaks:
         return "MFU and bandwidth need counters and known peaks of the GPU."
-    told = [
-        f"{kind.split(':')[1].replace('_', ' ')} {shown(used.peaks[kind.split(':')[1]])} ({used.peak_basis})"
-        for kind, used in peaks.items()
-    ]
     return (
-        f"Denominators: {', '.join(plain(t) for t in told)}. *Wall* is the time of the range (of the program alone where stage 1 timed it), *busy* the time the GPU worked. "
-        "Peaks are dense, without sparsity."
+        f"Denominators: {', '.join(map(plain, peaks))}. MFU and bandwidth are over the time of the range (of the "
+        "program alone where stage 1 timed it), *busy* over the time the GPU worked. Peaks are dense, without sparsity."
     )
 
 
@@ -107,49 +78,24 @@ def opportunity_lines(report: NCUProfileRegionReport, count: int = _OPPORTUNITIE
     return [*lines, f"{hidden} more are in `report.json`."] if hidden > 0 else lines
 
 
-def speed_of_light_table(report: NCUProfileRegionReport) -> list[str]:
-    found = [(r, p, p.speed_of_light) for r, p in stage_regions(report) if p.speed_of_light]
-    if not found:
+def speed_of_light_table(view: View) -> list[str]:
+    if not any(judged.speed_of_light for _, judged in evaluated(view.stages)):
         return []
-    head = [
-        "stage",
-        "now",
-        "= at the roofs",
-        "+ kernels above",
-        "+ waiting",
-        "+ other work",
-        "kernels known",
-        "tokens/s now",
-        "without waiting",
-        "at the limit",
-    ]
-    rows = []
-    for region, judged, light in found:
-        tokens = judged.tokens
-        rates = (tokens.now, tokens.gpu_only, tokens.limit) if tokens else (None, None, None)
-        rows.append(
-            [
-                code(full_label(region)),
-                *(shown(part) for part in (light.now, light.limit, light.above_roof, light.waiting, light.other_work)),
-                percent(light.analysed_share),
-                *(shown(rate).removesuffix(" token/s") for rate in rates),
-            ]
-        )
     note = (
         "At its roof a kernel takes the longest of FLOPs over peak and bytes over bandwidth; copies and kernels without "
         "counters count as measured."
     )
-    return ["", "## Speed of light", "", *table(head, rows, numbers=9), "", note]
+    return ["", "## Speed of light", "", *stage_lines(view, LIMITS), "", note]
 
 
-def family_table(report: NCUProfileRegionReport) -> list[str]:
+def family_table(view: View) -> list[str]:
     lines: list[str] = []
-    for region, judged in stage_regions(report):
+    for region, judged in evaluated(view.stages):
         if judged.families:
             lines += [f"### {plain(full_label(region))}", "", *families(judged), ""]
     if not lines:
         return []
-    unknown = report.unclassified_share
+    unknown = view.report.unclassified_share
     note = [] if unknown is None else [f"Of all kernel time, {percent(unknown)} is in kernels of no known kind."]
     return ["", "## Kinds of work", "", *lines, *note]
 
@@ -170,9 +116,9 @@ def families(judged: RegionPerformance) -> list[str]:
     return table(head, rows, numbers=5)
 
 
-def signature_table(report: NCUProfileRegionReport) -> list[str]:
+def signature_table(view: View) -> list[str]:
     lines: list[str] = []
-    for region, judged in stage_regions(report):
+    for region, judged in evaluated(view.stages):
         if judged.signatures:
             lines += [f"### {plain(full_label(region))}", "", *signatures(judged.signatures[:_SIGNATURES]), ""]
     return ["", "## Kernels against the roofs", "", *lines] if lines else []
@@ -212,10 +158,10 @@ def signatures(records: Sequence[SignatureRecord]) -> list[str]:
     return table(head, rows, numbers=9)
 
 
-def rule_lines(report: NCUProfileRegionReport) -> list[str]:
+def rule_lines(view: View) -> list[str]:
     """ncu's own rules, where it was asked to apply them."""
     lines = []
-    for region, judged in stage_regions(report):
+    for region, judged in evaluated(view.stages):
         for rule in judged.ncu_rules[:5]:
             promised = (
                 ""
@@ -298,19 +244,12 @@ def _work_lines(judged: RegionPerformance) -> list[str]:
     for metric, title in (("mfu", "MFU"), ("mbu", "memory bandwidth used")):
         for basis in ("wall", "busy"):
             text = reached(judged, metric, basis)
-            if text != NOT_MEASURED:
+            if text is not None:
                 rows.append([f"{title}, {basis} time", text])
     lines = ["", "## Work", "", *table(["", "value"], rows, numbers=1)] if rows else []
     if work.formula_note:
         lines += ["", plain(work.formula_note)]
     return [*lines, *(f"- not known: {plain(text)}" for text in work.missing)]
-
-
-def gpu_share(judged: RegionPerformance) -> Quantity | None:
-    """Part of the wall time in which the GPU worked."""
-    if judged.time.wall is None or judged.time.idle is None or not judged.time.wall.value:
-        return None
-    return Quantity(1 - (judged.time.idle / judged.time.wall).of("ratio"), "ratio")
 
 
 def _said(verdict: Verdict) -> str:

@@ -14,11 +14,12 @@ from xml.etree import ElementTree
 from attrs import define, evolve
 
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
-from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, NCUProfileRegionReport, SignatureRecord
+from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, SignatureRecord
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.headline import light_parts, stage_regions
 from llm_perf_opt.report.palette import OTHER, family_colour
+from llm_perf_opt.report.stages import time_parts
 from llm_perf_opt.report.text import duration, full_label, gpu_time, quantity, share
+from llm_perf_opt.report.view import View
 
 _WIDTH = 900
 _STAGES, _KERNELS, _POINTS = 8, 12, 200
@@ -46,12 +47,12 @@ class Picture:
     svg: str
 
 
-def pictures(report: NCUProfileRegionReport) -> list[Picture]:
+def pictures(view: View) -> list[Picture]:
     """Those that the report has the numbers for."""
     drawn = (
-        ("stages.svg", "Where the time of each stage goes", _stages(report)),
-        ("kernels.svg", "Kernels with the most GPU time", _kernels(report)),
-        ("roofline.svg", "Roofline", _roofline(report)),
+        ("stages.svg", "Where the time of each stage goes", _stages(view)),
+        ("kernels.svg", "Kernels with the most GPU time", _kernels(view)),
+        ("roofline.svg", "Roofline", _roofline(view)),
     )
     return [Picture(name, title, svg) for name, title, svg in drawn if svg]
 
@@ -110,26 +111,14 @@ def _cut(text: str, longest: int) -> str:
 # -- stages ----------------------------------------------------------------------------------------
 
 
-def _stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
-    return stage_regions(report)[:_STAGES]
-
-
 def _parts(region: NCUProfileRegion) -> list[tuple[str, str, float]]:
     """What the time of a stage consists of: class, name, nanoseconds."""
-    light = region.performance.speed_of_light if region.performance else None
-    if light is not None:
-        return light_parts(light)
-    if region.wall_ns is not None and region.gpu_idle_ns is not None:
-        return [
-            ("busy", "GPU busy", float(region.wall_ns - region.gpu_idle_ns)),
-            ("idle", "GPU waiting", float(region.gpu_idle_ns)),
-        ]
     time = gpu_time(region.inclusive)
-    return [("busy", "GPU time", float(time))] if time else []
+    return time_parts(region) or ([("busy", "GPU time", float(time))] if time else [])
 
 
-def _stages(report: NCUProfileRegionReport) -> str:
-    shown = [(region, parts) for region in _stage_regions(report) if (parts := _parts(region))]
+def _stages(view: View) -> str:
+    shown = [(region, parts) for region in view.stages[:_STAGES] if (parts := _parts(region))]
     if not shown:
         return ""
     left, right, row, top = 210, 130, 40, 60
@@ -160,10 +149,10 @@ def _stages(report: NCUProfileRegionReport) -> str:
 # -- kernels ---------------------------------------------------------------------------------------
 
 
-def _stage_kernels(report: NCUProfileRegionReport) -> tuple[list[KernelRecord], str]:
+def _stage_kernels(view: View) -> tuple[list[KernelRecord], str]:
     """The longest kernels of the stages; without stages, of the whole recording."""
-    scope = report.main_scope
-    stages = [region for region in _stage_regions(report) if region.kernels]
+    scope = view.scope
+    stages = [region for region in view.stages[:_STAGES] if region.kernels]
     if scope is None or not stages:
         return (list(scope.kernels) if scope else []), "whole recording"
     added: dict[tuple[str, int | None], KernelRecord] = {}
@@ -178,8 +167,8 @@ def _stage_kernels(report: NCUProfileRegionReport) -> tuple[list[KernelRecord], 
     return sorted(added.values(), key=lambda k: -(k.total_ms or 0.0)), "all stages"
 
 
-def _kernels(report: NCUProfileRegionReport) -> str:
-    kernels, where = _stage_kernels(report)
+def _kernels(view: View) -> str:
+    kernels, where = _stage_kernels(view)
     shown = [kernel for kernel in kernels if kernel.total_ms][:_KERNELS]
     if not shown:
         return ""
@@ -217,21 +206,21 @@ def _decades(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)]
 
 
-def _roofline(report: NCUProfileRegionReport) -> str:
+def _roofline(view: View) -> str:
     points = [
         point
-        for region in _stage_regions(report)
+        for region in view.stages[:_STAGES]
         if region.performance
         for point in region.performance.signatures
         if point.intensity and point.intensity.value > 0 and point.flop_rate and point.flop_rate.value > 0
     ]
     points = sorted(points, key=lambda p: -p.time.of("ns"))[:_POINTS]
-    gpu = _gpu_of(report, points)
+    gpu = _gpu_of(view, points)
     if gpu is None or gpu.bandwidth is None or not points:
         return ""
     used = {
         name
-        for region in _stage_regions(report)
+        for region in view.stages[:_STAGES]
         if region.performance
         for name, amount in (region.performance.work.tensor | region.performance.work.cuda_core).items()
         if amount.value > 0
@@ -244,10 +233,10 @@ def _roofline(report: NCUProfileRegionReport) -> str:
     return _draw_roofline(points, gpu, gpu.bandwidth.of("B/s"), peaks)
 
 
-def _gpu_of(report: NCUProfileRegionReport, points: list[SignatureRecord]) -> GpuHardware | None:
+def _gpu_of(view: View, points: list[SignatureRecord]) -> GpuHardware | None:
     devices = {point.device for point in points}
-    fitting = [gpu for gpu in report.hardware if gpu.device in devices]
-    return next(iter(fitting or report.hardware), None)
+    fitting = [gpu for gpu in view.report.hardware if gpu.device in devices]
+    return next(iter(fitting or view.report.hardware), None)
 
 
 def _draw_roofline(points: list[SignatureRecord], gpu: GpuHardware, bandwidth: float, peaks: dict[str, float]) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from llm_perf_opt.metrics.families import label_of
 from llm_perf_opt.metrics.quantity import Quantity, shown, total
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
-from llm_perf_opt.report.host_only import is_host_only, summary
 from llm_perf_opt.report.md_syntax import code, plain, table
-from llm_perf_opt.report.performance_md import gpu_share, percent, reached, stage_regions, verdict_words
-from llm_perf_opt.report.text import NOT_MEASURED, full_label
+from llm_perf_opt.report.md_tables import diagnosis_words, region_lines, stage_lines
+from llm_perf_opt.report.performance_md import denominators, verdict_words
+from llm_perf_opt.report.stages import evaluated
+from llm_perf_opt.report.text import NOT_MEASURED, full_label, percent
+from llm_perf_opt.report.view import View
 from llm_perf_opt.version import __version__
 
 _KERNELS = 6
@@ -17,15 +19,26 @@ _KINDS = 6
 Stage = tuple[NCUProfileRegion, RegionPerformance]
 
 
-def render_stakeholder(report: NCUProfileRegionReport) -> str:
-    found = stage_regions(report)
-    lines = ["# Performance summary", "", _environment(report), ""]
-    if is_host_only(report):
-        return "\n".join([*lines, *summary(report)]) + "\n"
+def render_stakeholder(view: View) -> str:
+    report, found = view.report, evaluated(view.stages)
+    lines = ["# Performance summary", "", _environment(view), ""]
+    if view.host_only:
+        sentences = view.answer.sentences
+        lines += [plain(sentences[0]), "", plain(sentences[-1]), "", "## Stages", "", *region_lines(view)]
+        return "\n".join([*lines, *_not_known(report, [])]) + "\n"
     if not found:
         lines += ["No stage could be judged: " + _why(report), ""]
         return "\n".join(lines)
-    lines += [_headline(report, found), "", "## Stages", "", *_stages(found), ""]
+    lines += [
+        _headline(report, found),
+        "",
+        "## Stages",
+        "",
+        *stage_lines(view, brief=True),
+        "",
+        denominators(found),
+        "",
+    ]
     lines += ["## What holds them back", "", *_verdicts(found)]
     lines += _recommendations(report)
     lines += ["", "## Where the GPU's time goes", "", *_kinds(found), "", *_kernels(found)]
@@ -33,14 +46,15 @@ def render_stakeholder(report: NCUProfileRegionReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _environment(report: NCUProfileRegionReport) -> str:
+def _environment(view: View) -> str:
+    report = view.report
     gpus = sorted({g.name for g in report.hardware if g.name}) or sorted(
         set(report.environment.get("gpus", {}).values())
     )
     facts = report.environment.get("recordings", [])
     drivers = sorted({str(f["driver"]) for f in facts if f.get("driver")})
     tools = sorted({" ".join(str(f.get(k, "")) for k in ("tool", "tool_version")).strip() for f in facts} - {""})
-    parts = [", ".join(map(plain, gpus)) or ("no GPU" if is_host_only(report) else "unknown GPU")]
+    parts = [", ".join(map(plain, gpus)) or ("no GPU" if view.host_only else "unknown GPU")]
     parts += [f"driver {plain(d)}" for d in drivers]
     parts += [plain(t) for t in tools]
     parts.append(f"inputs {', '.join(code(str(i.get('path', ''))) for i in report.inputs)}")
@@ -80,44 +94,6 @@ def _headline(report: NCUProfileRegionReport, found: list[Stage]) -> str:
 
 def _times(now: Quantity, limit: Quantity) -> str:
     return f"{(now / limit).of('ratio'):.1f} times" if limit.value > 0 else "many times"
-
-
-def _stages(found: list[Stage]) -> list[str]:
-    head = ["stage", "verdict", "runs", "time", "GPU working", "MFU", "bandwidth", "tokens/s", "at the limit"]
-    rows = []
-    for region, judged in found:
-        time = judged.time.wall or judged.time.busy or judged.time.kernels
-        tokens = judged.tokens
-        rows.append(
-            [
-                code(full_label(region)),
-                plain(judged.verdict.title),
-                NOT_MEASURED if region.instances is None else f"{region.instances:,}",
-                shown(time),
-                shown(gpu_share(judged)),
-                reached(judged, "mfu", "wall"),
-                reached(judged, "mbu", "wall"),
-                shown(tokens.now).removesuffix(" token/s") if tokens else NOT_MEASURED,
-                shown(tokens.limit).removesuffix(" token/s") if tokens else NOT_MEASURED,
-            ]
-        )
-    notes = {u.peak_basis for _, judged in found for u in judged.utilisation}
-    peaks = {
-        k: v
-        for _, judged in found
-        for u in judged.utilisation
-        if u.peak_basis != "calibrated"
-        for k, v in u.peaks.items()
-    }
-    told = ", ".join(f"{k.replace('_', ' ')} {shown(v)}" for k, v in peaks.items())
-    note = (
-        f"MFU and bandwidth: part of {plain(told)} reached over the stage's time."
-        if told
-        else "MFU and bandwidth need counters."
-    )
-    if "calibrated" in notes:
-        note += " *cal.*: part of what this GPU was measured to reach."
-    return [*table(head, rows, numbers=7), "", note]
 
 
 def _verdicts(found: list[Stage]) -> list[str]:
@@ -198,5 +174,5 @@ def _not_known(report: NCUProfileRegionReport, found: list[Stage]) -> list[str]:
                 told[f"- {code(full_label(region))}: {plain(verdict.text)} Run: {code(verdict.next_step, 1000)}"] = None
     for diagnosis in report.diagnostics:
         if diagnosis.severity in ("warning", "error"):
-            told[f"- {plain(diagnosis.message)} → {plain(diagnosis.fix)}"] = None
+            told[f"- {diagnosis_words(diagnosis)}"] = None
     return ["", "## What is not known", "", *told] if told else []

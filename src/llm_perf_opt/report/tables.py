@@ -5,7 +5,6 @@ A table is columns of equal length, units in their names. What was not measured 
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,83 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from llm_perf_opt.errors import MissingTool
-from llm_perf_opt.metrics.quantity import Quantity, Unit
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Timeline, Work
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
+from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.table import ROOT
-from llm_perf_opt.report.csv_cells import cell
 from llm_perf_opt.report.files import make_folder, replaced
-from llm_perf_opt.report.text import gpu_time
+from llm_perf_opt.report.region_table import PROGRAM_COLUMNS, all_rows
+from llm_perf_opt.report.renderers import Exporter, ExportSource
 
 Table = dict[str, Sequence[Any]]
 
-_Region = Callable[[NCUProfileRegion], Any]
-
-
-def _in(amount: Quantity | None, unit: Unit) -> float | None:
-    return None if amount is None else amount.of(unit)
-
-
-def _judged(value: Callable[[RegionPerformance], Any]) -> _Region:
-    return lambda region: None if region.performance is None else value(region.performance)
-
-
-def _used(metric: str, time_basis: str) -> _Region:
-    """A utilisation against the peak of the data sheet (or the computed one)."""
-
-    def value(performance: RegionPerformance) -> float | None:
-        for u in performance.utilisation:
-            if (u.metric, u.time_basis) == (metric, time_basis) and u.peak_basis != "calibrated":
-                return u.value
-        return None
-
-    return _judged(value)
-
-
-_REGION_COLUMNS: dict[str, _Region] = {
-    "region": lambda r: r.key,
-    "name": lambda r: r.name,
-    "domain": lambda r: r.domain,
-    "parent": lambda r: r.parent,
-    "depth": lambda r: r.depth,
-    "range_kind": lambda r: r.range_kind,
-    "instances": lambda r: r.instances,
-    "wall_ns": lambda r: r.wall_ns,
-    "gpu_busy_ns": lambda r: r.gpu_busy_ns,
-    "gpu_idle_ns": lambda r: r.gpu_idle_ns,
-    "gpu_time_ns": lambda r: gpu_time(r.inclusive),
-    "own_gpu_time_ns": lambda r: gpu_time(r.exclusive),
-    "kernels": lambda r: r.inclusive.kernel_count,
-    "own_kernels": lambda r: r.exclusive.kernel_count,
-    "copies": lambda r: r.inclusive.memory.count,
-    "copy_time_ns": lambda r: r.inclusive.memory.time_ns,
-    "copied_bytes": lambda r: r.inclusive.memory.bytes,
-    "graph_launches": lambda r: r.inclusive.graph_launches,
-    "adopted_kernels": lambda r: r.adopted_kernels,
-    "graph_kernels": lambda r: r.graph_kernels,
-    "verdict": _judged(lambda p: p.verdict.title),
-    "confidence": _judged(lambda p: p.verdict.confidence),
-    "flops": _judged(lambda p: _in(p.work.flops, "FLOP")),
-    "dram_bytes": _judged(lambda p: _in(p.work.dram, "B")),
-    "intensity_flop_per_byte": _judged(lambda p: _in(p.intensity, "FLOP/B")),
-    "mfu_wall": _used("mfu", "wall"),
-    "mfu_busy": _used("mfu", "busy"),
-    "mbu_wall": _used("mbu", "wall"),
-    "mbu_busy": _used("mbu", "busy"),
-    "speed_of_light_ns": _judged(lambda p: _in(p.speed_of_light.limit, "ns") if p.speed_of_light else None),
-    "time_source": lambda r: r.time_source,
-    "nvtx_include": lambda r: r.nvtx_include,
-}
+KERNEL_COLUMNS = ("kernel_name", "short_name", "device", "calls", "total_ms", "mean_ms", "min_ms", "max_ms", "family")
+METRIC_COLUMNS = ("value", "unit", "rollup", "source", "samples", "launches", "coverage", "spread")
 
 
 def regions_table(report: NCUProfileRegionReport) -> Table:
     """One row per scope and region."""
-    pairs = [(scope.scope, region) for scope in report.scopes for region in scope.regions]
-    table: Table = {"scope": [scope for scope, _ in pairs]}
-    return table | {name: [value(region) for _, region in pairs] for name, value in _REGION_COLUMNS.items()}
+    rows = list(all_rows(report))
+    return {column.name: [column.value(row) for row in rows] for column in PROGRAM_COLUMNS}
 
 
 def kernels_table(report: NCUProfileRegionReport) -> Table:
@@ -101,8 +42,7 @@ def kernels_table(report: NCUProfileRegionReport) -> Table:
         for kernel in kernels
     ]
     table: Table = {"scope": [scope for scope, _, _ in found], "region": [region for _, region, _ in found]}
-    names = ("kernel_name", "short_name", "family", "device", "calls", "total_ms", "mean_ms", "min_ms", "max_ms")
-    return table | {name: [getattr(kernel, name) for _, _, kernel in found] for name in names}
+    return table | {name: [getattr(kernel, name) for _, _, kernel in found] for name in KERNEL_COLUMNS}
 
 
 def metrics_table(report: NCUProfileRegionReport) -> Table:
@@ -118,8 +58,7 @@ def metrics_table(report: NCUProfileRegionReport) -> Table:
         "region": [row[1] for row in found],
         "metric": [row[2] for row in found],
     }
-    names = ("value", "unit", "rollup", "source", "samples", "launches", "coverage", "spread")
-    return table | {name: [getattr(row[3], name) for row in found] for name in names}
+    return table | {name: [getattr(row[3], name) for row in found] for name in METRIC_COLUMNS}
 
 
 def launches_table(timeline: Timeline, attribution: Attribution) -> Table:
@@ -182,45 +121,29 @@ def ranges_table(timeline: Timeline, attribution: Attribution) -> Table:
     }
 
 
-# -- files -----------------------------------------------------------------------------------------
+def tables_of(source: ExportSource) -> dict[str, Table]:
+    """All tables that can be made of what there is."""
+    report = source.report()
+    found = {"regions": regions_table(report), "kernels": kernels_table(report), "metrics": metrics_table(report)}
+    if source.timeline is not None:
+        found["launches"] = launches_table(source.timeline, source.attribution())
+        found["ranges"] = ranges_table(source.timeline, source.attribution())
+    return found
 
 
-def write_csv(tables: dict[str, Table], folder: Path) -> list[Path]:
+def _write_csv(source: ExportSource, folder: Path) -> list[Path]:
+    from llm_perf_opt.report.csv_report import write_table
+
     make_folder(folder)
     written = []
-    for name, table in tables.items():
+    for name, table in tables_of(source).items():
         path = folder / f"{name}.csv"
         with replaced(path) as raw:
             text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(table)
-            writer.writerows(zip(*(map(cell, values) for values in table.values()), strict=True))
+            write_table(table, text)
             text.detach()
         written.append(path)
     return written
 
 
-def write_parquet(tables: dict[str, Table], folder: Path) -> list[Path]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingTool(
-            "Parquet needs pyarrow, which is not installed here.", "pip install pyarrow, or use --csv DIR."
-        ) from error
-    make_folder(folder)
-    written = []
-    for name, table in tables.items():
-        path = folder / f"{name}.parquet"
-        arrays = {column: _arrow_values(values) for column, values in table.items()}
-        with replaced(path) as raw:
-            pyarrow.parquet.write_table(pyarrow.table(arrays), raw, compression="zstd")
-        written.append(path)
-    return written
-
-
-def _arrow_values(values: Sequence[Any]) -> Sequence[Any]:
-    """UTF-8 has no form for half of a surrogate pair: it is kept as an escape."""
-    if not any(isinstance(value, str) for value in values):
-        return values
-    return [v.encode("utf-8", "backslashreplace").decode() if isinstance(v, str) else v for v in values]
+EXPORTER = Exporter(_write_csv)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from llm_perf_opt.readers.open import Observer
-    from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
+    from llm_perf_opt.regions.model import NCUProfileRegionReport
+    from llm_perf_opt.report.columns import Column
+    from llm_perf_opt.report.view import View
 
 _OPPORTUNITIES = 5
-_STAGES = 12
 _TABLE_ROWS = 40
 _WIDTH_WITHOUT_TERMINAL = 150
 _SECONDS_A_LINE = 5.0  # of progress, where it is no terminal
@@ -95,44 +96,35 @@ def reading(quiet: bool, files: int = 1) -> Iterator[Observer]:
         yield _Bar(progress)
 
 
-def show_report(report: NCUProfileRegionReport, *, brief: bool = False) -> None:
+def show_report(view: View, *, brief: bool = False) -> None:
     """The answer, the stages, what to fix first and the diagnostics; where it is not brief, the regions too."""
     from rich.markup import escape
 
-    from llm_perf_opt.report.answer import answer
-    from llm_perf_opt.report.headline import headline
-    from llm_perf_opt.report.host_only import is_host_only
-    from llm_perf_opt.report.text import gpu_time, heaviest, launch_headline, launch_place
+    from llm_perf_opt.report.text import launch_headline, launch_place
 
-    out = console()
-    scope = report.main_scope
+    out, report = console(), view.report
     unmatched = any(d.code == "NO_MATCHING_KERNELS" for d in report.diagnostics)
-    if scope is None or not scope.regions or unmatched:
+    if not view.regions or unmatched:
         # Why there is nothing, and what to type next, comes before anything else.
         show_diagnostics(report, out)
-    lines = headline(report) if brief and not unmatched else []
+    lines = [] if unmatched else view.answer.lines
     labelled(out, [(f"{line.name}:", line.text) for line in lines])
-    for sentence in answer(report) if not lines else ():
+    for sentence in view.answer.sentences if not (lines and (brief or view.host_only)) else ():
         out.print(f"• {escape(sentence)}", soft_wrap=True)
     for launch in report.launches:
         out.print(f"• {escape(launch.short_name)}: {escape(launch_place(launch))}", soft_wrap=True)
         if told := "; ".join(f"{title} {value}" for title, value in launch_headline(launch)):
             out.print(f"  {escape(told)}", soft_wrap=True)
-    if scope is not None and scope.regions:
-        shown = heaviest(scope.regions, _TABLE_ROWS)
-        if is_host_only(report):
-            out.print(host_table(shown))
-        elif brief:
+    if view.regions:
+        if not view.host_only:
             out.print()
-            out.print(stage_table(report, out.width))
+            out.print(stage_table(view, out.width))
             out.print()
-        else:
-            out.print(region_table(shown, gpu_time(scope.totals), out.width))
-        if len(scope.regions) > len(shown) and not brief:
-            out.print(f"{len(scope.regions) - len(shown):,} more regions are in the report.")
+        if view.host_only or not brief:
+            _show_regions(view, out)
         show_verification(report, out)
         if not unmatched:  # of nothing there is nothing to fix
-            show_opportunities(report, out)
+            show_opportunities(view, out)
             show_diagnostics(report, out, brief=brief)
 
 
@@ -174,11 +166,11 @@ def show_verification(report: NCUProfileRegionReport, out: Console) -> None:
     out.print(table)
 
 
-def show_opportunities(report: NCUProfileRegionReport, out: Console) -> None:
+def show_opportunities(view: View, out: Console) -> None:
     """What to fix first."""
-    first = report.opportunities[:_OPPORTUNITIES]
-    labelled(out, [(f"fix {number}", found.text) for number, found in enumerate(first, 1)])
-    if (more := len(report.opportunities) - _OPPORTUNITIES) > 0:
+    fixes = view.answer.fixes
+    labelled(out, [(f"fix {number}", found.text) for number, found in enumerate(fixes[:_OPPORTUNITIES], 1)])
+    if (more := len(fixes) - _OPPORTUNITIES) > 0:
         out.print(f"{more:,} more in the report.")
 
 
@@ -203,93 +195,53 @@ def show_diagnostics(report: NCUProfileRegionReport, out: Console, *, brief: boo
             out.print(f"  → {escape(visible(diagnosis.fix, 500))}", soft_wrap=True)
 
 
-def stage_table(report: NCUProfileRegionReport, width: int) -> Table:
+def _fitting(columns: Sequence[Column[Any]], width: int) -> list[Column[Any]]:
+    """A narrow window gets fewer columns, never half a number: the least needed go first."""
+    return [column for column in columns if column.from_width is not None and column.from_width <= width]
+
+
+def _table(first: str, least: int, columns: Sequence[Column[Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, overflow="fold", min_width=least)
+    for column in columns:
+        table.add_column(column.title, justify="left" if column.is_bar or column.words else "right", no_wrap=True)
+    return table
+
+
+def stage_table(view: View, width: int) -> Table:
     """A line a stage: its time, how busy the GPU is, how near to its limits, and what holds it back."""
-    from rich.table import Table
     from rich.text import Text
 
-    from llm_perf_opt.report.headline import roofs_known, stage_regions
-    from llm_perf_opt.report.performance_md import reached
-    from llm_perf_opt.report.text import NOT_MEASURED, duration, full_label, gpu_time, judged_times, share
+    from llm_perf_opt.report.stages import MOST_STAGES, WAITING_BOUNDS, stage_columns
+    from llm_perf_opt.report.text import full_label
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage", overflow="fold", min_width=12)
-    names = ["time", "GPU busy", "kernels", "MFU", "bandwidth", "at the limit", "tokens/s", "verdict"]
-    # A narrow window gets fewer columns, the least needed go first.
-    for name, needed in (("tokens/s", 110), ("kernels", 98), ("bandwidth", 88), ("MFU", 76), ("at the limit", 66)):
-        if width < needed:
-            names.remove(name)
-    for name in names:
-        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
-    for region in stage_regions(report)[:_STAGES]:
-        judged = region.performance
-        light = judged.speed_of_light if judged else None
-        wall, idle = judged_times(region)
-        busy = None if wall is None or idle is None else wall - idle
-        tokens = judged.tokens if judged else None
-        cells: dict[str, str | Text] = {
-            "time": duration(wall if wall is not None else gpu_time(region.inclusive)),
-            "GPU busy": share(busy, wall),
-            "kernels": f"{region.inclusive.kernel_count:,}",
-            "MFU": reached(judged, "mfu", "wall") if judged else NOT_MEASURED,
-            "bandwidth": reached(judged, "mbu", "wall") if judged else NOT_MEASURED,
-            "at the limit": duration(light.limit.of("ns")) if light and roofs_known(light) else NOT_MEASURED,
-            "tokens/s": f"{tokens.now.value:,.4g}" if tokens else NOT_MEASURED,
-            "verdict": Text(judged.verdict.title if judged else NOT_MEASURED, style=_tone(judged)),
-        }
-        table.add_row(Text(full_label(region)), *(cells[name] for name in names))
+    columns = _fitting(stage_columns(brief=True), width)
+    table = _table("stage", 12, columns)
+    for region in view.stages[:MOST_STAGES]:
+        # Yellow where the GPU waits.
+        waits = region.performance is not None and region.performance.verdict.bound in WAITING_BOUNDS
+        cells = [Text(c.text(region), style="yellow" if waits and c.words else "") for c in columns]
+        table.add_row(Text(full_label(region)), *cells)
     return table
 
 
-def _tone(judged: RegionPerformance | None) -> str:
-    """Yellow where the GPU waits."""
-    waits = judged is not None and judged.verdict.bound in ("launch", "host", "other_work", "communication")
-    return "yellow" if waits else ""
+def _show_regions(view: View, out: Console) -> None:
+    out.print(region_table(view, out.width))
+    if (hidden := len(view.regions) - _TABLE_ROWS) > 0:
+        out.print(f"{hidden:,} more regions are in the report.")
 
 
-def host_table(regions: list[NCUProfileRegion]) -> Table:
-    """Times on the host alone, of a recording without GPU work."""
-    from rich.table import Table
+def region_table(view: View, width: int) -> Table:
+    """The tree of regions, the heaviest."""
     from rich.text import Text
 
-    from llm_perf_opt.report.host_only import HEAD, region_cells
-    from llm_perf_opt.report.text import rows
+    from llm_perf_opt.report.region_table import shown_columns, shown_rows
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("region", overflow="fold", min_width=20)
-    for name in HEAD:
-        table.add_column(name, justify="right", no_wrap=True)
-    by_key = {region.key: region for region in regions}
-    for indent, text, region in rows(regions):
-        table.add_row(Text("  " * min(indent, 20) + text), *region_cells(region, by_key))
-    return table
-
-
-def region_table(regions: list[NCUProfileRegion], total_ns: int | None, width: int) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    from llm_perf_opt.report.text import bar, duration, gpu_time, idle_share, rows, share, work_count
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("region", overflow="fold", min_width=20)
-    # A narrow window gets fewer columns, never half a number: the least needed go first.
-    names = ["inst.", "wall", "GPU idle", "", "kernels", "GPU time", "own", "of all"]
-    for name, needed in (("own", 100), ("", 92), ("of all", 82), ("inst.", 72), ("kernels", 62)):
-        if width < needed:
-            names.remove(name)
-    for name in names:
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for indent, text, region in rows(regions):
-        cells: dict[str, str | Text] = {
-            "inst.": "–" if region.instances is None else f"{region.instances:,}",
-            "wall": duration(region.wall_ns),
-            "GPU idle": share(region.gpu_idle_ns, region.wall_ns),
-            "": Text(bar(idle_share(region), 1.0, 8), style="yellow"),
-            "kernels": work_count(region.inclusive),
-            "GPU time": duration(gpu_time(region.inclusive)),
-            "own": duration(gpu_time(region.exclusive)),
-            "of all": share(gpu_time(region.inclusive), total_ns),
-        }
-        table.add_row(Text("  " * min(indent, 20) + text), *(cells[name] for name in names))
+    columns = _fitting(shown_columns(view.report), width)
+    table = _table("region", 20, columns)
+    for row in shown_rows(view.scope, _TABLE_ROWS) if view.scope else ():
+        cells = [Text(c.text(row), style="yellow" if c.is_bar else "") for c in columns]
+        table.add_row(Text("  " * min(row.indent, 20) + row.text), *cells)
     return table

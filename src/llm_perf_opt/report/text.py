@@ -65,6 +65,10 @@ def share(part: float | None, whole: float | None) -> str:
     return f"{100 * part / whole:.1f} %"
 
 
+def percent(value: float | None) -> str:
+    return share(value, 1.0)
+
+
 def bar(part: float | None, whole: float | None, width: int = 12) -> str:
     """A bar of block characters, eighths included."""
     if part is None or not whole:

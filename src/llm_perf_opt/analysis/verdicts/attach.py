@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from attrs import Factory, define
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
@@ -45,11 +45,11 @@ class Inputs:
     signatures: int = 30  # listed per region
 
 
-def attach(report: NCUProfileRegionReport, inputs: Inputs) -> None:
-    """Fill in `hardware`, `stages`, `opportunities` and the regions' `performance`."""
-    report.hardware = _hardware(report, inputs)
+def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionReport:
+    """The report with `hardware`, `stages`, `opportunities` and the regions' `performance`."""
+    report = evolve(report, hardware=_hardware(report, inputs))
     if not inputs.verdicts:
-        return
+        return report
     main = report.main_scope
     chosen_stages = stages(main.regions) if main is not None else []
     plain = KindList()
@@ -67,13 +67,15 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> None:
             count = inputs.signatures if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
             region.performance = judge.performance(region, launches, below.get(region.key, []), signatures)
-    if main is not None:
-        report.stages = [region.key for region in chosen_stages]
-        report.opportunities = ranked(
+    return evolve(
+        report,
+        stages=[region.key for region in chosen_stages],
+        opportunities=ranked(
             [o for region in chosen_stages if region.performance for o in region.performance.opportunities]
-        )
-        report.unclassified_share = _unclassified(main)
-    report.diagnostics += _diagnoses(report, inputs)
+        ),
+        unclassified_share=_unclassified(main) if main is not None else None,
+        diagnostics=[*report.diagnostics, *_diagnoses(report, inputs)],
+    )
 
 
 def _launches(scope: Scope, region: NCUProfileRegion, inputs: Inputs, plain: KindList) -> Launches:

@@ -1,0 +1,107 @@
+"""The cards of the stages on the page: the stage table again, each row with its time as a bar and its verdict in words."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from llm_perf_opt.regions.model import NCUProfileRegion, Verdict
+from llm_perf_opt.report.region_table import mean_ns
+from llm_perf_opt.report.stages import stage_columns, stage_time, time_parts
+from llm_perf_opt.report.text import NOT_MEASURED, duration, judged_times, quantity, without_profiler
+from llm_perf_opt.report.view import View
+
+_IN_THE_HEAD = ("verdict", "instances", "time_ns")  # columns that a card shows in another way
+
+
+@define(frozen=True)
+class Fact:
+    """One line of a card: a value, or why there is none."""
+
+    name: str
+    text: str
+    hint: str = ""
+    missing: bool = False
+
+
+@define(frozen=True)
+class Part:
+    """One stretch of the bar of a card."""
+
+    kind: str  # "light" | "above" | "busy" | "idle" | "others": its colour
+    name: str
+    share: float
+    begin: float
+    text: str
+
+
+@define(frozen=True)
+class Card:
+    """One stage."""
+
+    region: NCUProfileRegion
+    place: int  # number of the region on the page
+    time: float | None
+    time_name: str
+    verdict: Verdict | None
+    parts: list[Part]
+    parts_missing: str
+    facts: list[Fact]
+
+
+def cards(view: View, place: dict[str, int]) -> list[Card]:
+    """`place`: key -> number of the region on the page."""
+    make = _host_card if view.host_only else _card
+    return [make(region, place[region.key]) for region in view.stages if region.key in place]
+
+
+def _host_card(region: NCUProfileRegion, place: int) -> Card:
+    """Of a run without a GPU: times, and tokens where they are known."""
+    facts = []
+    if region.instances and region.instances > 1:
+        facts.append(Fact("each instance", duration(mean_ns(region))))
+    if region.performance and region.performance.tokens:
+        tokens = region.performance.tokens
+        facts.append(Fact("tokens", quantity(tokens.now.value, "tok/s"), tokens.source))
+    return Card(region, place, region.wall_ns, "wall time", None, [], "", facts)
+
+
+def _card(region: NCUProfileRegion, place: int) -> Card:
+    wall, _ = judged_times(region)
+    timed = wall is not None
+    parts = _parts(region)
+    missing = "the recording holds no GPU work" if timed else "needs a timeline"
+    return Card(
+        region,
+        place,
+        stage_time(region),
+        f"wall time{without_profiler(region)}" if timed else "GPU time",
+        region.performance.verdict if region.performance else None,
+        parts,
+        "" if parts else missing,
+        _facts(region),
+    )
+
+
+def _parts(region: NCUProfileRegion) -> list[Part]:
+    parts: list[Part] = []
+    found = time_parts(region)
+    light = region.performance.speed_of_light if region.performance else None
+    whole = light.now.of("ns") if light else sum(time for *_, time in found)
+    for kind, name, time in found:
+        begin = parts[-1].begin + parts[-1].share if parts else 0.0
+        parts.append(Part(kind, name, min(time / whole if whole else 0.0, 1 - begin), begin, duration(time)))
+    return parts
+
+
+def _facts(region: NCUProfileRegion) -> list[Fact]:
+    facts = []
+    for column in stage_columns():
+        text = column.text(region)
+        if column.name in _IN_THE_HEAD:
+            continue
+        if text != NOT_MEASURED:
+            hint = "; ".join(words for words in (column.hint, column.detail(region)) if words)
+            facts.append(Fact(column.title, text, hint))
+        elif reason := column.missing(region):
+            facts.append(Fact(column.title, reason, column.hint, missing=True))
+    return facts

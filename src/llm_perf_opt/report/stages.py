@@ -1,0 +1,238 @@
+"""The stages of a run and the one stage table: what a stage takes, how near it is to the limits, what holds it back.
+
+Markdown, the summary for stakeholders, the terminal and the cards of the page all show `STAGE_COLUMNS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance, SpeedOfLight
+from llm_perf_opt.report.columns import Column, count
+from llm_perf_opt.report.text import duration, gpu_time, judged_times, percent, quantity, weight, work_count
+
+MOST_STAGES = 12
+LIMITS = "limits"  # the part of the table about how fast a stage could be
+WAITING_BOUNDS = ("launch", "host", "other_work", "communication")  # the GPU is not what takes the time
+_MOST_OF_THE_WORK = 0.5
+
+StageColumn = Column[NCUProfileRegion]
+
+
+def stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
+    """The stages the analysis found, else the outermost regions; the longest first."""
+    scope = report.main_scope
+    regions = scope.regions if scope else []
+    keys, stages = {region.key for region in regions}, set(report.stages)
+    chosen = [r for r in regions if (r.key in stages if stages else r.parent not in keys)]
+    return sorted(chosen, key=weight, reverse=True)
+
+
+def evaluated(stages: Sequence[NCUProfileRegion]) -> list[tuple[NCUProfileRegion, RegionPerformance]]:
+    """The stages that have a verdict."""
+    return [(region, region.performance) for region in stages if region.performance is not None][:MOST_STAGES]
+
+
+def stage_time(region: NCUProfileRegion) -> float | None:
+    """Wall time as the verdicts see it, else GPU time."""
+    wall, _ = judged_times(region)
+    return wall if wall is not None else gpu_time(region.inclusive)
+
+
+def roofs_known(light: SpeedOfLight) -> bool:
+    """Whether the limit is one: without counters of most of the work it is the work as measured."""
+    return light.analysed_share >= _MOST_OF_THE_WORK
+
+
+def attainable(light: SpeedOfLight) -> Quantity:
+    """The time without waiting: kernels at their roofs, or, where those are not known, as measured."""
+    return light.limit if roofs_known(light) else light.limit + light.above_roof
+
+
+def time_parts(region: NCUProfileRegion) -> list[tuple[str, str, float]]:
+    """What the time of a stage consists of: kind, name, nanoseconds; parts of nothing are left out."""
+    light = region.performance.speed_of_light if region.performance else None
+    if light is not None:
+        limit, above = light.limit.of("ns"), light.above_roof.of("ns")
+        work = [("light", "at the GPU's limit", limit), ("above", "slower than that", above)]
+        parts = [
+            *(work if roofs_known(light) else [("busy", "GPU work", limit + above)]),
+            ("idle", "GPU waiting", light.waiting.of("ns")),
+            ("others", "other regions' work", light.other_work.of("ns")),
+        ]
+        return [part for part in parts if part[2] > 0]
+    if region.wall_ns is None or region.gpu_idle_ns is None:
+        return []
+    busy = region.wall_ns - region.gpu_idle_ns
+    return [("busy", "GPU busy", float(busy)), ("idle", "GPU waiting", float(region.gpu_idle_ns))]
+
+
+# -- values of columns -------------------------------------------------------------------------------
+
+
+def of_performance(value: Callable[[RegionPerformance], Any]) -> Callable[[NCUProfileRegion], Any]:
+    """A value that only evaluated regions have."""
+    return lambda region: None if region.performance is None else value(region.performance)
+
+
+def in_unit(amount: Quantity | None, unit: Any) -> float | None:
+    return None if amount is None else amount.of(unit)
+
+
+def used(metric: str, time_basis: str, *, calibrated: bool = False) -> Callable[[RegionPerformance], float | None]:
+    """The part that was reached of the printed peak, or of the measured one."""
+
+    def value(performance: RegionPerformance) -> float | None:
+        for u in performance.utilisation:
+            if (u.metric, u.time_basis, u.peak_basis == "calibrated") == (metric, time_basis, calibrated):
+                return u.value
+        return None
+
+    return value
+
+
+def reached(performance: RegionPerformance, metric: str, time_basis: str) -> str | None:
+    """`31.1 %`, and of the calibrated peak where there is one: `31.1 % (38.0 % cal.)`."""
+    printed = used(metric, time_basis)(performance)
+    measured = used(metric, time_basis, calibrated=True)(performance)
+    if printed is None and measured is None:
+        return None
+    text = "–" if printed is None else percent(printed)
+    return text if measured is None else f"{text} ({percent(measured)} cal.)"
+
+
+def _gpu_busy(region: NCUProfileRegion) -> float | None:
+    wall, idle = judged_times(region)
+    return 1 - idle / wall if wall and idle is not None else None
+
+
+def _mean_kernel(region: NCUProfileRegion) -> float | None:
+    time, kernels = gpu_time(region.inclusive), region.inclusive.kernel_count
+    return time / kernels if time and kernels else None
+
+
+def _limit(performance: RegionPerformance) -> float | None:
+    light = performance.speed_of_light
+    return light.limit.of("ns") if light and roofs_known(light) else None
+
+
+def _faster(region: NCUProfileRegion) -> str:
+    light = region.performance.speed_of_light if region.performance else None
+    if light is None or not light.limit.value:
+        return ""
+    factor = (light.now / light.limit).of("ratio")
+    times = f"{factor:,.0f}×" if factor >= 100 else f"{factor:.3g}×"
+    return f"{times} faster; counters speak for {percent(light.analysed_share)} of the kernel time"
+
+
+def _light(part: Callable[[SpeedOfLight], Quantity]) -> Callable[[NCUProfileRegion], float | None]:
+    return of_performance(lambda p: part(p.speed_of_light).of("ns") if p.speed_of_light else None)
+
+
+def _tokens(which: str) -> Callable[[NCUProfileRegion], float | None]:
+    return of_performance(lambda p: in_unit(getattr(p.tokens, which), "token/s") if p.tokens else None)
+
+
+def _rate(value: float) -> str:
+    return quantity(value, "") if value >= 1e6 else f"{value:,.4g}"
+
+
+def _peaks(metric: str) -> Callable[[NCUProfileRegion], str]:
+    def told(region: NCUProfileRegion) -> str:
+        utilisation = region.performance.utilisation if region.performance else []
+        main = next((u for u in utilisation if u.metric == metric and u.peak_basis != "calibrated"), None)
+        if main is None:
+            return ""
+        return f"{main.peak_basis}: " + ", ".join(f"{k} {quantity(p.value, p.unit)}" for k, p in main.peaks.items())
+
+    return told
+
+
+def _needs_counters(metric: str) -> Callable[[NCUProfileRegion], str]:
+    def reason(region: NCUProfileRegion) -> str:
+        if region.performance is None or any(u.metric == metric for u in region.performance.utilisation):
+            return ""
+        work = region.performance.work
+        if work.missing:
+            return work.missing[0]
+        counted = bool(work.flops or work.dram or work.l2)
+        return "the counters it needs were not collected" if counted else "needs counters of ncu"
+
+    return reason
+
+
+def _used_column(metric: str, title: str, hint: str, *, busy: bool, width: int | None = None) -> StageColumn:
+    basis = "busy" if busy else "wall"
+    return Column(
+        f"{metric}_{basis}",
+        of_performance(lambda p: reached(p, metric, basis)),
+        f"{title}, busy" if busy else title,
+        hint=f"{hint} in the time {'the GPU worked' if busy else 'of the stage'}",
+        detail=_peaks(metric),
+        missing=(lambda region: "") if busy else _needs_counters(metric),
+        from_width=width,
+    )
+
+
+_FLOPS = "FLOPs over what the peak allows"
+_BYTES = "DRAM bytes over what the memory can move"
+
+STAGE_COLUMNS: tuple[StageColumn, ...] = (
+    Column("verdict", of_performance(lambda p: p.verdict.title), "verdict", words=True, from_width=0),
+    Column("gpu_verdict", of_performance(lambda p: p.gpu_verdict.title), "its kernels", words=True),
+    Column("instances", lambda r: r.instances, "inst.", count, from_width=130),
+    Column("time_ns", stage_time, "time", duration, from_width=0),
+    Column(
+        "gpu_busy",
+        _gpu_busy,
+        "GPU busy",
+        percent,
+        hint="of the wall time, the GPU ran something of this process",
+        from_width=0,
+    ),
+    Column("kernels", lambda r: r.inclusive, "kernels", work_count, from_width=98),
+    Column("mean_kernel_ns", _mean_kernel, "each", duration, hint="how long a launch takes on average"),
+    _used_column("mfu", "MFU", _FLOPS, busy=False, width=76),
+    _used_column("mfu", "MFU", _FLOPS, busy=True),
+    _used_column("mbu", "bandwidth", _BYTES, busy=False, width=88),
+    _used_column("mbu", "bandwidth", _BYTES, busy=True),
+    Column(
+        "limit_ns",
+        of_performance(_limit),
+        "at the limit",
+        duration,
+        hint="speed of light: every kernel at its roof",
+        detail=_faster,
+        missing=lambda r: "needs counters of ncu and the GPU's peaks" if r.performance else "",
+        from_width=66,
+    ),
+    Column(
+        "tokens_per_s",
+        _tokens("now"),
+        "tokens/s",
+        _rate,
+        detail=lambda r: r.performance.tokens.source if r.performance and r.performance.tokens else "",
+        from_width=110,
+    ),
+    Column("tokens_at_limit", _tokens("limit"), "tokens/s at the limit", _rate, from_width=160),
+    Column("now_ns", _light(lambda light: light.now), "now", duration, where=LIMITS),
+    Column("roofs_ns", _light(lambda light: light.limit), "= at the roofs", duration, where=LIMITS),
+    Column("above_ns", _light(lambda light: light.above_roof), "+ kernels above", duration, where=LIMITS),
+    Column("waiting_ns", _light(lambda light: light.waiting), "+ waiting", duration, where=LIMITS),
+    Column("other_work_ns", _light(lambda light: light.other_work), "+ other work", duration, where=LIMITS),
+    Column(
+        "known",
+        of_performance(lambda p: p.speed_of_light.analysed_share if p.speed_of_light else None),
+        "kernels known",
+        percent,
+        where=LIMITS,
+    ),
+    Column("tokens_gpu_only", _tokens("gpu_only"), "tokens/s without waiting", _rate, where=LIMITS),
+)
+
+
+def stage_columns(where: str = "", *, brief: bool = False) -> list[StageColumn]:
+    """The columns of one part of the table; `brief`: those a reader in a hurry needs."""
+    return [c for c in STAGE_COLUMNS if c.where == where and not (brief and c.from_width is None)]
