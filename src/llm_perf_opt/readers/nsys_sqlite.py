@@ -23,6 +23,23 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.nsys_schema import (
+    AXES,
+    DOMAIN,
+    EXPORT_FACTS,
+    GRAPH_NODES,
+    GRAPHS,
+    KERNEL_NAMES,
+    KERNELS,
+    MEMCPY,
+    MEMSET,
+    NVTX,
+    PUSH_POP,
+    RUNTIME,
+    START_END,
+    SYSTEM_FACTS,
+    TABLES,
+)
 from llm_perf_opt.readers.nsys_traffic import read_traffic
 from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column, quoted, read_columns, sqlite_uri
@@ -38,14 +55,6 @@ from llm_perf_opt.regions.columns import (
     Work,
 )
 
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
-MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
-GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
-NVTX = "NVTX_EVENTS"
-
 # One of these is in every export of nsys; none is in another program's database.
 _SIGNS_OF_NSYS = (
     "StringIds",
@@ -59,14 +68,6 @@ _SIGNS_OF_NSYS = (
 
 _THREAD_BITS = 0xFFFFFF
 _NEVER = -(2**63)  # stands for the missing end of a range that was never closed
-_PUSH_POP = (59, 70)  # NvtxPushPopRange, NvtxtPushPopRange
-_START_END = (60, 71)  # NvtxStartEndRange, NvtxtStartEndRange
-_DOMAIN = 75  # NvtxDomainCreate
-
-# Only these facts are taken over from the recording: the rest of it holds the whole environment.
-_AXES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-
-_SAFE_SYSTEM_FACTS = {"NvDriverVersion": "driver", "CpuDescription": "cpu", "OsVersion": "os"}
 
 # The second: SQLite's own message quotes the bytes it stumbled over, and Python cannot decode them.
 _DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
@@ -129,14 +130,16 @@ class _Export:
             # Views are left out on purpose: nsys writes tables, and a view of a stranger's file is code.
             tables = [name for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             schema = {
-                table: {row[1] for row in plain.execute(f"PRAGMA table_info({quoted(table)})")} for table in tables
+                table: {row[1] for row in plain.execute(f"PRAGMA table_info({quoted(table)})")} & {*known.columns}
+                for table, known in TABLES.items()
+                if table in tables
             }
         except _DAMAGE as error:
             raise UnreadableInput(
                 f"{source} is a damaged SQLite file ({error}); an Nsight Systems export was expected.",
                 "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
             ) from error
-        if not any(table in schema for table in _SIGNS_OF_NSYS):
+        if not any(table in tables for table in _SIGNS_OF_NSYS):
             plain.close()
             raise UnreadableInput(
                 f"{source} is an SQLite database of another program (tables: {', '.join(sorted(tables)[:5]) or 'none'}); "
@@ -267,10 +270,10 @@ class _Export:
         return timeline
 
     def _kernel_columns(self, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
-        name = next((c for c in ("demangledName", "shortName", "mangledName") if self.has(KERNELS, c)), "demangledName")
+        name = next((c for c in KERNEL_NAMES if self.has(KERNELS, c)), "demangledName")
         extra = {"name": Column(name, UNKNOWN)}
         if launch_config and self.has(KERNELS, "gridX", "blockX"):
-            extra |= {axis: Column(axis, 1, np.int32) for axis in _AXES}
+            extra |= {axis: Column(axis, 1, np.int32) for axis in AXES}
             extra |= {"static": Column("staticSharedMemory", 0, np.int32)}
             extra |= {"dynamic": Column("dynamicSharedMemory", 0, np.int32)}
             extra |= {"mangled": Column("mangledName", UNKNOWN), "short": Column("shortName", UNKNOWN)}
@@ -438,7 +441,7 @@ class _Export:
         if not self.has(NVTX, "start", "end", "eventType"):
             empty: dict[str, NDArray[Any]] = {key: np.zeros(0, dtype=c.dtype) for key, c in wanted.items()}
             return empty | {"name": np.zeros(0, dtype=np.int32)}, []
-        kinds = (*_PUSH_POP, *_START_END)
+        kinds = (*PUSH_POP, *START_END)
         columns = self.columns(NVTX, wanted, progress)
         chosen = np.isin(columns["type"], kinds)
         columns = {key: values[chosen] for key, values in columns.items()}
@@ -451,7 +454,7 @@ class _Export:
         domain_rows: list[Any] = []
         if self.has(NVTX, "domainId", "globalTid"):
             domain_rows = list(
-                self.rows(f"SELECT globalTid, domainId, {name} FROM {NVTX} WHERE eventType = {_DOMAIN}")  # noqa: S608
+                self.rows(f"SELECT globalTid, domainId, {name} FROM {NVTX} WHERE eventType = {DOMAIN}")  # noqa: S608
             )
         return columns, domain_rows
 
@@ -523,7 +526,7 @@ class _Export:
             thread=_places(thread_ids, columns["tid"]).astype(np.int32),
             domain=domain,
             name=columns["name"],
-            start_end=np.isin(columns["type"], _START_END),
+            start_end=np.isin(columns["type"], START_END),
         )
 
     # -- who and where --------------------------------------------------------------------------
@@ -574,14 +577,13 @@ class _Export:
     def _environment(self) -> dict[str, Any]:
         environment: dict[str, Any] = {"tool": "Nsight Systems", "gpus": self._devices()}
         if self.has("META_DATA_EXPORT", "name", "value"):
-            wanted = {"EXPORT_PRODUCT_VERSION": "tool_version", "EXPORT_SCHEMA_VERSION": "schema_version"}
             for name, value in self.rows("SELECT name, value FROM META_DATA_EXPORT"):
-                if name in wanted:
-                    environment[wanted[name]] = str(value)
+                if name in EXPORT_FACTS:
+                    environment[EXPORT_FACTS[name]] = str(value)
         if self.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
             for name, value in self.rows("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"):
-                if name in _SAFE_SYSTEM_FACTS:
-                    environment[_SAFE_SYSTEM_FACTS[name]] = str(value)
+                if name in SYSTEM_FACTS:
+                    environment[SYSTEM_FACTS[name]] = str(value)
         if self.has("TARGET_INFO_SESSION_START_TIME", "utcTime"):
             for (value,) in self.rows("SELECT utcTime FROM TARGET_INFO_SESSION_START_TIME"):
                 environment["recorded_at"] = str(value)
