@@ -23,9 +23,10 @@ from fake_tools import COUNTERS, RAW, TIMELINE
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.rundir import compress as packing
 from llm_perf_opt.rundir import lock as run_lock
-from llm_perf_opt.rundir.directory import RunDirectory, read_manifest
+from llm_perf_opt.rundir.contents import files_of
+from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.inventory import look_at
-from llm_perf_opt.rundir.layout import files_of
+from llm_perf_opt.rundir.manifest import read_manifest
 
 HOME = Path("tmp/profile-output")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.ncu.argv import NcuOptions, ncu_arguments
-from llm_perf_opt.rundir.directory import Manifest
+from llm_perf_opt.rundir.manifest import Manifest
 
 _NONE = (None, "", False)  # settings with which nothing was asked for
 

@@ -13,7 +13,8 @@ from llm_perf_opt.report.files import folder_names, make_folder, make_folder_ins
 from llm_perf_opt.report.json_report import render_json
 from llm_perf_opt.report.sections import render_sections
 from llm_perf_opt.report.text import gpu_time
-from llm_perf_opt.rundir.layout import REPORT_LIST, listed_in_report, remove
+from llm_perf_opt.rundir.contents import listed_in_report, remove
+from llm_perf_opt.rundir.layout import REPORT_LIST, is_of_report
 
 FORMATS = ("json", "md", "csv", "html")
 MOST_FOLDERS = 256  # regions with a folder of their own: those with the most GPU time
@@ -32,7 +33,7 @@ def write_report(
     `folders`: what `write_folders` has written of the same report.
     """
     make_folder(out)
-    earlier = {name for name in listed_in_report(out) if _is_ours(Path(name))}
+    earlier = {name for name in listed_in_report(out) if is_of_report(name)}
     written: list[Path] = []
     if folders is None:
         _name_folders(report, formats)
@@ -99,19 +100,6 @@ def _write_sections(report: NCUProfileRegionReport, out: Path, below: Path, form
 
 _PICTURES = "pictures"
 _BESIDE = "regions"  # region folders beside the report
-
-
-_OWN_FILES = {
-    *("report.json", "report.md", "report.html", "kernels.md", "stakeholder_summary.md", "regions.csv", "kernels.csv"),
-    *("ncu/sections_report.txt",),
-}
-_OWN_FOLDERS = ("pictures", "regions", "ncu/regions")
-
-
-def _is_ours(name: Path) -> bool:
-    """Could a report have written this? The list is only a file, and may name recordings or files elsewhere."""
-    inside = ".." not in name.parts and any(name.is_relative_to(folder) for folder in _OWN_FOLDERS)
-    return inside or name.as_posix() in _OWN_FILES
 
 
 def _forget(out: Path, names: set[str]) -> None:

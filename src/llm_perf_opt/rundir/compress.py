@@ -12,22 +12,20 @@ import gzip
 import hashlib
 import lzma
 import os
-import re
 import shutil
 import zlib
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Literal
 
 from attrs import define
 
 from llm_perf_opt.readers.open import MAX_RATIO, SMALL, unpacked
+from llm_perf_opt.rundir.contents import RunFile, files_of, remove
 from llm_perf_opt.rundir.directory import RunDirectory
-from llm_perf_opt.rundir.layout import PACKED, RunFile, files_of, remove
+from llm_perf_opt.rundir.layout import PACKED, artefact, unfinished
 
 Form = Literal["xz", "gz"]
-_RECORDINGS = ("nsys/*.sqlite", "nsys/*.nsys-rep", "nsys/*.csv", "ncu/*.ncu-rep", "ncu/raw*.csv")
 _WORTH_IT = 64 << 10  # bytes; below, nothing is gained
 _LEAST_GAIN = 0.9  # of the size: what packs worse stays as it is
 _PART = 1 << 20
@@ -50,7 +48,9 @@ def candidates(files: list[RunFile]) -> list[RunFile]:
         for file in files
         if file.is_ours
         and file.bytes >= _WORTH_IT
-        and any(fnmatchcase(file.name, p) and file.name.count("/") == 1 for p in _RECORDINGS)
+        and not file.name.endswith(PACKED)
+        and (row := artefact(file.name)) is not None
+        and row.pack
     ]
 
 
@@ -66,7 +66,7 @@ def compress(directory: RunDirectory, form: Form, progress: Callable[[str], None
 
 
 def _is_unfinished(name: str) -> bool:
-    return re.fullmatch(r"\..+\.(?:xz|gz)\.\d+\.tmp", Path(name).name) is not None
+    return (unfinished(name) or "").endswith(PACKED)
 
 
 def _pack_file(directory: RunDirectory, file: RunFile, form: Form) -> Packing:

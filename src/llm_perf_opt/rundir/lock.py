@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.rundir.layout import LOCK
 
-LOCK = ".lock"
 # File systems without locks: there is nothing to wait for then.
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
 

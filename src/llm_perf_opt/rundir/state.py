@@ -15,7 +15,8 @@ from typing import Any
 from attrs import define
 
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.rundir.directory import LARGEST_MANIFEST, MANIFEST
+from llm_perf_opt.rundir.layout import MANIFEST
+from llm_perf_opt.rundir.manifest import LARGEST_MANIFEST
 from llm_perf_opt.untrusted import read_json
 
 
