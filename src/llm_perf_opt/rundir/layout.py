@@ -68,6 +68,7 @@ def _rows(step: Writer, share: Share, about: str, *paths: str) -> tuple[Artefact
 
 
 _STAGE1_ABOUT = "stage 1 of the built-in workload: times of its stages, operators, FLOPs and bytes by formula"
+_UNDER_PROFILERS = "the same files of the built-in workload as it ran under the profilers"
 _WORKLOAD = (
     Artefact("env.json", "run", "environment", "the environment, without what looks like a secret"),
     Artefact("inputs.yaml", "run", "text", "the inputs of the built-in workload"),
@@ -129,7 +130,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("nsys/nsys.log", "nsys", "text", "what the profilers printed", wide="nsys/*.log", retaken=True),
     Artefact(f"nsys/{TRAFFIC_SET}", "nsys", "text", "which counters of the whole GPU were sampled"),
     *_WORKLOAD,
-    *(evolve(row, path=f"workload/{row.path}", input="") for row in _WORKLOAD),
+    *(evolve(row, path=f"workload/{row.path}", input="", about=_UNDER_PROFILERS) for row in _WORKLOAD),
     # -- counters
     Artefact(
         f"ncu/{VERIFY}.ncu-rep",
@@ -213,12 +214,6 @@ def verification_files() -> tuple[str, ...]:
 def is_of_verification(name: str) -> bool:
     """Is this file of the capture of whole regions?"""
     return name.startswith((f"{VERIFY}.", f"raw-{VERIFY}."))
-
-
-def written_by(step: str, capture: str = "") -> list[str]:
-    """Paths of all that a step writes, whether it is there or not."""
-    rows = [row for row in ARTEFACTS if row.step == step]
-    return [*_fixed(rows), *_of_capture(rows, capture)]
 
 
 def retaken_with(step: str, capture: str = "") -> list[str]:
