@@ -32,7 +32,7 @@ from llm_perf_opt.readers.nsys_sqlite import _Export
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.rundir.scrub import ncu_report, sqlite
 from llm_perf_opt.rundir.scrub import run as scrub_run
-from llm_perf_opt.rundir.scrub.private import Private, is_telling
+from llm_perf_opt.rundir.scrub.private import Private, is_distinctive
 from llm_perf_opt.rundir.secrets import REMOVED, clean_argv, without_secret_text
 
 TRAIN = recording("nsys-*-train.sqlite")
@@ -486,7 +486,7 @@ def test_a_raw_timeline_alone_is_exported_first(
     ],
 )
 def test_which_secrets_can_be_looked_for(value: str, telling: bool) -> None:
-    assert is_telling(value) is telling
+    assert is_distinctive(value) is telling
 
 
 def test_what_looks_like_a_secret_goes_and_what_only_sounds_like_one_stays() -> None:

@@ -111,7 +111,7 @@ def _compare(result: Result) -> list[str]:
 
 
 def _leave_out_damaged(result: Result, error: UnreadableInput) -> None:
-    """A recording nobody can read is not shared; the others are."""
+    """A recording that cannot be read is not shared; the others are."""
     for original, copy in list(result.pairs):
         try:
             _report([original])
@@ -165,7 +165,7 @@ def _replace(copy: Path, result: Result) -> None:
 
 
 def _warn(result: Result) -> None:
-    """What stays in the copy against expectation is said even where nothing else is."""
+    """What stays in the copy against expectation is printed even where nothing else is."""
     from llm_perf_opt.regions.names import visible
 
     for warning in result.warnings:

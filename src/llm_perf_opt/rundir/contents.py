@@ -94,7 +94,7 @@ def _remove_one(folder: int, parts: tuple[str, ...]) -> None:
         try:
             os.unlink(parts[0], dir_fd=folder)
         except FileNotFoundError:
-            return  # somebody was faster
+            return  # another process was faster
         return
     try:
         below = os.open(parts[0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)

@@ -72,7 +72,7 @@ class RunDirectory:
         """Make the folder. Two runs never share one: an existing, non-empty folder is refused.
 
         `recordings`: whether profilers will leave something in it. `folder`: where it was started, if not here.
-        `gpus`: gives what the GPUs said; they are asked where it is missing.
+        `gpus`: gives what the GPUs report; they are asked where it is missing.
         """
         settings = clean_settings(settings)
         kept = without_strange_numbers(settings)

@@ -19,9 +19,9 @@ from llm_perf_opt.rundir.layout import MANIFEST
 from llm_perf_opt.rundir.lock import is_held
 from llm_perf_opt.rundir.manifest import Manifest, read_manifest
 
-RUNS = Path("tmp") / "profile-output"  # where runs go unless told otherwise
+RUNS = Path("tmp") / "profile-output"  # where runs go unless asked otherwise
 _DEEPEST = 3  # a sweep keeps its runs one folder deeper
-# States in which a run is nobody's work any more.
+# States in which nothing works on a run any more.
 OVER = ("done", "failed", "interrupted", "killed")
 
 

@@ -248,7 +248,7 @@ def names_of_step(step: str, capture: str, files: dict[str, int]) -> Iterator[st
 
 
 def is_known(name: str, ours: frozenset[str]) -> bool:
-    """Is this path below a run one of `ours`, whole or unfinished, packed or not, set aside or not?"""
+    """Is this path below a run one of `ours`, whole or unfinished, packed or not, moved away or not?"""
     path = PurePosixPath(name)
     if len(path.parts) > 1 and EARLIER.fullmatch(path.parts[0]):
         name = str(path.relative_to(path.parts[0]))

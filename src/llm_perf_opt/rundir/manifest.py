@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NOT_KEPT = "(not kept: no number of JSON)"
 LARGEST_MANIFEST = 64 << 20
-_DEEPEST = 50  # levels; what is read has to be written again, and that gives up earlier than reading does
+_DEEPEST = 50  # levels; what is read has to be written again, and that fails earlier than reading does
 
 
 @define
@@ -59,7 +59,7 @@ class Manifest:
     command: list[str]  # the workload
     state: str = "running"  # "running" | "done" | "failed" | "interrupted"
     finished_at: str | None = None
-    seconds: float | None = None  # by a clock nobody sets; the two times above are the wall's
+    seconds: float | None = None  # by a monotonic clock; the two times above are the wall's
     tools: dict[str, str] = Factory(dict)
     gpus_before: list[dict[str, str]] = Factory(list)
     gpus_after: list[dict[str, str]] = Factory(list)
@@ -123,7 +123,7 @@ def read_manifest(run: Path) -> Manifest:
             f"{run} is not a run directory of llm-perf: {error.strerror or error}.",
             "Give the folder that llm-perf profile made. See: llm-perf runs list",
         ) from error
-    # What a stranger wrote there may fail in any way; OverflowError: a whole number too large for seconds.
+    # What is untrusted may fail in any way; OverflowError: a whole number too large for seconds.
     except (
         *(ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError),
         cattrs.BaseValidationError,
@@ -179,5 +179,5 @@ def program_files(command: list[str]) -> dict[str, str]:
 
 
 def now() -> str:
-    """The time, as manifests tell it."""
+    """The time, as manifests write it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""Tells a run that this user made from one that came from elsewhere.
+"""Distinguishes a run that this user made from one that came from elsewhere.
 
 To resume a run means to start the command that is written in it. An untrusted folder must not decide what is
 started here, so the part of a manifest that does, its launch spec, is signed (HMAC) with a key that never leaves

@@ -27,14 +27,14 @@ _COMMON_NAMES = {"root", "user", "users", "ubuntu", "admin", "nobody", "home", "
 _COMMON_HOSTS = {"localhost", "local", "(none)", "host", "linux", "ubuntu", "debian"}
 _FOLDER = re.compile(r"^/(?:home|root|tmp|usr|etc|var|opt|run|mnt|data|proc|dev|workspace|srv)(?:/|$)")
 _END_OF_FOLDER = r"(?=[/\\\"'\s:,;)\]}<&\x00]|$)"
-# Homes that nobody told us of.
+# Homes that no environment names.
 _ANY_HOME = r"(?:/home/|/Users/)[^/\\\s\"':,;)\]}<&\x00-\x1f]+|/root"
 # A text of JSON with escapes that could stand for any character.
 _ESCAPED = re.compile(r'"(?:[^"\\\n]|\\[^u/\n])*\\[u/](?:[^"\\\n]|\\.)*"')
 _IN_PAGE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
-def is_telling(value: str) -> bool:
+def is_distinctive(value: str) -> bool:
     """Whether a secret can be looked for: nothing else in a recording would be the same by chance."""
     if len(value) < 6 or _FOLDER.match(value) or re.fullmatch(r"\w+://[^@\s]*", value):
         return False
@@ -55,7 +55,7 @@ class Private:
         """An environment, of this shell or of a recording."""
         for name, value in environment.items():
             self.variables.add(name)
-            if is_secret(name, value) and is_telling(value):
+            if is_secret(name, value) and is_distinctive(value):
                 self.secrets.setdefault(value, name)
             if name in _USER_VARIABLES:
                 self.learn_user(value)
@@ -71,7 +71,7 @@ class Private:
             if word != shown:
                 name, equals, value = word.partition("=")
                 secret = value if equals and REMOVED in shown and shown != REMOVED else word
-                if is_telling(secret):
+                if is_distinctive(secret):
                     self.secrets.setdefault(secret, name if equals else "the command line")
 
     def learn_user(self, name: str) -> None:
@@ -124,7 +124,7 @@ class Private:
         )
 
     def variable(self, name: str, value: str) -> str:
-        """The value of a variable, as far as it may be told."""
+        """The value of a variable, as far as it may be shared."""
         if name in OWNER_VARIABLES or is_secret(name, value):
             return REMOVED
         return self.text(value)

@@ -34,7 +34,7 @@ from llm_perf_opt.rundir.scrub.private import Private
 from llm_perf_opt.rundir.secrets import REMOVED
 from llm_perf_opt.untrusted import parse_json, read_json
 
-# What becomes of a file, as `layout` says for those of a run; of one given by itself its content tells.
+# What becomes of a file, as `layout` says for those of a run; a file given by itself is known by its content.
 Kind = Share | Literal["given", "unknown"]
 Action = Literal["cleaned", "copied", "dropped", "left out"]
 
@@ -227,7 +227,7 @@ def _learn(item: _Item, private: Private) -> None:
             if isinstance(content, dict):
                 private.learn_environment({str(k): str(v) for k, v in content.items() if v != REMOVED})
         elif item.target == MANIFEST:
-            read_json(item.plain)  # one that nobody can read is not handed on
+            read_json(item.plain)  # one that cannot be read is not shared
     except (*_DAMAGED, ValueError, OSError) as error:
         item.problem = f"it is damaged ({error})"
 
@@ -267,7 +267,7 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
     assert item.plain is not None
     if item.kind == "sqlite":
         done = sqlite.clean(item.plain, copy, private)
-        _warn_of_names(item, done.telling_names, private, kept, result)
+        _warn_of_names(item, done.private_names, private, kept, result)
         return ", ".join(done.removed)
     if item.kind == "ncu-rep":
         data, report = ncu_report.clean(item.plain.read_bytes(), private, frozenset(kept))
@@ -297,8 +297,8 @@ def _environment(text: str, private: Private) -> str:
         return private.text(text)
     if not isinstance(content, dict):
         return private.text(text)
-    told = {str(name): private.variable(str(name), str(value)) for name, value in content.items()}
-    return json.dumps(told, indent=1) + "\n"
+    shared = {str(name): private.variable(str(name), str(value)) for name, value in content.items()}
+    return json.dumps(shared, indent=1) + "\n"
 
 
 def _warn_of_names(item: _Item, names: Mapping[str, str], private: Private, kept: set[str], result: Result) -> None:

@@ -33,7 +33,7 @@ class Cleaned:
     """What was done to a recording."""
 
     removed: list[str] = Factory(list)  # in words
-    telling_names: dict[str, str] = Factory(dict)  # a name of the timeline → the secret or home in it, in words
+    private_names: dict[str, str] = Factory(dict)  # a name of the timeline → the secret or home in it, in words
     rows: dict[str, int] = Factory(dict)  # of the event tables
 
 
@@ -197,11 +197,11 @@ def _check_names(db: sqlite3.Connection, private: Private, result: Cleaned) -> N
         for (name,) in db.execute(query):
             secret = next((s for s in private.secrets if s in name), None)
             if secret is not None:
-                result.telling_names[name] = f"the value of {private.secrets[secret]}"
+                result.private_names[name] = f"the value of {private.secrets[secret]}"
             elif SECRET_IN_TEXT.search(name):
-                result.telling_names[name] = "what looks like a secret"
+                result.private_names[name] = "what looks like a secret"
             elif private.text(name, looks_secret=False) != name:
-                result.telling_names[name] = "a path, user or host of yours"
+                result.private_names[name] = "a path, user or host of yours"
 
 
 def _refuse_computed(db: sqlite3.Connection, tables: dict[str, Table], path: Path) -> None:
