@@ -14,7 +14,7 @@ import pytest
 from conftest import codes, plain_bytes, recording, regions_of, timeline
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.nsys_export import KERNELS, NVTX, RUNTIME
+from llm_perf_opt.readers.nsys_schema import KERNELS, NVTX, RUNTIME
 from llm_perf_opt.readers.nsys_sqlite import count_rows
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline, Work

@@ -30,8 +30,9 @@ from llm_perf_opt.options import default_config
 from llm_perf_opt.planning import PlannedCapture
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.rundir import lock as run_lock
-from llm_perf_opt.rundir import signature as seal
-from llm_perf_opt.rundir.directory import RunDirectory, read_manifest
+from llm_perf_opt.rundir import signature
+from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.rundir.manifest import read_manifest
 
 pytestmark = pytest.mark.process
 
@@ -149,13 +150,13 @@ def killed_while(step: str) -> None:
     if step == "raw":
         os.truncate("run/ncu/raw.csv", 1000)
     change(state="running", finished_at=None, steps=steps, captures=captures, pid=2**22 + 1)
-    reseal()
+    sign_again()
 
 
-def reseal() -> None:
+def sign_again() -> None:
     content = manifest()
     orders = {name: content[name] for name in ("command", "settings", "folder", "captures")}
-    change(seal=seal.seal(orders))
+    change(signature=signature.sign(orders))
 
 
 @pytest.mark.parametrize(
@@ -349,7 +350,7 @@ def test_the_command_of_a_stranger_s_run_is_not_started(
         {"settings": {**harmless["settings"], "annotate": "modules"}},
         {"folder": str(tmp_path)},
         {"captures": [{**harmless["captures"][0], "expressions": ["other/"]}]},
-        {"seal": ""},
+        {"signature": ""},
     ):
         change(**{**harmless, **orders})
         assert resume() == 2
@@ -374,7 +375,7 @@ def test_all_that_would_be_started_of_a_stranger_s_run_is_shown(desk: Path, caps
     change(
         captures=[{**order, "instead": [evil]}, {"name": "half"}, {"options": {"metrics": {}}, "expressions": 1}],
         settings={**manifest()["settings"], "pipeline": workload},
-        seal="0",
+        signature="0",
     )
     assert resume() == 2
     told = capsys.readouterr().err
@@ -387,15 +388,15 @@ def test_all_that_would_be_started_of_a_stranger_s_run_is_shown(desk: Path, caps
 
 def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = seal.seal({"a": 1})
-    assert seal.key_file().stat().st_mode & 0o777 == 0o600
-    assert seal.seal({"a": 1}) == made
-    assert seal.fits({"a": 1}, made)
-    assert not seal.fits({"a": 2}, made)
-    assert not seal.fits({"a": 1}, "")
+    made = signature.sign({"a": 1})
+    assert signature.key_file().stat().st_mode & 0o777 == 0o600
+    assert signature.sign({"a": 1}) == made
+    assert signature.is_signed({"a": 1}, made)
+    assert not signature.is_signed({"a": 2}, made)
+    assert not signature.is_signed({"a": 1}, "")
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    assert seal.seal({"a": 1}) == ""
-    assert not seal.fits({"a": 1}, made)
+    assert signature.sign({"a": 1}) == ""
+    assert not signature.is_signed({"a": 1}, made)
 
 
 @pytest.mark.process
@@ -403,14 +404,14 @@ def test_a_key_that_is_none_is_made_anew_and_a_pipe_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    seal.key_file().parent.mkdir()
-    seal.key_file().write_bytes(b"x" * 1000)
-    made = seal.seal({"a": 1})
-    assert seal.fits({"a": 1}, made)
-    seal.key_file().unlink()
-    os.mkfifo(seal.key_file())
+    signature.key_file().parent.mkdir()
+    signature.key_file().write_bytes(b"x" * 1000)
+    made = signature.sign({"a": 1})
+    assert signature.is_signed({"a": 1}, made)
+    signature.key_file().unlink()
+    os.mkfifo(signature.key_file())
     # In a process of its own, which can be ended if it waits after all.
-    code = "from llm_perf_opt.profiling import seal; print([seal.seal({}), seal.fits({}, 'x')])"
+    code = "from llm_perf_opt.rundir import signature; print([signature.sign({}), signature.is_signed({}, 'x')])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.stdout == "['', False]\n"
 
@@ -467,7 +468,7 @@ def test_a_limit_may_be_another_one(desk: Path) -> None:
         (lambda run: (run / "manifest.json").unlink(), "not a run directory"),
         (lambda run: change(made_by="plan"), "only profiling runs can"),
         (lambda run: change(made_by=""), "older version"),
-        (lambda run: (change(folder="/nowhere/at/all"), reseal()), "is gone: /nowhere/at/all"),
+        (lambda run: (change(folder="/nowhere/at/all"), sign_again()), "is gone: /nowhere/at/all"),
     ],
 )
 def test_runs_that_cannot_be_resumed_say_why(
@@ -536,7 +537,7 @@ def test_options_that_nobody_can_have_given_are_told_and_nothing_is_started(
     settings = manifest()["settings"]
     for name, value in ((name, value) for name in names for value in values):
         change(settings={**settings, name: value})
-        reseal()
+        sign_again()
         before = Path("run/manifest.json").read_bytes()
         assert resume() == 2, (name, value)
         told = capsys.readouterr().err
@@ -552,7 +553,7 @@ def test_what_can_have_been_given_is_taken_over(desk: Path) -> None:
     # The first is one of another version, which this one does not know.
     given = {"no_such_option": {}, "timeout": 60.0, "launches": 2, "kernel_exclude": ["*nothing*"], "top": 10**30}
     change(settings={**manifest()["settings"], **given})
-    reseal()
+    sign_again()
     assert resume() == 0
     assert times_run() == 1
     assert_complete()
@@ -569,7 +570,7 @@ def deep_run(**changed: Any) -> None:
             node = node[name]
         node[last] = value
     change(made_by="deep_profile_runner", settings=config)
-    reseal()
+    sign_again()
 
 
 @pytest.mark.parametrize(
@@ -619,7 +620,7 @@ def test_captures_of_a_stranger_s_run_are_not_written_outside_of_it(name: str, d
     before = {*desk.iterdir(), *desk.parent.iterdir()}
     (order,) = manifest()["captures"]
     change(captures=[{**order, "name": name}], state="interrupted")
-    reseal()
+    sign_again()
     assert resume() == 0
     assert {*desk.iterdir(), *desk.parent.iterdir()} == before
     assert_complete()  # planned anew
@@ -631,7 +632,7 @@ def test_a_command_that_nobody_can_type_is_told(
 ) -> None:
     shutil.rmtree("run/nsys")
     change(command=command, state="interrupted")
-    reseal()
+    sign_again()
     assert resume() == 2
     assert capsys.readouterr().err.startswith("llm-perf: ")
     assert times_run() == 0

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+import runpy
 import shutil
 import stat
 import subprocess
@@ -23,9 +24,11 @@ from fake_tools import COUNTERS, RAW, TIMELINE
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.rundir import compress as packing
 from llm_perf_opt.rundir import lock as run_lock
-from llm_perf_opt.rundir.directory import RunDirectory, read_manifest
+from llm_perf_opt.rundir.contents import files_of
+from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.inventory import look_at
-from llm_perf_opt.rundir.layout import files_of
+from llm_perf_opt.rundir.layout import ARTEFACTS, artefact, is_half_written, is_of_report, names_of_step
+from llm_perf_opt.rundir.manifest import read_manifest
 
 pytestmark = pytest.mark.process
 
@@ -558,3 +561,49 @@ def test_runs_from_the_ends_of_the_calendar_are_listed(
     time.tzset()
     assert code == 0
     assert "2 runs" in capsys.readouterr().out
+
+
+# -- the layout ------------------------------------------------------------------------------------
+
+
+def test_the_table_of_a_run_s_files_is_up_to_date() -> None:
+    tool = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "document_run_directory.py"))
+    text = tool["PAGE"].read_text(encoding="utf-8")
+    assert tool["page"](text) == text, "run python tools/document_run_directory.py"
+
+
+def test_no_two_rows_of_the_layout_are_of_the_same_file() -> None:
+    paths = [row.path for row in ARTEFACTS]
+    assert len(paths) == len(set(paths))
+    for row in ARTEFACTS:
+        name = row.path.replace("{capture}", "run-0").replace("*", "x")
+        assert artefact(name) is not None
+        assert artefact(f"{name}.xz") == artefact(name)
+        # The first row that matches decides what is shared: none may be shadowed by one with other rules.
+        assert artefact(name).share == row.share, row.path  # type: ignore[union-attr]
+
+
+def test_only_what_a_row_names_is_ours() -> None:
+    assert not is_of_report("nsys/run.sqlite")
+    assert not is_of_report("../report.json")
+    assert not is_of_report("ncu/regions/../../env.json")
+    assert is_of_report("ncu/regions/step/kernels.csv")
+    assert artefact("nsys/deeper/run.sqlite") is None
+    assert not list(names_of_step("ncu", "../x", {"../../y": 1}))
+    assert "ncu/raw-run-0.csv" in names_of_step("raw", "run-0", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "half_written"),
+    [
+        (".manifest.json.17.tmp", True),
+        ("ncu/regions/step/.kernels.csv.17.tmp", True),
+        ("nsys/.run.sqlite.tmp", True),
+        ("nsys/.run.sqlite.xz.17.tmp", True),
+        (".manifest.json.tmp", False),
+        (".notes.txt.17.tmp", False),
+        ("manifest.json", False),
+    ],
+)
+def test_what_a_killed_process_was_writing(name: str, half_written: bool) -> None:
+    assert is_half_written(name) is half_written

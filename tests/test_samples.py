@@ -641,12 +641,13 @@ def test_runs_that_tell_nothing_teach_nothing(broken: dict[str, Any]) -> None:
     assert machine_of(broken) is None
 
 
-def test_costs_are_kept_by_machine_in_the_user_s_cache(tmp_path: Path) -> None:
-    file = costs_file({"XDG_CACHE_HOME": str(tmp_path), "HOME": "/nowhere"})
+def test_costs_are_kept_by_machine_in_the_user_s_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert costs_file() == Path("/home/me/.cache/llm-perf-opt/costs.json")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = costs_file()
     assert file == tmp_path / "llm-perf-opt" / "costs.json"
-    assert costs_file({"XDG_CACHE_HOME": "relative", "HOME": "/home/me"}) == Path(
-        "/home/me/.cache/llm-perf-opt/costs.json"
-    )
     assert known_costs(file, "gpu") == (COSTS, [])
     assert remember(file, "gpu", [run(20)]) == []
     assert remember(file, "other", [run(30)]) == []

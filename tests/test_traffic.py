@@ -33,8 +33,8 @@ from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegionReport
 from llm_perf_opt.regions.table import ROOT, RegionTable
 from llm_perf_opt.regions.traffic import SOURCE, Traffic
-from llm_perf_opt.rundir.directory import read_manifest
-from llm_perf_opt.rundir.layout import files_of
+from llm_perf_opt.rundir.contents import files_of
+from llm_perf_opt.rundir.manifest import read_manifest
 from synthetic import make_export
 from test_attribution import Kernel, Range, timeline_of
 

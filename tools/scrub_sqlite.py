@@ -2,8 +2,8 @@
 
     python tools/scrub_sqlite.py run.sqlite tests/recordings/run.sqlite.xz
 
-The cleaning is that of `llm-perf scrub`; here everything that a report does not need goes too (names of threads,
-most tables of constants), and no path of a home or working folder may be left anywhere, names of ranges included.
+The copy is that of `llm-perf scrub`; here no path of a home or working folder may be left anywhere, names of ranges
+included.
 Input and output may be plain, .gz or .xz. If anything is left, nothing is written and the exit status is 1.
 """
 
@@ -21,6 +21,11 @@ from llm_perf_opt.readers.open import unpacked
 from llm_perf_opt.rundir.scrub import sqlite
 from llm_perf_opt.rundir.scrub.private import Private
 
+
+class NotClean(Exception):
+    """The result still holds something it must not."""
+
+
 FORBIDDEN_BYTES = (b"/work", b"/root", b"/home")
 
 
@@ -29,10 +34,9 @@ def check_bytes(data: bytes, private: Private) -> None:
     for forbidden in FORBIDDEN_BYTES:
         at = data.find(forbidden)
         if at >= 0:
-            raise sqlite.NotClean(f"{forbidden.decode()} at byte {at}: {data[max(0, at - 20) : at + 40]!r}")
+            raise NotClean(f"{forbidden.decode()} at byte {at}: {data[max(0, at - 20) : at + 40]!r}")
     if found := private.found_in(data):
-        raise sqlite.NotClean(f"the value of {', '.join(found.values())} is still there")
-    sqlite.check_bytes(data)
+        raise NotClean(f"the value of {', '.join(found.values())} is still there")
 
 
 def scrub(source: Path, target: Path) -> dict[str, int]:
@@ -42,7 +46,7 @@ def scrub(source: Path, target: Path) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder, unpacked(source, source.name) as plain:
         sqlite.learn(plain, private)
         result = Path(folder) / "result.sqlite"
-        cleaned = sqlite.clean(plain, result, private, only_timeline=True)
+        cleaned = sqlite.clean(plain, result, private)
         data = result.read_bytes()
     check_bytes(data, private)
     if target.suffix == ".xz":
@@ -60,7 +64,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         counts = scrub(arguments.source, arguments.target)
-    except sqlite.NotClean as error:
+    except NotClean as error:
         print(f"scrub_sqlite: NOT CLEAN, nothing written: {error}", file=sys.stderr)
         return 1
     print(f"{arguments.target.name}: {arguments.target.stat().st_size:,} bytes")

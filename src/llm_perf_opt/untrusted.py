@@ -19,7 +19,7 @@ LARGEST = 64 << 20  # bytes; a hundred times the largest manifest seen
 
 def read_bytes(path: Path, most: int = LARGEST) -> bytes:
     """A whole regular file. `OSError` where it is none, `ValueError` where it is larger than `most`."""
-    # Not blocking: opening a pipe would wait for somebody to write into it.
+    # Not blocking: opening a pipe would block until another process writes into it.
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(None, "it is not a regular file", str(path))

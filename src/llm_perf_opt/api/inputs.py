@@ -10,26 +10,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import Factory, define
 
 from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.rundir.layout import VERIFY as VERIFY
+from llm_perf_opt.rundir.layout import input_patterns, is_of_verification, verification_files
 from llm_perf_opt.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
     from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.readers.open import Observer
     from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
-
-# Where a run keeps its recordings, in the order of preference within a line.
-_TIMELINES = (
-    "nsys/*.sqlite",
-    "nsys/*.sqlite.gz",
-    "nsys/*.sqlite.xz",
-    "nsys/*.nsys-rep",
-    "torch_profiler/trace.json*",
-)
-_COUNTERS = ("ncu/*.ncu-rep", "ncu/*.ncu-rep.gz", "ncu/*.ncu-rep.xz")
-_COUNTER_TABLES = ("ncu/raw*.csv", "ncu/raw*.csv.gz", "ncu/raw*.csv.xz")  # the same results, where the reports are gone
-# Regions measured as wholes to hold the estimates against; kept out of them.
-VERIFY = "verify"
-_VERIFY_FILES = ("ncu/verify.ncu-rep", "ncu/verify.ncu-rep.gz", "ncu/verify.ncu-rep.xz")
 
 
 @define
@@ -185,7 +173,7 @@ def read_verification(paths: Sequence[str]) -> tuple[CounterSet | None, list[Dia
     from llm_perf_opt.regions.columns import CounterSet
 
     folder = Path(paths[0])
-    files = [f for pattern in _VERIFY_FILES for f in _whole_files(folder, pattern)] if folder.is_dir() else []
+    files = [f for pattern in verification_files() for f in _whole_files(folder, pattern)] if folder.is_dir() else []
     if len(paths) != 1 or not files:
         return None, []
     try:
@@ -224,12 +212,14 @@ def expand(path: Path) -> list[Path]:
         return [path]
     # What a resumed run was taking again when it ended, too, is better than nothing: the last attempt first.
     places = [path, *sorted(path.glob("earlier-*"), key=lambda folder: (len(folder.name), folder.name), reverse=True)]
-    timelines = (_whole_files(place, pattern) for place in places for pattern in _TIMELINES)
+    timelines = (_whole_files(place, pattern) for place in places for pattern in input_patterns("timeline"))
     found = next((files for files in timelines if files), [])
     for place in places:
-        counters = [file for pattern in _COUNTERS for file in _whole_files(place, pattern)]
-        counters = counters or [file for pattern in _COUNTER_TABLES for file in _whole_files(place, pattern)]
-        counters = [file for file in counters if not file.name.startswith((f"{VERIFY}.", f"raw-{VERIFY}."))]
+        counters = [file for pattern in input_patterns("counters") for file in _whole_files(place, pattern)]
+        counters = counters or [
+            file for pattern in input_patterns("counter table") for file in _whole_files(place, pattern)
+        ]
+        counters = [file for file in counters if not is_of_verification(file.name)]
         if counters:
             found += counters
             break

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.files import cache_folder, write_text
 from llm_perf_opt.metrics.quantity import Quantity, UnitError
 from llm_perf_opt.untrusted import read_json
 
@@ -17,9 +17,7 @@ Entry = dict[str, Any]
 
 def default_path() -> Path:
     """`$XDG_CACHE_HOME/llm-perf-opt/calibration.json`."""
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    folder = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
-    return folder / "llm-perf-opt" / "calibration.json"
+    return cache_folder() / "calibration.json"
 
 
 def load(path: Path) -> list[Entry]:
@@ -52,11 +50,9 @@ def save(entry: Entry, path: Path) -> None:
     known = load(path) if path.exists() else []
     kept = [e for e in known if not _same_gpu(e, entry)]
     text = json.dumps({"schema": _SCHEMA, "calibrations": [*kept, entry]}, indent=2) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_text(path, text)
     except OSError as error:
         raise UserError(
             f"The calibration cannot be written to {path}: {error.strerror or error}.", "Choose a file with --out."

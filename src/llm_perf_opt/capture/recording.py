@@ -38,8 +38,9 @@ from llm_perf_opt.nsight.tools import Tool, library_path_for
 from llm_perf_opt.process import redirect
 from llm_perf_opt.process.supervise import Ended, GivenUp, run_aside, run_supervised
 from llm_perf_opt.readers.nsys_sqlite import refuse_truncated
-from llm_perf_opt.rundir.directory import RunDirectory, Step
+from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.log_cleaning import clean_logs
+from llm_perf_opt.rundir.manifest import Step
 
 REDIRECT = Path(redirect.__file__)
 _EXPORT_TIMEOUT_S = 1800

@@ -33,9 +33,11 @@ from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.compress import unpacks_to
-from llm_perf_opt.rundir.directory import NOT_KEPT, Manifest, RunDirectory, Step, now, program_files
-from llm_perf_opt.rundir.layout import EARLIER, OF_CAPTURE, PACKED, files_of, remove
+from llm_perf_opt.rundir.contents import files_of, remove
+from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.rundir.layout import EARLIER, PACKED, retaken_with
 from llm_perf_opt.rundir.lock import Busy
+from llm_perf_opt.rundir.manifest import NOT_KEPT, Manifest, Step, now, program_files
 from llm_perf_opt.rundir.secrets import REMOVED, clean_argv
 from llm_perf_opt.version import __version__
 
@@ -173,7 +175,7 @@ def _when_free(path: Path) -> RunDirectory:
 
 
 def _was_killed(path: Path) -> bool:
-    from llm_perf_opt.rundir.directory import read_manifest
+    from llm_perf_opt.rundir.manifest import read_manifest
 
     manifest = read_manifest(path)
     if manifest.state != "running" or manifest.host != os.uname().nodename or manifest.pid <= 0:
@@ -401,17 +403,8 @@ def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:
     run = directory.path
     names: dict[str, None] = {}
     for step in superseded:
-        if step.name == "stage1":
-            names["stage1.log"] = None
-        elif step.name == "nsys":
-            for name in ("run.nsys-rep", "run.qdstrm", "run.sqlite", "nsys.log"):
-                names[f"nsys/{name}"] = None
-            names["workload.log"] = names["annotate.jsonl"] = None
-        elif step.name == "export":
-            names["nsys/run.sqlite"] = None
-        elif step.name == "ncu" and step.capture and "/" not in step.capture:
-            names.update(dict.fromkeys(f"ncu/{step.capture}{ending}" for ending in OF_CAPTURE))
-        elif step.name == "raw":
+        names.update(dict.fromkeys(retaken_with(step.name, step.capture)))
+        if step.name == "raw":
             names.update(dict.fromkeys(f"ncu/{name}" for name in step.files if "/" not in name))
             if step.status == "running":  # its file was not listed yet
                 names["ncu/raw.csv"] = names[f"ncu/raw-{Path(step.capture).name}.csv"] = None

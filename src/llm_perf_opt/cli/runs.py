@@ -79,7 +79,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         others = [{"path": str(path), "reason": reason} for path, reason in found.others]
         return _print_json(
-            folder=str(found.folder), bytes=found.bytes, runs=[_told(run) for run in found.runs], others=others
+            folder=str(found.folder), bytes=found.bytes, runs=[_fields(run) for run in found.runs], others=others
         )
     if not found.runs:
         print(f"There are no runs in {_shown(found.folder)}.")
@@ -115,7 +115,7 @@ def _show(arguments: argparse.Namespace) -> int:
     following = _next_commands(found)
     if arguments.json:
         return _print_json(
-            **_told(found),
+            **_fields(found),
             settings=manifest.settings,
             tools=manifest.tools,
             steps=[
@@ -172,7 +172,7 @@ def _next_commands(run_: Run) -> list[str]:
     return [*found, f"llm-perf report {place}"]
 
 
-def _told(run_: Run) -> dict[str, Any]:
+def _fields(run_: Run) -> dict[str, Any]:
     manifest = run_.manifest
     return {
         "path": str(run_.path),
@@ -207,7 +207,7 @@ def _prune(arguments: argparse.Namespace) -> int:
         _print_json(
             folder=str(folder),
             dry_run=not arguments.yes,
-            removed=[_removal_told(r) for r in decision.removals if not r.problem],
+            removed=[_removal_fields(r) for r in decision.removals if not r.problem],
             failed=[{"path": str(r.run.path), "reason": r.problem} for r in decision.removals if r.problem],
             kept=[str(run_.path) for run_ in decision.kept],
             left=[
@@ -222,7 +222,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     return int(ExitCode.BAD_INPUT if failed else ExitCode.DONE)
 
 
-def _removal_told(removal: Removal) -> dict[str, Any]:
+def _removal_fields(removal: Removal) -> dict[str, Any]:
     # Before anything was done: what would stay behind.
     left = removal.left or [(file.name, file.why_not_ours) for file in removal.run.foreign]
     return {
@@ -240,10 +240,10 @@ def _say_pruned(decision: Decision, others: Iterable[tuple[Path, str]], *, done:
         if removal.problem:
             print(f"left {_shown(removal.run.path)}: {_shown(removal.problem, 400)}")
             continue
-        told = _removal_told(removal)
-        freed += told["bytes"]
-        print(f"{word} {_shown(removal.run.path)} ({_size(told['bytes'])}): {removal.reason}")
-        for file in told["left"]:
+        entry = _removal_fields(removal)
+        freed += entry["bytes"]
+        print(f"{word} {_shown(removal.run.path)} ({_size(entry['bytes'])}): {removal.reason}")
+        for file in entry["left"]:
             print(f"  left in it: {_shown(file['name'])}: {file['reason']}")
     for run_, reason in decision.spared:
         print(f"left {_shown(run_.path)} ({run_.state}): {_shown(reason, 400)}")
@@ -265,7 +265,7 @@ def _compress(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.rundir.inventory import OVER, RUNS, take_inventory
 
     folders = [Path(folder) for folder in dict.fromkeys(arguments.folder)] or [RUNS]
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     code = ExitCode.DONE
     for run_ in [run_ for folder in folders for run_ in take_inventory(folder).runs]:
         files: list[Packing] = []
@@ -287,7 +287,7 @@ def _compress(arguments: argparse.Namespace) -> int:
                     code = ExitCode.BAD_INPUT
                 finally:
                     directory.release()
-        told.append(
+        entries.append(
             {
                 "path": str(run_.path),
                 "problem": problem,
@@ -298,9 +298,9 @@ def _compress(arguments: argparse.Namespace) -> int:
             }
         )
     if arguments.json:
-        _print_json(dry_run=not arguments.yes, runs=told)
+        _print_json(dry_run=not arguments.yes, runs=entries)
     else:
-        _say_packed(told, done=arguments.yes)
+        _print_packed(entries, done=arguments.yes)
     return int(code)
 
 
@@ -312,9 +312,9 @@ def _progress(path: Path, as_json: bool) -> Callable[[str], None]:
     return say
 
 
-def _say_packed(told: list[dict[str, Any]], *, done: bool) -> None:
+def _print_packed(entries: list[dict[str, Any]], *, done: bool) -> None:
     before = after = 0
-    for run_ in told:
+    for run_ in entries:
         if run_["problem"]:
             print(f"left {_shown(run_['path'])}: {_shown(run_['problem'], 400)}")
         for file in run_["files"]:

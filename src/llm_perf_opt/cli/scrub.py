@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 HELP = "make a copy of a run or a recording that can be shared"
 DESCRIPTION = """\
 Makes a copy without the environment, the command line, secrets, host and user names and the paths of your
-home: a recording of nsys carries all of them. Regions, times and counters stay exactly as they are. What
-cannot be cleaned (.nsys-rep) is dropped, files a run does not have are left out, and both are named. The
-copy is then searched for every secret of the recorded environment, and its report compared with that of
+home: a recording of nsys carries all of them, and is rebuilt from what a report reads. Regions, times and
+counters stay exactly as they are. What cannot be cleaned (.nsys-rep) is dropped, files a run does not have
+are left out, and both are named. The copy is then searched for every secret of the recorded environment, and its report compared with that of
 the original; if either fails, nothing is written.
 """
 EXAMPLES = """\
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         _warn(result)
         print("" if arguments.in_place else out, end="" if arguments.in_place else "\n")
     else:
-        _tell(result, None if arguments.in_place else out, compared, arguments.json)
+        _print_result(result, None if arguments.in_place else out, compared, arguments.json)
     return int(ExitCode.DONE)
 
 
@@ -111,7 +111,7 @@ def _compare(result: Result) -> list[str]:
 
 
 def _leave_out_damaged(result: Result, error: UnreadableInput) -> None:
-    """A recording nobody can read is not shared; the others are."""
+    """A recording that cannot be read is not shared; the others are."""
     for original, copy in list(result.pairs):
         try:
             _report([original])
@@ -165,14 +165,14 @@ def _replace(copy: Path, result: Result) -> None:
 
 
 def _warn(result: Result) -> None:
-    """What stays in the copy against expectation is said even where nothing else is."""
+    """What stays in the copy against expectation is printed even where nothing else is."""
     from llm_perf_opt.regions.names import visible
 
     for warning in result.warnings:
         print(f"warning: {visible(warning, 500)}", file=sys.stderr)
 
 
-def _tell(result: Result, out: Path | None, compared: list[str], as_json: bool) -> None:
+def _print_result(result: Result, out: Path | None, compared: list[str], as_json: bool) -> None:
     import attrs
 
     if as_json:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ import attrs
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.files import cache_folder, write_text
 from llm_perf_opt.metrics.catalogue import TIME
 from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -207,13 +207,9 @@ def learn(
 # -- the user's cache ------------------------------------------------------------------------------
 
 
-def costs_file(environment: Mapping[str, str] | None = None) -> Path:
+def costs_file() -> Path:
     """Where this user's costs are kept."""
-    variables = os.environ if environment is None else environment
-    base = variables.get("XDG_CACHE_HOME") or ""
-    # The XDG rules: a relative path there is invalid and to be ignored.
-    root = Path(base) if base.startswith("/") else Path(variables.get("HOME") or "~").expanduser() / ".cache"
-    return root / "llm-perf-opt" / _FILE
+    return cache_folder() / _FILE
 
 
 def load_observations(file: Path) -> tuple[dict[str, list[Observation]], list[Diagnosis]]:
@@ -250,11 +246,9 @@ def remember(file: Path, machine: str, observations: Sequence[Observation]) -> l
     found, diagnoses = load_observations(file)
     found[machine] = [*found.get(machine, []), *observations][-_data()["learning"]["runs_kept"] :]
     content = {"format": _FORMAT, "machines": {k: [attrs.asdict(o) for o in rows] for k, rows in found.items()}}
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(file)
+        write_text(file, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         diagnoses.append(
             Diagnosis(

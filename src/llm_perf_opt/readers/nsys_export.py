@@ -21,17 +21,10 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.nsys_schema import KERNELS, NVTX, RUNTIME, TABLES
 from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column, quoted, read_columns, sqlite_uri
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s
-
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
-MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
-GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
-NVTX = "NVTX_EVENTS"
 
 # One of these is in every export of nsys; none is in another program's database.
 _SIGNS_OF_NSYS = (
@@ -79,14 +72,16 @@ class Export:
             # Views are left out on purpose: nsys writes tables, and a view in an untrusted file is code.
             tables = [name for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             schema = {
-                table: {row[1] for row in plain.execute(f"PRAGMA table_info({quoted(table)})")} for table in tables
+                table: {row[1] for row in plain.execute(f"PRAGMA table_info({quoted(table)})")} & {*known.columns}
+                for table, known in TABLES.items()
+                if table in tables
             }
         except _DAMAGE as error:
             raise UnreadableInput(
                 f"{source} is a damaged SQLite file ({error}); an Nsight Systems export was expected.",
                 EXPORT_AGAIN,
             ) from error
-        if not any(table in schema for table in _SIGNS_OF_NSYS):
+        if not any(table in tables for table in _SIGNS_OF_NSYS):
             plain.close()
             raise UnreadableInput(
                 f"{source} is an SQLite database of another program (tables: {', '.join(sorted(tables)[:5]) or 'none'}); "

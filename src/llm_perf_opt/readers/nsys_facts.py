@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.readers.nsys_export import RUNTIME, Export
+from llm_perf_opt.readers.nsys_export import Export
+from llm_perf_opt.readers.nsys_schema import EXPORT_FACTS, RUNTIME, SYSTEM_FACTS
 from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Process, Timeline
-
-_SAFE_SYSTEM_FACTS = {"NvDriverVersion": "driver", "CpuDescription": "cpu", "OsVersion": "os"}
 
 
 def list_processes(export: Export, process_ids: Int64s) -> list[Process]:
@@ -64,14 +63,13 @@ def gpu_facts(export: Export) -> dict[int, dict[str, Any]]:
 def read_environment(export: Export) -> dict[str, Any]:
     environment: dict[str, Any] = {"tool": "Nsight Systems", "gpus": list_devices(export)}
     if export.has("META_DATA_EXPORT", "name", "value"):
-        wanted = {"EXPORT_PRODUCT_VERSION": "tool_version", "EXPORT_SCHEMA_VERSION": "schema_version"}
         for name, value in export.rows("SELECT name, value FROM META_DATA_EXPORT"):
-            if name in wanted:
-                environment[wanted[name]] = str(value)
+            if name in EXPORT_FACTS:
+                environment[EXPORT_FACTS[name]] = str(value)
     if export.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
         for name, value in export.rows("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"):
-            if name in _SAFE_SYSTEM_FACTS:
-                environment[_SAFE_SYSTEM_FACTS[name]] = str(value)
+            if name in SYSTEM_FACTS:
+                environment[SYSTEM_FACTS[name]] = str(value)
     if export.has("TARGET_INFO_SESSION_START_TIME", "utcTime"):
         for (value,) in export.rows("SELECT utcTime FROM TARGET_INFO_SESSION_START_TIME"):
             environment["recorded_at"] = str(value)

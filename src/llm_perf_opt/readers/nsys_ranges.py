@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.readers.nsys_export import NVTX, THREAD_BITS, Export, Progress, damaged, places_of, refuse_impossible
+from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, damaged, places_of, refuse_impossible
+from llm_perf_opt.readers.nsys_schema import DOMAIN, NVTX, PUSH_POP, START_END
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Ranges, Work
 
 _NEVER = -(2**63)  # stands for the missing end of a range that was never closed
-_PUSH_POP = (59, 70)  # NvtxPushPopRange, NvtxtPushPopRange
-_START_END = (60, 71)  # NvtxStartEndRange, NvtxtStartEndRange
-_DOMAIN = 75  # NvtxDomainCreate
 
 
 def range_columns(export: Export, progress: Progress | None) -> tuple[dict[str, NDArray[Any]], list[Any]]:
@@ -32,7 +30,7 @@ def range_columns(export: Export, progress: Progress | None) -> tuple[dict[str, 
     if not export.has(NVTX, "start", "end", "eventType"):
         empty: dict[str, NDArray[Any]] = {key: np.zeros(0, dtype=c.dtype) for key, c in wanted.items()}
         return empty | {"name": np.zeros(0, dtype=np.int32)}, []
-    kinds = (*_PUSH_POP, *_START_END)
+    kinds = (*PUSH_POP, *START_END)
     columns = export.columns(NVTX, wanted, progress)
     chosen = np.isin(columns["type"], kinds)
     columns = {key: values[chosen] for key, values in columns.items()}
@@ -45,7 +43,7 @@ def range_columns(export: Export, progress: Progress | None) -> tuple[dict[str, 
     domain_rows: list[Any] = []
     if export.has(NVTX, "domainId", "globalTid"):
         domain_rows = list(
-            export.rows(f"SELECT globalTid, domainId, {name} FROM {NVTX} WHERE eventType = {_DOMAIN}")  # noqa: S608
+            export.rows(f"SELECT globalTid, domainId, {name} FROM {NVTX} WHERE eventType = {DOMAIN}")  # noqa: S608
         )
     return columns, domain_rows
 
@@ -118,7 +116,7 @@ def build_ranges(
         thread=places_of(thread_ids, columns["tid"]).astype(np.int32),
         domain=domain,
         name=columns["name"],
-        start_end=np.isin(columns["type"], _START_END),
+        start_end=np.isin(columns["type"], START_END),
     )
 
 

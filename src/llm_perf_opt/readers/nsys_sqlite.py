@@ -11,12 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from llm_perf_opt.readers.nsys_export import (
-    GRAPHS,
-    KERNELS,
-    MEMCPY,
-    MEMSET,
-    NVTX,
-    RUNTIME,
     THREAD_BITS,
     Export,
     Progress,
@@ -27,6 +21,7 @@ from llm_perf_opt.readers.nsys_export import (
 )
 from llm_perf_opt.readers.nsys_facts import diagnose, gpu_facts, list_devices, list_processes, read_environment
 from llm_perf_opt.readers.nsys_ranges import build_ranges, name_domains, range_columns
+from llm_perf_opt.readers.nsys_schema import GRAPHS, KERNELS, MEMCPY, MEMSET, NVTX, RUNTIME
 from llm_perf_opt.readers.nsys_traffic import read_traffic
 from llm_perf_opt.readers.nsys_work import (
     build_work,

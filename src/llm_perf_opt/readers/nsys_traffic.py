@@ -17,13 +17,12 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.memory import free_bytes
 from llm_perf_opt.readers.nsys_export import Export
+from llm_perf_opt.readers.nsys_schema import SAMPLE_NAMES, SAMPLES
 from llm_perf_opt.readers.plausible import MOST_DEVICES
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.traffic import COUNTERS, Traffic
 
-SAMPLES = "GPU_METRICS"
-NAMES = "TARGET_INFO_GPU_METRICS"
 UNIT = "byte"  # nsys writes it behind the name: `dram__bytes_read.sum [byte]`
 _GPU_BITS = 0xFF
 _MOST_METRICS = 64  # of one GPU; ours are a few
@@ -86,11 +85,11 @@ def _too_many(export: Export) -> bool:
 
 def _counters(export: Export) -> dict[int, dict[int, str]]:
     """Metrics that are ours, by type; none where there are more types than a machine has GPUs."""
-    if not export.has(NAMES, "typeId", "metricId", "metricName"):
+    if not export.has(SAMPLE_NAMES, "typeId", "metricId", "metricName"):
         return {}
     wanted = {f"{name} [{UNIT}]": name for name in COUNTERS}
     found: dict[int, dict[int, str]] = {}
-    for kind, metric, name in export.rows(f"SELECT typeId, metricId, metricName FROM {NAMES}"):  # noqa: S608 - a constant
+    for kind, metric, name in export.rows(f"SELECT typeId, metricId, metricName FROM {SAMPLE_NAMES}"):  # noqa: S608 - a constant
         if isinstance(kind, int) and isinstance(metric, int) and name in wanted:
             found.setdefault(kind, {})[metric] = wanted[name]
         # All samples are gone through for each of them: a small file could name a hundred thousand.

@@ -16,10 +16,6 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.nsys_export import (
     EXPORT_AGAIN,
-    GRAPH_NODES,
-    KERNELS,
-    MEMCPY,
-    RUNTIME,
     THREAD_BITS,
     Export,
     Progress,
@@ -28,10 +24,10 @@ from llm_perf_opt.readers.nsys_export import (
     places_of,
     refuse_impossible,
 )
+from llm_perf_opt.readers.nsys_schema import AXES, GRAPH_NODES, KERNEL_NAMES, KERNELS, MEMCPY, RUNTIME
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, LaunchConfig, Work
 
-_AXES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _LONGEST_CHAIN = 64  # nodes from an instantiated to a captured one; one step was ever seen
 
 
@@ -45,10 +41,10 @@ class Launches:
 
 
 def kernel_columns(export: Export, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
-    name = next((c for c in ("demangledName", "shortName", "mangledName") if export.has(KERNELS, c)), "demangledName")
+    name = next((c for c in KERNEL_NAMES if export.has(KERNELS, c)), "demangledName")
     extra = {"name": Column(name, UNKNOWN)}
     if launch_config and export.has(KERNELS, "gridX", "blockX"):
-        extra |= {axis: Column(axis, 1, np.int32) for axis in _AXES}
+        extra |= {axis: Column(axis, 1, np.int32) for axis in AXES}
         extra |= {"static": Column("staticSharedMemory", 0, np.int32)}
         extra |= {"dynamic": Column("dynamicSharedMemory", 0, np.int32)}
         extra |= {"mangled": Column("mangledName", UNKNOWN), "short": Column("shortName", UNKNOWN)}

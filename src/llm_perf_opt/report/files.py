@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from llm_perf_opt import files
 from llm_perf_opt.errors import UserError
 
 _LONGEST = 80
@@ -76,43 +76,25 @@ def make_folder_inside(out: Path, *names: str) -> Path:
     return make_folder(folder)
 
 
-def open_new(path: Path) -> IO[bytes]:
-    """A file that nobody had before: what lies there under its name goes, and a link is not followed."""
-    path.unlink(missing_ok=True)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
-
-
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into that takes the place of `path` when it is whole, and is gone when that fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open_new(temporary) as file:
+        with files.replacing(path) as file:
             yield file
-        temporary.replace(path)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror or error}.", "Free some space or choose another place."
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def write_text(path: Path, text: str) -> Path:
     """Write a file in one step: a reader never sees half of it, and a failure leaves the old one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        # Names from recordings may hold what UTF-8 cannot: shown as an escape rather than lost.
-        with open_new(temporary) as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
-        temporary.replace(path)
+        files.write_text(path, text)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror or error}.",
             "Free some space or choose another folder with --out.",
         ) from error
-    finally:  # an interrupt leaves nothing either
-        with contextlib.suppress(OSError):
-            temporary.unlink()
     return path

@@ -10,7 +10,8 @@ from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.files import make_folder, make_folder_inside, write_text
 from llm_perf_opt.report.renderers import FORMATS, File, chosen
 from llm_perf_opt.report.view import BESIDE, View, view_of
-from llm_perf_opt.rundir.layout import REPORT_LIST, listed_in_report, remove
+from llm_perf_opt.rundir.contents import listed_in_report, remove
+from llm_perf_opt.rundir.layout import REPORT_LIST, is_of_report
 
 
 def write_report(
@@ -26,7 +27,7 @@ def write_report(
     `folders`: what `write_folders` has written of the same report.
     """
     make_folder(out)
-    earlier = {name for name in listed_in_report(out) if _is_ours(Path(name))}
+    earlier = {name for name in listed_in_report(out) if is_of_report(name)}
     view = _view(report, formats, top, regions)
     written = list(_write(out, _region_files(view, formats))) if folders is None else [*folders]
     # report.json last: where it is, the others are.
@@ -66,19 +67,6 @@ def _write(out: Path, files: Iterable[File]) -> Iterator[Path]:
     for file in files:
         place = PurePosixPath(file.place)
         yield write_text(make_folder_inside(out, *place.parent.parts) / place.name, file.text)
-
-
-_OWN_FILES = {
-    *("report.json", "report.md", "report.html", "kernels.md", "stakeholder_summary.md", "regions.csv", "kernels.csv"),
-    *("ncu/sections_report.txt",),
-}
-_OWN_FOLDERS = ("pictures", "regions", "ncu/regions")
-
-
-def _is_ours(name: Path) -> bool:
-    """Could a report have written this? The list is only a file, and may name recordings or files elsewhere."""
-    inside = ".." not in name.parts and any(name.is_relative_to(folder) for folder in _OWN_FOLDERS)
-    return inside or name.as_posix() in _OWN_FILES
 
 
 def _forget(out: Path, names: set[str]) -> None:

@@ -12,22 +12,21 @@ import gzip
 import hashlib
 import lzma
 import os
-import re
 import shutil
 import zlib
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Literal
 
 from attrs import define
 
+from llm_perf_opt.files import open_new, replacing, unfinished_name
 from llm_perf_opt.readers.open import MAX_RATIO, SMALL, unpacked
+from llm_perf_opt.rundir.contents import RunFile, files_of, remove
 from llm_perf_opt.rundir.directory import RunDirectory
-from llm_perf_opt.rundir.layout import PACKED, RunFile, files_of, remove
+from llm_perf_opt.rundir.layout import PACKED, artefact, unfinished
 
 Form = Literal["xz", "gz"]
-_RECORDINGS = ("nsys/*.sqlite", "nsys/*.nsys-rep", "nsys/*.csv", "ncu/*.ncu-rep", "ncu/raw*.csv")
 _WORTH_IT = 64 << 10  # bytes; below, nothing is gained
 _LEAST_GAIN = 0.9  # of the size: what packs worse stays as it is
 _PART = 1 << 20
@@ -50,7 +49,9 @@ def candidates(files: list[RunFile]) -> list[RunFile]:
         for file in files
         if file.is_ours
         and file.bytes >= _WORTH_IT
-        and any(fnmatchcase(file.name, p) and file.name.count("/") == 1 for p in _RECORDINGS)
+        and not file.name.endswith(PACKED)
+        and (row := artefact(file.name)) is not None
+        and row.pack
     ]
 
 
@@ -58,25 +59,21 @@ def compress(directory: RunDirectory, form: Form, progress: Callable[[str], None
     """Pack the recordings of a run that nobody else is working on. Raises OSError; what was done by then stays."""
     done = []
     files = files_of(directory.path, directory.manifest)
-    remove(directory.path.resolve(), [f.name for f in files if f.is_ours and _is_unfinished(f.name)])
+    left = [f.name for f in files if f.is_ours and (unfinished(f.name) or "").endswith(PACKED)]
+    remove(directory.path.resolve(), left)
     for file in candidates(files):
         progress(file.name)
         done.append(_pack_file(directory, file, form))
     return done
 
 
-def _is_unfinished(name: str) -> bool:
-    return re.fullmatch(r"\..+\.(?:xz|gz)\.\d+\.tmp", Path(name).name) is not None
-
-
 def _pack_file(directory: RunDirectory, file: RunFile, form: Form) -> Packing:
     source = directory.path / file.name
     target = source.with_name(f"{source.name}.{form}")
-    temporary = source.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = unfinished_name(target)
     try:
         before = source.stat(follow_symlinks=False)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as out:
+        with open_new(temporary, 0o600) as out:
             digest = _pack(source, out, form)
             out.flush()
             os.fsync(out.fileno())
@@ -121,18 +118,13 @@ def unpack_again(directory: RunDirectory, name: str) -> None:
     packed = next((p for e in PACKED if (p := plain.with_name(plain.name + e)).is_file() and not p.is_symlink()), None)
     if plain.exists() or packed is None:
         return
-    temporary = plain.with_name(f".{plain.name}.xz.{os.getpid()}.tmp")  # as when it is packed: known as unfinished
-    try:
-        with unpacked(packed, packed.name) as content:
-            shutil.copyfile(content, temporary)
-        temporary.chmod(packed.stat().st_mode & 0o7777)
-        temporary.replace(plain)
-        _make_lasting(plain.parent)
-        directory.manifest.compressed.pop(name, None)
-        directory.save()
-        packed.unlink()
-    finally:
-        temporary.unlink(missing_ok=True)
+    with unpacked(packed, packed.name) as content, content.open("rb") as source, replacing(plain) as out:
+        shutil.copyfileobj(source, out)
+        os.fchmod(out.fileno(), packed.stat().st_mode & 0o7777)
+    _make_lasting(plain.parent)
+    directory.manifest.compressed.pop(name, None)
+    directory.save()
+    packed.unlink()
 
 
 def _pack(source: Path, out: IO[bytes], form: Form) -> str:

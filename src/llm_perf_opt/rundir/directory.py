@@ -9,112 +9,41 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
-import math
 import os
-import re
 import shlex
-import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import attrs
 import yaml
 from attrs import Factory, define
 
-from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.files import unfinished_name, write_text
 from llm_perf_opt.nsight.nvidia_smi import gpu_facts
 from llm_perf_opt.process.background import Aside
 from llm_perf_opt.process.interrupts import held
 from llm_perf_opt.rundir import lock as run_lock
+from llm_perf_opt.rundir.contents import remove_unfinished
+from llm_perf_opt.rundir.layout import MANIFEST, RESERVE
+from llm_perf_opt.rundir.manifest import (
+    Manifest,
+    Step,
+    manifest_text,
+    now,
+    program_files,
+    read_manifest,
+    without_strange_numbers,
+)
 from llm_perf_opt.rundir.secrets import clean_argv, clean_settings, without_secrets
-from llm_perf_opt.rundir.signature import fits, seal
-from llm_perf_opt.untrusted import parse_json
+from llm_perf_opt.rundir.signature import sign
 from llm_perf_opt.version import __version__
 
-if TYPE_CHECKING:
-    import cattrs
-
-MANIFEST = "manifest.json"
-NOT_KEPT = "(not kept: no number of JSON)"
-RESERVE = ".reserve"  # given up when the disk is full
 _RESERVE_BYTES = 256 << 10
-LARGEST_MANIFEST = 64 << 20
-_DEEPEST = 50  # levels; what is read has to be written again, and that gives up earlier than reading does
-
-
-@define
-class Step:
-    """One command of a run."""
-
-    name: str  # "stage1" | "nsys" | "export" | "stats" | "ncu" | "raw"
-    argv: list[str]  # without secrets
-    status: str = (
-        "running"  # "running" | "captured" | "partial" | "nothing" | "done" | "failed" | "refused": asked again
-    )
-    exit_code: int | None = None
-    seconds: float | None = None
-    files: dict[str, int] = Factory(dict)
-    diagnostics: list[Diagnosis] = Factory(list)
-    capture: str = ""  # of ncu: the report's name without its ending
-
-
-# What the run itself writes, and the report: of these names half a file may be left.
-_OWN = ("manifest.json", "env.json", "plan.json", "config.yaml", "inputs.yaml")
-_OF_REPORT = (
-    *("report.json", "report.md", "report.html", "kernels.md", "kernels.csv", "regions.csv"),
-    *("stakeholder_summary.md", "metrics.csv", "sections.txt", ".llm-perf-files"),
-    *("stages.svg", "kernels.svg", "roofline.svg"),
-)
-_TABLES_OF_NSYS = re.compile(r"\.(?:run\.sqlite|summary_cuda_gpu_kern_sum\.csv)\.tmp")
-_TABLES_OF_NCU = re.compile(r"\.raw(?:-.+)?\.csv\.tmp")
-_HALF_WRITTEN = re.compile(rf"\.(?:{'|'.join(map(re.escape, (*_OWN, *_OF_REPORT)))})\.\d+\.tmp")
-
-
-@define
-class Manifest:
-    """What `manifest.json` holds."""
-
-    llm_perf_opt: str
-    started_at: str
-    command: list[str]  # the workload
-    state: str = "running"  # "running" | "done" | "failed" | "interrupted"
-    finished_at: str | None = None
-    seconds: float | None = None  # by a clock nobody sets; the two times above are the wall's
-    tools: dict[str, str] = Factory(dict)
-    gpus_before: list[dict[str, str]] = Factory(list)
-    gpus_after: list[dict[str, str]] = Factory(list)
-    settings: dict[str, Any] = Factory(dict)
-    selection: dict[str, list[str]] = Factory(dict)  # regions and kernels the report is of
-    steps: list[Step] = Factory(list)
-    diagnostics: list[Diagnosis] = Factory(list)  # of the run as a whole; those of a step are with it
-    made_by: str = ""  # "profile" | "plan" | "deep_profile_runner" | "llm_profile_runner"
-    host: str = ""  # with `pid`: what to look for where it is not known whether the run still goes on
-    pid: int = 0
-    folder: str = ""  # where it was started: relative paths in its command begin there
-    program: dict[str, str] = Factory(dict)  # files named in the command, with the SHA-256 of each
-    captures: list[dict[str, Any]] | None = None  # what ncu is asked for, in order; None: not decided yet
-    earlier_steps: list[Step] = Factory(list)  # that were taken again when the run was resumed
-    resumed: list[dict[str, Any]] = Factory(list)
-    compressed: dict[str, dict[str, Any]] = Factory(dict)  # file of the run → what it is packed as
-    seal: str = ""  # see seal.py
-
-    @property
-    def orders(self) -> dict[str, Any]:
-        """What is started when the run is resumed, and how."""
-        return {"command": self.command, "settings": self.settings, "folder": self.folder, "captures": self.captures}
-
-    @property
-    def is_ours(self) -> bool:
-        """Are the orders those that this user gave on this machine?"""
-        return fits(self.orders, self.seal)
 
 
 @define
@@ -124,7 +53,7 @@ class RunDirectory:
     path: Path
     manifest: Manifest
     lock: int | None = None  # see run_lock.py
-    seals: bool = True  # False: the orders are not this user's, and stay recognisable as such
+    signs: bool = True  # False: the launch spec is not this user's, and stays recognisable as such
     aside: Aside = Factory(Aside)  # noted whenever the manifest is written
     _began: float = Factory(time.monotonic)
     _gpus_asked: bool = False
@@ -143,10 +72,10 @@ class RunDirectory:
         """Make the folder. Two runs never share one: an existing, non-empty folder is refused.
 
         `recordings`: whether profilers will leave something in it. `folder`: where it was started, if not here.
-        `gpus`: gives what the GPUs said; they are asked where it is missing.
+        `gpus`: gives what the GPUs report; they are asked where it is missing.
         """
         settings = clean_settings(settings)
-        kept = _without_strange_numbers(settings)
+        kept = without_strange_numbers(settings)
         manifest = Manifest(
             __version__,
             now(),
@@ -158,10 +87,10 @@ class RunDirectory:
             folder=str((folder or Path.cwd()).absolute()),
             program=program_files(command),
         )
-        manifest.seal = seal(manifest.orders)  # from the first word on: who is killed now can be resumed
+        manifest.signature = sign(manifest.launch_spec)  # from the start: who is killed now can be resumed
         path = fresh_folder() if out is None else out
         try:
-            path = _own_folder(path, _manifest_text(manifest))
+            path = _own_folder(path, manifest_text(manifest))
             run = RunDirectory(path, manifest, _lock(path))
             for name in ("nsys", "ncu") if recordings else ():
                 (path / name).mkdir(exist_ok=True)
@@ -183,7 +112,7 @@ class RunDirectory:
         lock = _lock(path)
         try:
             manifest = read_manifest(path)
-            return RunDirectory(path, manifest, lock, seals=manifest.is_ours)
+            return RunDirectory(path, manifest, lock, signs=manifest.is_ours)
         except UserError:
             run_lock.release(lock)
             raise
@@ -200,18 +129,8 @@ class RunDirectory:
             raise
 
     def drop_unfinished(self) -> None:
-        """Remove what a killed process was writing, as `_replace_once` and the report name it: nobody writes now."""
-        folders = (self.path, self.path / "pictures", *(self.path / "ncu" / "regions").glob("*"))
-        for folder in folders:
-            if folder.is_symlink() or folder.parent.is_symlink():
-                continue
-            for file in folder.glob(".*.tmp"):
-                if _HALF_WRITTEN.fullmatch(file.name) and not file.is_symlink() and file.is_file():
-                    file.unlink()
-        for place, tables in ((self.path / "nsys", _TABLES_OF_NSYS), (self.path / "ncu", _TABLES_OF_NCU)):
-            for file in () if place.is_symlink() else place.glob(".*.tmp"):
-                if tables.fullmatch(file.name) and not file.is_symlink() and file.is_file():
-                    file.unlink()
+        """Remove what a killed process was writing: nobody writes now."""
+        remove_unfinished(self.path.resolve())
 
     def keep_reserve(self) -> None:
         """Set a little space aside, for the last words of a run that fills the disk."""
@@ -230,9 +149,9 @@ class RunDirectory:
 
     def save(self) -> None:
         self.aside.settle()
-        if self.seals:
-            self.manifest.seal = seal(self.manifest.orders)
-        self._replace(MANIFEST, _manifest_text(self.manifest))
+        if self.signs:
+            self.manifest.signature = sign(self.manifest.launch_spec)
+        self._replace(MANIFEST, manifest_text(self.manifest))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self._replace(name, json.dumps(content, indent=1) + "\n")
@@ -245,27 +164,14 @@ class RunDirectory:
         with held():  # an interrupt must not leave a state that nobody wrote down
             try:
                 try:
-                    self._replace_once(name, text)
+                    write_text(self.path / name, text)
                 except OSError as error:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
                     (self.path / RESERVE).unlink()
-                    self._replace_once(name, text)
+                    write_text(self.path / name, text)
             except OSError as error:
                 raise self._lost(error) from error
-
-    def _replace_once(self, name: str, text: str) -> None:
-        target = self.path / name
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            # Made anew: what somebody else left under this name is not written through.
-            temporary.unlink(missing_ok=True)
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-                file.write(text.encode("utf-8", "backslashreplace"))
-            temporary.replace(target)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
     def _lost(self, error: OSError) -> UserError:
         """The folder was fine when the run began."""
@@ -329,98 +235,6 @@ class RunDirectory:
                 self.save()
 
 
-def _without_strange_numbers(value: Any) -> Any:
-    """Settings as JSON can hold them: a model's configuration may have infinities, and JSON has none."""
-    if isinstance(value, Mapping):
-        return {name: _without_strange_numbers(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_strange_numbers(item) for item in value]
-    return f"{NOT_KEPT} {value}" if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _manifest_text(manifest: Manifest) -> str:
-    return json.dumps(attrs.asdict(manifest), indent=1) + "\n"
-
-
-def read_manifest(run: Path) -> Manifest:
-    """The manifest of a run directory; `UserError` where there is none, or none of ours."""
-    import cattrs  # here, because most commands only want the name of the file
-
-    try:
-        file = run / MANIFEST
-        if file.is_symlink() or not file.is_file():
-            raise FileNotFoundError(2, "there is no manifest.json in it")
-        if file.stat().st_size > LARGEST_MANIFEST:
-            raise ValueError("no manifest is that large")
-        content = parse_json(file.read_text(encoding="utf-8"))
-        if _is_deeper_than(_DEEPEST, content):
-            raise ValueError("no manifest is nested that deeply")
-        return _converter().structure(content, Manifest)
-    except OSError as error:
-        raise UserError(
-            f"{run} is not a run directory of llm-perf: {error.strerror or error}.",
-            "Give the folder that llm-perf profile made. See: llm-perf runs list",
-        ) from error
-    # What a stranger wrote there may fail in any way; OverflowError: a whole number too large for seconds.
-    except (
-        *(ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError),
-        cattrs.BaseValidationError,
-    ) as error:
-        raise UserError(
-            f"The manifest of {run} is damaged: it is not what llm-perf writes.",
-            f"Its recordings can still be reported: llm-perf report {shlex.quote(str(run))}",
-        ) from error
-
-
-def _is_deeper_than(levels: int, value: Any) -> bool:
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(levels == 0 or _is_deeper_than(levels - 1, item) for item in items)
-
-
-@lru_cache(maxsize=1)
-def _converter() -> cattrs.Converter:
-    """Converts nothing: a text where a number belongs is damage."""
-    import cattrs
-
-    def exactly(kind: type, *kinds: type) -> Callable[[Any, Any], Any]:
-        def structure(value: Any, _: Any) -> Any:
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                raise TypeError(f"{value!r} is not {kind.__name__}")
-            return kind(value)
-
-        return structure
-
-    converter = cattrs.Converter(detailed_validation=False)
-    for kind, *kinds in ((str, str), (int, int), (float, float, int)):
-        converter.register_structure_hook(kind, exactly(kind, *kinds))
-    return converter
-
-
-_LARGEST_PROGRAM_FILE = 64 << 20
-
-
-def program_files(command: list[str]) -> dict[str, str]:
-    """The files a command names, the program itself among them, with what they hold as SHA-256.
-
-    Modules they import are not among them: what runs is known to the program only.
-    """
-    found = {}
-    for number, word in enumerate(command):
-        name = shutil.which(word) if number == 0 else word
-        try:
-            path = Path(name or "")
-            if name and path.is_file() and path.stat().st_size <= _LARGEST_PROGRAM_FILE:
-                found[word] = hashlib.sha256(path.read_bytes()).hexdigest()
-        except (OSError, ValueError):  # ValueError: a word with a zero byte
-            continue
-    return {name: digest for name, digest in found.items() if clean_argv([name]) == [name]}
-
-
-def now() -> str:
-    """The time, as manifests tell it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def fresh_folder() -> Path:
     """A new folder named after this second; with a number behind it where another run was faster."""
     base = Path("tmp") / "profile-output" / datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -440,7 +254,7 @@ def fresh_folder() -> Path:
 
 def _own_folder(out: Path, manifest: str) -> Path:
     """Make a folder ours, with its first manifest: whoever makes that has the folder."""
-    temporary = out / f".{MANIFEST}.{os.getpid()}.tmp"
+    temporary = unfinished_name(out / MANIFEST)
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):

@@ -13,13 +13,15 @@ from pathlib import Path
 from attrs import Factory, define
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.rundir.directory import MANIFEST, Manifest, read_manifest
-from llm_perf_opt.rundir.layout import RunFile, files_of
+from llm_perf_opt.processes import is_alive
+from llm_perf_opt.rundir.contents import RunFile, files_of
+from llm_perf_opt.rundir.layout import MANIFEST
 from llm_perf_opt.rundir.lock import is_held
+from llm_perf_opt.rundir.manifest import Manifest, read_manifest
 
-RUNS = Path("tmp") / "profile-output"  # where runs go unless told otherwise
+RUNS = Path("tmp") / "profile-output"  # where runs go unless asked otherwise
 _DEEPEST = 3  # a sweep keeps its runs one folder deeper
-# States in which a run is nobody's work any more.
+# States in which nothing works on a run any more.
 OVER = ("done", "failed", "interrupted", "killed")
 
 
@@ -134,20 +136,7 @@ def _state(path: Path, manifest: Manifest) -> str:
         return manifest.state if manifest.state in OVER else "unknown"
     if manifest.host != os.uname().nodename:
         return "unknown"
-    return "running" if _is_alive(manifest.pid) else "killed"
-
-
-def _is_alive(pid: int) -> bool:
-    """For file systems without locks: a process of this number exists."""
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+    return "running" if is_alive(manifest.pid) else "killed"  # file systems without locks
 
 
 def _time(text: str) -> datetime | None:

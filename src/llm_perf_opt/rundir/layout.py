@@ -1,182 +1,261 @@
-"""Which files of a run directory this project wrote.
+"""Every file of a run directory, once: who writes it, what may be done with it, and what it is.
 
-Only those are ever moved, packed or deleted. A name counts as ours where it is fixed, where the manifest lists it,
-or where the report lists it; everything else in the folder is somebody else's. Manifests and lists may come from
-strangers: a name in them never leads out of the folder, and links are never followed.
+Adding a file to a run means a row here and the code that writes it. Resume, scrub, prune, compress, the reports' own
+clean-up, the inputs of a report and the table in docs/running.md all follow from the rows.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Literal
 
-from attrs import define
+from attrs import define, evolve
 
+from llm_perf_opt.files import finished_name
 from llm_perf_opt.nsight.nsys.gpu_metrics import TRAFFIC_SET
-from llm_perf_opt.rundir.directory import MANIFEST, RESERVE, Manifest, Step
-from llm_perf_opt.rundir.lock import LOCK
 
-PACKED = (".gz", ".xz")
+MANIFEST = "manifest.json"
+LOCK = ".lock"
+RESERVE = ".reserve"  # removed when the disk is full
 REPORT_LIST = ".llm-perf-files"  # what the report in the folder consists of
-OF_CAPTURE = (".ncu-rep", ".log", "-workload.log", "-gate.json", "-gate.jsonl")  # endings of what ncu's runs leave
+VERIFY = "verify"  # the capture of whole regions that the estimates are compared with
+PACKED = (".gz", ".xz")
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
-_ROOT = (
-    *(
-        MANIFEST,
-        LOCK,
-        RESERVE,
-        REPORT_LIST,
-        "env.json",
-        "config.yaml",
-        "inputs.yaml",
-        "plan.json",
-        "annotate.jsonl",
-        "cmd.txt",
-    ),
-    *("stage1.log", "workload.log", "predictions.jsonl"),
-)
-_STAGE1 = (
-    *(
-        f"torch_profiler/{name}"
-        for name in ("report.md", "operators.md", "metrics.json", "trace.json", "trace.json.gz")
-    ),
-    *(f"static_analysis/static_compute.{ending}" for ending in ("json", "md")),
-)
-_WORKLOAD = tuple(f"workload/{name}" for name in ("env.json", "inputs.yaml", "predictions.jsonl", *_STAGE1))
-_NSYS = tuple(
-    f"nsys/{name}"
-    for name in (
-        *("run.nsys-rep", "run.qdstrm", "run.sqlite", "summary_cuda_gpu_kern_sum.csv", "nsys.log", "cmd.txt"),
-        *(TRAFFIC_SET, ".program.pid", ".run.sqlite.tmp"),
-    )
-)
-_NCU = tuple(f"ncu/{name}" for name in ("cmd.txt", "raw.csv", "sections_report.txt", ".ahead.log", ".attach.log"))
-_FIXED = frozenset((*_ROOT, *_STAGE1, *_WORKLOAD, *_NSYS, *_NCU))
-# Half-written files: `.NAME.PID.tmp` or `.NAME.tmp` beside the file NAME that they were to become.
-_UNFINISHED = re.compile(r"\.(?P<name>.+?)(?:\.\d+)?\.tmp")
-_FOLDER_OF = {"nsys": "nsys", "export": "nsys", "stats": "nsys", "ncu": "ncu", "raw": "ncu"}
+
+Writer = Literal["run", "stage1", "nsys", "export", "stats", "ncu", "raw", "report", "hydra"]
+# What a copy to share has of it: rebuilt from known tables, cleaned in its format or as a text (of a report only known
+# secrets go: its words are names of regions), or not at all because it cannot be cleaned or is of use here only.
+Share = Literal["sqlite", "ncu-rep", "environment", "text", "report", "page", "drop", "leave out"]
+Input = Literal["", "timeline", "counters", "counter table"]
+
+_CAPTURE = "{capture}"
 
 
 @define(frozen=True)
-class RunFile:
-    """A file below a run directory."""
+class Artefact:
+    """One file, or one kind of files, of a run directory."""
 
-    name: str  # its path below the run, with slashes
-    bytes: int
-    why_not_ours: str = ""  # empty: this project wrote it
+    path: str  # below the run; `{capture}`: the name of a capture, `*`: anything (ours only where a report lists it)
+    step: Writer  # who writes it
+    share: Share
+    about: str = ""  # a line for the documentation; those with the same line share one
+    wide: str = ""  # files recorded by hand under such names are read and shared too, but never removed
+    input: Input = ""  # what a report reads it as; the first that is there wins
+    pack: bool = False  # large enough to be packed
+    retaken: bool = False  # moved out of the way when its step is taken again
 
     @property
-    def is_ours(self) -> bool:
-        return not self.why_not_ours
+    def pattern(self) -> str:
+        """Names it is recognised by."""
+        return self.wide or self.path.replace(_CAPTURE, "*")
+
+    @property
+    def is_fixed(self) -> bool:
+        return _CAPTURE not in self.path and "*" not in self.path
+
+    def matches(self, name: str) -> bool:
+        """Is this path below a run, neither packed nor unfinished, such a file?"""
+        parts, wanted = name.split("/"), self.pattern.split("/")
+        return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
-def files_of(run: Path, manifest: Manifest) -> list[RunFile]:
-    """Everything below a run directory that is no folder, sorted by name."""
-    ours = _names(run, manifest)
-    found = []
-    for name, status in _walk(run):
-        if not stat.S_ISREG(status.st_mode):
-            why = "it is a link" if stat.S_ISLNK(status.st_mode) else "it is no regular file"
-        else:
-            why = "" if is_known(name, ours) else "llm-perf did not write it"
-        found.append(RunFile(name, status.st_size, why))
-    return sorted(found, key=lambda file: file.name)
+def _rows(step: Writer, share: Share, about: str, *paths: str) -> tuple[Artefact, ...]:
+    return tuple(Artefact(path, step, share, about) for path in paths)
+
+
+_STAGE1_ABOUT = "stage 1 of the built-in workload: times of its stages, operators, FLOPs and bytes by formula"
+_UNDER_PROFILERS = "the same files of the built-in workload as it ran under the profilers"
+_WORKLOAD = (
+    Artefact("env.json", "run", "environment", "the environment, without what looks like a secret"),
+    Artefact("inputs.yaml", "run", "text", "the inputs of the built-in workload"),
+    Artefact("predictions.jsonl", "stage1", "text", "what the built-in workload generated"),
+    *_rows("stage1", "text", _STAGE1_ABOUT, *(f"torch_profiler/{n}" for n in ("report.md", "operators.md"))),
+    *_rows("stage1", "text", _STAGE1_ABOUT, "torch_profiler/metrics.json"),
+    Artefact("torch_profiler/trace.json", "stage1", "text", _STAGE1_ABOUT, input="timeline"),
+    *_rows("stage1", "text", _STAGE1_ABOUT, *(f"static_analysis/static_compute.{ending}" for ending in ("json", "md"))),
+)
+_REGION_FILES = ("report.md", "kernels.csv", "metrics.csv", "sections.txt")
+_HERE_ONLY = "of use to the run itself only: its lock, space for its last words, the list of the report's files"
+
+ARTEFACTS: tuple[Artefact, ...] = (
+    Artefact(
+        MANIFEST,
+        "run",
+        "text",
+        "what ran, tool versions, GPU, driver, clocks before and after, every command with exit code, time and "
+        "diagnoses; written as the run goes",
+    ),
+    *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, "nsys/.program.pid"),
+    Artefact("config.yaml", "run", "text", "what was asked for"),
+    Artefact("plan.json", "run", "text", "which launches were planned, and what they were to cost"),
+    *_rows("run", "text", "the commands, to paste into a shell", "cmd.txt", "nsys/cmd.txt", "ncu/cmd.txt"),
+    Artefact("annotate.jsonl", "nsys", "text", "what the injected ranges noted", retaken=True),
+    Artefact("stage1.log", "stage1", "text", "what stage 1 printed", retaken=True),
+    Artefact("workload.log", "nsys", "text", "what the program printed in each run", retaken=True),
+    # -- the timeline
+    Artefact(
+        "nsys/run.sqlite",
+        "export",
+        "sqlite",
+        "the timeline, as SQLite and in the format of nsys",
+        wide="nsys/*.sqlite",
+        input="timeline",
+        pack=True,
+        retaken=True,
+    ),
+    Artefact(
+        "nsys/run.nsys-rep",
+        "nsys",
+        "drop",
+        "the timeline, as SQLite and in the format of nsys",
+        wide="nsys/*.nsys-rep",
+        input="timeline",
+        pack=True,
+        retaken=True,
+    ),
+    Artefact("nsys/run.qdstrm", "nsys", "drop", "a timeline that was not finished", wide="nsys/*.qdstrm", retaken=True),
+    Artefact("nsys/*.qdrep", "nsys", "drop"),
+    Artefact(
+        "nsys/summary_cuda_gpu_kern_sum.csv",
+        "stats",
+        "text",
+        "nsys's own table of the kernels",
+        wide="nsys/*.csv",
+        pack=True,
+    ),
+    Artefact("nsys/nsys.log", "nsys", "text", "what the profilers printed", wide="nsys/*.log", retaken=True),
+    Artefact(f"nsys/{TRAFFIC_SET}", "nsys", "text", "which counters of the whole GPU were sampled"),
+    *_WORKLOAD,
+    *(evolve(row, path=f"workload/{row.path}", input="", about=_UNDER_PROFILERS) for row in _WORKLOAD),
+    # -- counters
+    Artefact(
+        f"ncu/{VERIFY}.ncu-rep",
+        "ncu",
+        "ncu-rep",
+        "with `--verify`: the regions measured as wholes; not mixed into the report's values",
+        pack=True,
+    ),
+    Artefact("ncu/{capture}.ncu-rep", "ncu", "ncu-rep", "counters of one capture", "", "counters", True, True),
+    Artefact("ncu/{capture}-workload.log", "ncu", "text", "what the program printed in each run", retaken=True),
+    Artefact("ncu/{capture}.log", "ncu", "text", "what the profilers printed", retaken=True),
+    *(
+        Artefact(
+            f"ncu/{{capture}}-gate.{ending}",
+            "ncu",
+            "text",
+            "where ncu was switched on and off from inside the program, and what the program noted",
+            retaken=True,
+        )
+        for ending in ("json", "jsonl")
+    ),
+    *_rows("ncu", "text", "", "ncu/.ahead.log", "ncu/.attach.log"),
+    Artefact("ncu/raw-{capture}.csv", "raw", "text", "the counters as a table", pack=True),
+    Artefact("ncu/raw.csv", "raw", "text", "the counters as a table", "ncu/raw*.csv", "counter table", True),
+    # -- the report; what a renderer adds under such names is the report's too
+    *_rows("report", "page", "the report", "report.html"),
+    *_rows("report", "report", "the report", "report.json", "report.md", "report.*"),
+    *_rows(
+        "report", "report", "regions and kernels as tables", "regions.csv", "kernels.csv", "kernels.md", "kernels.*"
+    ),
+    *_rows("report", "report", "a page for people who do not profile", "stakeholder_summary.md"),
+    *_rows("report", "report", "the pictures of the report", "pictures/*.svg"),
+    *_rows("report", "report", "counters under ncu's section titles", "ncu/sections_report.txt"),
+    *_rows("report", "report", "a copy of the report beside its regions", "ncu/regions/report.json"),
+    *_rows("report", "report", "a copy of the report beside its regions", "ncu/regions/report.md"),
+    *_rows("report", "report", "a folder for each region", *(f"ncu/regions/*/{name}" for name in _REGION_FILES)),
+    *_rows("report", "report", "", *(f"regions/*/{name}" for name in _REGION_FILES)),
+    *_rows("hydra", "text", "the configuration and log of the Hydra runners", ".hydra/*.yaml", "*.log"),
+)
+FOLDERS = tuple(dict.fromkeys(a.path.partition("/")[0] for a in ARTEFACTS if "/" in a.path and a.step != "hydra"))
+_FOLDER_OF = {"nsys": "nsys", "export": "nsys", "stats": "nsys", "ncu": "ncu", "raw": "ncu"}
+
+
+def artefact(name: str) -> Artefact | None:
+    """The row of a path below a run, packed or not; None where a run has no such file."""
+    plain = name
+    for ending in PACKED:
+        plain = plain.removesuffix(ending)
+    return next((row for row in ARTEFACTS if row.matches(plain)), None)
+
+
+def unfinished(name: str) -> str | None:
+    """The path that a half-written file below a run was to get; None where it is whole."""
+    path = PurePosixPath(name)
+    finished = finished_name(path.name)
+    return None if finished is None else str(path.with_name(finished))
+
+
+def is_half_written(name: str) -> bool:
+    """Is this what a killed process was writing? Tools write tables to `.NAME.tmp`, we to `.NAME.PID.tmp`."""
+    row = artefact(unfinished(name) or "")
+    return row is not None and (row.step in ("export", "stats", "raw") or re.search(r"\.\d+\.tmp$", name) is not None)
+
+
+def is_of_report(name: str) -> bool:
+    """Could a report have written this? Its list is only a file, and may name recordings or files elsewhere."""
+    return any(row.step == "report" and row.matches(name) for row in ARTEFACTS)
+
+
+def input_patterns(read_as: Input) -> Iterator[str]:
+    """Where a run keeps what a report reads, in the order of preference."""
+    for row in ARTEFACTS:
+        if read_as and row.input == read_as:
+            yield from (row.pattern + ending for ending in ("", *PACKED))
+
+
+def verification_files() -> tuple[str, ...]:
+    return tuple(f"ncu/{VERIFY}.ncu-rep{ending}" for ending in ("", *PACKED))
+
+
+def is_of_verification(name: str) -> bool:
+    """Is this file of the capture of whole regions?"""
+    return name.startswith((f"{VERIFY}.", f"raw-{VERIFY}."))
+
+
+def retaken_with(step: str, capture: str = "") -> list[str]:
+    """What has to be out of the way when a step is taken again."""
+    steps = (step, "export") if step == "nsys" else (step,)
+    rows = [row for row in ARTEFACTS if row.step in steps and row.retaken]
+    return [*_fixed(rows), *_of_capture(rows, capture)]
+
+
+def _fixed(rows: list[Artefact]) -> Iterator[str]:
+    return (row.path for row in rows if row.is_fixed)
+
+
+def _of_capture(rows: list[Artefact], capture: str) -> Iterator[str]:
+    if is_plain(capture):
+        yield from (row.path.replace(_CAPTURE, capture) for row in rows if _CAPTURE in row.path)
+
+
+@cache
+def fixed_names() -> frozenset[str]:
+    """Paths that are this project's in every run."""
+    return frozenset(row.path for row in ARTEFACTS if row.is_fixed)
+
+
+def names_of_step(step: str, capture: str, files: dict[str, int]) -> Iterator[str]:
+    """Paths that are this project's because the manifest has such a step."""
+    folder = _FOLDER_OF.get(step)
+    if folder is not None:
+        yield from (f"{folder}/{name}" for name in files if is_plain(name))
+        if folder == "ncu":
+            yield from _of_capture([row for row in ARTEFACTS if row.step in ("ncu", "raw")], capture)
 
 
 def is_known(name: str, ours: frozenset[str]) -> bool:
-    """Is this path below a run one of `ours`, whole or unfinished, packed or not, set aside or not?"""
+    """Is this path below a run one of `ours`, whole or unfinished, packed or not, moved away or not?"""
     path = PurePosixPath(name)
     if len(path.parts) > 1 and EARLIER.fullmatch(path.parts[0]):
-        path = path.relative_to(path.parts[0])
-    if unfinished := _UNFINISHED.fullmatch(path.name):
-        path = path.with_name(unfinished["name"])
-    plain = str(path)
+        name = str(path.relative_to(path.parts[0]))
+    plain = unfinished(name) or name
     return plain in ours or any(plain.removesuffix(ending) in ours for ending in PACKED)
 
 
-def _names(run: Path, manifest: Manifest) -> frozenset[str]:
-    names = set(_FIXED)
-    for step in (*manifest.steps, *manifest.earlier_steps):
-        names.update(_of_step(step))
-    names.update(listed_in_report(run))
-    return frozenset(names)
-
-
-def _of_step(step: Step) -> Iterator[str]:
-    folder = _FOLDER_OF.get(step.name)
-    if folder is None:
-        return
-    for name in step.files:
-        if _is_plain(name):
-            yield f"{folder}/{name}"
-    if step.name in ("ncu", "raw") and step.capture and _is_plain(step.capture):
-        for ending in OF_CAPTURE:
-            yield f"ncu/{step.capture}{ending}"
-        yield f"ncu/raw-{step.capture}.csv"
-
-
-def listed_in_report(folder: Path) -> set[str]:
-    """Files of the report in a folder, as it lists them itself."""
-    try:
-        handle = os.open(folder / REPORT_LIST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(handle, encoding="utf-8") as file:
-            names = file.read(16 << 20).splitlines()
-    except (OSError, UnicodeDecodeError):
-        return set()
-    return {name for name in names if name and all(map(_is_plain, name.split("/")))}
-
-
-def _is_plain(name: str) -> bool:
+def is_plain(name: str) -> bool:
+    """Can this be the name of a file in a folder? A manifest may come from anyone: it never leads out of the run."""
     return bool(name) and name not in (".", "..") and "/" not in name and "\0" not in name
-
-
-def _walk(folder: Path, prefix: str = "") -> Iterator[tuple[str, os.stat_result]]:
-    """Names and states below a folder; links are told, not followed. What cannot be looked at raises OSError."""
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
-            else:
-                yield f"{prefix}{entry.name}", entry.stat(follow_symlinks=False)
-
-
-def remove(run: Path, names: list[str]) -> None:
-    """Delete files below a run, and the folders this empties; no link on the way is followed. Raises OSError."""
-    root = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        for name in names:
-            _remove_one(root, PurePosixPath(name).parts)
-    finally:
-        os.close(root)
-
-
-def _remove_one(folder: int, parts: tuple[str, ...]) -> None:
-    if len(parts) == 1:
-        try:
-            os.unlink(parts[0], dir_fd=folder)
-        except FileNotFoundError:
-            return  # somebody was faster
-        return
-    try:
-        below = os.open(parts[0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-    except FileNotFoundError:
-        return
-    try:
-        _remove_one(below, parts[1:])
-    finally:
-        os.close(below)
-    remove_empty(parts[0], folder)
-
-
-def remove_empty(name: str | Path, inside: int | None = None) -> bool:
-    """Delete a folder if nothing is in it; whether it is gone."""
-    try:
-        os.rmdir(name, dir_fd=inside)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True

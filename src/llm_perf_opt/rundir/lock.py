@@ -12,14 +12,14 @@ import os
 from pathlib import Path
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.rundir.layout import LOCK
 
-LOCK = ".lock"
 # File systems without locks: there is nothing to wait for then.
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
 
 
 class Busy(UserError):
-    """Somebody else is writing in the run directory."""
+    """Another process is writing in the run directory."""
 
     def __init__(self, run: Path) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ def take(run: Path) -> int | None:
         except FileNotFoundError:
             os.close(handle)
             raise  # the whole run is gone
-        os.close(handle)  # a lock on a file that was removed and made anew holds nobody off
+        os.close(handle)  # a lock on a file that was removed and made anew keeps no one out
 
 
 def release(handle: int | None) -> None:
@@ -58,7 +58,7 @@ def release(handle: int | None) -> None:
 
 
 def is_held(run: Path) -> bool:
-    """Is somebody writing there now? Leaves no trace."""
+    """Is any process writing there now? Leaves no trace."""
     try:
         handle = os.open(run / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from llm_perf_opt.files import replacing
 from llm_perf_opt.rundir.scrub.private import Private
 from llm_perf_opt.rundir.secrets import REMOVED, without_secret_text
 
@@ -59,26 +60,20 @@ def _is_needed(path: Path, values: list[bytes]) -> bool:
 
 
 def _clean(path: Path, values: list[bytes]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     status = path.stat()
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as out, path.open("rb") as log:
-            at = 0
-            for lines in _lines(log):
-                # A secret of several lines is found as long as they were read together.
-                part = b"".join(lines)
-                kept = part
-                for value in values:
-                    kept = kept.replace(value, REMOVED.encode())
-                if at < _SEARCHED or at + len(part) > status.st_size - _SEARCHED:
-                    kept = b"".join(map(_without_looks, kept.splitlines(keepends=True)))
-                at += len(part)
-                out.write(kept)
-        temporary.chmod(status.st_mode & 0o7777)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path, 0o600) as out, path.open("rb") as log:
+        at = 0
+        for lines in _lines(log):
+            # A secret of several lines is found as long as they were read together.
+            part = b"".join(lines)
+            kept = part
+            for value in values:
+                kept = kept.replace(value, REMOVED.encode())
+            if at < _SEARCHED or at + len(part) > status.st_size - _SEARCHED:
+                kept = b"".join(map(_without_looks, kept.splitlines(keepends=True)))
+            at += len(part)
+            out.write(kept)
+        os.fchmod(out.fileno(), status.st_mode & 0o7777)
 
 
 def _lines(log: IO[bytes]) -> Iterator[list[bytes]]:

@@ -12,9 +12,10 @@ from attrs import Factory, define
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.rundir import lock as run_lock
-from llm_perf_opt.rundir.directory import MANIFEST, read_manifest
+from llm_perf_opt.rundir.contents import files_of, remove, remove_empty
 from llm_perf_opt.rundir.inventory import OVER, Inventory, Run
-from llm_perf_opt.rundir.layout import files_of, remove, remove_empty
+from llm_perf_opt.rundir.layout import FOLDERS, LOCK, MANIFEST
+from llm_perf_opt.rundir.manifest import read_manifest
 
 
 @define
@@ -101,13 +102,13 @@ def _remove_run(removal: Removal) -> None:
             manifest = read_manifest(path)
         except UserError as error:  # changed since it was looked at
             if not (path / MANIFEST).exists():  # removed by another prune meanwhile; the lock file is ours
-                remove(path, [run_lock.LOCK])
+                remove(path, [LOCK])
                 remove_empty(path)
                 return
             removal.problem = error.message
             return
         files = files_of(path, manifest)
-        last = (MANIFEST, run_lock.LOCK)
+        last = (MANIFEST, LOCK)
         ours = [file for file in files if file.is_ours]
         remove(path, [file.name for file in ours if file.name not in last])
         remove(path, list(last))
@@ -124,6 +125,6 @@ def _remove_run(removal: Removal) -> None:
 
 def _remove_empty_below(path: Path) -> None:
     """Folders a run makes before there is anything for them."""
-    for name in ("nsys", "ncu", "torch_profiler", "static_analysis", "workload", "pictures"):
+    for name in FOLDERS:
         if not (path / name).is_symlink():
             remove_empty(path / name)

@@ -1,8 +1,8 @@
-"""Tells a run that this user made from one that came from elsewhere.
+"""Distinguishes a run that this user made from one that came from elsewhere.
 
-To resume a run means to start the command that is written in it. A folder received from a stranger must not
-decide what is started here, so the part of a manifest that does is sealed with a key that never leaves the
-user's cache folder. Only a run whose seal fits is resumed without being asked.
+To resume a run means to start the command that is written in it. An untrusted folder must not decide what is
+started here, so the part of a manifest that does, its launch spec, is signed (HMAC) with a key that never leaves
+the user's cache folder. Only a run whose signature is this user's is resumed.
 """
 
 from __future__ import annotations
@@ -17,37 +17,40 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.files import cache_folder
 from llm_perf_opt.untrusted import read_bytes
 
 _BYTES = 32
 
 
 def key_file() -> Path:
-    """`$XDG_CACHE_HOME/llm-perf-opt/seal.key`. Without it runs are resumed only with --trust-run."""
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    folder = Path(base) if base.startswith("/") else Path(os.environ.get("HOME") or "~").expanduser() / ".cache"
-    return folder / "llm-perf-opt" / "seal.key"
+    """`$XDG_CACHE_HOME/llm-perf-opt/seal.key`, named so by the first versions. Without it no run is this user's."""
+    return cache_folder() / "seal.key"
 
 
-def seal(content: Mapping[str, Any]) -> str:
-    """The seal of a content; empty where this user can keep no key."""
+def sign(content: Mapping[str, Any]) -> str:
+    """The signature of a content; empty where this user can keep no key."""
     try:
         key = _read(key_file()) or _make(key_file())
     except OSError:
         return ""
-    return _sealed(content, key)
+    return _signature(content, key)
 
 
-def fits(content: Mapping[str, Any], found: str) -> bool:
-    """Was this very content sealed by this user?"""
+def is_signed(content: Mapping[str, Any], signature: str) -> bool:
+    """Was this very content signed by this user?"""
     try:
         key = _read(key_file())
     except OSError:
         return False
-    return key is not None and bool(found) and hmac.compare_digest(_sealed(content, key).encode(), found.encode())
+    return (
+        key is not None
+        and bool(signature)
+        and hmac.compare_digest(_signature(content, key).encode(), signature.encode())
+    )
 
 
-def _sealed(content: Mapping[str, Any], key: bytes) -> str:
+def _signature(content: Mapping[str, Any], key: bytes) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hmac.new(key, text.encode("ascii"), hashlib.sha256).hexdigest()
 

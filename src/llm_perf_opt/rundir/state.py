@@ -15,7 +15,8 @@ from typing import Any
 from attrs import define
 
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.rundir.directory import LARGEST_MANIFEST, MANIFEST
+from llm_perf_opt.rundir.layout import MANIFEST
+from llm_perf_opt.rundir.manifest import LARGEST_MANIFEST
 from llm_perf_opt.untrusted import read_json
 
 
@@ -33,15 +34,15 @@ class RunState:
 
 
 def state_of(run: Path) -> RunState | None:
-    """The state of a run directory; None where there is no manifest. One that cannot be read is told of."""
+    """The state of a run directory; None where there is no manifest. One that cannot be read is reported."""
     if not os.path.lexists(run / MANIFEST):
         return None
     try:
         manifest = read_json(run / MANIFEST, LARGEST_MANIFEST)
         steps: Sequence[dict[str, Any]] = manifest["steps"]
-        said = [d for step in steps for d in step["diagnostics"]] + manifest["diagnostics"]
+        noted = [d for step in steps for d in step["diagnostics"]] + manifest["diagnostics"]
         diagnostics = [
-            Diagnosis(**{name: str(d[name]) for name in ("code", "severity", "message", "fix")}) for d in said
+            Diagnosis(**{name: str(d[name]) for name in ("code", "severity", "message", "fix")}) for d in noted
         ]
         if manifest["state"] == "running":
             diagnostics.insert(0, _unfinished(steps))
@@ -68,11 +69,11 @@ _SELECTION = ("include", "exclude", "kernel_include", "kernel_exclude")
 _MOST_PATTERNS = 100
 
 
-def _selection(told: object) -> tuple[dict[str, list[str]], list[Diagnosis]]:
+def _selection(chosen: object) -> tuple[dict[str, list[str]], list[Diagnosis]]:
     """What the run was asked to report, where that can be taken over from a file that anybody may have written."""
     found: dict[str, list[str]] = {}
-    for name in _SELECTION if isinstance(told, dict) else ():
-        patterns = told.get(name, []) if isinstance(told, dict) else []
+    for name in _SELECTION if isinstance(chosen, dict) else ():
+        patterns = chosen.get(name, []) if isinstance(chosen, dict) else []
         if not isinstance(patterns, list) or not all(isinstance(p, str) and _is_harmless(p) for p in patterns[:101]):
             patterns = None
         if patterns is None or len(patterns) > _MOST_PATTERNS:
@@ -89,7 +90,7 @@ def _selection(told: object) -> tuple[dict[str, list[str]], list[Diagnosis]]:
 
 
 def _is_harmless(pattern: str) -> bool:
-    """Few repetitions, none inside another: those of a stranger can keep a search busy for years."""
+    """Few repetitions, none inside another: an untrusted pattern can keep a search busy for years."""
     repeats = len(re.findall(r"(?<!\\)[*+{]", pattern))
     return len(pattern) <= 4096 and repeats <= 3 and not re.search(r"\)[*+{?]", pattern)
 

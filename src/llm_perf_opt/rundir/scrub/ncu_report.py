@@ -40,7 +40,7 @@ class Cleaned:
 
 
 def learn(data: bytes, private: Private) -> None:
-    """Host, command line and environment that the report tells."""
+    """Host, command line and environment that the report names."""
     for header, _ in block_spans(data):
         for path in _HOST_NAMES:
             for start, end in _at(data, header, path):

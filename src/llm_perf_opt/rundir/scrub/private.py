@@ -7,7 +7,6 @@ digits is not: it would be found in every file. Its own variable is removed all 
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import mmap
@@ -17,14 +16,6 @@ from functools import lru_cache
 
 from attrs import Factory, define
 
-from llm_perf_opt.rundir.scrub.escapes import (
-    in_any_form,
-    line_blocks,
-    may_hide,
-    plainly_written,
-    uncovered,
-    uncovered_line,
-)
 from llm_perf_opt.rundir.secrets import REMOVED, SECRET_IN_TEXT, clean_argv, is_secret, without_secret_text
 
 HOST, USER = "(host)", "(user)"
@@ -36,16 +27,14 @@ _COMMON_NAMES = {"root", "user", "users", "ubuntu", "admin", "nobody", "home", "
 _COMMON_HOSTS = {"localhost", "local", "(none)", "host", "linux", "ubuntu", "debian"}
 _FOLDER = re.compile(r"^/(?:home|root|tmp|usr|etc|var|opt|run|mnt|data|proc|dev|workspace|srv)(?:/|$)")
 _END_OF_FOLDER = r"(?=[/\\\"'\s:,;)\]}<&\x00]|$)"
-# Homes that nobody told us of.
+# Homes that no environment names.
 _ANY_HOME = r"(?:/home/|/Users/)[^/\\\s\"':,;)\]}<&\x00-\x1f]+|/root"
-_BLOCK = 16 << 20
-_WIDE = ("utf-16-le", "utf-16-be")
-_LEAST_ENCODED = 8  # bytes: of fewer, a part of something else may look the same
-_URL_SAFE = str.maketrans("+/", "-_")
-_ESCAPED_SLASH = r"(?:\\?/)"
+# A text of JSON with escapes that could stand for any character.
+_ESCAPED = re.compile(r'"(?:[^"\\\n]|\\[^u/\n])*\\[u/](?:[^"\\\n]|\\.)*"')
+_IN_PAGE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
-def is_telling(value: str) -> bool:
+def is_distinctive(value: str) -> bool:
     """Whether a secret can be looked for: nothing else in a recording would be the same by chance."""
     if len(value) < 6 or _FOLDER.match(value) or re.fullmatch(r"\w+://[^@\s]*", value):
         return False
@@ -66,7 +55,7 @@ class Private:
         """An environment, of this shell or of a recording."""
         for name, value in environment.items():
             self.variables.add(name)
-            if is_secret(name, value) and is_telling(value):
+            if is_secret(name, value) and is_distinctive(value):
                 self.secrets.setdefault(value, name)
             if name in _USER_VARIABLES:
                 self.learn_user(value)
@@ -82,7 +71,7 @@ class Private:
             if word != shown:
                 name, equals, value = word.partition("=")
                 secret = value if equals and REMOVED in shown and shown != REMOVED else word
-                if is_telling(secret):
+                if is_distinctive(secret):
                     self.secrets.setdefault(secret, name if equals else "the command line")
 
     def learn_user(self, name: str) -> None:
@@ -99,27 +88,19 @@ class Private:
         `looks_secret`: also take out what only looks like a secret; not in reports, whose words are names of
         regions and kernels. `page`: it is part of one.
         """
-        plain = plainly_written(text, page=page)
-        cleaned = self._text(plain, looks_secret)
-        # Where nothing is private, it stays as it was written.
-        return self._uncovered(text if cleaned == plain else cleaned, looks_secret)
+        return _ESCAPED.sub(lambda found: self._json_text(found[0], looks_secret, page), self._text(text, looks_secret))
 
-    def _uncovered(self, text: str, looks_secret: bool) -> str:
-        """The text with those lines written out that hide something private behind other escapes than JSON's."""
-        data = text.encode("utf-8", "surrogateescape")
-        if not may_hide(data):
-            return text
-        for secret in self.found_in(uncovered(data)):
-            text = in_any_form(secret).sub(REMOVED, text)
-        whole = uncovered_line(text)
-        if whole == text or self._text(whole, looks_secret) == whole:
-            return text
-        lines = text.split("\n")
-        for number, line in enumerate(lines):
-            plain = uncovered_line(line)
-            if plain != line and (cleaned := self._text(plain, looks_secret)) != plain:
-                lines[number] = cleaned
-        return "\n".join(lines)
+    def _json_text(self, written: str, looks_secret: bool, page: bool) -> str:
+        """A text of JSON by what it means, not by how it is written; as it was where nothing in it is private."""
+        try:
+            meant = str(json.loads(written))
+        except ValueError:
+            return written
+        cleaned = self._text(meant, looks_secret)
+        if cleaned == meant:
+            return written
+        again = json.dumps(cleaned)
+        return "".join(_IN_PAGE.get(character, character) for character in again) if page else again
 
     def _text(self, text: str, looks_secret: bool) -> str:
         for secret in sorted(self.secrets, key=len, reverse=True):
@@ -143,7 +124,7 @@ class Private:
         )
 
     def variable(self, name: str, value: str) -> str:
-        """The value of a variable, as far as it may be told."""
+        """The value of a variable, as far as it may be shared."""
         if name in OWNER_VARIABLES or is_secret(name, value):
             return REMOVED
         return self.text(value)
@@ -161,20 +142,12 @@ class Private:
         return result if len(result) == len(value) else b"x" * len(value)
 
     def found_in(self, data: bytes | mmap.mmap) -> dict[str, str]:
-        """Secrets that are in these bytes, in any of the forms texts write them: value → name."""
+        """Secrets that are in these bytes, as they are or as JSON and HTML write them: value → name."""
         found = {}
         for secret, name in self.secrets.items():
             forms = [form.encode("utf-8", "surrogateescape") for form in _forms(secret)]
             if any(data.find(form) >= 0 for form in forms):
                 found[secret] = name
-        return found
-
-    def found_escaped(self, data: bytes | mmap.mmap) -> dict[str, str]:
-        """Secrets that are in a text with some or all of their characters as escapes, of JSON or of others."""
-        found: dict[str, str] = {}
-        for block in line_blocks(data, _BLOCK) if may_hide(data) else ():
-            plain = plainly_written(block.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-            found |= self.found_in(plain) | self.found_in(uncovered(plain))
         return found
 
     def signs(self) -> list[bytes]:
@@ -183,7 +156,7 @@ class Private:
         return [word.encode("utf-8", "surrogateescape") for word in (*known, "/home/", "/Users/", "/root")]
 
     def _homes(self) -> re.Pattern[str]:
-        known = [re.escape(home).replace("/", _ESCAPED_SLASH) for home in sorted(self.homes, key=len, reverse=True)]
+        known = [re.escape(home) for home in sorted(self.homes, key=len, reverse=True)]
         return re.compile(rf"(?<![\w.~-])(?:{'|'.join([*known, _ANY_HOME])}){_END_OF_FOLDER}")
 
 
@@ -199,34 +172,12 @@ def environment_of(words: Iterable[str]) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _forms(secret: str) -> list[str]:
-    """A value as it is, in JSON, in HTML and XML, in the data of a page, and as programs encode it."""
-    plain_json = json.dumps(secret)[1:-1]
-    as_it_is = json.dumps(secret, ensure_ascii=False)[1:-1]
-    in_page = [
-        form.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026") for form in (plain_json, as_it_is)
-    ]
+    """A value as it is, in JSON, in HTML, and in the data of a page."""
+    in_json = [json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)]
+    in_page = ["".join(_IN_PAGE.get(character, character) for character in form) for form in in_json]
     in_template = html.escape(secret, quote=False).replace("'", "&#39;").replace('"', "&#34;")
-    escaped = [html.escape(secret), html.escape(secret, quote=False), in_template]
-    forms = [secret, plain_json, as_it_is, *in_page, *escaped, *_encoded(secret)]
-    return list(dict.fromkeys(forms))
-
-
-def _encoded(secret: str) -> list[str]:
-    """UTF-16, hexadecimal and base64: whoever decodes those has the value."""
-    data = secret.encode("utf-8", "surrogateescape")
-    wide = [secret.encode(name, "surrogatepass").decode("utf-8", "surrogateescape") for name in _WIDE]
-    if len(data) < _LEAST_ENCODED:
-        return wide
-    return [*wide, data.hex(), data.hex().upper(), *_in_base64(data)]
-
-
-def _in_base64(data: bytes) -> list[str]:
-    """The characters that stand for these bytes alone, whatever stands before and behind: `user:password`, say."""
-    found = []
-    for before, first in enumerate((0, 2, 3)):  # bytes before it in its group of three; characters they have a part in
-        text = base64.b64encode(bytes(before) + data).decode("ascii")[first : (before + len(data)) * 8 // 6]
-        found += [text, text.translate(_URL_SAFE)]
-    return found
+    in_html = [html.escape(secret), html.escape(secret, quote=False), in_template]
+    return list(dict.fromkeys([secret, *in_json, *in_page, *in_html]))
 
 
 def _crossed(text: str) -> str:

@@ -17,68 +17,31 @@ import socket
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from attrs import Factory, define
 
 from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
-from llm_perf_opt.nsight.nsys.gpu_metrics import TRAFFIC_SET
 from llm_perf_opt.readers.ncu_container import MAGIC
 from llm_perf_opt.readers.nsys_rep import export_nsys_rep
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.readers.open import unpacked
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.rundir.directory import MANIFEST
+from llm_perf_opt.rundir.layout import MANIFEST, Share, artefact
 from llm_perf_opt.rundir.scrub import ncu_report, sqlite
 from llm_perf_opt.rundir.scrub.private import Private
 from llm_perf_opt.rundir.secrets import REMOVED
 from llm_perf_opt.untrusted import parse_json, read_json
 
-Kind = Literal["timeline", "counters", "environment", "report", "text", "raw timeline", "given", "unknown"]
+# What becomes of a file, as `layout` says for those of a run; a file given by itself is known by its content.
+Kind = Share | Literal["given", "unknown"]
 Action = Literal["cleaned", "copied", "dropped", "left out"]
 
-# Files of a run, by the path below its folder; the first pattern that matches decides.
-_FILES: tuple[tuple[str, Kind], ...] = (
-    ("nsys/*.sqlite", "timeline"),
-    ("nsys/*.nsys-rep", "raw timeline"),
-    ("nsys/*.qdrep", "raw timeline"),
-    ("nsys/*.qdstrm", "raw timeline"),
-    ("ncu/*.ncu-rep", "counters"),
-    ("env.json", "environment"),
-    ("manifest.json", "text"),
-    ("config.yaml", "text"),
-    ("inputs.yaml", "text"),
-    ("plan.json", "text"),
-    ("annotate.jsonl", "text"),
-    ("ncu/*-gate.json*", "text"),
-    ("predictions.jsonl", "text"),
-    ("cmd.txt", "text"),
-    ("workload/*", "text"),
-    (".hydra/*.yaml", "text"),
-    ("*.log", "text"),
-    ("*/*.log", "text"),
-    ("*/cmd.txt", "text"),
-    ("nsys/*.csv", "text"),
-    (f"nsys/{TRAFFIC_SET}", "text"),
-    ("ncu/*.csv", "text"),
-    ("ncu/sections_report.txt", "text"),
-    ("torch_profiler/*.json", "text"),
-    ("torch_profiler/*.md", "text"),
-    ("static_analysis/*.json", "text"),
-    ("static_analysis/*.md", "text"),
-    ("report.*", "report"),
-    ("kernels.*", "report"),
-    ("regions.csv", "report"),
-    ("stakeholder_summary.md", "report"),
-    ("pictures/*.svg", "report"),
-    ("ncu/regions/*", "report"),
-    ("regions/*", "report"),
-)
 _TEXT_ENDINGS = (".json", ".yaml", ".yml", ".csv", ".md", ".html", ".svg", ".txt", ".log")
 _NOTHING_WRITTEN = "Nothing was written. Please report this: the recording has a place that is not known yet."
-_NAMES_TOLD = 10
+_NOT_COPIED: dict[Kind, str] = {"unknown": "a run has no such file", "leave out": "it is of use here only"}
+_NAMES_SHOWN = 10
 _PART = 16 << 20
 # The second: SQLite's own message quotes the bytes it stumbled over, and Python cannot decode them.
 _DAMAGED = (
@@ -143,7 +106,7 @@ def scrub(inputs: Sequence[Path], folder: Path, scratch: Path, environment: Mapp
         _learn(item, private)
     result = Result(secrets=len(private.secrets))
     kept: set[str] = set()  # secrets that are names of ranges
-    for item in sorted(items, key=lambda item: item.kind != "timeline"):
+    for item in sorted(items, key=lambda item: item.kind != "sqlite"):
         _make_copy(item, folder, private, kept, result)
     _search(folder, private, kept)
     if not result.sources:
@@ -169,25 +132,15 @@ def _items(path: Path) -> Iterator[_Item]:
         if file.is_symlink():
             yield _Item(file, name, "unknown", problem="it is a link")
         elif file.is_file():
-            kind = kind_in_run(name)
-            found = found or kind != "unknown"
-            yield _Item(file, name, kind, problem="a run has no such file" if kind == "unknown" else "")
+            row = artefact(name)
+            found = found or row is not None
+            kind: Kind = "unknown" if row is None else row.share
+            yield _Item(file, name, kind, problem=_NOT_COPIED.get(kind, ""))
     if not found:
         raise UserError(
             f"{path} holds nothing that a run leaves: no nsys/, ncu/, manifest.json or report.",
             "Give a run directory of llm-perf, or the recordings themselves.",
         )
-
-
-def kind_in_run(name: str) -> Kind:
-    """What a file of a run is, by its path in the run."""
-    plain = name.removesuffix(".gz").removesuffix(".xz")
-    for pattern, kind in _FILES:
-        # A star of fnmatch does not stop at a slash: only the folders of regions may be deeper.
-        deeper = pattern.endswith("regions/*")
-        if fnmatchcase(plain, pattern) and (deeper or pattern.count("/") == plain.count("/")):
-            return kind
-    return "unknown"
 
 
 def _kind_of(path: Path, name: str) -> Kind:
@@ -196,11 +149,11 @@ def _kind_of(path: Path, name: str) -> Kind:
         head = file.read(4096)
     plain = name.lower().removesuffix(".gz").removesuffix(".xz")
     if looks_like_sqlite(head):
-        return "timeline"
+        return "sqlite"
     if head.startswith(MAGIC):
-        return "counters"
+        return "ncu-rep"
     if plain.endswith((".nsys-rep", ".qdrep", ".qdstrm")):
-        return "raw timeline"
+        return "drop"
     if plain == "env.json":
         return "environment"
     return "text" if plain.endswith(_TEXT_ENDINGS) and b"\0" not in head else "unknown"
@@ -230,9 +183,9 @@ def _unpack(item: _Item, folder: Path) -> None:
 
 def _export(items: list[_Item], scratch: Path) -> None:
     """A raw timeline is of use only as SQLite; where there is none beside it, nsys makes one."""
-    there = {_stem(item.target) for item in items if item.kind == "timeline"}
+    there = {_stem(item.target) for item in items if item.kind == "sqlite"}
     for number, item in enumerate(items):
-        if item.kind != "raw timeline" or item.problem:
+        if item.kind != "drop" or item.problem:
             continue
         item.problem = "nsys's own format carries the whole environment and cannot be cleaned"
         if _stem(item.target) in there:
@@ -250,7 +203,7 @@ def _export(items: list[_Item], scratch: Path) -> None:
         except (MissingTool, UnreadableInput) as error:
             item.problem += f", and it could not be exported here: {error.message} Where nsys is: {export}"
             continue
-        item.kind, item.problem = "timeline", ""
+        item.kind, item.problem = "sqlite", ""
         item.target = f"{_stem(item.target)}.sqlite"
 
 
@@ -265,16 +218,16 @@ def _learn(item: _Item, private: Private) -> None:
     if item.plain is None or item.problem:
         return
     try:
-        if item.kind == "timeline":
+        if item.kind == "sqlite":
             sqlite.learn(item.plain, private)
-        elif item.kind == "counters":
+        elif item.kind == "ncu-rep":
             ncu_report.learn(item.plain.read_bytes(), private)
         elif item.kind == "environment":
             content = read_json(item.plain)
             if isinstance(content, dict):
                 private.learn_environment({str(k): str(v) for k, v in content.items() if v != REMOVED})
         elif item.target == MANIFEST:
-            read_json(item.plain)  # one that nobody can read is not handed on
+            read_json(item.plain)  # one that cannot be read is not shared
     except (*_DAMAGED, ValueError, OSError) as error:
         item.problem = f"it is damaged ({error})"
 
@@ -284,7 +237,7 @@ def _learn(item: _Item, private: Private) -> None:
 
 def _make_copy(item: _Item, folder: Path, private: Private, kept: set[str], result: Result) -> None:
     if item.problem or item.plain is None:
-        dropped = item.kind == "raw timeline"
+        dropped = item.kind == "drop"
         result.files.append(File(item.target, "dropped" if dropped else "left out", item.problem))
         if dropped:
             result.dropped.append(item.source)
@@ -298,8 +251,6 @@ def _make_copy(item: _Item, folder: Path, private: Private, kept: set[str], resu
     try:
         detail = _clean(item, copy, private, kept, result)
         _pack(copy, target)
-    except sqlite.NotClean as error:
-        raise StillPrivate(f"{item.target} could not be cleaned: {error}.", _NOTHING_WRITTEN) from error
     except _DAMAGED as error:
         result.files.append(File(item.target, "left out", f"it is damaged ({error})"))
         return
@@ -307,18 +258,18 @@ def _make_copy(item: _Item, folder: Path, private: Private, kept: set[str], resu
         copy.unlink(missing_ok=True)
     result.files.append(File(name, "cleaned" if detail else "copied", detail))
     result.sources[name] = item.source
-    if item.kind in ("timeline", "counters"):
+    if item.kind in ("sqlite", "ncu-rep"):
         result.pairs.append((item.plain, target))
 
 
 def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Result) -> str:
     """Write the plain, clean copy; what was removed, in words."""
     assert item.plain is not None
-    if item.kind == "timeline":
+    if item.kind == "sqlite":
         done = sqlite.clean(item.plain, copy, private)
-        _warn_of_names(item, done.telling_names, private, kept, result)
+        _warn_of_names(item, done.private_names, private, kept, result)
         return ", ".join(done.removed)
-    if item.kind == "counters":
+    if item.kind == "ncu-rep":
         data, report = ncu_report.clean(item.plain.read_bytes(), private, frozenset(kept))
         copy.write_bytes(data)
         result.warnings += [f"{item.target} {note}." for note in report.notes]
@@ -330,7 +281,7 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
             text = b"".join(lines).decode("utf-8", "surrogateescape")
             if item.kind == "environment":
                 cleaned = _environment(text, private)
-            elif item.target == "report.html":
+            elif item.kind == "page":
                 cleaned = private.page(text)
             else:
                 cleaned = private.text(text, looks_secret=item.kind == "text")
@@ -346,20 +297,20 @@ def _environment(text: str, private: Private) -> str:
         return private.text(text)
     if not isinstance(content, dict):
         return private.text(text)
-    told = {str(name): private.variable(str(name), str(value)) for name, value in content.items()}
-    return json.dumps(told, indent=1) + "\n"
+    shared = {str(name): private.variable(str(name), str(value)) for name, value in content.items()}
+    return json.dumps(shared, indent=1) + "\n"
 
 
 def _warn_of_names(item: _Item, names: Mapping[str, str], private: Private, kept: set[str], result: Result) -> None:
     """Names of ranges and kernels are what a timeline is about: they stay, and their owner must know."""
-    for name, what in list(names.items())[:_NAMES_TOLD]:
+    for name, what in list(names.items())[:_NAMES_SHOWN]:
         kept.update(secret for secret in private.secrets if secret in name)
         result.warnings.append(
             f"{item.target}: a range or kernel is called {visible(private.text(name), 120)!r}, which holds {what}. Names are content "
             "and stay: rename the range and record again, or do not share this file."
         )
-    if len(names) > _NAMES_TOLD:
-        result.warnings.append(f"{item.target}: {len(names) - _NAMES_TOLD} more such names.")
+    if len(names) > _NAMES_SHOWN:
+        result.warnings.append(f"{item.target}: {len(names) - _NAMES_SHOWN} more such names.")
 
 
 def _clean_name(name: str, private: Private) -> str:
@@ -384,7 +335,7 @@ def _pack(plain: Path, target: Path) -> None:
 
 
 def _search(folder: Path, private: Private, kept: set[str]) -> None:
-    """Look for every secret in every byte of the copy, and for environments in its recordings."""
+    """Look for every secret in every byte of the copy."""
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
@@ -396,20 +347,8 @@ def _search(folder: Path, private: Private, kept: set[str]) -> None:
                 found = private.found_in(data)
                 if recording:
                     found = {secret: name for secret, name in found.items() if secret not in kept}
-                    _refuse_environment(data, path.relative_to(folder))
-                else:
-                    found |= private.found_escaped(data)
         if found:
             names = ", ".join(sorted(set(found.values())))
             raise StillPrivate(
                 f"The copy of {path.relative_to(folder).as_posix()} still holds the value of {names}.", _NOTHING_WRITTEN
             )
-
-
-def _refuse_environment(data: mmap.mmap, path: Path) -> None:
-    if not looks_like_sqlite(data[:64]):
-        return
-    try:
-        sqlite.check_bytes(data)
-    except sqlite.NotClean as error:
-        raise StillPrivate(f"The copy of {path.as_posix()} is not clean: {error}.", _NOTHING_WRITTEN) from error
