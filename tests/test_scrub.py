@@ -27,8 +27,8 @@ from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.readers.ncu_container import block_spans
+from llm_perf_opt.readers.nsys_export import Export
 from llm_perf_opt.readers.nsys_schema import TABLES
-from llm_perf_opt.readers.nsys_sqlite import _Export
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.rundir.scrub import ncu_report, sqlite
 from llm_perf_opt.rundir.scrub import run as scrub_run
@@ -694,7 +694,7 @@ def test_what_looks_like_a_variable_among_numbers_is_no_reason_to_refuse(timelin
 
 def test_the_reader_sees_only_what_is_shared(timeline: Path) -> None:
     """Whoever reads another column must list it, and scrub follows."""
-    with _Export.open(timeline, "run.sqlite") as export:
+    with Export.open(timeline, "run.sqlite") as export:
         for table, columns in export.schema.items():
             assert columns <= {*TABLES[table].columns}
         assert not export.has("ProcessStreams")
