@@ -7,8 +7,10 @@ without the marker, and the test fails even where the code under test catches th
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ _EVENTS = {
     "os.system": "process",
 }
 _MODULES = {"torch": "torch", "transformers": "torch", "playwright": "browser"}
+_AT_IMPORT = re.compile(r'^(?:\w+ = )?pytest\.importorskip\("(torch|transformers|playwright)', re.MULTILINE)
 
 _item: pytest.Item | None = None  # the test that runs; None between tests, where nothing is refused
 _broken: dict[str, str] = {}  # marker that is missing → what needed it
@@ -39,7 +42,6 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "import":
         name = str(arguments[0])
         marker = _MODULES.get(name.partition(".")[0])
-        # What is loaded already costs nothing; a stub that takes its place is found on a path of the tests.
         what = f"imports {name}"
     else:
         marker, what = _EVENTS.get(event), f"{event} {arguments[:2]!r:.200}"
@@ -49,6 +51,14 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_audit)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that load torch or a browser when they are imported are not, where their tests are left out anyway."""
+    if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+        return None
+    needed = {_MODULES[name] for name in _AT_IMPORT.findall(collection_path.read_text(encoding="utf-8"))}
+    return True if any(f"not {marker}" in config.option.markexpr for marker in needed) else None
 
 
 @pytest.hookimpl(wrapper=True)

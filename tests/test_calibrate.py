@@ -27,6 +27,7 @@ def entry(**changes: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.torch
 def test_the_program_measures_what_it_says() -> None:
     """On the CPU: slow, but the same code. A product in fp32 and a copy must come out, at plausible rates."""
     torch = pytest.importorskip("torch")
@@ -37,6 +38,7 @@ def test_the_program_measures_what_it_says() -> None:
     assert all(d["rate"] <= found.best[d["kind"]] for d in found.details)
 
 
+@pytest.mark.torch
 def test_types_follow_the_gpu() -> None:
     torch = pytest.importorskip("torch")
 
@@ -50,6 +52,7 @@ def test_types_follow_the_gpu() -> None:
     assert "tensor_fp8" not in kinds((8, 0))
 
 
+@pytest.mark.torch
 def test_flops_and_bytes_of_a_case_are_exact() -> None:
     torch = pytest.importorskip("torch")
     by_kind = {(c.kind, c.size): c.amount for c in cases(torch, "cuda:0", (9, 0))}
@@ -120,6 +123,7 @@ def test_the_default_place_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert store.default_path() == Path.home() / ".cache" / "llm-perf-opt" / "calibration.json"
 
 
+@pytest.mark.torch
 def test_without_a_gpu_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():

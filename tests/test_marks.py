@@ -106,6 +106,7 @@ def test_pytorchs_profiler_sees_the_ranges_with_their_domain(tmp_path: Path) -> 
 # --- models that mark themselves ---------------------------------------------------------------------------------
 
 
+@pytest.mark.torch
 def test_a_model_marks_itself_and_its_parts(domain: FakeDomain) -> None:
     torch = pytest.importorskip("torch", reason="models need torch")
     from llm_perf_opt.dnn_models.base import NVTXProfileable
@@ -129,6 +130,7 @@ def test_a_model_marks_itself_and_its_parts(domain: FakeDomain) -> None:
     assert domain.calls == []  # the hooks are gone again
 
 
+@pytest.mark.torch
 def test_depth_lists_of_modules_and_the_outer_range_can_be_chosen(domain: FakeDomain) -> None:
     torch = pytest.importorskip("torch", reason="models need torch")
     from llm_perf_opt.dnn_models.base import ProfileableModel
@@ -152,6 +154,7 @@ def test_depth_lists_of_modules_and_the_outer_range_can_be_chosen(domain: FakeDo
     assert pushed == ["layers.0", "0", "layers.1", "0", "tail"]
 
 
+@pytest.mark.torch
 def test_a_model_that_fails_leaves_no_range_open(domain: FakeDomain) -> None:
     torch = pytest.importorskip("torch", reason="models need torch")
     from llm_perf_opt.dnn_models.shallow_resnet import ShallowResNet
@@ -162,6 +165,7 @@ def test_a_model_that_fails_leaves_no_range_open(domain: FakeDomain) -> None:
     assert [call[:4] for call in domain.calls].count("push") == domain.calls.count("pop") == 2
 
 
+@pytest.mark.torch
 def test_a_range_waits_for_the_gpu_only_where_asked(domain: FakeDomain, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="models need torch")
     from llm_perf_opt.dnn_models.shallow_resnet import ShallowResNet

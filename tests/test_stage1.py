@@ -24,6 +24,8 @@ from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOp
 torch = pytest.importorskip("torch", reason="stage 1 runs a model")
 pytest.importorskip("transformers", reason="stage 1 runs a model")
 
+pytestmark = pytest.mark.torch
+
 from llm_perf_opt.cli.main import main  # noqa: E402
 from llm_perf_opt.stage1.direct_inference import predict  # noqa: E402
 from llm_perf_opt.stage1.run import run_stage1  # noqa: E402
@@ -58,7 +60,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.torch
 def test_every_file_of_the_contract_is_there_and_filled(run: Path) -> None:
     for name in ("env.json", "inputs.yaml", "predictions.jsonl"):
         assert (run / name).stat().st_size > 0
@@ -67,7 +68,6 @@ def test_every_file_of_the_contract_is_there_and_filled(run: Path) -> None:
     assert not list(run.rglob("*.tmp"))
 
 
-@pytest.mark.torch
 def test_secrets_of_the_environment_are_nowhere(run: Path) -> None:
     assert "MY_API_TOKEN" in json.loads((run / "env.json").read_text())
     for path in run.rglob("*"):
@@ -76,7 +76,6 @@ def test_secrets_of_the_environment_are_nowhere(run: Path) -> None:
             assert b"abc-very-private" not in content
 
 
-@pytest.mark.torch
 def test_stages_nest_and_their_times_fit_into_each_other(run: Path) -> None:
     timing = metrics(run)["timing"]
     stages = {stage["path"]: stage["milliseconds"] for stage in timing["stages"]}
@@ -94,7 +93,6 @@ def test_stages_nest_and_their_times_fit_into_each_other(run: Path) -> None:
         assert found["std"] > 0
 
 
-@pytest.mark.torch
 def test_the_numbers_people_ask_for_follow_from_the_stages(run: Path) -> None:
     timing = metrics(run)["timing"]
     stages = {stage["path"]: stage["milliseconds"] for stage in timing["stages"]}
@@ -108,7 +106,6 @@ def test_the_numbers_people_ask_for_follow_from_the_stages(run: Path) -> None:
     assert timing["memory"]["peak_resident_bytes"] > 50_000_000
 
 
-@pytest.mark.torch
 def test_own_times_of_operators_add_up_to_the_time_that_passed(run: Path) -> None:
     profile = metrics(run)["torch_profiler"]
     assert profile["status"] == "done"
@@ -121,7 +118,6 @@ def test_own_times_of_operators_add_up_to_the_time_that_passed(run: Path) -> Non
     assert "aten::mm" in (run / "torch_profiler" / "operators.md").read_text()
 
 
-@pytest.mark.torch
 def test_the_trace_has_the_ranges_of_the_stages_for_the_report(run: Path) -> None:
     trace = json.loads(gzip.decompress((run / "torch_profiler" / "trace.json.gz").read_bytes()))
     assert trace["llm_perf_ranges"] == "domain@name"
@@ -130,13 +126,11 @@ def test_the_trace_has_the_ranges_of_the_stages_for_the_report(run: Path) -> Non
     assert sorted(names) == sorted(["LLM@generate", "LLM@prefill", "LLM@decode", *steps])
 
 
-@pytest.mark.torch
 def test_inputs_are_written_so_that_they_can_be_run_again(run: Path) -> None:
     written = yaml.safe_load((run / "inputs.yaml").read_text(encoding="utf-8"))
     assert [entry["prompt"] for entry in written] == list(SETTINGS.dataset.prompts)
 
 
-@pytest.mark.torch
 def test_predictions_are_a_line_an_input(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["input"]["prompt"] for line in lines] == list(SETTINGS.dataset.prompts)
@@ -146,13 +140,11 @@ def test_predictions_are_a_line_an_input(run: Path) -> None:
     assert metrics(run)["direct_inference"]["items"] == 3
 
 
-@pytest.mark.torch
 def test_the_static_analysis_gets_the_session_with_the_shapes_that_ran(run: Path) -> None:
     # "Another one, longer." is the longest prompt of the first batch: 20 bytes and the token that begins a text.
     assert metrics(run)["static_analysis"] == {"status": "done", "stages": [["prefill", 21], ["decode", 21 + 2 + 1]]}
 
 
-@pytest.mark.torch
 def test_the_report_shows_the_stages(run: Path) -> None:
     report = (run / "torch_profiler" / "report.md").read_text(encoding="utf-8")
     for text in ("`tiny_llm`", "`decode_step`", "time to first token", "Weights are random", "host clock"):
@@ -182,7 +174,6 @@ def test_a_profiler_that_is_watching_is_found_by_its_environment(variable: str, 
     assert attached_profiler({"PATH": "/usr/bin", "LD_PRELOAD": "/usr/lib/libjemalloc.so"}) is None
 
 
-@pytest.mark.torch
 def test_pytorchs_profiler_stays_off_under_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "42")
     run = quick(tmp_path)
@@ -192,7 +183,6 @@ def test_pytorchs_profiler_stays_off_under_another_one(tmp_path: Path, monkeypat
     assert not (run / "torch_profiler" / "trace.json.gz").exists()
 
 
-@pytest.mark.torch
 def test_what_was_switched_off_says_so(tmp_path: Path) -> None:
     run = quick(tmp_path, torch_profiler=TorchProfilerOptions(enable=False), static_analysis=False)
     found = metrics(run)
@@ -201,7 +191,6 @@ def test_what_was_switched_off_says_so(tmp_path: Path) -> None:
     assert {path.name for path in (run / "torch_profiler").iterdir()} == {"metrics.json", "report.md"}
 
 
-@pytest.mark.torch
 def test_a_static_analysis_that_cannot_be_done_costs_nothing_else(tmp_path: Path) -> None:
     def analyse(session: Any, folder: Path) -> dict[str, Any]:
         raise UserError("It cannot be counted.", "Use another model.")
@@ -213,7 +202,6 @@ def test_a_static_analysis_that_cannot_be_done_costs_nothing_else(tmp_path: Path
     }
 
 
-@pytest.mark.torch
 def test_warm_up_and_predictions_are_not_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A profiler outside sees the timed passes and nothing else."""
     opened: list[str] = []
@@ -235,7 +223,6 @@ def test_warm_up_and_predictions_are_not_marked(tmp_path: Path, monkeypatch: pyt
     assert opened.count("decode_step") == 10
 
 
-@pytest.mark.torch
 def test_the_sample_pages_run_through_the_default_model(tmp_path: Path) -> None:
     """The overrides of the documented command lines."""
     run = quick(
@@ -253,7 +240,6 @@ def test_the_sample_pages_run_through_the_default_model(tmp_path: Path) -> None:
     assert found["timing"]["prompt_tokens"] > 500
 
 
-@pytest.mark.torch
 def test_a_manifest_takes_the_place_of_the_dataset(tmp_path: Path) -> None:
     source = tmp_path / "inputs.yaml"
     source.write_text("- prompt: From the manifest.\n", encoding="utf-8")
@@ -261,7 +247,6 @@ def test_a_manifest_takes_the_place_of_the_dataset(tmp_path: Path) -> None:
     assert yaml.safe_load((run / "inputs.yaml").read_text())[0]["prompt"] == "From the manifest."
 
 
-@pytest.mark.torch
 def test_pictures_are_timed_without_tokens(tmp_path: Path) -> None:
     pytest.importorskip("PIL", reason="pages need Pillow")
     run = quick(tmp_path, model=ModelOptions(name="dummy_shallow_resnet", device="cpu", dtype="float32"))
@@ -274,7 +259,6 @@ def test_pictures_are_timed_without_tokens(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.torch
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_written_and_the_way_out_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
@@ -283,7 +267,6 @@ def test_without_a_gpu_nothing_is_written_and_the_way_out_is_said(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.torch
 def test_predictions_made_before_a_failure_stay(tmp_path: Path) -> None:
     from llm_perf_opt.workloads.registry import open_session
 
@@ -368,7 +351,6 @@ def test_kernels_and_the_operators_that_launch_them_are_counted_once() -> None:
     assert profile.notes == []
 
 
-@pytest.mark.torch
 def test_python_frames_are_no_operators(tmp_path: Path) -> None:
     run = quick(tmp_path, torch_profiler=TorchProfilerOptions(with_stack=True, record_shapes=True, warmup_rounds=0))
     profile = metrics(run)["torch_profiler"]
@@ -428,7 +410,6 @@ def test_settings_are_taken_in_the_ways_people_write_them() -> None:
     assert TorchProfilerOptions(activities="cpu, cuda").activities == ("cpu", "cuda")
 
 
-@pytest.mark.torch
 def test_the_report_of_a_cpu_run_says_what_a_cpu_run_can_say(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
