@@ -1,10 +1,10 @@
 """How far off will the samples be? Told beforehand from the timeline: launches that take different times do different work.
 
-A counter is estimated as the mean of samples times the number of launches, cluster by cluster (`regions.duration_clusters`) and place
-by place: one signature may do different work in `attention` and in `mlp`, in the prefill and in a decode step. Where a
-place has no sample of its own, the report takes those of the places most like it, then those of another cluster, scaled
-where their time tells that the work is another, and that is where estimates go wrong. Durations stand in for the
-counters, which nobody knows yet.
+A counter is estimated as the mean of samples times the number of launches, cluster by cluster
+(`regions.duration_clusters`) and place by place: one signature may do different work in `attention` and in `mlp`, in
+the prefill and in a decode step. Where a place has no sample of its own, the report takes those of the places most like
+it, then those of another cluster, scaled where their time tells that the work is another, and that is where estimates
+go wrong. Durations stand in for the counters, which nobody knows yet.
 """
 
 from __future__ import annotations
