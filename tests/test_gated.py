@@ -276,9 +276,6 @@ def say(answer, word):
 
 torch.cuda.cudart = lambda: Runtime()
 torch.set_grad_enabled(False)
-sys.path.append(STUBS)
-from cuda_call import first_call
-first_call()
 model = torch.nn.Sequential(torch.nn.Embedding(8, 2)).eval()
 try:
     for length in (5, *[1] * 8):
@@ -286,13 +283,13 @@ try:
     print("all steps")
 except SystemExit:
     sys.exit(3)  # a program may think that being ended is a failure
-""".replace("STUBS", STUBS)
+"""
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")
 
 
 def opening(ranges: dict[Named, int]) -> str:
     """A program that opens as many ranges of each name; it has no model, so the stub of torch will do."""
-    start = f"import sys\nsys.path.insert(0, {STUBS})\nimport torch\nfrom cuda_call import first_call\nfirst_call()\n"
+    start = f"import sys\nsys.path.insert(0, {STUBS})\nimport torch\n"
     loop = f"import nvtx\nfor (domain, name), count in {ranges!r}.items():\n    for _ in range(count):\n"
     return start + loop + "        nvtx.push_range(name, domain=domain); nvtx.pop_range(domain=domain)\n"
 
@@ -319,7 +316,7 @@ def profiler(tools: Path, annotated: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     profiler: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert profile("--stop-when-done", answer="0") == 0
+    assert profile(answer="0") == 0
     (command,) = commands()
     assert "--profile-from-start off" in command
     assert "--range-filter" not in command
@@ -362,7 +359,7 @@ def test_a_program_with_ranges_of_its_own_is_gated_without_being_asked_for(
     assert report.coverage is not None
     assert report.coverage.signatures_matched == report.coverage.signatures
 
-    assert main(["profile", "--out", "ungated", "--no-gate", "--", sys.executable, "program.py"]) == 0
+    assert main(["profile", "--out", "ungated", "--no-windows", "--", sys.executable, "program.py"]) == 0
     assert "--profile-from-start" not in Path("ungated/ncu/cmd.txt").read_text()
 
 
@@ -420,7 +417,7 @@ def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
     monkeypatch.setattr("llm_perf_opt.capture.session._FEW_RESULTS", 10)
     (ranges,) = all_opened(recorded(TIMELINE)).values()
     Path("program.py").write_text(opening(ranges), encoding="utf-8")
-    assert main(["profile", "--out", "run", "--no-start-ahead", "--", sys.executable, "program.py"]) == 0
+    assert main(["profile", "--out", "run", "--", sys.executable, "program.py"]) == 0
     first, second = commands()
     assert ("--profile-from-start" in first, "--profile-from-start" in second) == (True, False)
     assert sorted(p.name for p in Path("run/ncu").glob("*.ncu-rep")) == ["run-ungated.ncu-rep"]
@@ -433,11 +430,6 @@ def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
     (told,) = [d for d in report.diagnostics if d.code == "GATE_DID_NOT_OPEN"]
     assert "gave 248 of" in told.message
     assert not [d for d in report.diagnostics if d.severity == "error" or d.code == "SAME_RECORDING"]
-
-
-def test_without_the_gate_nothing_knows_when_to_stop(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--stop-when-done", "--no-gate", "--", sys.executable, "-c", "pass"]) == 2
-    assert "Leave out --no-gate" in capsys.readouterr().err
 
 
 def test_what_needs_two_runs_of_ncu_s_own_filters_is_had_in_one_with_windows() -> None:

@@ -146,10 +146,10 @@ def killed_while(step: str) -> None:
     if step == "raw":
         os.truncate("run/ncu/raw.csv", 1000)
     change(state="running", finished_at=None, steps=steps, captures=captures, pid=2**22 + 1)
-    reseal()
+    sign()
 
 
-def reseal() -> None:
+def sign() -> None:
     content = manifest()
     orders = {name: content[name] for name in ("command", "settings", "folder", "captures")}
     change(seal=seal.seal(orders))
@@ -264,7 +264,8 @@ def test_a_run_that_was_killed_before_it_had_any_folder_is_taken_as_a_whole(desk
     for folder in (desk / "run").iterdir():
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
     Path("run/manifest.json").write_text(json.dumps(first), encoding="utf-8")
-    assert main(["profile", "--resume", "run", "--trust-run"]) == 0
+    sign()
+    assert resume() == 0
     assert statuses() == WHOLE
 
 
@@ -286,7 +287,6 @@ def test_of_captures_taken_instead_of_one_all_have_to_be_there(desk: Path) -> No
     assert not whole("run-1-ungated")
     assert whole("run-1-ungated", "run-2-ungated")
     assert whole("run")
-    assert whole("run-again")
 
 
 def test_another_replay_mode_that_worked_is_as_good(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +330,7 @@ def test_what_has_changed_meanwhile_is_said(desk: Path, capsys: pytest.CaptureFi
     assert "nsys" not in told.message  # it was not needed
 
 
-def test_the_command_of_a_stranger_s_run_is_not_started(
+def test_the_command_of_an_untrusted_run_is_not_started(
     desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     next(Path("run/ncu").glob("*.ncu-rep")).unlink()
@@ -338,48 +338,23 @@ def test_the_command_of_a_stranger_s_run_is_not_started(
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
         assert resume() == 2
         told = capsys.readouterr().err
-        assert "program.py ran" in told
-        assert "--trust-run" in told
+        assert "not made here by you" in told
+        assert "llm-perf report run" in told
     harmless = manifest()
-    for orders in (
+    for changed in (
         {"command": [sys.executable, "-c", "open('owned', 'w')"]},
         {"settings": {**harmless["settings"], "annotate": "modules"}},
         {"folder": str(tmp_path)},
         {"captures": [{**harmless["captures"][0], "expressions": ["other/"]}]},
         {"seal": ""},
     ):
-        change(**{**harmless, **orders})
+        change(**{**harmless, **changed})
         assert resume() == 2
     assert times_run() == 0
     assert not Path("owned").exists()
     change(**harmless)
-    with monkeypatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
-        assert resume("--trust-run") == 0
+    assert resume() == 0
     assert times_run() == 1
-
-
-def test_all_that_would_be_started_of_a_stranger_s_run_is_shown(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command alone does not tell: ncu can be made to load and write files, and a configuration names commands."""
-    order = manifest()["captures"][0]
-    evil = {
-        **order,
-        "name": "other",
-        "options": {**order["options"], "extra_args": ["--section-folder", "/tmp/\x1bevil"]},
-    }
-    workload = {"workload": {"command": ["sh", "-c", "echo owned"], "module": ""}}
-    change(
-        captures=[{**order, "instead": [evil]}, {"name": "half"}, {"options": {"metrics": {}}, "expressions": 1}],
-        settings={**manifest()["settings"], "pipeline": workload},
-        seal="0",
-    )
-    assert resume() == 2
-    told = capsys.readouterr().err
-    assert "--section-folder '/tmp/\\x1bevil'" in told
-    assert "dram__bytes_read.sum" in told
-    assert 'pipeline.workload.command = ["sh", "-c", "echo owned"]' in told
-    assert "\x1b" not in told
-    assert times_run() == 0
 
 
 def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -406,7 +381,7 @@ def test_a_key_that_is_none_is_made_anew_and_a_pipe_is_not_waited_for(
     seal.key_file().unlink()
     os.mkfifo(seal.key_file())
     # In a process of its own, which can be ended if it waits after all.
-    code = "from llm_perf_opt.profiling import seal; print([seal.seal({}), seal.fits({}, 'x')])"
+    code = "from llm_perf_opt.rundir import signature as seal; print([seal.seal({}), seal.fits({}, 'x')])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.stdout == "['', False]\n"
 
@@ -463,7 +438,7 @@ def test_a_limit_may_be_another_one(desk: Path) -> None:
         (lambda run: (run / "manifest.json").unlink(), "not a run directory"),
         (lambda run: change(made_by="plan"), "only profiling runs can"),
         (lambda run: change(made_by=""), "older version"),
-        (lambda run: (change(folder="/nowhere/at/all"), reseal()), "is gone: /nowhere/at/all"),
+        (lambda run: (change(folder="/nowhere/at/all"), sign()), "is gone: /nowhere/at/all"),
     ],
 )
 def test_runs_that_cannot_be_resumed_say_why(
@@ -500,11 +475,6 @@ def test_a_run_of_the_hydra_runner(desk: Path, monkeypatch: pytest.MonkeyPatch) 
     assert llm_perf_opt.load("run").scope("aggregate").regions[0].key == "LLM@decode"
 
 
-def test_trust_without_a_run_means_nothing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--trust-run", "--", sys.executable]) == 2
-    assert "--resume RUN" in capsys.readouterr().err
-
-
 NOT_A_NUMBER = ["3", True, 0, -1, 2.5, 1e300, [3], {"a": 3}, None]
 NOT_A_WORD = [3, True, ["x"], {"a": {"b": "x"}}, "no such value"]
 NOT_A_LIST = ["decode*", {"a": 1}, [1], [["x"]], [None], None, ["a\0b"]]
@@ -515,7 +485,7 @@ NOT_A_LIST = ["decode*", {"a": 1}, [1], [["x"]], [None], None, ["a\0b"]]
     [
         (("launches", "annotate_depth", "top"), NOT_A_NUMBER),
         (("level", "annotate", "attribution", "sample", "max_size", "budget"), NOT_A_WORD),
-        (("no_counters", "no_gate", "verify", "no_fallback", "strict"), ["true", 1, 0.0, [], {}, None]),
+        (("no_counters", "no_windows", "verify", "no_fallback", "strict"), ["true", 1, 0.0, [], {}, None]),
         (("include", "exclude", "kernel_include", "kernel_exclude", "hardware"), NOT_A_LIST),
         (("timeout",), ["60", True, 0, -1, [1], {}, -1e300]),
         (("kernel",), [1, True, 1e300, ["x"], {}, "a\0b", "half of a character: \ud800"]),
@@ -532,7 +502,7 @@ def test_options_that_nobody_can_have_given_are_told_and_nothing_is_started(
     settings = manifest()["settings"]
     for name, value in ((name, value) for name in names for value in values):
         change(settings={**settings, name: value})
-        reseal()
+        sign()
         before = Path("run/manifest.json").read_bytes()
         assert resume() == 2, (name, value)
         told = capsys.readouterr().err
@@ -548,7 +518,7 @@ def test_what_can_have_been_given_is_taken_over(desk: Path) -> None:
     # The first is one of another version, which this one does not know.
     given = {"no_such_option": {}, "timeout": 60.0, "launches": 2, "kernel_exclude": ["*nothing*"], "top": 10**30}
     change(settings={**manifest()["settings"], **given})
-    reseal()
+    sign()
     assert resume() == 0
     assert times_run() == 1
     assert_complete()
@@ -565,7 +535,7 @@ def deep_run(**changed: Any) -> None:
             node = node[name]
         node[last] = value
     change(made_by="deep_profile_runner", settings=config)
-    reseal()
+    sign()
 
 
 @pytest.mark.parametrize(
@@ -575,7 +545,7 @@ def deep_run(**changed: Any) -> None:
         ("pipeline.ncu.sample", [["x"], {"a": {"b": "x"}}, None, 3, "every:x"]),
         ("pipeline.ncu.level", [3, ["x"], {}, None, "no such level"]),
         ("pipeline.ncu.timeout_s", ["60", True, 0, -1, [1], {}]),
-        ("pipeline.ncu.gate", ["true", 1, [], {}, None]),
+        ("pipeline.ncu.windows", ["true", 1, [], {}, None]),
         ("pipeline.ncu", [None, [], "x", {}]),
         ("pipeline", [None, [], 1]),
         ("pipeline.nsys.max_size", ["9" * 400, [1], {}, "no size"]),
@@ -608,13 +578,13 @@ def test_an_infinite_number_of_a_model_does_not_make_the_manifest_unreadable(
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/outside", "a/b", "..", "", "a\0b"])
-def test_captures_of_a_stranger_s_run_are_not_written_outside_of_it(name: str, desk: Path) -> None:
+def test_captures_of_an_untrusted_run_are_not_written_outside_of_it(name: str, desk: Path) -> None:
     for report in Path("run/ncu").glob("*.ncu-rep"):
         report.unlink()
     before = {*desk.iterdir(), *desk.parent.iterdir()}
     (order,) = manifest()["captures"]
     change(captures=[{**order, "name": name}], state="interrupted")
-    reseal()
+    sign()
     assert resume() == 0
     assert {*desk.iterdir(), *desk.parent.iterdir()} == before
     assert_complete()  # planned anew
@@ -626,7 +596,7 @@ def test_a_command_that_nobody_can_type_is_told(
 ) -> None:
     shutil.rmtree("run/nsys")
     change(command=command, state="interrupted")
-    reseal()
+    sign()
     assert resume() == 2
     assert capsys.readouterr().err.startswith("llm-perf: ")
     assert times_run() == 0

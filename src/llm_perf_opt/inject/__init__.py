@@ -5,7 +5,7 @@ what the processes said. The folder `inject` is the inside: it is loaded by the 
 and shares nothing with llm_perf_opt.
 """
 
-from llm_perf_opt.inject.capture_windows import Gate, Named, waiting_for
+from llm_perf_opt.inject.capture_windows import Gate, Named
 from llm_perf_opt.inject.command import problems
 from llm_perf_opt.inject.environment import DEFAULT_DEPTH, MODES, environment, under_ncu
 from llm_perf_opt.inject.log import Annotated, read_log
@@ -20,5 +20,4 @@ __all__ = [
     "problems",
     "read_log",
     "under_ncu",
-    "waiting_for",
 ]

@@ -33,20 +33,9 @@ class Gate:
 
     def environment(self, file: Path, log: Path) -> dict[str, str]:
         """Write the windows to `file`; the variables that make the program use them, and note in `log` what it did."""
-        self.write(file)
+        file.write_text(json.dumps(self.as_json()) + "\n", encoding="utf-8")
         log.unlink(missing_ok=True)
-        return waiting_for(file, log)
-
-    def write(self, file: Path) -> None:
-        """Whole or not at all: a program that waits for it may look at any moment."""
-        unfinished = file.with_name(f".{file.name}.tmp")
-        unfinished.write_text(json.dumps(self.as_json()) + "\n", encoding="utf-8")
-        unfinished.replace(file)
-
-
-def waiting_for(file: Path, log: Path) -> dict[str, str]:
-    """The variables of a program whose windows are in `file`, or will be by the time they matter."""
-    return {"LLM_PERF_GATE": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
+        return {"LLM_PERF_GATE": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
 
 
 def _rows(ranges: Mapping[Named, tuple[int, ...]]) -> list[Any]:

@@ -15,9 +15,6 @@ interrupted itself, and loses everything when its helpers are signalled too. Bef
 `stop` of the settings is run: `nsys stop` writes the whole report, kernels included, while the program is
 still alive.
 
-A program that is parked (`parked` in the settings: it waits for a profiler to attach) hears no polite signal, so none
-is sent. A byte on the pipe says that it runs again.
-
 Output passes through the guard, which keeps the beginning and the end of it: a program that prints
 gigabytes must not fill the disk, and one whose log cannot be written must not fail for that.
 
@@ -64,12 +61,6 @@ class Hurry:
     """Has somebody lost patience?"""
 
     asked = False
-
-
-class Parked:
-    """Does the program wait where it hears no polite signal?"""
-
-    now = bool(SETTINGS.get("parked"))
 
 
 class Pump(threading.Thread):
@@ -226,7 +217,7 @@ def end_tree(main: int, whom: str) -> int | None:
     ways += [(signal.SIGTERM, everyone, TERM_SECONDS), (signal.SIGKILL, everyone, TERM_SECONDS)]
     for number, targets, patience in ways:
         polite = number == signal.SIGINT
-        if polite and (Hurry.asked or Parked.now):
+        if polite and Hurry.asked:
             continue
         pids = targets()
         if not pids:
@@ -303,11 +294,9 @@ def main() -> int:
     status: int | None = None
     while status is None:
         ready, _, _ = select.select([pipe, wake_read], [], [])
-        if pipe in ready:
-            if not os.read(pipe, 1):
-                status = end_tree(main_pid, whom)
-                break
-            Parked.now = False
+        if pipe in ready:  # nothing is ever written to it: it was closed
+            status = end_tree(main_pid, whom)
+            break
         if wake_read in ready:
             numbers = set(os.read(wake_read, 4096))
             if numbers & {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}:

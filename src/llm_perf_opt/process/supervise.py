@@ -45,7 +45,6 @@ class Ended:
     interrupted: bool = False
     given_up: bool = False  # interrupted twice: it was not waited for
     too_large: bool = False  # stopped because of what it had written
-    handed_on: bool = False  # the exit code is known to be that of the program, and not of its profiler
 
 
 class GivenUp(KeyboardInterrupt):
@@ -266,11 +265,6 @@ class Guarded:
     def hurry(self) -> None:
         """End it now: nothing is waited for."""
         self._guard.send_signal(signal.SIGUSR1)
-
-    def wake(self) -> None:
-        """Tell the guard of a parked command that it is not parked any more."""
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            os.write(self._pipe, b"w")
 
     def let_go(self) -> None:
         """Whatever is left of it ends from here on; waits for nothing."""

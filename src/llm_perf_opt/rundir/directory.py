@@ -293,15 +293,6 @@ class RunDirectory:
                 raise self._lost(error) from error
         return step
 
-    def remark(self, folder: str, words: str, commands: list[list[str]]) -> None:
-        """Something to know of the last command in `cmd.txt`, as comments: pasted into a shell, they do nothing."""
-        lines = [f"# {words}", *(f"#   {shlex.join(clean_argv(argv))}" for argv in commands)]
-        with (
-            contextlib.suppress(OSError),  # the manifest has the command itself
-            (self.path / folder / "cmd.txt").open("a", encoding="utf-8", errors="surrogateescape") as file,
-        ):
-            file.writelines(f"{line.replace(chr(10), ' ')}\n" for line in lines)
-
     def ask_gpus(self) -> None:
         """Begin to ask how the GPUs are at the end of the run, beside whatever is left to do."""
         self._gpus_asked = True

@@ -11,9 +11,6 @@ hole again: of all that are open, the innermost decides.
 
 With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
 `with` and atexit do their work; where the model runs in a thread, the main thread is interrupted as by Ctrl-C.
-
-The file may come later than the program: what ncu shall profile may not be known yet when it starts. Ranges are
-numbered from the start in any case.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ import time
 from typing import Any, Callable
 
 from . import tell
-from .opened import Listener, Locked, Opened
+from .opened import Locked, Opened
 
 # A program may catch SystemExit and go on. It is asked again, but not for ever.
 _MOST_ENDINGS = 3
@@ -114,37 +111,8 @@ class Gate(Locked):
         raise SystemExit(0)
 
 
-class Waiting(Locked):
-    """Stands in for a gate until there is a file that says which ranges are wanted: looked for whenever one begins."""
-
-    def __init__(self, path: str, make: Callable[[], Listener | None], listeners: list[Listener]) -> None:
-        self._path = path
-        self._make = make
-        self._listeners = listeners
-        self._gate: Listener | None = None
-        super().__init__()
-
-    def __call__(self, domain: str, name: str, number: int, begins: bool | None) -> None:
-        if not begins or not os.path.exists(self._path):  # noqa: PTH110 - pathlib is slow to import
-            return
-        with self._lock:
-            if self in self._listeners:  # else another thread was faster
-                self._listeners.remove(self)
-                self._gate = self._make()
-                if self._gate is not None:
-                    self._listeners.append(self._gate)
-        if self._gate is None:
-            return
-        try:
-            self._gate(domain, name, number, begins)
-        except Exception as error:  # as `Opened` does, which does not know of it in this round
-            if self._gate in self._listeners:
-                self._listeners.remove(self._gate)
-            tell.failed("acting on a range", error, of="ranges")
-
-
 def install(torch: Any, opened: Opened) -> None:
-    """Listen to the ranges, where a file says which of them are wanted, or will say so."""
+    """Listen to the ranges, where a file says which of them are wanted."""
     path = os.environ.get("LLM_PERF_GATE")
     if not path:
         return
@@ -155,10 +123,7 @@ def install(torch: Any, opened: Opened) -> None:
         runtime = torch.cuda.cudart()
         return runtime.cudaProfilerStart, runtime.cudaProfilerStop
 
-    def make() -> Gate | None:
-        return _read(path, switches)
-
-    listener = make() if os.path.exists(path) else Waiting(path, make, opened.listeners)  # noqa: PTH110
+    listener = _read(path, switches)
     if listener is not None:
         opened.listeners.append(listener)
 
