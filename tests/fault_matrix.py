@@ -520,8 +520,8 @@ def nothing_was_started(bench: Bench, got: Got) -> Iterator[str]:
 def quickly(bench: Bench, got: Got) -> Iterator[str]:
     if got.seconds > 30:  # alone on the machine it takes two; waiting would take over a minute
         yield f"it took {got.seconds:.0f} s"
-    if "given up" not in got.said:
-        yield "it does not say what it gives up"
+    if "discarded" not in got.said:
+        yield "it does not say what it discards"
 
 
 PRINTS = """

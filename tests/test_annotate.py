@@ -308,12 +308,12 @@ def test_multiprocessing(method: str, tmp_path: Path) -> None:
 
 LISTENS = """
 import torch
-from _llm_perf_annotate.opened import opened
+from _llm_perf_annotate.seen_ranges import ranges_seen
 heard = []
-def gate(domain, name, number, begins):
+def listen(domain, name, number, begins):
     heard.append((name, number, begins))
     if number == 3: raise ValueError("broken")
-opened.listeners.append(gate)
+ranges_seen.listeners.append(listen)
 model = torch.nn.Sequential(torch.nn.Linear(2, 2))
 for _ in range(4): model(torch.randn(1, 2))
 print(heard)
@@ -322,7 +322,7 @@ print(heard)
 
 @TORCH
 def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: Path) -> None:
-    added = under_ncu(environment("stages", ranges=True), gated=False)
+    added = under_ncu(environment("stages", ranges=True), windows=False)
     added |= {"LLM_PERF_ANNOTATE_SINK": str(tmp_path / "sink")}
     code = [sys.executable, "-c", LISTENS]
     ended = subprocess.run(code, env={**os.environ, **added}, capture_output=True, text=True, timeout=600)

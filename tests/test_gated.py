@@ -28,7 +28,7 @@ from fake_tools import tools as tools
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.inject import Gate, Named
+from llm_perf_opt.inject import CaptureWindows, Named
 from llm_perf_opt.planning import Plan
 from llm_perf_opt.planning import windows as gated
 from llm_perf_opt.planning.automatic import make_plan, with_gates
@@ -83,7 +83,7 @@ def all_opened(timeline: Timeline) -> dict[int, dict[Named, int]]:
 
 def gate_around(
     timeline: Timeline, kernels: np.ndarray, opened: Opened, *, stop: bool, exact: bool = False
-) -> tuple[Gate, np.ndarray] | str:
+) -> tuple[CaptureWindows, np.ndarray] | str:
     return gated.gate_around(seen_inside(timeline, kernels, opened), kernels, stop=stop, exact=exact)
 
 
@@ -94,7 +94,7 @@ def test_where_the_program_knows_its_stages_only_they_are_the_windows(annotated:
     opened = {timeline.processes[0].pid: {PREFILL: 1, STEP: 8}}
     found = gate_around(timeline, chosen, opened, stop=True)
     assert not isinstance(found, str)
-    assert found[0] == Gate({STEP: turns, PREFILL: (1,)}, stop=True)
+    assert found[0] == CaptureWindows({STEP: turns, PREFILL: (1,)}, stop=True)
     assert np.flatnonzero(found[1]).tolist() == chosen.tolist()
 
 
@@ -108,7 +108,7 @@ def test_every_wanted_launch_is_in_a_window_and_none_could_be_left_out(data: st.
     found = gate_around(timeline, chosen, all_opened(timeline), stop=False)
     assert not isinstance(found, str)
     gate, held = found
-    inside = set(kernels_in(timeline, gate.windows).tolist()) - set(kernels_in(timeline, gate.holes).tolist())
+    inside = set(kernels_in(timeline, gate.windows).tolist()) - set(kernels_in(timeline, gate.pauses).tolist())
     assert set(np.flatnonzero(held).tolist()) == inside
     assert held[chosen].all()
     assert held.sum() <= len(chosen) * 60, "a layer has 55 launches: no more than those around each that is wanted"
@@ -133,7 +133,7 @@ def test_exact_windows_hold_what_is_launched_in_the_wanted_ranges_themselves_and
     gate, held = found
     assert set(np.flatnonzero(held).tolist()) == set(np.flatnonzero(np.isin(around.tops, around.tops[chosen])).tolist())
     switched = [(span, True) for named, turns in gate.windows.items() for span in spans(timeline, named, turns)]
-    switched += [(span, False) for named, turns in gate.holes.items() for span in spans(timeline, named, turns)]
+    switched += [(span, False) for named, turns in gate.pauses.items() for span in spans(timeline, named, turns)]
     for kernel in data.draw(st.lists(st.sampled_from(inside), max_size=20)):
         at = int(timeline.kernels.host_time[kernel])
         # As the program does it: the range that began last, of those that are open, decides.
@@ -162,8 +162,8 @@ def test_waymarks_are_windows_and_no_regions(waymarked: Path) -> None:
     assert isinstance(timeline, Timeline)
     found = with_gates(plan, waymarked, seen, request, all_opened(timeline))
     (gate,) = found.gates
-    assert isinstance(gate, Gate)
-    assert ("", "llm-perf:layer5") in gate.holes | gate.windows
+    assert isinstance(gate, CaptureWindows)
+    assert ("", "llm-perf:layer5") in gate.pauses | gate.windows
 
 
 def test_a_few_launches_of_a_layer_open_that_layer_and_not_the_step() -> None:
@@ -186,7 +186,7 @@ def test_a_layer_of_which_nothing_is_wanted_is_a_hole_even_where_its_launches_ar
     found = gate_around(timeline, np.array(sorted(wanted), dtype=np.int64), all_opened(timeline), stop=False)
     assert not isinstance(found, str)
     assert found[0].windows == {("LLM", "decode_step"): (3,)}
-    assert found[0].holes == dict.fromkeys(names[4:], (4,))
+    assert found[0].pauses == dict.fromkeys(names[4:], (4,))
     assert np.flatnonzero(found[1]).tolist() == sorted(wanted)
 
 
@@ -232,10 +232,10 @@ def test_a_plan_is_gated_to_ranges_that_hold_what_its_launches_tell() -> None:
     timeline = recorded(TIMELINE)
     gated = with_gates(plan, TIMELINE, seen, request, all_opened(timeline))
     (gate,) = gated.gates
-    assert isinstance(gate, Gate)
+    assert isinstance(gate, CaptureWindows)
     assert gate.windows[("LLM", "prefill")] == (1,)
-    assert ("LLM", "layer5") in gate.holes
-    profiled = set(kernels_in(timeline, gate.windows).tolist()) - set(kernels_in(timeline, gate.holes).tolist())
+    assert ("LLM", "layer5") in gate.pauses
+    profiled = set(kernels_in(timeline, gate.windows).tolist()) - set(kernels_in(timeline, gate.pauses).tolist())
     assert len(profiled) < 0.1 * plan.launches
     assert gated.plan.results < plan.results
     assert gated.plan.seconds < plan.seconds
@@ -257,7 +257,7 @@ def test_what_cannot_be_gated_stays_as_planned() -> None:
 
 def test_windows_without_results_are_named() -> None:
     here = Action("kernel", "k", push_pop={"LLM": ["prefill", "layer0"]})
-    assert unseen(Gate({("LLM", "prefill"): (1,), ("LLM", "decode_step"): (1,)}), [here]) == ["decode_step"]
+    assert unseen(CaptureWindows({("LLM", "prefill"): (1,), ("LLM", "decode_step"): (1,)}), [here]) == ["decode_step"]
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -321,9 +321,9 @@ def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     assert "--profile-from-start off" in command
     assert "--range-filter" not in command
     assert "--nvtx-include prefill/ --nvtx-include decode_step/" in command
-    assert json.loads(Path("run/ncu/run-gate.json").read_text()) == {
+    assert json.loads(Path("run/ncu/run-windows.json").read_text()) == {
         "windows": [["", "prefill", [1]], ["", "decode_step", [1]]],
-        "holes": [],
+        "pauses": [],
         "stop": True,
     }
     assert profiler.read_text().split() == ["cudaProfilerStart", "cudaProfilerStop"] * 2
@@ -349,7 +349,7 @@ def test_a_program_with_ranges_of_its_own_is_gated_without_being_asked_for(
     (command,) = commands()
     assert "--profile-from-start off" in command
     assert "--launch-count 3" in command
-    windows = json.loads(Path("run/ncu/run-gate.json").read_text())["windows"]
+    windows = json.loads(Path("run/ncu/run-windows.json").read_text())["windows"]
     assert ["LLM", "prefill", [1]] in windows
     count = sum(len(numbers) for _, _, numbers in windows)
     assert (tools / "profiler").read_text().split() == ["cudaProfilerStart", "cudaProfilerStop"] * count
@@ -370,7 +370,7 @@ def test_a_gate_that_does_not_open_is_told_and_ncu_s_own_filters_do_the_work(pro
     assert "--profile-from-start off" in first
     assert [("--range-filter ::1" in c, "--profile-from-start" in c) for c in others] == [(False, False), (True, False)]
     report = llm_perf_opt.load("run")
-    (told,) = [d for d in report.diagnostics if d.code == "GATE_DID_NOT_OPEN"]
+    (told,) = [d for d in report.diagnostics if d.code == "WINDOWS_DID_NOT_OPEN"]
     assert "ZeroDivisionError" in told.message
     assert not [d for d in report.diagnostics if d.severity == "error"]
     assert report.coverage is not None
@@ -413,21 +413,21 @@ def test_a_gate_that_gives_too_little_is_given_up_and_counts_nothing_twice(
 ) -> None:
     """The stand-in for ncu gives results of other windows than were asked for, and fewer than planned."""
     monkeypatch.setenv("FAKE_PROFILER", str(tools / "profiler"))
-    monkeypatch.setattr("llm_perf_opt.capture.session.unseen", lambda gate, results: ["decode_step"])
-    monkeypatch.setattr("llm_perf_opt.capture.session._FEW_RESULTS", 10)
+    monkeypatch.setattr("llm_perf_opt.capture.steps.counters.unseen", lambda gate, results: ["decode_step"])
+    monkeypatch.setattr("llm_perf_opt.capture.steps.counters._FEW_RESULTS", 10)
     (ranges,) = all_opened(recorded(TIMELINE)).values()
     Path("program.py").write_text(opening(ranges), encoding="utf-8")
     assert main(["profile", "--out", "run", "--", sys.executable, "program.py"]) == 0
     first, second = commands()
     assert ("--profile-from-start" in first, "--profile-from-start" in second) == (True, False)
-    assert sorted(p.name for p in Path("run/ncu").glob("*.ncu-rep")) == ["run-ungated.ncu-rep"]
+    assert sorted(p.name for p in Path("run/ncu").glob("*.ncu-rep")) == ["run-filtered.ncu-rep"]
     steps = json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))["steps"]
     assert [(s["capture"], s["status"]) for s in steps if s["name"] == "ncu"] == [
         ("run", "failed"),
-        ("run-ungated", "captured"),
+        ("run-filtered", "captured"),
     ]
     report = llm_perf_opt.load("run")
-    (told,) = [d for d in report.diagnostics if d.code == "GATE_DID_NOT_OPEN"]
+    (told,) = [d for d in report.diagnostics if d.code == "WINDOWS_DID_NOT_OPEN"]
     assert "gave 248 of" in told.message
     assert not [d for d in report.diagnostics if d.severity == "error" or d.code == "SAME_RECORDING"]
 
@@ -442,7 +442,7 @@ def test_what_needs_two_runs_of_ncu_s_own_filters_is_had_in_one_with_windows() -
     found = with_gates(two, TIMELINE, seen, request, all_opened(recorded(TIMELINE)))
     assert [capture.name for capture in found.plan.captures] == ["run"]
     (gate,) = found.gates
-    assert isinstance(gate, Gate)
+    assert isinstance(gate, CaptureWindows)
     assert found.plan.error is not None
     assert found.plan.error <= max(plan.error or 0.0, 0.05)
     without = with_gates(two, TIMELINE, seen, request, {})

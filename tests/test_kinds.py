@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.sampled_clusters import Clock, clock_of, samples_of_kinds
-from llm_perf_opt.inject import Gate
+from llm_perf_opt.inject import CaptureWindows
 from llm_perf_opt.planning import describe_launches, selectable_regions
 from llm_perf_opt.planning.automatic import make_plan, with_gates
 from llm_perf_opt.planning.cover import Wanted, cover
@@ -238,7 +238,7 @@ def test_the_plan_samples_every_kind_in_windows_around_modules(ocr: NCUProfileRe
     assert plan is not None
     found = with_gates(plan, OCR, ocr, request, {marked.processes[0].pid: dict(counted)})
     (gate,) = found.gates
-    assert isinstance(gate, Gate)
+    assert isinstance(gate, CaptureWindows)
     assert gate.count > 30
     assert sum(name.startswith("llm-perf:") for _, name in gate.windows) > 20
     assert found.plan.results < 1.1 * plan.results  # for less than half of the error

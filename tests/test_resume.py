@@ -22,10 +22,10 @@ import pytest
 import fake_tools
 import llm_perf_opt
 from fake_tools import json_alone as json_alone
-from llm_perf_opt.capture.resume import _report_of_capture
+from llm_perf_opt.capture.steps.attempt import whole_reports
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.conf.keys import defaults
-from llm_perf_opt.inject import Gate
+from llm_perf_opt.inject import CaptureWindows
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.planning.by_choice import PlannedCapture
 from llm_perf_opt.readers.open import read_recording
@@ -270,23 +270,30 @@ def test_a_run_that_was_killed_before_it_had_any_folder_is_taken_as_a_whole(desk
 
 
 def test_of_captures_taken_instead_of_one_all_have_to_be_there(desk: Path) -> None:
-    """One gated capture stood for two; killed after the first of those that were taken instead, the second is missing."""
+    """One capture with windows stood for two; killed after the first of those that were taken instead, the second is missing."""
     first, second = PlannedCapture("run-1", NcuOptions()), PlannedCapture("run-2", NcuOptions())
-    both = PlannedCapture("run", NcuOptions(), gate=Gate({("", "x"): (1,)}), instead=(first, second))
+    both = PlannedCapture("run", NcuOptions(), windows=CaptureWindows({("", "x"): (1,)}), alternatives=(first, second))
     begun = read_manifest(Path("run"))
     (done,) = [step for step in begun.steps if step.name == "ncu"]
     report = next(Path("run/ncu").glob("*.ncu-rep"))
     size = report.stat().st_size
 
-    def whole(*names: str) -> bool:
-        steps = [attrs.evolve(done, capture=name, files={f"{name}.ncu-rep": size}) for name in names]
-        for name in names:
-            shutil.copy(report, f"run/ncu/{name}.ncu-rep")
-        return _report_of_capture(Path("run"), both, attrs.evolve(begun, steps=steps)) is not None
+    def whole(*alternatives: str) -> int:
+        steps = []
+        for number, other in enumerate(alternatives):
+            shutil.copy(report, f"run/ncu/{number}.ncu-rep")  # what it is called does not matter
+            mine = {
+                "capture": str(number),
+                "planned": "run",
+                "alternative": other,
+                "files": {f"{number}.ncu-rep": size},
+            }
+            steps.append(attrs.evolve(done, **mine))
+        return len(whole_reports(Path("run"), both, attrs.evolve(begun, steps=steps)))
 
-    assert not whole("run-1-ungated")
-    assert whole("run-1-ungated", "run-2-ungated")
-    assert whole("run")
+    assert whole("run-1") == 0
+    assert whole("run-1", "run-2") == 2
+    assert whole("") == 1
 
 
 def test_another_replay_mode_that_worked_is_as_good(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

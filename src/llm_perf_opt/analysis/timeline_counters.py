@@ -378,7 +378,7 @@ class TimelineCounters:
                     f"{coverage.signatures_scaled} of {coverage.signatures} kernel signatures in the regions ({share:.1%} "
                     "of their GPU time) have no sample of their own: their counters are those of the same kernel on a "
                     f"grid at most {NEIGHBOUR - 1:.0%} larger or smaller, in proportion to the blocks.",
-                    "To sample each of them: llm-perf profile --no-gate, without a budget; that takes longer.",
+                    "To sample each of them: llm-perf profile --no-windows, without a budget; that takes longer.",
                 )
             )
         if coverage.results_unmatched:

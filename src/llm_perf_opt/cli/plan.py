@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt import planning
     from llm_perf_opt.api.reporting import make_report
-    from llm_perf_opt.capture.session import known_patterns
+    from llm_perf_opt.capture.preparation import known_patterns
     from llm_perf_opt.nsight.nvidia_smi import gpu_facts
     from llm_perf_opt.planning.automatic import captures_of, forecasts, make_plan, plans
     from llm_perf_opt.planning.by_choice import plan_counters, plan_verification
@@ -86,7 +86,8 @@ def _take_timeline(request: ProfileRequest, arguments: argparse.Namespace, about
     """The timeline, in a run directory of its own; its report comes with it."""
     import attrs
 
-    from llm_perf_opt.capture.session import ready, run_profile
+    from llm_perf_opt.capture.preparation import ready
+    from llm_perf_opt.capture.session import run_profile
     from llm_perf_opt.errors import UserError
     from llm_perf_opt.rundir.directory import RunDirectory
 

@@ -13,29 +13,30 @@ Named = tuple[str, str]  # the domain of a range ("": the default one) and its n
 
 
 @define(frozen=True)
-class Gate:
+class CaptureWindows:
     """Windows in which ncu profiles (`--profile-from-start off`)."""
 
     windows: Mapping[Named, tuple[int, ...]]  # numbers of ranges among those of their name in the process, from 1
     stop: bool = False  # end the program once all of them have been
-    holes: Mapping[Named, tuple[int, ...]] = Factory(dict)  # ranges inside windows in which ncu does not profile
+    pauses: Mapping[Named, tuple[int, ...]] = Factory(dict)  # ranges inside windows in which ncu does not profile
 
     @property
     def count(self) -> int:
         return sum(map(len, self.windows.values()))
 
     def as_json(self) -> dict[str, Any]:
-        return {"windows": _rows(self.windows), "holes": _rows(self.holes), "stop": self.stop}
+        return {"windows": _rows(self.windows), "pauses": _rows(self.pauses), "stop": self.stop}
 
     @staticmethod
-    def from_json(raw: Mapping[str, Any]) -> Gate:
-        return Gate(_ranges(raw["windows"]), raw["stop"] is True, _ranges(raw["holes"]))
+    def from_json(raw: Mapping[str, Any]) -> CaptureWindows:
+        pauses = raw["pauses"] if "pauses" in raw else raw["holes"]  # as manifests of earlier runs call them
+        return CaptureWindows(_ranges(raw["windows"]), raw["stop"] is True, _ranges(pauses))
 
     def environment(self, file: Path, log: Path) -> dict[str, str]:
         """Write the windows to `file`; the variables that make the program use them, and note in `log` what it did."""
         file.write_text(json.dumps(self.as_json()) + "\n", encoding="utf-8")
         log.unlink(missing_ok=True)
-        return {"LLM_PERF_GATE": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
+        return {"LLM_PERF_WINDOWS": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
 
 
 def _rows(ranges: Mapping[Named, tuple[int, ...]]) -> list[Any]:

@@ -15,7 +15,7 @@ from attrs import define
 
 from llm_perf_opt import planning
 from llm_perf_opt.analysis.traffic import moved_by_others
-from llm_perf_opt.inject import Gate
+from llm_perf_opt.inject import CaptureWindows
 from llm_perf_opt.metrics import groups_for
 from llm_perf_opt.planning.by_choice import PlannedCapture, excluded, raw_expressions
 from llm_perf_opt.planning.windows import Inside, Opened, gate_around, seen_inside
@@ -96,7 +96,7 @@ class Gated:
     """A plan whose captures are switched on and off from inside the program, as far as that can be."""
 
     plan: planning.Plan  # its captures are those of the plan before, or one that does for all of them
-    gates: list[Gate | str]  # of each capture: its windows, or why it has none
+    gates: list[CaptureWindows | str]  # of each capture: its windows, or why it has none
 
 
 def with_gates(
@@ -113,7 +113,7 @@ def with_gates(
     alone = _in_one(plan, launches, kinds, inside, stop=stop)
     if alone is not None:
         plan = attrs.evolve(plan, captures=[alone.capture])
-    found: list[Gate | str] = []
+    found: list[CaptureWindows | str] = []
     captures = []
     taken = np.zeros(len(launches), dtype=np.bool_)
     for capture in plan.captures:
@@ -128,7 +128,7 @@ def with_gates(
             found.append(way.gate)
             captures.append(_with_launches(way, plan.costs))
             taken |= way.taken
-    if not any(isinstance(gate, Gate) for gate in found):
+    if not any(isinstance(gate, CaptureWindows) for gate in found):
         return Gated(plan, found)
     return Gated(_as_it_comes_out(attrs.evolve(plan, captures=captures), launches, taken), found)
 
@@ -172,7 +172,7 @@ def _in_one(
 class _Way:
     """How to get at the launches of a capture from inside the program."""
 
-    gate: Gate
+    gate: CaptureWindows
     capture: planning.Capture
     taken: Bools
 

@@ -13,7 +13,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.api.inputs import VERIFY
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.inject import Gate
+from llm_perf_opt.inject import CaptureWindows
 from llm_perf_opt.metrics import groups_for, types_in_use
 from llm_perf_opt.nsight.ncu.argv import DEFAULT_METRICS, NcuOptions, build_ncu_cmd
 from llm_perf_opt.nsight.ncu.replay_modes import RANGE_MODES
@@ -39,8 +39,8 @@ class PlannedCapture:
     seconds: float | None = None  # what it will take, where that was planned
     # The region of which some instances are taken whole, and their numbers; None: not chosen in this way.
     instances: tuple[NCUProfileRegion | None, tuple[int, ...]] = (None, ())
-    gate: Gate | None = None  # stages of the program outside of which nothing is profiled
-    instead: tuple[PlannedCapture, ...] = ()  # where the gate does not open
+    windows: CaptureWindows | None = None  # the program switches ncu on in these only
+    alternatives: tuple[PlannedCapture, ...] = ()  # what to do where the windows give nothing
 
     def argv(self, command: Sequence[str], ncu: str = "ncu") -> list[str]:
         """The command, as it would be run in the run directory."""

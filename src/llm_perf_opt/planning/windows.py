@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 from attrs import define
 
-from llm_perf_opt.inject import Gate, Named
+from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.planning.by_choice import PlannedCapture
 from llm_perf_opt.readers.marker_ranges import PREFIX as WAYMARK
@@ -30,7 +30,7 @@ _LAUNCH_S = 0.0004
 
 _THREADS_TRIED = 8
 
-Opened = Mapping[int, Mapping[Named, int]]  # by process id: how many ranges of each name were opened
+Opened = RangesSeen
 
 
 @define(eq=False)
@@ -79,7 +79,9 @@ def _of_one_thread(timeline: Timeline, usable: Int64s, launched: Int64s) -> Stac
     return max(tried, key=lambda stacks: int((stacks.top_at(launched) != UNKNOWN).sum()))
 
 
-def gate_around(inside: Inside | str, kernels: Int64s, *, stop: bool, exact: bool = False) -> tuple[Gate, Bools] | str:
+def gate_around(
+    inside: Inside | str, kernels: Int64s, *, stop: bool, exact: bool = False
+) -> tuple[CaptureWindows, Bools] | str:
     """The ranges around some kernels that are cheapest to profile in, and which kernels of the timeline lie in them.
 
     Or why there are none. `exact`: every launch in them is profiled, so that none should be in them that is not wanted.
@@ -101,7 +103,7 @@ def gate_around(inside: Inside | str, kernels: Int64s, *, stop: bool, exact: boo
             found.setdefault(_name(timeline, one), set()).add(inside.number[one])
         return {name: tuple(sorted(numbers)) for name, numbers in sorted(found.items())}
 
-    gate = Gate(named(nodes), stop, named(holes))
+    gate = CaptureWindows(named(nodes), stop, named(holes))
     return gate, _profiled(stacks, nodes, holes, tops)
 
 
@@ -208,12 +210,12 @@ def _profiled(stacks: Stacks, nodes: Sequence[int], holes: Sequence[int], tops: 
     return on[tops]
 
 
-def gated(capture: PlannedCapture, gate: Gate, *, instead: Sequence[PlannedCapture]) -> PlannedCapture:
+def gated(capture: PlannedCapture, gate: CaptureWindows, *, instead: Sequence[PlannedCapture]) -> PlannedCapture:
     """A capture that profiles in the windows of a gate only; `instead`: what to do where that gives nothing."""
-    return attrs.evolve(capture, options=_from_start_off(capture), gate=gate, instead=tuple(instead))
+    return attrs.evolve(capture, options=_from_start_off(capture), windows=gate, alternatives=tuple(instead))
 
 
-def together(captures: Sequence[PlannedCapture], gate: Gate) -> PlannedCapture:
+def together(captures: Sequence[PlannedCapture], gate: CaptureWindows) -> PlannedCapture:
     """Several captures of chosen instances as one: windows say which instances, so ncu need not count them."""
     first = captures[0]
     expected = [capture.expected for capture in captures]
@@ -223,12 +225,12 @@ def together(captures: Sequence[PlannedCapture], gate: Gate) -> PlannedCapture:
         options=attrs.evolve(_from_start_off(first), range_filter=None),
         expressions=tuple(dict.fromkeys(e for capture in captures for e in capture.expressions)),
         expected=None if None in expected else sum(count or 0 for count in expected),
-        gate=gate,
-        instead=tuple(captures),
+        windows=gate,
+        alternatives=tuple(captures),
     )
 
 
-def sampled_gate(captures: Sequence[PlannedCapture], opened: Opened, *, stop: bool) -> Gate | str:
+def sampled_gate(captures: Sequence[PlannedCapture], opened: Opened, *, stop: bool) -> CaptureWindows | str:
     """The windows of captures that each take some instances of one range; or why there are none."""
     if len(opened) != 1:
         return "no process was seen to open ranges" if not opened else "several processes open ranges"
@@ -241,10 +243,10 @@ def sampled_gate(captures: Sequence[PlannedCapture], opened: Opened, *, stop: bo
             return f"the program was not seen to open {region.key if region else capture.name}"
         windows[named] = tuple(sorted({*windows.get(named, ()), *taken}))
     scopes = {capture.options.nvtx_push_pop_scope for capture in captures}
-    return Gate(windows, stop) if len(scopes) == 1 else "some of the ranges need those of the whole process"
+    return CaptureWindows(windows, stop) if len(scopes) == 1 else "some of the ranges need those of the whole process"
 
 
-def unseen(gate: Gate, results: Sequence[Action]) -> list[str]:
+def unseen(gate: CaptureWindows, results: Sequence[Action]) -> list[str]:
     """Names of windows in which nothing was profiled. Of waymarks results do not tell."""
     seen = {name for action in results for stack in action.push_pop.values() for name in stack}
     return [name for _, name in gate.windows if name not in seen and not name.startswith(WAYMARK)]

@@ -4,9 +4,9 @@
 
 Profilers start programs that start programs; some leave the process group, and ncu itself is often a
 shell script around the real one. The guard becomes the reaper of all of them. It ends the whole tree
-when it is told to (SIGINT, SIGTERM), when the profiler has ended and something is left over, and when
+when it is asked to (SIGINT, SIGTERM), when the profiler has ended and something is left over, and when
 the pipe from its parent closes, which it does even if the parent is killed with SIGKILL. SIGUSR1 tells it
-to hurry: what is still being written is given up.
+to hurry: what is still being written is discarded.
 
 The first, polite signal goes to the whole tree (`tree`: ncu is often a shell script around the real one,
 which never hears of a signal to the script), or to the program whose process id is in PID_FILE and then
@@ -58,7 +58,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Hurry:
-    """Has somebody lost patience?"""
+    """Was the guard asked to end everything now?"""
 
     asked = False
 

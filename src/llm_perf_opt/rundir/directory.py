@@ -31,7 +31,7 @@ from attrs import Factory, define
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.nsight.nvidia_smi import gpu_facts
-from llm_perf_opt.process.background import Aside
+from llm_perf_opt.process.background import BackgroundTasks
 from llm_perf_opt.process.interrupts import held
 from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir.secrets import clean_argv, clean_settings, without_secrets
@@ -64,6 +64,9 @@ class Step:
     files: dict[str, int] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)
     capture: str = ""  # of ncu: the report's name without its ending
+    planned: str = ""  # of ncu: the planned capture that it was for
+    alternative: str = ""  # of ncu: the alternative of that capture which it is; none: it is as planned
+    replay_mode: str = ""  # of ncu
 
 
 # What the run itself writes, and the report: of these names half a file may be left.
@@ -125,7 +128,7 @@ class RunDirectory:
     manifest: Manifest
     lock: int | None = None  # see run_lock.py
     seals: bool = True  # False: the orders are not this user's, and stay recognisable as such
-    aside: Aside = Factory(Aside)  # noted whenever the manifest is written
+    background: BackgroundTasks = Factory(BackgroundTasks)  # noted whenever the manifest is written
     _began: float = Factory(time.monotonic)
     _gpus_asked: bool = False
 
@@ -219,7 +222,7 @@ class RunDirectory:
 
     def release(self) -> None:
         """Others may write in the folder again: nothing of ours does."""
-        self.aside.end()
+        self.background.end()
         run_lock.release(self.lock)
         self.lock = None
 
@@ -229,7 +232,7 @@ class RunDirectory:
         return () if self.lock is None else (self.lock,)
 
     def save(self) -> None:
-        self.aside.settle()
+        self.background.settle()
         if self.seals:
             self.manifest.seal = seal(self.manifest.orders)
         self._replace(MANIFEST, _manifest_text(self.manifest))
@@ -278,9 +281,21 @@ class RunDirectory:
             ExitCode.NOTHING_CAPTURED,
         )
 
-    def begin(self, name: str, argv: list[str], folder: str, capture: str = "") -> Step:
+    def begin(
+        self,
+        name: str,
+        argv: list[str],
+        folder: str,
+        capture: str = "",
+        *,
+        planned: str = "",
+        alternative: str = "",
+        replay_mode: str = "",
+    ) -> Step:
         """Note a command before it starts; `cmd.txt` can be pasted into a shell."""
-        step = Step(name, clean_argv(argv), capture=capture)
+        step = Step(
+            name, clean_argv(argv), capture=capture, planned=planned, alternative=alternative, replay_mode=replay_mode
+        )
         self.manifest.steps.append(step)
         self.save()
         try:
@@ -296,7 +311,7 @@ class RunDirectory:
     def ask_gpus(self) -> None:
         """Begin to ask how the GPUs are at the end of the run, beside whatever is left to do."""
         self._gpus_asked = True
-        self.aside.start(gpu_facts, self._note_gpus)
+        self.background.start(gpu_facts, self._note_gpus)
 
     def _note_gpus(self, facts: list[dict[str, str]]) -> None:
         self.manifest.gpus_after = facts
@@ -307,7 +322,7 @@ class RunDirectory:
         What still goes on beside the run is ended: who wants it waits for it before.
         """
         with held():  # a second interrupt must not leave a run that seems to go on
-            self.aside.end()
+            self.background.end()
         with contextlib.suppress(OSError):
             (self.path / RESERVE).unlink(missing_ok=True)
         self.manifest.state = state

@@ -21,7 +21,15 @@ from llm_perf_opt.rundir.lock import LOCK
 
 PACKED = (".gz", ".xz")
 REPORT_LIST = ".llm-perf-files"  # what the report in the folder consists of
-OF_CAPTURE = (".ncu-rep", ".log", "-workload.log", "-gate.json", "-gate.jsonl")  # endings of what ncu's runs leave
+OF_CAPTURE = (
+    ".ncu-rep",
+    ".log",
+    "-workload.log",
+    "-windows.json",
+    "-windows.jsonl",
+    "-gate.json",
+    "-gate.jsonl",
+)  # endings of what ncu's runs leave
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 _ROOT = (
     *(
@@ -53,7 +61,7 @@ _NSYS = tuple(
         *(TRAFFIC_SET, ".program.pid", ".run.sqlite.tmp"),
     )
 )
-_NCU = tuple(f"ncu/{name}" for name in ("cmd.txt", "raw.csv", "sections_report.txt", ".ahead.log", ".attach.log"))
+_NCU = tuple(f"ncu/{name}" for name in ("cmd.txt", "raw.csv", "sections_report.txt"))
 _FIXED = frozenset((*_ROOT, *_STAGE1, *_WORKLOAD, *_NSYS, *_NCU))
 # Half-written files: `.NAME.PID.tmp` or `.NAME.tmp` beside the file NAME that they were to become.
 _UNFINISHED = re.compile(r"\.(?P<name>.+?)(?:\.\d+)?\.tmp")

@@ -52,6 +52,7 @@ _FILES: tuple[tuple[str, Kind], ...] = (
     ("inputs.yaml", "text"),
     ("plan.json", "text"),
     ("annotate.jsonl", "text"),
+    ("ncu/*-windows.json*", "text"),
     ("ncu/*-gate.json*", "text"),
     ("predictions.jsonl", "text"),
     ("cmd.txt", "text"),
