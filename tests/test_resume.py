@@ -607,3 +607,19 @@ def test_a_command_that_nobody_can_type_is_told(
     assert resume() == 2
     assert capsys.readouterr().err.startswith("llm-perf: ")
     assert times_run() == 0
+
+
+def test_a_run_with_a_manifest_of_the_version_before_is_resumed(desk: Path) -> None:
+    """It has other names for the windows of a capture, and its steps do not say which planned capture they were for."""
+    specs = [{k: v for k, v in spec.items() if k not in ("windows", "alternatives")} for spec in manifest()["captures"]]
+    new = ("planned", "alternative", "replay_mode")
+    steps = [{k: v for k, v in step.items() if k not in new} for step in manifest()["steps"]]
+    change(captures=[{**spec, "gate": None, "instead": []} for spec in specs], steps=steps, state="interrupted")
+    sign()
+    assert resume() == 0
+    assert times_run() == 0
+    assert_complete()
+    next(Path("run/ncu").glob("*.ncu-rep")).unlink()
+    assert resume() == 0
+    assert times_run() == 1
+    assert_complete()
