@@ -334,7 +334,7 @@ def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: 
 
 @TORCH
 @pytest.mark.parametrize("mode", ["off", "stages", "modules"])
-def test_modules_are_marked_for_the_gate_unless_they_have_ranges_already(tmp_path: Path, mode: str) -> None:
+def test_modules_are_marked_for_capture_windows_unless_they_have_ranges_already(tmp_path: Path, mode: str) -> None:
     sink, log = tmp_path / "sink", tmp_path / "log"
     added = environment(mode, ranges=True, log=log) | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
     model = "torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2)))"
@@ -352,7 +352,7 @@ def test_modules_are_marked_for_the_gate_unless_they_have_ranges_already(tmp_pat
 
 
 @TORCH
-def test_waymarks_of_long_paths_are_short_and_each_is_its_own(tmp_path: Path) -> None:
+def test_marker_ranges_of_long_paths_are_short_and_each_is_its_own(tmp_path: Path) -> None:
     """Longer names would make the recording's table of ranges one that is read slowly."""
     log = tmp_path / "log"
     code = """
@@ -397,7 +397,7 @@ assert torch.equal(whole(*given), eager) and torch.equal(whole(*given), eager)
 
 
 @TORCH
-def test_products_of_experts_have_waymarks_unless_they_are_compiled(tmp_path: Path) -> None:
+def test_products_of_experts_have_marker_ranges_unless_they_are_compiled(tmp_path: Path) -> None:
     """Compiled as a whole they stay: there is no break in the graph, and no range."""
     log, sink = tmp_path / "log", tmp_path / "sink"
     added = environment("off", ranges=True, log=log) | {"LLM_PERF_ANNOTATE_SINK": str(sink)}

@@ -182,7 +182,7 @@ def test_a_program_whose_model_runs_in_a_thread_ends_too(run: Run, tmp_path: Pat
 worker = threading.Thread(target=generate, daemon=True)
 worker.start()
 threading.Event().wait(20)
-print("waited for ever")
+print("deadlocked")
 """
     ended = run(code, CaptureWindows({STEP: (1,)}, stop=True), tmp_path)
     assert "waited" not in ended.stdout

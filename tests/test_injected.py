@@ -92,7 +92,7 @@ def package(folder: Path, source: str = NVTX) -> None:
 
 
 def test_a_child_forked_while_another_thread_is_counting_opens_ranges(tmp_path: Path) -> None:
-    """Only the thread that forks lives on in the child: what another one holds is held for ever there."""
+    """Only the thread that forks lives on in the child: a lock that another one holds is never released there."""
     program = """
 import os, threading, torch, warnings
 from _llm_perf_annotate.seen_ranges import ranges_seen
@@ -251,7 +251,7 @@ with nvtx.annotate("window"): print("inside")
 """
 
 
-def test_names_that_are_no_text_are_passed_on_and_the_gate_goes_on(tmp_path: Path) -> None:
+def test_names_that_are_no_text_are_passed_on_and_the_windows_still_work(tmp_path: Path) -> None:
     package(tmp_path)
     watched, plain = (run(tmp_path, STRANGE_NAMES, watched=on) for on in (True, False))
     before, _, after = watched.stdout.partition("---")

@@ -609,17 +609,17 @@ def test_a_command_that_nobody_can_type_is_told(
     assert times_run() == 0
 
 
-def test_a_run_with_a_manifest_of_the_version_before_is_resumed(desk: Path) -> None:
-    """It has other names for the windows of a capture, and its steps do not say which planned capture they were for."""
+def test_a_run_with_a_manifest_of_the_version_before_keeps_its_timeline(desk: Path) -> None:
+    """Its captures are described in another way: they are planned and taken anew, and nothing else is."""
     specs = [{k: v for k, v in spec.items() if k not in ("windows", "alternatives")} for spec in manifest()["captures"]]
     new = ("planned", "alternative", "replay_mode")
     steps = [{k: v for k, v in step.items() if k not in new} for step in manifest()["steps"]]
-    change(captures=[{**spec, "gate": None, "instead": []} for spec in specs], steps=steps, state="interrupted")
+    change(captures=specs, steps=steps, state="interrupted")
     sign()
-    assert resume() == 0
-    assert times_run() == 0
-    assert_complete()
-    next(Path("run/ncu").glob("*.ncu-rep")).unlink()
+    assert main(["runs", "show", "run"]) == 0
+    assert main(["report", "run", "--out", "again"]) == 0
+    timeline = Path("run/nsys/run.sqlite").stat().st_mtime_ns
     assert resume() == 0
     assert times_run() == 1
+    assert Path("run/nsys/run.sqlite").stat().st_mtime_ns == timeline
     assert_complete()

@@ -27,10 +27,7 @@ def to_spec(capture: PlannedCapture) -> dict[str, Any]:
 
 def from_spec(spec: Mapping[str, Any]) -> PlannedCapture:
     """Raises KeyError, TypeError or ValueError where it is not what this version writes."""
-    name = str(spec["name"])
-    # Manifests of earlier runs have other names for these.
-    windows = spec["windows"] if "windows" in spec else spec["gate"]
-    alternatives = spec["alternatives"] if "alternatives" in spec else spec["instead"]
+    windows, name = spec["windows"], str(spec["name"])
     if not re.fullmatch(r"[^./\0][^/\0]*", name):  # it names files in the run, and must not lead out of it
         raise ValueError(f"{name!r} is no name of a capture")
     return PlannedCapture(
@@ -39,5 +36,5 @@ def from_spec(spec: Mapping[str, Any]) -> PlannedCapture:
         tuple(map(str, spec["expressions"])),
         spec["expected"],
         windows=windows and CaptureWindows.from_json(windows),
-        alternatives=tuple(from_spec(other) for other in alternatives),
+        alternatives=tuple(from_spec(other) for other in spec["alternatives"]),
     )

@@ -1,6 +1,6 @@
 """Goes on with a run that ended early: what is whole is kept, what is missing or half-written is taken again.
 
-Which results are whole, the steps say themselves (steps/). What is taken again is set aside first and deleted only
+Which results are whole, the steps say themselves (steps/). What is taken again is moved away first and deleted only
 when the whole run has succeeded, so that a second failure loses nothing of the first attempt.
 """
 
@@ -83,7 +83,7 @@ def open_again(path: Path) -> RunDirectory:
 
 
 def _refuse_unusual_files(run: Path) -> None:
-    """Nothing is written through a link out of a run, and nobody waits for a pipe in it."""
+    """Nothing is written through a link out of a run, and no pipe in it is waited for."""
     for folder in (run, run / "nsys", run / "ncu"):
         if not os.path.lexists(folder):
             continue
@@ -192,7 +192,7 @@ def _gpus(facts: list[dict[str, str]]) -> list[str]:
 
 
 def begin_again(directory: RunDirectory, state: ResumeState, taken: list[str], changed: list[str]) -> None:
-    """Note in the manifest that the run goes on, and set aside what is taken again."""
+    """Note in the manifest that the run goes on, and move away what is taken again."""
     manifest = directory.manifest
     steps = [step for step in manifest.steps if _step_of(step).stays(step, state)]
     superseded = [step for step in manifest.steps if step not in steps]
@@ -210,7 +210,7 @@ def begin_again(directory: RunDirectory, state: ResumeState, taken: list[str], c
     try:
         directory.drop_unfinished()
         directory.keep_reserve()
-        _set_aside(directory, superseded)
+        _move_away(directory, superseded)
     except OSError as error:
         raise UserError(
             f"{directory.path} cannot be written: {error.strerror or error} ({error.filename}).",
@@ -225,11 +225,11 @@ def begin_again(directory: RunDirectory, state: ResumeState, taken: list[str], c
 
 
 def _step_of(command: Step) -> CaptureStep:
-    """The step that a command belongs to; one that nobody knows is treated as one of the counters, and taken again."""
+    """The step that a command belongs to; an unknown one is treated as one of the counters, and taken again."""
     return next((step for step in STEPS if step.owns(command)), COUNTERS)
 
 
-def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:
+def _move_away(directory: RunDirectory, superseded: Sequence[Step]) -> None:
     """Move files of commands that are run again out of the way of the new ones."""
     run = directory.path
     names = dict.fromkeys(name for step in superseded for name in _step_of(step).files(step))
@@ -239,15 +239,15 @@ def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:
     if not there:
         return
     numbers = [int(found[1]) for entry in run.iterdir() if (found := EARLIER.fullmatch(entry.name))]
-    aside = run / f"earlier-{max(numbers, default=0) + 1}"
+    earlier = run / f"earlier-{max(numbers, default=0) + 1}"
     for name in there:
-        target = aside / name
+        target = earlier / name
         target.parent.mkdir(parents=True, exist_ok=True)
         (run / name).replace(target)
 
 
 def drop_earlier(directory: RunDirectory) -> None:
-    """Delete what was set aside: all of it was taken again."""
+    """Delete what was moved away: all of it was taken again."""
     with contextlib.suppress(OSError):  # what stays is found by llm-perf runs prune
         files = files_of(directory.path, directory.manifest)
         names = [file.name for file in files if file.is_ours and EARLIER.fullmatch(file.name.partition("/")[0])]

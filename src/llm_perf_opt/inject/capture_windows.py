@@ -29,8 +29,7 @@ class CaptureWindows:
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> CaptureWindows:
-        pauses = raw["pauses"] if "pauses" in raw else raw["holes"]  # as manifests of earlier runs call them
-        return CaptureWindows(_ranges(raw["windows"]), raw["stop"] is True, _ranges(pauses))
+        return CaptureWindows(_ranges(raw["windows"]), raw["stop"] is True, _ranges(raw["pauses"]))
 
     def environment(self, file: Path, log: Path) -> dict[str, str]:
         """Write the windows to `file`; the variables that make the program use them, and note in `log` what it did."""

@@ -5,8 +5,8 @@
 Profilers start programs that start programs; some leave the process group, and ncu itself is often a
 shell script around the real one. The guard becomes the reaper of all of them. It ends the whole tree
 when it is asked to (SIGINT, SIGTERM), when the profiler has ended and something is left over, and when
-the pipe from its parent closes, which it does even if the parent is killed with SIGKILL. SIGUSR1 tells it
-to hurry: what is still being written is discarded.
+the pipe from its parent closes, which it does even if the parent is killed with SIGKILL. SIGUSR1 makes it
+hurry: what is still being written is discarded.
 
 The first, polite signal goes to the whole tree (`tree`: ncu is often a shell script around the real one,
 which never hears of a signal to the script), or to the program whose process id is in PID_FILE and then

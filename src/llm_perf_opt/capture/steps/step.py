@@ -1,4 +1,4 @@
-"""What every capture step can say of itself, so that a run can be resumed without knowing which step is which."""
+"""What every capture step knows of itself, so that a run can be resumed without knowing which step is which."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from .state import state
 from .tree import Names, Place, places
 
 ATTRIBUTE = "_compiled_call_impl"
-# A model that changes all the time is not looked through for ever.
+# A model that changes all the time is not looked through without end.
 _MOST_LOOKS = 8
 
 Call = Callable[..., Any]
