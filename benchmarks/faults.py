@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from fault_matrix import KILLED, KILLED_AHEAD, Bench, Fault, Unavailable, faults, random_kills
+from fault_matrix import KILLED, KILLED_IN_WINDOWS, Bench, Fault, Unavailable, faults, random_kills
 
 RESULTS = Path(__file__).parent / "results" / "faults"
 
@@ -51,12 +51,12 @@ def try_faults(bench: Bench, chosen: list[Fault]) -> list[dict[str, Any]]:
 
 def try_kills(bench: Bench, count: int, seed: int) -> dict[str, Any]:
     """Kills spread over the whole of a run, from before its directory to after its report."""
-    lasts = {fault.name: duration(bench, fault) for fault in (KILLED, KILLED_AHEAD)}
+    lasts = {fault.name: duration(bench, fault) for fault in (KILLED, KILLED_IN_WINDOWS)}
     found: list[str] = []
     moments: collections.Counter[str] = collections.Counter()
     signals: collections.Counter[str] = collections.Counter()
     for done, (number, part) in enumerate(random_kills(count, seed), 1):
-        fault = KILLED if done % 2 else KILLED_AHEAD
+        fault = KILLED if done % 2 else KILLED_IN_WINDOWS
         while True:
             wrong, at = bench.kill(number, part * lasts[fault.name], fault)
             found += wrong
@@ -86,7 +86,7 @@ def try_kills(bench: Bench, count: int, seed: int) -> dict[str, Any]:
 def duration(bench: Bench, fault: Fault) -> float:
     """How long a run takes that nobody disturbs."""
     bench.fresh()
-    bench.ahead = fault.ahead
+    bench.windows = fault.windows
     began = time.monotonic()
     bench.plainly(fault)
     return time.monotonic() - began
@@ -120,7 +120,7 @@ def markdown(rows: list[dict[str, Any]], kills: dict[str, Any]) -> str:
     signals = ", ".join(f"{n} {name}" for name, n in kills["signals"].items())
     lines += [
         "",
-        f"Kills at random moments of a run of about {kills['run_seconds']} s, from its first import to its report, every second with its program started ahead for ncu: {signals}; last step begun at the kill: {steps}. Runs that were over before their moment are not counted.",
+        f"Kills at random moments of a run of about {kills['run_seconds']} s, from its first import to its report, every second with capture windows inside its program: {signals}; last step begun at the kill: {steps}. Runs that were over before their moment are not counted.",
         "",
     ]
     return "\n".join(lines)

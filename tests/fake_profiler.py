@@ -45,62 +45,7 @@ def main(argv: list[str]) -> int:
         begin("raw")
         print(Path(SETTINGS["raw"]).read_text(encoding="utf-8"))
         return 0
-    how = value(argv, "--mode")
-    return launch(argv) if how == "launch" else attach(argv) if how == "attach" else record(tool, argv)
-
-
-def launch(argv: list[str]) -> int:
-    """Run the program, which waits at its first CUDA call: see `tests/stubs/cuda_call.py`."""
-    import subprocess
-
-    begin("launch")
-    port = value(argv, "--port")
-    said = attaching("ncu-launch")["stdout"]
-    print(said.replace("50100-50103", f"{port}-{int(port) + 3}"), end="", flush=True)
-    signal.signal(signal.SIGINT, lambda *_: None)  # what the real one does is not known; the program hears it too
-    child = subprocess.Popen(argv[argv.index(SETTINGS["python"]) :], env={**os.environ, "FAKE_PORT": port})
-    code = child.wait()
-    return 128 - code if code < 0 else code
-
-
-def attach(argv: list[str]) -> int:
-    """Let the program go on, and write the report when it has ended."""
-    import socket
-
-    begin("attach")
-    refused = "--nvtx" in argv or "--target-processes" in argv or os.environ.get("FAKE_ATTACH") == "refused"
-    if refused:
-        print(attaching("ncu-attach-refused")["stdout"], end="", flush=True)
-        return int(attaching("ncu-attach-refused")["exit"])
-    port = int(value(argv, "--port"))
-    try:
-        program = socket.create_connection((value(argv, "--hostname"), port), timeout=5)
-    except OSError:
-        return int(attaching("ncu-attach-nothing-there")["exit"])
-    said = attaching("ncu-attach")
-    print(said["stdout"], end="", flush=True)
-    lines = [line.replace("50100", str(port)) for line in said["log"]]
-    sys.stdout = open(value(argv, "--log-file"), "w")  # noqa: PTH123, SIM115 - until the end
-    print(*lines[:5], sep="\n", flush=True)
-    program.settimeout(None)
-    program.sendall(b"g")
-    at("attached")
-    if os.environ.get("FAKE_ATTACH") == "crash":
-        crash()
-    while program.recv(64):  # until the program has ended
-        pass
-    profiler = Path(os.environ["FAKE_PROFILER"])
-    nothing = not profiler.exists() or "cudaProfilerStart" not in profiler.read_text()
-    if nothing or os.environ.get("FAKE_ATTACH") == "nothing":
-        return say("ncu-missing-slash")
-    done = leave("attach", unpacked(SETTINGS["counters"]), f"{value(argv, '-o')}.ncu-rep")
-    print(*lines[5:], sep="\n", flush=True)
-    return done
-
-
-def attaching(name: str) -> dict[str, Any]:
-    """What ncu said where one command launched the program and another attached to it."""
-    return of_file("ncu-2025.3.1-attach.json", name)
+    return record(tool, argv)
 
 
 def of_file(file: str, name: str) -> dict[str, Any]:
@@ -225,7 +170,7 @@ def leave(step: str, data: bytes, target: str, says: str = "") -> int:
         return say(f"{SETTINGS['tool']}-{'disk-full' if full else 'no-folder'}")
     if kind == "crash-during":
         crash()
-    if not half and "FAKE_LEDGER" in os.environ and step in ("nsys", "ncu", "attach"):
+    if not half and "FAKE_LEDGER" in os.environ and step in ("nsys", "ncu"):
         import hashlib
 
         with Path(os.environ["FAKE_LEDGER"]).open("a") as ledger:

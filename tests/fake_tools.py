@@ -13,9 +13,6 @@ and where `FAKE_HOLD` names it, waits a while (`FAKE_HOLD_S`): the moment for a 
 that was written whole, with its checksum: what must not be lost.
 
 With `--profile-from-start off` ncu profiles only if the program has said `cudaProfilerStart` in `FAKE_PROFILER`, a file.
-With `--mode launch` ncu runs the program, which listens on the port of `FAKE_PORT` at its first CUDA call
-(`tests/stubs/cuda_call.py`, which leaves the mark `parked`); with `--mode attach` it lets it go on (`attached`), and writes when the
-program has ended. These are the steps `launch` and `attach`; `FAKE_ATTACH` is `refused`, `nothing` or `crash` where it fails.
 `FAKE_SAMPLING` is `busy` or `refused` where another profiler samples the GPU (since before, or since just now), and `silent`
 where nsys does not answer what it can sample.
 `FAKE_PACE_NSYS` and `FAKE_PACE_NCU` are seconds between two lines of a transcript: the real ones take their time.

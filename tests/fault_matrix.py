@@ -34,13 +34,13 @@ from llm_perf_opt.cli.main import main
 TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-threads.sqlite.xz"
 COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-threads-scope-process.ncu-rep.xz"
 KERNELS = 5  # in the timeline
-# Of a program whose plan is such that ncu attaches to it, started ahead while nsys writes.
-AHEAD_TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-graph_node.sqlite.gz"
-AHEAD_COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-graph-nodes-kernel-replay.ncu-rep.xz"
-AHEAD_KERNELS = 159
+# Of a program that opens ranges of its own: code inside it switches ncu on around some of them.
+WINDOWS_TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-graph_node.sqlite.gz"
+WINDOWS_COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-graph-nodes-kernel-replay.ncu-rep.xz"
+WINDOWS_KERNELS = 159
 _BLOCKS = {"block0": 5, "mlp": 15, "norm": 15, "block1": 5, "block2": 5}
 _STAGES = {"capture": 1, "replay_all": 1, "decode_step": 6, "eager": 1}
-AHEAD_RANGES = {("LLM", name): count for name, count in {**_BLOCKS, **_STAGES}.items()}
+WINDOWS_RANGES = {("LLM", name): count for name, count in {**_BLOCKS, **_STAGES}.items()}
 STUBS = Path(__file__).with_name("stubs")
 OURS = [sys.executable, "-c", "from llm_perf_opt.cli.entry import entry; entry()"]
 STATES = {"running", "done", "failed", "interrupted"}
@@ -85,7 +85,7 @@ class Fault:
     check: Callable[[Bench, Got], Iterator[str]] | None = None  # beside what is looked at in any case
     manifest: bool = True  # False: the run was refused before there was one, or somebody removed it
     writable: bool = True  # False: nothing can be written at the end, the manifest stays as it was
-    ahead: bool = False  # the program is one that is started ahead
+    windows: bool = False  # ncu is switched on from inside the program
 
 
 @define
@@ -95,12 +95,12 @@ class Bench:
     folder: Path
     number: int = 0
     place: str = "run"  # the name of the run directory
-    ahead: bool = False  # of the fault in hand
+    windows: bool = False  # of the fault in hand
 
     def __attrs_post_init__(self) -> None:
         for name, timeline, counters in (
             ("tools", TIMELINE, COUNTERS),
-            ("tools-ahead", AHEAD_TIMELINE, AHEAD_COUNTERS),
+            ("tools-windows", WINDOWS_TIMELINE, WINDOWS_COUNTERS),
         ):
             (self.folder / name).mkdir(parents=True)
             fake_tools.write(self.folder / name, timeline, counters)
@@ -119,7 +119,7 @@ class Bench:
 
     def variables(self, more: Mapping[str, str]) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("FAKE_", "LLM_PERF_"))}
-        tools = self.folder / ("tools-ahead" if self.ahead else "tools")
+        tools = self.folder / ("tools-windows" if self.windows else "tools")
         return {
             **kept,
             "LLM_PERF_NSYS": str(tools / "nsys"),
@@ -131,7 +131,6 @@ class Bench:
             "FAKE_LEDGER": str(self.here / "ledger"),
             "FAULT_HERE": str(self.here),
             "FAULT_RUN": str(self.run),
-            "FAKE_NSYS_WRITES_S": "0.5" if self.ahead else "0",
             **more,
         }
 
@@ -161,7 +160,7 @@ class Bench:
     def attempt(self, fault: Fault) -> list[str]:
         """Let it happen; what was not as it should be."""
         self.fresh()
-        self.ahead = fault.ahead
+        self.windows = fault.windows
         got = (fault.happen or Bench.plainly)(self, fault)
         return [f"{fault.name}: {wrong}" for wrong in self._wrong(fault, got)]
 
@@ -241,7 +240,7 @@ class Bench:
         if code != 0:
             yield f"llm-perf report ends with {code}"
         found = sum(s["kernel_count"] for s in told["scopes"] if s["scope"] == "aggregate")
-        expected = AHEAD_KERNELS if self.ahead else KERNELS
+        expected = WINDOWS_KERNELS if self.windows else KERNELS
         if kernels and found != expected:
             yield f"the report has {found} kernels instead of {expected}"
         report = json.loads((self.here / "again" / "report.json").read_text(encoding="utf-8"))
@@ -291,7 +290,7 @@ class Bench:
         """
         self.fresh()
         fault = fault or KILLED
-        self.ahead = fault.ahead
+        self.windows = fault.windows
         began = time.monotonic()
         ours = self.start(self.argv(fault), fault.variables)
         time.sleep(max(moment - (time.monotonic() - began), 0.0))
@@ -521,8 +520,8 @@ def nothing_was_started(bench: Bench, got: Got) -> Iterator[str]:
 def quickly(bench: Bench, got: Got) -> Iterator[str]:
     if got.seconds > 30:  # alone on the machine it takes two; waiting would take over a minute
         yield f"it took {got.seconds:.0f} s"
-    if "given up" not in got.said:
-        yield "it does not say what it gives up"
+    if "discarded" not in got.said:
+        yield "it does not say what it discards"
 
 
 PRINTS = """
@@ -572,16 +571,12 @@ else: seen.touch()
 KILLED = Fault(name="killed", group="kills", code=None, work="import time; time.sleep(0.2)")
 
 
-def opening(ranges: Mapping[tuple[str, str], int] = AHEAD_RANGES, before: str = "", after: str = "") -> str:
-    """A program that opens ranges after its first CUDA call; `before` that and `after` all: more of it."""
+def opening(ranges: Mapping[tuple[str, str], int] = WINDOWS_RANGES, after: str = "") -> str:
+    """A program that opens ranges; `after` them: more of it."""
     return f"""
 import os, sys, time
 sys.path.insert(0, os.environ["STUBS"])
 import nvtx, torch
-from cuda_call import first_call
-parked = "FAKE_PORT" in os.environ
-{before}
-first_call()
 for (domain, name), count in {dict(ranges)!r}.items():
     for _ in range(count):
         nvtx.push_range(name, domain=domain or None); nvtx.pop_range(domain=domain or None)
@@ -590,7 +585,9 @@ print("all steps", flush=True)
 """
 
 
-KILLED_AHEAD = attrs.evolve(KILLED, name="killed, started ahead", work=opening(after="time.sleep(0.2)"), ahead=True)
+KILLED_IN_WINDOWS = attrs.evolve(
+    KILLED, name="killed, with capture windows", work=opening(after="time.sleep(0.2)"), windows=True
+)
 
 
 def _of_tools() -> Iterator[Fault]:
@@ -772,69 +769,6 @@ def _of_signals() -> Iterator[Fault]:
     )
 
 
-def _of_starting_ahead() -> Iterator[Fault]:
-    """The program waits for ncu while nsys writes and exports, or ncu has attached to it."""
-    stays = opening(after="if parked: time.sleep(600)")
-    briefly = {"FAKE_HOLD_S": "1"}
-    for step, held in (("parked", "export"), ("attached", "attached")):
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
-            killed = number == signal.SIGKILL
-            yield Fault(
-                name=f"{number.name} while the program started ahead is {step}",
-                group="started ahead",
-                code=None if killed else 130,
-                state="interrupted",
-                says="" if killed else "INTERRUPTED",
-                # Interrupted, the program ends and ncu writes; a killed run ends both at once.
-                counters=False if step == "parked" else None if killed else True,
-                work=stays,
-                variables=briefly,
-                happen=signalled(step, number, held=held),
-                ahead=True,
-                quick=(number.name, step) in {("SIGKILL", "parked"), ("SIGINT", "attached")},
-            )
-    yield Fault(
-        name="Ctrl-C twice while attached",
-        group="started ahead",
-        code=130,
-        state="interrupted",
-        says="INTERRUPTED",
-        counters=False,
-        work=opening(after="if parked: exec(" + repr(DEAF) + ")"),
-        variables={"FAKE_FAULT": "attach=hang-after", "FAKE_HOLD": "", "LLM_PERF_GRACE_S": "60"},
-        happen=signalled("attached", signal.SIGINT, signal.SIGINT),
-        check=quickly,
-        ahead=True,
-    )
-    fine: dict[str, Any] = {"group": "started ahead", "code": 0, "state": "done", "ahead": True}
-    yield Fault(
-        name="ncu crashes when it should launch",
-        work=opening(),
-        variables={"FAKE_FAULT": "launch=crash-before"},
-        **fine,
-    )
-    yield Fault(
-        name="ncu crashes when it should attach",
-        work=opening(),
-        variables={"FAKE_FAULT": "attach=crash-before"},
-        **fine,
-    )
-    yield Fault(
-        name="ncu crashes while attached", work=opening(), variables={"FAKE_FAULT": "attach=crash-during"}, **fine
-    )
-    yield Fault(
-        name="ncu leaves half a report, attached", work=opening(), variables={"FAKE_FAULT": "attach=truncated"}, **fine
-    )
-    yield Fault(
-        name="the program started ahead is deaf and does not end",
-        work=opening(after="if parked: exec(" + repr(DEAF) + ")"),
-        options=("--timeout", "2"),
-        says="TIMED_OUT",
-        counters=True,
-        **{**fine, "code": 124, "state": "failed"},
-    )
-
-
 def _of_surroundings() -> Iterator[Fault]:
     group = "surroundings"
     fine: dict[str, Any] = {"group": group, "code": 0, "state": "done"}
@@ -872,7 +806,7 @@ def _of_surroundings() -> Iterator[Fault]:
 
 
 def faults() -> list[Fault]:
-    return [*_of_tools(), *_of_disks(), *_of_programs(), *_of_signals(), *_of_starting_ahead(), *_of_surroundings()]
+    return [*_of_tools(), *_of_disks(), *_of_programs(), *_of_signals(), *_of_surroundings()]
 
 
 def random_kills(count: int, seed: int = 1) -> list[tuple[signal.Signals, float]]:

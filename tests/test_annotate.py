@@ -310,12 +310,12 @@ def test_multiprocessing(method: str, tmp_path: Path) -> None:
 
 LISTENS = """
 import torch
-from _llm_perf_annotate.opened import opened
+from _llm_perf_annotate.seen_ranges import ranges_seen
 heard = []
-def gate(domain, name, number, begins):
+def listen(domain, name, number, begins):
     heard.append((name, number, begins))
     if number == 3: raise ValueError("broken")
-opened.listeners.append(gate)
+ranges_seen.listeners.append(listen)
 model = torch.nn.Sequential(torch.nn.Linear(2, 2))
 for _ in range(4): model(torch.randn(1, 2))
 print(heard)
@@ -324,7 +324,7 @@ print(heard)
 
 @TORCH
 def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: Path) -> None:
-    added = under_ncu(environment("stages", ranges=True), gated=False)
+    added = under_ncu(environment("stages", ranges=True), windows=False)
     added |= {"LLM_PERF_ANNOTATE_SINK": str(tmp_path / "sink")}
     code = [sys.executable, "-c", LISTENS]
     ended = subprocess.run(code, env={**os.environ, **added}, capture_output=True, text=True, timeout=600)
@@ -336,7 +336,7 @@ def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: 
 
 @TORCH
 @pytest.mark.parametrize("mode", ["off", "stages", "modules"])
-def test_modules_are_marked_for_the_gate_unless_they_have_ranges_already(tmp_path: Path, mode: str) -> None:
+def test_modules_are_marked_for_capture_windows_unless_they_have_ranges_already(tmp_path: Path, mode: str) -> None:
     sink, log = tmp_path / "sink", tmp_path / "log"
     added = environment(mode, ranges=True, log=log) | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
     model = "torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2)))"
@@ -354,7 +354,7 @@ def test_modules_are_marked_for_the_gate_unless_they_have_ranges_already(tmp_pat
 
 
 @TORCH
-def test_waymarks_of_long_paths_are_short_and_each_is_its_own(tmp_path: Path) -> None:
+def test_marker_ranges_of_long_paths_are_short_and_each_is_its_own(tmp_path: Path) -> None:
     """Longer names would make the recording's table of ranges one that is read slowly."""
     log = tmp_path / "log"
     code = """
@@ -399,7 +399,7 @@ assert torch.equal(whole(*given), eager) and torch.equal(whole(*given), eager)
 
 
 @TORCH
-def test_products_of_experts_have_waymarks_unless_they_are_compiled(tmp_path: Path) -> None:
+def test_products_of_experts_have_marker_ranges_unless_they_are_compiled(tmp_path: Path) -> None:
     """Compiled as a whole they stay: there is no break in the graph, and no range."""
     log, sink = tmp_path / "log", tmp_path / "sink"
     added = environment("off", ranges=True, log=log) | {"LLM_PERF_ANNOTATE_SINK": str(sink)}

@@ -228,7 +228,7 @@ def test_waymarks_are_in_the_recording_and_not_in_the_report(ocr: NCUProfileRegi
 
 def test_the_plan_samples_every_kind_in_windows_around_modules(ocr: NCUProfileRegionReport) -> None:
     """As it was planned for this run, with what its program had counted: no kind of weight is left out."""
-    marked = read_recording(OCR, launch_config=True, waymarks=True)
+    marked = read_recording(OCR, launch_config=True, marker_ranges=True)
     assert isinstance(marked, Timeline)
     ranges = marked.ranges
     names = zip(ranges.domain.tolist(), ranges.name.tolist(), ranges.start_end.tolist(), strict=True)

@@ -14,7 +14,7 @@ import pytest
 
 from fake_tools import tools as tools
 from fault_matrix import Bench, Fault, Unavailable, faults, random_kills
-from llm_perf_opt.capture import recording as capture
+from llm_perf_opt.capture import commands
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.process import supervise
@@ -114,7 +114,7 @@ def test_how_long_a_report_is_waited_for(monkeypatch: pytest.MonkeyPatch, value:
 def test_an_export_that_hangs_is_ended_and_not_tried_again(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(capture, "_EXPORT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(commands, "EXPORT_TIMEOUT_S", 1.0)
     monkeypatch.setenv("FAKE_FAULT", "export=hang-before")
     began = time.monotonic()
     assert main(["profile", "--out", "run", "--", sys.executable, "-c", "pass"]) == 5

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.inject import Gate, environment, read_log
+from llm_perf_opt.inject import CaptureWindows, environment, read_log
 from llm_perf_opt.inject.environment import INJECTED
 from llm_perf_opt.readers.marker_ranges import PREFIX
 
@@ -63,19 +63,23 @@ class annotate:
             finally: print("pop")
         return inner
 """
-WINDOW = Gate({("", "window"): (1, 2)})
+WINDOW = CaptureWindows({("", "window"): (1, 2)})
 
 
 def run(
-    folder: Path, program: str, gate: Gate | None = WINDOW, watched: bool = True, modules: Path | None = None
+    folder: Path,
+    program: str,
+    windows: CaptureWindows | None = WINDOW,
+    watched: bool = True,
+    modules: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """A program as under ncu. `modules`: where it has its modules, if not in the folder."""
     if modules is None:
         (folder / "torch.py").write_text(TORCH)
     base = {**os.environ, "PYTHONPATH": str(modules or folder)}
     added = environment("off", base_env=base, ranges=watched, log=folder / "log")
-    if gate is not None and watched:
-        added |= gate.environment(folder / "gate.json", folder / "log")
+    if windows is not None and watched:
+        added |= windows.environment(folder / "windows.json", folder / "log")
     words = [sys.executable, "-c", program]
     return subprocess.run(words, env={**base, **added}, capture_output=True, text=True, timeout=60)
 
@@ -90,14 +94,14 @@ def package(folder: Path, source: str = NVTX) -> None:
 
 
 def test_a_child_forked_while_another_thread_is_counting_opens_ranges(tmp_path: Path) -> None:
-    """Only the thread that forks lives on in the child: what another one holds is held for ever there."""
+    """Only the thread that forks lives on in the child: a lock that another one holds is never released there."""
     program = """
 import os, threading, torch, warnings
-from _llm_perf_annotate.opened import opened
+from _llm_perf_annotate.seen_ranges import ranges_seen
 warnings.simplefilter("ignore")  # Python 3.12 warns of just this
 held, done = threading.Event(), threading.Event()
 def count():
-    with opened._lock, opened.listeners[0]._lock: held.set(); done.wait(30)
+    with ranges_seen._lock, ranges_seen.listeners[0]._lock: held.set(); done.wait(30)
 thread = threading.Thread(target=count); thread.start(); held.wait()
 child = os.fork()
 if child == 0:
@@ -113,12 +117,12 @@ torch._C._nvtx.rangePushA("window"); torch._C._nvtx.rangePop()
 def test_a_signal_handler_that_opens_ranges_may_come_at_any_moment(tmp_path: Path) -> None:
     program = """
 import os, signal, torch
-from _llm_perf_annotate.opened import opened
+from _llm_perf_annotate.seen_ranges import ranges_seen
 def handle(*_): torch._C._nvtx.rangePushA("handler"); torch._C._nvtx.rangePop()
 signal.signal(signal.SIGUSR1, handle)
-torch.at_start = lambda: os.kill(os.getpid(), signal.SIGUSR1)  # the gate is switching
+torch.at_start = lambda: os.kill(os.getpid(), signal.SIGUSR1)  # the profiler is being switched
 torch._C._nvtx.rangePushA("window"); torch._C._nvtx.rangePop()
-with opened._lock: os.kill(os.getpid(), signal.SIGUSR1)
+with ranges_seen._lock: os.kill(os.getpid(), signal.SIGUSR1)
 print("end")
 """
     ended = run(tmp_path, program)
@@ -131,16 +135,16 @@ print("end")
 def test_a_program_ends_in_silence_while_a_thread_still_opens_ranges(tmp_path: Path) -> None:
     program = """
 import itertools, sys, threading, time, torch
-import _llm_perf_annotate.opened as counting
+import _llm_perf_annotate.seen_ranges as counting
 counting._MOST_NAMES = 10**9
 def work():
-    for number in itertools.count(): counting.opened.begin("", str(number)); counting.opened.end("")
+    for number in itertools.count(): counting.ranges_seen.begin("", str(number)); counting.ranges_seen.end("")
 threading.Thread(target=work, daemon=True).start()
-while len(counting.opened.counts) < 20_000: time.sleep(0.001)
+while len(counting.ranges_seen.counts) < 20_000: time.sleep(0.001)
 sys.setswitchinterval(1e-6)
 """
     for _ in range(3):
-        ended = run(tmp_path, program, gate=None)
+        ended = run(tmp_path, program, windows=None)
         assert (ended.returncode, ended.stderr) == (0, "")
     log = read_log(tmp_path / "log")
     assert log.ended == 3
@@ -153,7 +157,7 @@ torch._C._nvtx.rangePushA("a"); torch._C._nvtx.rangePop()
 for name in list(sys.modules):
     if name.startswith("_llm_perf"): del sys.modules[name]
 """
-    ended = run(tmp_path, program, gate=None)
+    ended = run(tmp_path, program, windows=None)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert list(read_log(tmp_path / "log").ranges.values()) == [{("", "a"): 1}]
 
@@ -249,7 +253,7 @@ with nvtx.annotate("window"): print("inside")
 """
 
 
-def test_names_that_are_no_text_are_passed_on_and_the_gate_goes_on(tmp_path: Path) -> None:
+def test_names_that_are_no_text_are_passed_on_and_the_windows_still_work(tmp_path: Path) -> None:
     package(tmp_path)
     watched, plain = (run(tmp_path, STRANGE_NAMES, watched=on) for on in (True, False))
     before, _, after = watched.stdout.partition("---")
@@ -261,7 +265,7 @@ def test_names_that_are_no_text_are_passed_on_and_the_gate_goes_on(tmp_path: Pat
     assert list(log.ranges.values()) == [{("", "window"): 1}]
 
 
-REFUSED = Gate({("", "refused"): (1,), ("", "window"): (1,)}, stop=True)
+REFUSED = CaptureWindows({("", "refused"): (1,), ("", "window"): (1,)}, stop=True)
 WAYS = {
     "torch": 'torch._C._nvtx.rangePushA("refused")',
     "function": 'nvtx.push_range("refused")',
@@ -296,19 +300,19 @@ def test_the_modules_of_a_model_leave_the_names_of_the_program_room() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(INJECTED)!r})"
         + """
-from _llm_perf_annotate.opened import _MOST_NAMES, opened
-for number in range(_MOST_NAMES + 10): opened.begin("", f"llm-perf:experts.{number}"); opened.end("")
-opened.begin("", "decode_step")
-assert opened.counts["", "decode_step"] == 1
-for number in range(_MOST_NAMES + 10): opened.begin("", f"step {number}"); opened.end("")
-assert ("", f"step {_MOST_NAMES + 5}") not in opened.counts
-assert ("", f"llm-perf:experts.{_MOST_NAMES + 5}") in opened.counts
+from _llm_perf_annotate.seen_ranges import _MOST_NAMES, ranges_seen
+for number in range(_MOST_NAMES + 10): ranges_seen.begin("", f"llm-perf:experts.{number}"); ranges_seen.end("")
+ranges_seen.begin("", "decode_step")
+assert ranges_seen.counts["", "decode_step"] == 1
+for number in range(_MOST_NAMES + 10): ranges_seen.begin("", f"step {number}"); ranges_seen.end("")
+assert ("", f"step {_MOST_NAMES + 5}") not in ranges_seen.counts
+assert ("", f"llm-perf:experts.{_MOST_NAMES + 5}") in ranges_seen.counts
 """
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_inside_and_outside_know_waymarks_by_the_same_prefix() -> None:
-    text = (INJECTED / "_llm_perf_annotate" / "opened.py").read_text(encoding="utf-8")
-    assert f'WAYMARK = "{PREFIX}"' in text
+def test_inside_and_outside_know_marker_ranges_by_the_same_prefix() -> None:
+    text = (INJECTED / "_llm_perf_annotate" / "seen_ranges.py").read_text(encoding="utf-8")
+    assert f'MARKER = "{PREFIX}"' in text

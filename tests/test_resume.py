@@ -22,9 +22,9 @@ import pytest
 import fake_tools
 import llm_perf_opt
 from fake_tools import json_alone as json_alone
-from llm_perf_opt.capture.resume import _report_of_capture
+from llm_perf_opt.capture.steps.attempt import whole_reports
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.inject import Gate
+from llm_perf_opt.inject import CaptureWindows
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.options import default_config
 from llm_perf_opt.planning import PlannedCapture
@@ -268,29 +268,36 @@ def test_a_run_that_was_killed_before_it_had_any_folder_is_taken_as_a_whole(desk
     for folder in (desk / "run").iterdir():
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
     Path("run/manifest.json").write_text(json.dumps(first), encoding="utf-8")
-    assert main(["profile", "--resume", "run", "--trust-run"]) == 0
+    sign()
+    assert resume() == 0
     assert statuses() == WHOLE
 
 
 def test_of_captures_taken_instead_of_one_all_have_to_be_there(desk: Path) -> None:
-    """One gated capture stood for two; killed after the first of those that were taken instead, the second is missing."""
+    """One capture with windows stood for two; killed after the first of those that were taken instead, the second is missing."""
     first, second = PlannedCapture("run-1", NcuOptions()), PlannedCapture("run-2", NcuOptions())
-    both = PlannedCapture("run", NcuOptions(), windows=Gate({("", "x"): (1,)}), alternatives=(first, second))
+    both = PlannedCapture("run", NcuOptions(), windows=CaptureWindows({("", "x"): (1,)}), alternatives=(first, second))
     begun = read_manifest(Path("run"))
     (done,) = [step for step in begun.steps if step.name == "ncu"]
     report = next(Path("run/ncu").glob("*.ncu-rep"))
     size = report.stat().st_size
 
-    def whole(*names: str) -> bool:
-        steps = [attrs.evolve(done, capture=name, files={f"{name}.ncu-rep": size}) for name in names]
-        for name in names:
-            shutil.copy(report, f"run/ncu/{name}.ncu-rep")
-        return _report_of_capture(Path("run"), both, attrs.evolve(begun, steps=steps)) is not None
+    def whole(*alternatives: str) -> int:
+        steps = []
+        for number, other in enumerate(alternatives):
+            shutil.copy(report, f"run/ncu/{number}.ncu-rep")  # what it is called does not matter
+            mine = {
+                "capture": str(number),
+                "planned": "run",
+                "alternative": other,
+                "files": {f"{number}.ncu-rep": size},
+            }
+            steps.append(attrs.evolve(done, **mine))
+        return len(whole_reports(Path("run"), both, attrs.evolve(begun, steps=steps)))
 
-    assert not whole("run-1-ungated")
-    assert whole("run-1-ungated", "run-2-ungated")
-    assert whole("run")
-    assert whole("run-again")
+    assert whole("run-1") == 0
+    assert whole("run-1", "run-2") == 2
+    assert whole("") == 1
 
 
 def test_another_replay_mode_that_worked_is_as_good(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +341,7 @@ def test_what_has_changed_meanwhile_is_said(desk: Path, capsys: pytest.CaptureFi
     assert "nsys" not in told.message  # it was not needed
 
 
-def test_the_command_of_a_stranger_s_run_is_not_started(
+def test_the_command_of_an_untrusted_run_is_not_started(
     desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     next(Path("run/ncu").glob("*.ncu-rep")).unlink()
@@ -342,48 +349,23 @@ def test_the_command_of_a_stranger_s_run_is_not_started(
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
         assert resume() == 2
         told = capsys.readouterr().err
-        assert "program.py ran" in told
-        assert "--trust-run" in told
+        assert "not made here by you" in told
+        assert "llm-perf report run" in told
     harmless = manifest()
-    for orders in (
+    for changed in (
         {"command": [sys.executable, "-c", "open('owned', 'w')"]},
         {"settings": {**harmless["settings"], "annotate": "modules"}},
         {"folder": str(tmp_path)},
         {"captures": [{**harmless["captures"][0], "expressions": ["other/"]}]},
         {"signature": ""},
     ):
-        change(**{**harmless, **orders})
+        change(**{**harmless, **changed})
         assert resume() == 2
     assert times_run() == 0
     assert not Path("owned").exists()
     change(**harmless)
-    with monkeypatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
-        assert resume("--trust-run") == 0
+    assert resume() == 0
     assert times_run() == 1
-
-
-def test_all_that_would_be_started_of_a_stranger_s_run_is_shown(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command alone does not tell: ncu can be made to load and write files, and a configuration names commands."""
-    order = manifest()["captures"][0]
-    evil = {
-        **order,
-        "name": "other",
-        "options": {**order["options"], "extra_args": ["--section-folder", "/tmp/\x1bevil"]},
-    }
-    workload = {"workload": {"command": ["sh", "-c", "echo owned"], "module": ""}}
-    change(
-        captures=[{**order, "instead": [evil]}, {"name": "half"}, {"options": {"metrics": {}}, "expressions": 1}],
-        settings={**manifest()["settings"], "pipeline": workload},
-        signature="0",
-    )
-    assert resume() == 2
-    told = capsys.readouterr().err
-    assert "--section-folder '/tmp/\\x1bevil'" in told
-    assert "dram__bytes_read.sum" in told
-    assert 'pipeline.workload.command = ["sh", "-c", "echo owned"]' in told
-    assert "\x1b" not in told
-    assert times_run() == 0
 
 
 def test_a_key_is_private_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -505,11 +487,6 @@ def test_a_run_of_the_hydra_runner(desk: Path, monkeypatch: pytest.MonkeyPatch) 
     assert llm_perf_opt.load("run").scope("aggregate").regions[0].key == "LLM@decode"
 
 
-def test_trust_without_a_run_means_nothing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--trust-run", "--", sys.executable]) == 2
-    assert "--resume RUN" in capsys.readouterr().err
-
-
 NOT_A_NUMBER = ["3", True, 0, -1, 2.5, 1e300, [3], {"a": 3}, None]
 NOT_A_WORD = [3, True, ["x"], {"a": {"b": "x"}}, "no such value"]
 NOT_A_LIST = ["decode*", {"a": 1}, [1], [["x"]], [None], None, ["a\0b"]]
@@ -614,7 +591,7 @@ def test_an_infinite_number_of_a_model_does_not_make_the_manifest_unreadable(
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/outside", "a/b", "..", "", "a\0b"])
-def test_captures_of_a_stranger_s_run_are_not_written_outside_of_it(name: str, desk: Path) -> None:
+def test_captures_of_an_untrusted_run_are_not_written_outside_of_it(name: str, desk: Path) -> None:
     for report in Path("run/ncu").glob("*.ncu-rep"):
         report.unlink()
     before = {*desk.iterdir(), *desk.parent.iterdir()}
@@ -636,3 +613,19 @@ def test_a_command_that_nobody_can_type_is_told(
     assert resume() == 2
     assert capsys.readouterr().err.startswith("llm-perf: ")
     assert times_run() == 0
+
+
+def test_a_run_with_a_manifest_of_the_version_before_keeps_its_timeline(desk: Path) -> None:
+    """Its captures are described in another way: they are planned and taken anew, and nothing else is."""
+    specs = [{k: v for k, v in spec.items() if k not in ("windows", "alternatives")} for spec in manifest()["captures"]]
+    new = ("planned", "alternative", "replay_mode")
+    steps = [{k: v for k, v in step.items() if k not in new} for step in manifest()["steps"]]
+    change(captures=specs, steps=steps, state="interrupted")
+    sign()
+    assert main(["runs", "show", "run"]) == 0
+    assert main(["report", "run", "--out", "again"]) == 0
+    timeline = Path("run/nsys/run.sqlite").stat().st_mtime_ns
+    assert resume() == 0
+    assert times_run() == 1
+    assert Path("run/nsys/run.sqlite").stat().st_mtime_ns == timeline
+    assert_complete()

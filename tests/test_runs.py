@@ -465,7 +465,7 @@ def test_nothing_is_written_through_a_link_when_a_run_goes_on(
         shutil.rmtree(run / name)
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(outside)
-    assert main(["profile", "--resume", str(run), "--trust-run"]) == 2
+    assert main(["profile", "--resume", str(run)]) == 2
     assert "is a link, a pipe or a device" in capsys.readouterr().err
     assert name == "ncu" or outside.read_text() == "precious"
 
@@ -516,7 +516,7 @@ def test_strange_numbers_in_a_manifest_are_told_and_never_written_again(
     written = damage(run, **fields)
     for code, *words in (
         (2, "runs", "show", str(run)),
-        (2, "profile", "--resume", str(run), "--trust-run"),
+        (2, "profile", "--resume", str(run)),
         (0, "runs", "list"),
         (0, "runs", "compress", str(run), "--yes"),
         (0, "runs", "prune", "--keep", "1", "--yes"),

@@ -29,8 +29,7 @@ from fake_tools import tools as tools
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.inject import Gate as CaptureWindows
-from llm_perf_opt.inject import Named
+from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen
 from llm_perf_opt.metrics import groups_for
 from llm_perf_opt.planning import CounterPlan, decide, facts_of
 from llm_perf_opt.planning import windows as planned_windows
@@ -39,7 +38,7 @@ from llm_perf_opt.planning.costs import default_costs
 from llm_perf_opt.planning.decision import launches_of
 from llm_perf_opt.planning.plan import SampleTable
 from llm_perf_opt.planning.window_samples import choose_windows
-from llm_perf_opt.planning.windows import RangesSeen, known_ranges, unseen
+from llm_perf_opt.planning.windows import known_ranges, unseen
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Action, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -117,7 +116,7 @@ def test_every_wanted_launch_is_in_a_window_and_none_could_be_left_out(data: st.
     found = windows_around(timeline, chosen, all_opened(timeline), stop=False)
     assert not isinstance(found, str)
     windows, held = found
-    inside = set(kernels_in(timeline, windows.windows).tolist()) - set(kernels_in(timeline, windows.holes).tolist())
+    inside = set(kernels_in(timeline, windows.windows).tolist()) - set(kernels_in(timeline, windows.pauses).tolist())
     assert set(np.flatnonzero(held).tolist()) == inside
     assert held[chosen].all()
     assert held.sum() <= len(chosen) * 60, "a layer has 55 launches: no more than those around each that is wanted"
@@ -142,7 +141,7 @@ def test_exact_windows_hold_what_is_launched_in_the_wanted_ranges_themselves_and
     windows, held = found
     assert set(np.flatnonzero(held).tolist()) == set(np.flatnonzero(np.isin(around.tops, around.tops[chosen])).tolist())
     switched = [(span, True) for named, turns in windows.windows.items() for span in spans(timeline, named, turns)]
-    switched += [(span, False) for named, turns in windows.holes.items() for span in spans(timeline, named, turns)]
+    switched += [(span, False) for named, turns in windows.pauses.items() for span in spans(timeline, named, turns)]
     for kernel in data.draw(st.lists(st.sampled_from(inside), max_size=20)):
         at = int(timeline.kernels.host_time[kernel])
         # As the program does it: the range that began last, of those that are open, decides.
@@ -169,7 +168,7 @@ def test_marker_ranges_are_windows_and_no_regions(with_markers: Path) -> None:
     assert {r.name for r in scope.regions} == {"prefill", "decode", "decode_step"}
     (capture,) = decided(with_markers).captures
     assert capture.windows is not None
-    assert ("", "llm-perf:layer5") in capture.windows.holes | capture.windows.windows
+    assert ("", "llm-perf:layer5") in capture.windows.pauses | capture.windows.windows
 
 
 def test_a_few_launches_of_a_layer_open_that_layer_and_not_the_step() -> None:
@@ -192,7 +191,7 @@ def test_a_layer_of_which_nothing_is_wanted_is_a_hole_even_where_its_launches_ar
     found = windows_around(timeline, np.array(sorted(wanted), dtype=np.int64), all_opened(timeline), stop=False)
     assert not isinstance(found, str)
     assert found[0].windows == {("LLM", "decode_step"): (3,)}
-    assert found[0].holes == dict.fromkeys(names[4:], (4,))
+    assert found[0].pauses == dict.fromkeys(names[4:], (4,))
     assert np.flatnonzero(found[1]).tolist() == sorted(wanted)
 
 
@@ -229,7 +228,7 @@ def report_of(file: Path) -> NCUProfileRegionReport:
 
 
 def marked(file: Path) -> Timeline:
-    found = read_recording(file, launch_config=True, waymarks=True)
+    found = read_recording(file, launch_config=True, marker_ranges=True)
     assert isinstance(found, Timeline)
     return found
 
@@ -255,8 +254,8 @@ def test_windows_hold_what_the_chosen_launches_tell() -> None:
     windows = capture.windows
     assert windows is not None
     assert windows.windows[("LLM", "prefill")] == (1,)
-    assert ("LLM", "layer5") in windows.holes
-    profiled = set(kernels_in(timeline, windows.windows).tolist()) - set(kernels_in(timeline, windows.holes).tolist())
+    assert ("LLM", "layer5") in windows.pauses
+    profiled = set(kernels_in(timeline, windows.windows).tolist()) - set(kernels_in(timeline, windows.pauses).tolist())
     assert len(profiled) < 0.1 * table(plan).launches
     assert found.results < plan.results
     assert found.seconds < plan.seconds
@@ -317,9 +316,6 @@ def say(answer, word):
 
 torch.cuda.cudart = lambda: Runtime()
 torch.set_grad_enabled(False)
-sys.path.append(STUBS)
-from cuda_call import first_call
-first_call()
 model = torch.nn.Sequential(torch.nn.Embedding(8, 2)).eval()
 try:
     for length in (5, *[1] * 8):
@@ -327,13 +323,13 @@ try:
     print("all steps")
 except SystemExit:
     sys.exit(3)  # a program may think that being ended is a failure
-""".replace("STUBS", STUBS)
+"""
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")
 
 
 def opening(ranges: dict[Named, int]) -> str:
     """A program that opens as many ranges of each name; it has no model, so the stub of torch will do."""
-    start = f"import sys\nsys.path.insert(0, {STUBS})\nimport torch\nfrom cuda_call import first_call\nfirst_call()\n"
+    start = f"import sys\nsys.path.insert(0, {STUBS})\nimport torch\n"
     loop = f"import nvtx\nfor (domain, name), count in {ranges!r}.items():\n    for _ in range(count):\n"
     return start + loop + "        nvtx.push_range(name, domain=domain); nvtx.pop_range(domain=domain)\n"
 
@@ -365,9 +361,9 @@ def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     assert "--profile-from-start off" in command
     assert "--range-filter" not in command
     assert "--nvtx-include prefill/ --nvtx-include decode_step/" in command
-    assert json.loads(Path("run/ncu/run-gate.json").read_text()) == {
+    assert json.loads(Path("run/ncu/run-windows.json").read_text()) == {
         "windows": [["", "prefill", [1]], ["", "decode_step", [1]]],
-        "holes": [],
+        "pauses": [],
         "stop": True,
     }
     assert profiler.read_text().split() == ["cudaProfilerStart", "cudaProfilerStop"] * 2
@@ -394,7 +390,7 @@ def test_a_program_with_ranges_of_its_own_has_windows_without_being_asked_for(
     (command,) = commands()
     assert "--profile-from-start off" in command
     assert "--launch-count 3" in command
-    windows = json.loads(Path("run/ncu/run-gate.json").read_text())["windows"]
+    windows = json.loads(Path("run/ncu/run-windows.json").read_text())["windows"]
     assert ["LLM", "prefill", [1]] in windows
     count = sum(len(numbers) for _, _, numbers in windows)
     assert (tools / "profiler").read_text().split() == ["cudaProfilerStart", "cudaProfilerStop"] * count
@@ -416,7 +412,7 @@ def test_windows_that_do_not_open_are_told_and_ncu_s_own_filters_do_the_work(pro
     assert "--profile-from-start off" in first
     assert [("--range-filter ::1" in c, "--profile-from-start" in c) for c in others] == [(False, False), (True, False)]
     report = llm_perf_opt.load("run")
-    (told,) = [d for d in report.diagnostics if d.code == "GATE_DID_NOT_OPEN"]
+    (told,) = [d for d in report.diagnostics if d.code == "WINDOWS_DID_NOT_OPEN"]
     assert "ZeroDivisionError" in told.message
     assert not [d for d in report.diagnostics if d.severity == "error"]
     assert report.coverage is not None
@@ -460,21 +456,21 @@ def test_windows_that_give_too_little_are_discarded_and_count_nothing_twice(
 ) -> None:
     """The stand-in for ncu gives results of other windows than were asked for, and fewer than planned."""
     monkeypatch.setenv("FAKE_PROFILER", str(tools / "profiler"))
-    monkeypatch.setattr("llm_perf_opt.capture.session.unseen", lambda windows, results: ["decode_step"])
-    monkeypatch.setattr("llm_perf_opt.capture.session._FEW_RESULTS", 10)
+    monkeypatch.setattr("llm_perf_opt.capture.steps.counters.unseen", lambda gate, results: ["decode_step"])
+    monkeypatch.setattr("llm_perf_opt.capture.steps.counters._FEW_RESULTS", 10)
     (ranges,) = all_opened(recorded(TIMELINE)).values()
     Path("program.py").write_text(opening(ranges), encoding="utf-8")
     assert main(["profile", "--out", "run", "--", sys.executable, "program.py"]) == 0
     first, second = commands()
     assert ("--profile-from-start" in first, "--profile-from-start" in second) == (True, False)
-    assert sorted(p.name for p in Path("run/ncu").glob("*.ncu-rep")) == ["run-ungated.ncu-rep"]
+    assert sorted(p.name for p in Path("run/ncu").glob("*.ncu-rep")) == ["run-filtered.ncu-rep"]
     steps = json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))["steps"]
     assert [(s["capture"], s["status"]) for s in steps if s["name"] == "ncu"] == [
         ("run", "failed"),
-        ("run-ungated", "captured"),
+        ("run-filtered", "captured"),
     ]
     report = llm_perf_opt.load("run")
-    (told,) = [d for d in report.diagnostics if d.code == "GATE_DID_NOT_OPEN"]
+    (told,) = [d for d in report.diagnostics if d.code == "WINDOWS_DID_NOT_OPEN"]
     assert "gave 248 of" in told.message
     assert not [d for d in report.diagnostics if d.severity == "error" or d.code == "SAME_RECORDING"]
 

@@ -71,7 +71,7 @@ def main() -> int:
     environment = {**os.environ, "PYTHONPATH": path}
     checks: list[tuple[str, bool, str]] = []
 
-    command = llm_perf("profile", "--no-gate", "--out", str(run), "--", sys.executable, str(program))
+    command = llm_perf("profile", "--no-windows", "--out", str(run), "--", sys.executable, str(program))
     child = subprocess.Popen(command, cwd=work, env=environment)
     log = run / "ncu" / "run.log"
     while child.poll() is None and (

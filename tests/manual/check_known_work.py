@@ -43,19 +43,19 @@ def check(report: NCUProfileRegionReport, truth: dict[str, Any]) -> int:
     checks.holds(f"the GPU is known: {gpu.name} as {gpu.model or gpu.basis}", bool(gpu.peaks))
     for name, part in truth["parts"].items():
         region = regions.get(name)
-        judged = region.performance if region else None
-        checks.holds(f"region {name} is there and judged", judged is not None)
-        if region is not None and judged is not None:
-            _common(checks, name, region, judged, part)
-            _PARTS[name](checks, report, region, judged, part)
+        evaluated = region.performance if region else None
+        checks.holds(f"region {name} is there and evaluated", evaluated is not None)
+        if region is not None and evaluated is not None:
+            _common(checks, name, region, evaluated, part)
+            _PARTS[name](checks, report, region, evaluated, part)
     print(f"{checks.failed} checks failed" if checks.failed else "all checks hold")
     return checks.failed
 
 
 def _common(
-    checks: Checks, name: str, region: NCUProfileRegion, judged: RegionPerformance, part: dict[str, Any]
+    checks: Checks, name: str, region: NCUProfileRegion, evaluated: RegionPerformance, part: dict[str, Any]
 ) -> None:
-    light = judged.speed_of_light
+    light = evaluated.speed_of_light
     checks.holds(f"{name}: it has a speed of light", light is not None)
     if light is not None:
         whole = light.limit + light.above_roof + light.waiting + light.other_work
@@ -67,43 +67,45 @@ def _gemm(
     checks: Checks,
     report: NCUProfileRegionReport,
     region: NCUProfileRegion,
-    judged: RegionPerformance,
+    evaluated: RegionPerformance,
     part: dict[str, Any],
 ) -> None:
     peak = report.hardware[0].peaks["tensor_bf16"].of("FLOP/s")
-    checks.near("gemm: FLOPs", judged.work.flops.value if judged.work.flops else None, part["flops"], 0.005)
-    checks.near("gemm: MFU on busy time", _used(judged, "mfu", "busy"), part["flops"] / part["event_s"] / peak, 0.02)
-    checks.near("gemm: MFU on wall time", _used(judged, "mfu", "wall"), part["flops"] / part["wall_s"] / peak, 0.02)
-    checks.holds(f"gemm: kernels are tensor-bound ({judged.gpu_verdict.text})", judged.gpu_verdict.bound == "tensor")
-    checks.holds(f"gemm: family {judged.families[0].family}", judged.families[0].family == "gemm")
+    checks.near("gemm: FLOPs", evaluated.work.flops.value if evaluated.work.flops else None, part["flops"], 0.005)
+    checks.near("gemm: MFU on busy time", _used(evaluated, "mfu", "busy"), part["flops"] / part["event_s"] / peak, 0.02)
+    checks.near("gemm: MFU on wall time", _used(evaluated, "mfu", "wall"), part["flops"] / part["wall_s"] / peak, 0.02)
+    checks.holds(
+        f"gemm: kernels are tensor-bound ({evaluated.gpu_verdict.text})", evaluated.gpu_verdict.bound == "tensor"
+    )
+    checks.holds(f"gemm: family {evaluated.families[0].family}", evaluated.families[0].family == "gemm")
 
 
 def _copy(
     checks: Checks,
     report: NCUProfileRegionReport,
     region: NCUProfileRegion,
-    judged: RegionPerformance,
+    evaluated: RegionPerformance,
     part: dict[str, Any],
 ) -> None:
     """A plain copy (a memcpy, its bytes from the timeline), or the same with a kernel (its bytes from counters)."""
     name, bandwidth = region.name, report.hardware[0].bandwidth
-    checks.near(f"{name}: DRAM bytes", judged.work.dram.value if judged.work.dram else None, part["bytes"], 0.03)
+    checks.near(f"{name}: DRAM bytes", evaluated.work.dram.value if evaluated.work.dram else None, part["bytes"], 0.03)
     if bandwidth is not None:
         expected = part["bytes"] / part["event_s"] / bandwidth.of("B/s")
-        checks.near(f"{name}: bandwidth on busy time", _used(judged, "mbu", "busy"), expected, 0.03)
-    checks.holds(f"{name}: memory-bound ({judged.gpu_verdict.text})", judged.gpu_verdict.bound == "dram")
+        checks.near(f"{name}: bandwidth on busy time", _used(evaluated, "mbu", "busy"), expected, 0.03)
+    checks.holds(f"{name}: memory-bound ({evaluated.gpu_verdict.text})", evaluated.gpu_verdict.bound == "dram")
     wanted = ("memcpy",) if name == "copy" else ("elementwise", "copy")
-    checks.holds(f"{name}: family {judged.families[0].family}", judged.families[0].family in wanted)
+    checks.holds(f"{name}: family {evaluated.families[0].family}", evaluated.families[0].family in wanted)
 
 
 def _launch_loop(
     checks: Checks,
     report: NCUProfileRegionReport,
     region: NCUProfileRegion,
-    judged: RegionPerformance,
+    evaluated: RegionPerformance,
     part: dict[str, Any],
 ) -> None:
-    checks.holds(f"launch_loop: launch-bound ({judged.verdict.text})", judged.verdict.bound == "launch")
+    checks.holds(f"launch_loop: launch-bound ({evaluated.verdict.text})", evaluated.verdict.bound == "launch")
     checks.near("launch_loop: kernels", region.inclusive.kernel_count, part["count"], 0)
     idle = (region.gpu_idle_ns or 0) / (region.wall_ns or 1)
     checks.holds(f"launch_loop: the GPU waits most of the time ({100 * idle:.1f} %)", idle > 0.5)
@@ -112,10 +114,10 @@ def _launch_loop(
 _PARTS = {"gemm": _gemm, "copy": _copy, "kernel_copy": _copy, "launch_loop": _launch_loop}
 
 
-def _used(judged: RegionPerformance, metric: str, basis: str) -> float | None:
+def _used(evaluated: RegionPerformance, metric: str, basis: str) -> float | None:
     found = [
         u.value
-        for u in judged.utilisation
+        for u in evaluated.utilisation
         if (u.metric, u.time_basis) == (metric, basis) and u.peak_basis != "calibrated"
     ]
     return found[0] if found else None

@@ -41,11 +41,11 @@ class _Words(ProgressColumn):
     def render(self, task: Task) -> Text:
         state: Progress = task.fields["state"]
         elapsed = task.elapsed or 0.0
-        told = progress_words(state, task.fields["later_s"])
-        if not told or state.seconds_left is None:
+        words = progress_words(state, task.fields["later_s"])
+        if not words or state.seconds_left is None:
             left = (task.fields["expected_s"] or 0.0) - elapsed
-            told = ", ".join(filter(None, [told, f"about {remaining(left)} left" if left >= 1 else ""]))
-        return Text(told, style="dim")
+            words = ", ".join(filter(None, [words, f"about {remaining(left)} left" if left >= 1 else ""]))
+        return Text(words, style="dim")
 
 
 class _Elapsed(ProgressColumn):

@@ -29,7 +29,7 @@ _LATER = (
 
 
 def preload(stop: threading.Event) -> None:
-    """Import them, one by one until `stop`; what cannot be imported is told by whoever needs it."""
+    """Import them, one by one until `stop`; what cannot be imported fails where it is needed."""
     for name in _LATER:
         if stop.is_set():
             return

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, on standard error; nothing where a program is listening.
+"""The progress of a run, on standard error; nothing where a program reads the output.
 
 On a terminal the step that runs has a line that moves; elsewhere lines are only added, and now and then one says
 how far a long step is.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from llm_perf_opt.planning.budget import spoken_seconds
 
 if TYPE_CHECKING:
-    from llm_perf_opt.capture.recording import Captured
+    from llm_perf_opt.capture.commands import Captured
     from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.nsight.progress import Progress
     from llm_perf_opt.planning.plan import CounterPlan, SampleTable
@@ -29,8 +29,8 @@ def can_redraw() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "") != "dumb"
 
 
-class Speaker:
-    """Lines for people. `silent`: none at all, a program is listening. `quiet`: errors only."""
+class ProgressReporter:
+    """Prints lines for people. `silent`: none at all, a program reads the output. `quiet`: errors only."""
 
     def __init__(self, *, quiet: bool = False, silent: bool = False) -> None:
         self._quiet = quiet or silent
@@ -76,12 +76,12 @@ class Speaker:
             self._above = None
 
     def _lines(self, later_s: float) -> Callable[[Progress], None]:
-        told = time.monotonic()
+        printed = time.monotonic()
 
         def update(state: Progress) -> None:
-            nonlocal told
-            if state.phase == "profiling" and time.monotonic() - told > _SECONDS_BETWEEN_LINES:
-                told = time.monotonic()
+            nonlocal printed
+            if state.phase == "profiling" and time.monotonic() - printed > _SECONDS_BETWEEN_LINES:
+                printed = time.monotonic()
                 self(f"  {progress_words(state, later_s)}")
 
         return update

@@ -1,15 +1,13 @@
 """Goes on with a run that ended early: what is whole is kept, what is missing or half-written is taken again.
 
-A result counts as whole where the manifest says that its step ended well and the file is still what it was then.
-What is taken again is set aside first and deleted only when the whole run has succeeded, so that a second failure
-loses nothing of the first attempt.
+Which results are whole, the steps say themselves (steps/). What is taken again is moved away first and deleted only
+when the whole run has succeeded, so that a second failure loses nothing of the first attempt.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import stat
 import sys
@@ -18,101 +16,44 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
-from attrs import Factory, define
-
-from llm_perf_opt.api.inputs import VERIFY
+from llm_perf_opt.capture.resume_state import ResumeState
+from llm_perf_opt.capture.steps.counters import COUNTERS
+from llm_perf_opt.capture.steps.measure import MEASURE
+from llm_perf_opt.capture.steps.step import CaptureStep
+from llm_perf_opt.capture.steps.timeline import TIMELINE
+from llm_perf_opt.capture.steps.verify import VERIFY
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.errors import UnreadableInput, UserError
-from llm_perf_opt.inject import Gate
-from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.nvidia_smi import gpu_facts
 from llm_perf_opt.nsight.tools import Tool
-from llm_perf_opt.planning import PlannedCapture
-from llm_perf_opt.readers.ncu_container import read_container
-from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.request import ProfileRequest
-from llm_perf_opt.rundir.compress import unpacks_to
 from llm_perf_opt.rundir.contents import files_of, remove
 from llm_perf_opt.rundir.directory import RunDirectory
-from llm_perf_opt.rundir.layout import EARLIER, PACKED, retaken_with
+from llm_perf_opt.rundir.layout import EARLIER, PACKED
 from llm_perf_opt.rundir.lock import Busy
 from llm_perf_opt.rundir.manifest import NOT_KEPT, Manifest, Step, now, program_files
 from llm_perf_opt.rundir.secrets import REMOVED, clean_argv
 from llm_perf_opt.version import __version__
 
 RESUMABLE = ("profile", "deep_profile_runner")
-# What a run says of its end: it ends anew.
+STEPS: tuple[CaptureStep, ...] = (MEASURE, TIMELINE, COUNTERS, VERIFY)  # in their order
+# Diagnoses of a run's end, and of its timeline: those are found anew.
 _OF_THE_TIMELINE = ("TRAFFIC_NOT_SAMPLED",)
 _OF_THE_END = ("INTERRUPTED", "RUN_FAILED", "NO_REPORT", "WORKLOAD_FAILED")
-_WANTED_END = "RECORDING_TOO_LARGE"  # stopped at the size that was asked for: it would be again
-_TRY_AGAIN = ("running", "failed")  # of a table: cut off by a kill, or by an interrupt
 _PATIENCE_S = 150.0  # after a kill the guard ends what is left within this
 
 
-@define
-class Kept:
-    """What a run need not take again. A new run keeps nothing."""
-
-    resumed: bool = False
-    timings: bool = False
-    recording: bool = False  # nsys's own; its export may be missing
-    timeline: Path | None = None  # the export
-    captures: list[PlannedCapture] | None = None  # as they were planned; None: there is no plan yet
-    reports: dict[str, Path] = Factory(dict)  # of ncu, by the name of the planned capture
-    verification: bool = False  # the regions measured as wholes
-    # Tables the tools print of their recordings; written last, so a kill may have cost them alone.
-    without_summary: bool = False
-    without_table: list[Path] = Factory(list)  # reports of ncu
-
-    def missing(self, request: ProfileRequest) -> list[str]:
-        """What has to be taken, in words."""
-        found = ["the stage timings"] if request.timings and not self.timings else []
-        if request.timeline.enable and self.timeline is None:
-            found.append("the SQLite export of the timeline" if self.recording else "the timeline")
-        if request.counters.enable and self.captures is None:
-            found.append("the counters")
-        found += [f"the counters {c.name!r}" for c in self.captures or [] if c.name not in self.reports]
-        if request.counters.verify and self.captures and not self.verification:
-            found.append("the verification")
-        found += ["the table of the timeline's kernels"] if self.without_summary else []
-        return found + [f"the counters of {report.name} as a table" for report in self.without_table]
-
-    def needs_ncu(self, request: ProfileRequest) -> bool:
-        """Is there anything left that only ncu can do?"""
-        if not request.counters.enable:
-            return False
-        if self.captures is None or self.without_table:
-            return True
-        unverified = request.counters.verify and bool(self.captures) and not self.verification
-        return unverified or any(capture.name not in self.reports for capture in self.captures)
+def find_results(directory: RunDirectory, request: ProfileRequest) -> ResumeState:
+    """What of the run can be kept."""
+    state = ResumeState(resumed=True)
+    for step in STEPS:
+        step.find(directory, request, state)
+    return state
 
 
-def as_order(capture: PlannedCapture) -> dict[str, Any]:
-    """A planned capture as the manifest keeps it."""
-    options = attrs.asdict(capture.options, value_serializer=lambda _, __, v: list(v) if isinstance(v, tuple) else v)
-    return {
-        "name": capture.name,
-        "options": options,
-        "expressions": list(capture.expressions),
-        "expected": capture.expected,
-        "gate": capture.windows and capture.windows.as_json(),
-        "instead": [as_order(other) for other in capture.alternatives],
-    }
-
-
-def _planned(order: Mapping[str, Any]) -> PlannedCapture:
-    gate, name = order["gate"], str(order["name"])
-    if not re.fullmatch(r"[^./\0][^/\0]*", name):  # it names files in the run, and must not lead out of it
-        raise ValueError(f"{name!r} is no name of a capture")
-    return PlannedCapture(
-        name,
-        NcuOptions(**order["options"]),
-        tuple(map(str, order["expressions"])),
-        order["expected"],
-        windows=gate and Gate.from_json(gate),
-        alternatives=tuple(_planned(other) for other in order["instead"]),
-    )
+def missing(request: ProfileRequest, state: ResumeState) -> list[str]:
+    """What has to be taken, in words."""
+    return [words for step in STEPS for words in step.missing(request, state)]
 
 
 # -- opening ---------------------------------------------------------------------------------------
@@ -122,7 +63,7 @@ def open_again(path: Path) -> RunDirectory:
     """A run to go on with. Only what this user started on this machine is started again."""
     directory = _when_free(path)
     try:
-        _refuse_strange_files(directory.path)
+        _refuse_unusual_files(directory.path)
         manifest = directory.manifest
         if manifest.made_by not in RESUMABLE:
             by = (
@@ -143,8 +84,8 @@ def open_again(path: Path) -> RunDirectory:
     return directory
 
 
-def _refuse_strange_files(run: Path) -> None:
-    """Nothing is written through a link out of a run, and nobody waits for a pipe in it."""
+def _refuse_unusual_files(run: Path) -> None:
+    """Nothing is written through a link out of a run, and no pipe in it is waited for."""
     for folder in (run, run / "nsys", run / "ncu"):
         if not os.path.lexists(folder):
             continue
@@ -161,16 +102,16 @@ def _refuse_strange_files(run: Path) -> None:
 def _when_free(path: Path) -> RunDirectory:
     """Open a run; where its owner was killed, wait for what the owner had started."""
     until = time.monotonic() + _PATIENCE_S
-    told = False
+    announced = False
     while True:
         try:
             return RunDirectory.reopen(path)
         except Busy:
             if time.monotonic() > until or not _was_killed(path):
                 raise
-        if not told:
+        if not announced:
             print("waiting for what is left of the killed run …", file=sys.stderr, flush=True)
-            told = True
+            announced = True
         time.sleep(0.2)
 
 
@@ -226,109 +167,6 @@ def _removed(value: Any, marker: str, name: str = "") -> list[str]:
     return [name] if isinstance(value, str) and marker in value else []
 
 
-# -- what is whole ---------------------------------------------------------------------------------
-
-
-def look(directory: RunDirectory, request: ProfileRequest) -> Kept:
-    """What of the run can be kept."""
-    run, manifest = directory.path, directory.manifest
-    last = {step.name: step for step in manifest.steps}
-    kept = Kept(resumed=True, timings=_ended_well(last.get("stage1")))
-    recorded, exported = last.get("nsys"), last.get("export")
-    if request.timeline.enable and recorded is not None and _ended_well(recorded):
-        kept.recording = _whole(run, "nsys/run.nsys-rep", recorded, manifest) is not None
-        if exported is not None and exported.status == "done":
-            kept.timeline = _whole(run, "nsys/run.sqlite", exported, manifest)
-    if kept.timeline is not None and not _opens_as_sqlite(kept.timeline):
-        kept.timeline = None
-    try:
-        kept.captures = None if manifest.captures is None else [_planned(order) for order in manifest.captures]
-    except (KeyError, TypeError, ValueError, AttributeError, UserError):
-        kept.captures = None  # of another version: planned anew
-    for capture in kept.captures or []:
-        if (report := _report_of_capture(run, capture, manifest)) is not None:
-            kept.reports[capture.name] = report
-    tried = any(step.capture == VERIFY and step.status != "running" for step in manifest.steps)
-    kept.verification = tried and _report_of(run, VERIFY, manifest) is not None
-    _look_at_tables(kept, manifest.steps)
-    if request.timeline.enable and not kept.recording and kept.timeline is None and not kept.reports:
-        kept.captures = None  # there is nothing left that the plan was made from
-    return kept
-
-
-def _look_at_tables(kept: Kept, steps: Sequence[Step]) -> None:
-    ended = [step for step in steps if step.status not in _TRY_AGAIN]
-    if kept.timeline is not None and kept.timeline.suffix not in PACKED:
-        kept.without_summary = not any(step.name == "stats" for step in ended)
-    tables = {step.capture for step in ended if step.name == "raw"}
-    plain = [report for report in kept.reports.values() if report.suffix not in PACKED]
-    kept.without_table = [report for report in plain if report.stem not in tables]
-
-
-def _ended_well(step: Step | None) -> bool:
-    if step is None:
-        return False
-    wanted = step.status == "partial" and any(d.code == _WANTED_END for d in step.diagnostics)
-    return step.status in ("captured", "done") or wanted
-
-
-def _report_of_capture(run: Path, capture: PlannedCapture, manifest: Manifest) -> Path | None:
-    """The whole report of a planned capture; where others were taken instead of it, all of them have to be there."""
-    instead = [f"{other.name}-ungated" for other in capture.alternatives]
-    own = _report_of(run, capture.name, manifest, but_for=instead)
-    if own is not None:
-        return own
-    others = [_report_of(run, name, manifest) for name in instead]
-    return others[0] if others and all(others) else None
-
-
-def _report_of(run: Path, name: str, manifest: Manifest, but_for: Sequence[str] = ()) -> Path | None:
-    """The whole report that serves as one of this name, in whichever replay mode it succeeded."""
-    for step in reversed(manifest.steps):
-        if any(serves(step, other) for other in but_for):
-            continue
-        if step.name == "ncu" and serves(step, name) and _ended_well(step):
-            report = _whole(run, f"ncu/{step.capture}.ncu-rep", step, manifest)
-            if report is not None and (report.suffix in PACKED or _opens_as_report(report)):
-                return report
-    return None
-
-
-def serves(step: Step, capture: str) -> bool:
-    """Was a step of ncu taken for this planned capture? Other replay modes add their name to it."""
-    return step.capture == capture or step.capture.startswith(f"{capture}-")
-
-
-def _whole(run: Path, name: str, step: Step, manifest: Manifest) -> Path | None:
-    """A file of a step as it was when the step ended, or packed since; None where it is not."""
-    size = step.files.get(Path(name).name)
-    file = run / name
-    if size and not file.is_symlink() and file.is_file() and file.stat().st_size == size:
-        return file
-    packed = manifest.compressed.get(name)
-    if not file.exists() and packed is not None and packed.get("bytes") == size:
-        for ending in PACKED:
-            other = file.with_name(file.name + ending)
-            if other.is_file() and not other.is_symlink() and other.stat().st_size == packed.get("packed_bytes"):
-                return other if unpacks_to(other, size or 0, str(packed.get("sha256"))) else None
-    return None
-
-
-def _opens_as_sqlite(file: Path) -> bool:
-    if file.suffix in PACKED:
-        return True  # it was, when it was packed, and it is the same
-    with file.open("rb") as content:
-        return looks_like_sqlite(content.read(4096))
-
-
-def _opens_as_report(file: Path) -> bool:
-    try:
-        read_container(file, file.name)
-    except (UnreadableInput, OSError):
-        return False
-    return True
-
-
 # -- beginning again -------------------------------------------------------------------------------
 
 
@@ -355,16 +193,17 @@ def _gpus(facts: list[dict[str, str]]) -> list[str]:
     return [f"{gpu.get('name')} with driver {gpu.get('driver_version')}" for gpu in facts]
 
 
-def begin_again(directory: RunDirectory, kept: Kept, taken: list[str], changed: list[str]) -> None:
-    """Note in the manifest that the run goes on, and set aside what is taken again."""
+def begin_again(directory: RunDirectory, state: ResumeState, taken: list[str], changed: list[str]) -> None:
+    """Note in the manifest that the run goes on, and move away what is taken again."""
     manifest = directory.manifest
-    steps = [step for step in manifest.steps if _stays(step, kept)]
+    steps = [step for step in manifest.steps if _step_of(step).stays(step, state)]
     superseded = [step for step in manifest.steps if step not in steps]
     # First where things will be, then the move: killed in between, the files are still known as ours.
     manifest.earlier_steps += superseded
     manifest.steps = steps
-    manifest.captures = None if kept.captures is None else [as_order(c) for c in kept.captures]
-    outdated = {*_OF_THE_END, *(() if kept.recording or kept.timeline else _OF_THE_TIMELINE)}
+    if state.captures is None:
+        manifest.captures = None
+    outdated = {*_OF_THE_END, *(() if state.recording or state.timeline else _OF_THE_TIMELINE)}
     manifest.diagnostics = [d for d in manifest.diagnostics if d.code not in outdated]
     manifest.state, manifest.finished_at = "running", None
     manifest.pid, manifest.host = os.getpid(), os.uname().nodename
@@ -373,7 +212,7 @@ def begin_again(directory: RunDirectory, kept: Kept, taken: list[str], changed: 
     try:
         directory.drop_unfinished()
         directory.keep_reserve()
-        _set_aside(directory, superseded)
+        _move_away(directory, superseded)
     except OSError as error:
         raise UserError(
             f"{directory.path} cannot be written: {error.strerror or error} ({error.filename}).",
@@ -387,42 +226,30 @@ def begin_again(directory: RunDirectory, kept: Kept, taken: list[str], changed: 
             directory.save()
 
 
-def _stays(step: Step, kept: Kept) -> bool:
-    if step.name == "stage1":
-        return kept.timings
-    if step.name == "nsys":
-        return kept.recording or kept.timeline is not None
-    if step.name in ("export", "stats"):
-        return kept.timeline is not None and step.status not in _TRY_AGAIN
-    names = [*kept.reports, *([VERIFY] if kept.verification else [])]
-    return any(serves(step, name) for name in names) and step.status not in _TRY_AGAIN
+def _step_of(command: Step) -> CaptureStep:
+    """The step that a command belongs to; an unknown one is treated as one of the counters, and taken again."""
+    return next((step for step in STEPS if step.owns(command)), COUNTERS)
 
 
-def _set_aside(directory: RunDirectory, superseded: Sequence[Step]) -> None:
-    """Move files of steps that are taken again out of the way of the new ones."""
+def _move_away(directory: RunDirectory, superseded: Sequence[Step]) -> None:
+    """Move files of commands that are run again out of the way of the new ones."""
     run = directory.path
-    names: dict[str, None] = {}
-    for step in superseded:
-        names.update(dict.fromkeys(retaken_with(step.name, step.capture)))
-        if step.name == "raw":
-            names.update(dict.fromkeys(f"ncu/{name}" for name in step.files if "/" not in name))
-            if step.status == "running":  # its file was not listed yet
-                names["ncu/raw.csv"] = names[f"ncu/raw-{Path(step.capture).name}.csv"] = None
-    finished = {f"ncu/{name}" for step in directory.manifest.steps if step.name == "raw" for name in step.files}
+    names = dict.fromkeys(name for step in superseded for name in _step_of(step).files(step))
+    finished = {f"ncu/{name}" for step in directory.manifest.steps for name in step.files}
     names = {name: None for name in names if name not in finished}
     there = [name for plain in names for name in (plain, *(plain + e for e in PACKED)) if (run / name).is_file()]
     if not there:
         return
     numbers = [int(found[1]) for entry in run.iterdir() if (found := EARLIER.fullmatch(entry.name))]
-    aside = run / f"earlier-{max(numbers, default=0) + 1}"
+    earlier = run / f"earlier-{max(numbers, default=0) + 1}"
     for name in there:
-        target = aside / name
+        target = earlier / name
         target.parent.mkdir(parents=True, exist_ok=True)
         (run / name).replace(target)
 
 
 def drop_earlier(directory: RunDirectory) -> None:
-    """Delete what was set aside: all of it was taken again."""
+    """Delete what was moved away: all of it was taken again."""
     with contextlib.suppress(OSError):  # what stays is found by llm-perf runs prune
         files = files_of(directory.path, directory.manifest)
         names = [file.name for file in files if file.is_ours and EARLIER.fullmatch(file.name.partition("/")[0])]

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt import planning
     from llm_perf_opt.api.reporting import make_report
-    from llm_perf_opt.capture.session import known_patterns
+    from llm_perf_opt.capture.preparation import known_patterns
     from llm_perf_opt.nsight.nvidia_smi import gpu_facts
     from llm_perf_opt.readers.open import read_recording
     from llm_perf_opt.regions.columns import Timeline
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     ncu = _ncu_path()
     if file not in timelines:
-        recording = read_recording(file, launch_config=True, waymarks=True)
+        recording = read_recording(file, launch_config=True, marker_ranges=True)
         timelines |= {file: recording} if isinstance(recording, Timeline) else {}
     seen = make_report(
         [str(file)], known_patterns(request), quiet=True, calibration=request.calibration, timelines=timelines
@@ -84,7 +84,8 @@ def _take_timeline(
     """The timeline, in a run directory of its own; its report comes with it. `timelines`: where it is put, read."""
     import attrs
 
-    from llm_perf_opt.capture.session import ready, run_profile
+    from llm_perf_opt.capture.preparation import ready
+    from llm_perf_opt.capture.session import run_profile
     from llm_perf_opt.errors import UserError
     from llm_perf_opt.rundir.directory import RunDirectory
 

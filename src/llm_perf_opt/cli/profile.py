@@ -45,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     # The tools and nvidia-smi take their time to answer; what is needed next is imported meanwhile.
     with contextlib.ExitStack() as whole:
         with Asked(nsys=True, ncu=request.counters.enable) as asked, GpusAsked() as gpus:
-            from llm_perf_opt.capture.session import ready, run_profile
+            from llm_perf_opt.capture.preparation import ready
+            from llm_perf_opt.capture.session import run_profile
             from llm_perf_opt.rundir.directory import RunDirectory
 
             request, tools = ready(request, asked)

@@ -1,24 +1,24 @@
 """NVTX ranges in any PyTorch program without a change to its code.
 
 This package is the outside: what to add to a command's environment, which commands cannot be annotated, and
-what the processes said. The folder `inject` is the inside: it is loaded by the profiled program's own Python
+what the processes noted. The folder `payload` is the inside: it is loaded by the profiled program's own Python
 and shares nothing with llm_perf_opt.
 """
 
-from llm_perf_opt.inject.capture_windows import Gate, Named, waiting_for
+from llm_perf_opt.inject.capture_windows import CaptureWindows, Named
 from llm_perf_opt.inject.command import problems
 from llm_perf_opt.inject.environment import DEFAULT_DEPTH, MODES, environment, under_ncu
-from llm_perf_opt.inject.log import Annotated, read_log
+from llm_perf_opt.inject.log import Annotated, RangesSeen, read_log
 
 __all__ = [
     "DEFAULT_DEPTH",
     "MODES",
     "Annotated",
-    "Gate",
+    "CaptureWindows",
     "Named",
+    "RangesSeen",
     "environment",
     "problems",
     "read_log",
     "under_ncu",
-    "waiting_for",
 ]

@@ -13,40 +13,29 @@ Named = tuple[str, str]  # the domain of a range ("": the default one) and its n
 
 
 @define(frozen=True)
-class Gate:
+class CaptureWindows:
     """Windows in which ncu profiles (`--profile-from-start off`)."""
 
     windows: Mapping[Named, tuple[int, ...]]  # numbers of ranges among those of their name in the process, from 1
     stop: bool = False  # end the program once all of them have been
-    holes: Mapping[Named, tuple[int, ...]] = Factory(dict)  # ranges inside windows in which ncu does not profile
+    pauses: Mapping[Named, tuple[int, ...]] = Factory(dict)  # ranges inside windows in which ncu does not profile
 
     @property
     def count(self) -> int:
         return sum(map(len, self.windows.values()))
 
     def as_json(self) -> dict[str, Any]:
-        return {"windows": _rows(self.windows), "holes": _rows(self.holes), "stop": self.stop}
+        return {"windows": _rows(self.windows), "pauses": _rows(self.pauses), "stop": self.stop}
 
     @staticmethod
-    def from_json(raw: Mapping[str, Any]) -> Gate:
-        return Gate(_ranges(raw["windows"]), raw["stop"] is True, _ranges(raw["holes"]))
+    def from_json(raw: Mapping[str, Any]) -> CaptureWindows:
+        return CaptureWindows(_ranges(raw["windows"]), raw["stop"] is True, _ranges(raw["pauses"]))
 
     def environment(self, file: Path, log: Path) -> dict[str, str]:
         """Write the windows to `file`; the variables that make the program use them, and note in `log` what it did."""
-        self.write(file)
+        file.write_text(json.dumps(self.as_json()) + "\n", encoding="utf-8")
         log.unlink(missing_ok=True)
-        return waiting_for(file, log)
-
-    def write(self, file: Path) -> None:
-        """Whole or not at all: a program that waits for it may look at any moment."""
-        unfinished = file.with_name(f".{file.name}.tmp")
-        unfinished.write_text(json.dumps(self.as_json()) + "\n", encoding="utf-8")
-        unfinished.replace(file)
-
-
-def waiting_for(file: Path, log: Path) -> dict[str, str]:
-    """The variables of a program whose windows are in `file`, or will be by the time they matter."""
-    return {"LLM_PERF_GATE": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
+        return {"LLM_PERF_WINDOWS": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
 
 
 def _rows(ranges: Mapping[Named, tuple[int, ...]]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Which commands cannot be annotated, said before they run: injection needs a Python that reads its environment."""
+"""Which commands cannot be annotated, reported before they run: injection needs a Python that reads its environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HINDERS = {
     "E": "makes it ignore PYTHONPATH",
     "S": "keeps it from running start-up code",
 }
-# Programs that start another one: what they start is not known without running them, so nothing is said.
+# Programs that start another one: what they start is not known without running them, so nothing is reported.
 _LAUNCHERS = (
     *("sh", "bash", "dash", "zsh", "fish", "perl", "make", "script", "xargs"),
     *("env", "nice", "nohup", "numactl", "taskset", "timeout", "time", "stdbuf", "setsid", "chrt", "ionice"),

@@ -27,7 +27,7 @@ def environment(
 
     `depth`: levels of modules that get a range of their own, below the outermost. `fold`: numbers in their names
     become `N`, so that all layers are one region. `ranges`: count the ranges that are opened, whoever does, mark all
-    modules for it, and let a `Gate` act on them; works without annotation too. `log`: a file in which the processes note what they did;
+    modules for it, and let `CaptureWindows` act on them; works without annotation too. `log`: a file in which the processes note what they did;
     `read_log` reads it.
     """
     if mode not in MODES:
@@ -35,7 +35,7 @@ def environment(
     if depth < 1:
         raise UserError(f"--annotate-depth {depth} annotates nothing.", "Give 1 or more, or use --annotate stages.")
     if os.pathsep in str(INJECTED) and mode == "off":
-        ranges = False  # a gate saves time, no more
+        ranges = False  # capture windows save time, no more
     elif os.pathsep in str(INJECTED):
         raise UserError(
             f"Programs cannot be annotated from {INJECTED}, because PYTHONPATH cannot hold a path with {os.pathsep!r}.",
@@ -44,7 +44,7 @@ def environment(
     base = os.environ if base_env is None else base_env
     if mode == "off" and not ranges:
         # An outer run may have switched it on.
-        ours = ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_WAYMARKS", "LLM_PERF_GATE")
+        ours = ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_MARKERS", "LLM_PERF_WINDOWS")
         return {name: "off" for name in ours if name in base}
     theirs = base.get("PYTHONPATH", "")
     first = theirs.split(os.pathsep)[0] if theirs else ""
@@ -55,16 +55,16 @@ def environment(
         "LLM_PERF_ANNOTATE_DEPTH": str(depth),
         "LLM_PERF_ANNOTATE_FOLD": "1" if fold else "0",
         "LLM_PERF_RANGES": "1" if ranges else "0",
-        "LLM_PERF_WAYMARKS": "recorded" if ranges else "",
-        "LLM_PERF_GATE": "",  # that of an outer run is not this one's
+        "LLM_PERF_MARKERS": "recorded" if ranges else "",
+        "LLM_PERF_WINDOWS": "",  # that of an outer run is not this one's
     }
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())
     return added
 
 
-def under_ncu(environment: Mapping[str, str], *, gated: bool) -> dict[str, str]:
-    """The variables for the program under ncu: waymarks are of use to a gate alone, and nobody need record them."""
-    if "LLM_PERF_WAYMARKS" not in environment:
+def under_ncu(environment: Mapping[str, str], *, windows: bool) -> dict[str, str]:
+    """The variables for the program under ncu: marker ranges are of use to capture windows alone, and are not recorded."""
+    if "LLM_PERF_MARKERS" not in environment:
         return dict(environment)
-    return {**environment, "LLM_PERF_WAYMARKS": "counted" if gated else ""}
+    return {**environment, "LLM_PERF_MARKERS": "counted" if windows else ""}

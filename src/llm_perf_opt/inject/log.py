@@ -1,7 +1,8 @@
-"""What the annotated processes noted, and what to tell a user whose program was not annotated."""
+"""What the annotated processes noted, and the message for a user whose program was not annotated."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from attrs import Factory, define
 
 from llm_perf_opt.inject.capture_windows import Named
 from llm_perf_opt.untrusted import parse_json, read_text
+
+RangesSeen = Mapping[int, Mapping[Named, int]]  # by process id: how many ranges of each name were opened
 
 
 @define
@@ -55,11 +58,11 @@ def read_log(path: Path) -> Annotated:
         event = note.get("event") if isinstance(note, dict) else None
         if event == "torch":
             found.processes += 1
-        elif event == "gate":
+        elif event == "windows":
             windows = note.get("windows", 0)
             found.windows += windows if isinstance(windows, int) else 0
             if "ended" in note:  # a process that would not end takes it back
-                before = str(note.get("before", "")).removeprefix("llm-perf:")  # a waymark
+                before = str(note.get("before", "")).removeprefix("llm-perf:")  # a marker range
                 found.ended_before = before if note["ended"] else ""
         elif event == "trouble":
             troubles = found.unwatched if note.get("of") == "ranges" else found.troubles

@@ -13,15 +13,14 @@ import attrs
 
 from llm_perf_opt.api.inputs import VERIFY
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.inject import Gate as CaptureWindows
-from llm_perf_opt.inject import Named
+from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen
 from llm_perf_opt.metrics import groups_for, types_in_use
 from llm_perf_opt.nsight.ncu.argv import DEFAULT_METRICS, NcuOptions
 from llm_perf_opt.nsight.ncu.replay_modes import RANGE_MODES
 from llm_perf_opt.planning.chosen_regions import cut, excluded, outermost
 from llm_perf_opt.planning.named_launches import no_such_launch, picked
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture
-from llm_perf_opt.planning.windows import FROM_START_OFF, RangesSeen
+from llm_perf_opt.planning.windows import FROM_START_OFF
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.request import CounterRequest, ProfileRequest

@@ -8,7 +8,7 @@ import numpy as np
 from attrs import define, evolve, field
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.inject import Gate as CaptureWindows
+from llm_perf_opt.inject import CaptureWindows
 from llm_perf_opt.metrics import MetricGroups, PassCount, TypesInUse, checked_level, lower_levels, types_in_use
 from llm_perf_opt.planning.accuracy import Accuracy, Strata, expected
 from llm_perf_opt.planning.costs import TIME_ONLY, Costs

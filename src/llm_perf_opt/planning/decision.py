@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from llm_perf_opt.analysis.traffic import moved_by_others
+from llm_perf_opt.inject import RangesSeen
 from llm_perf_opt.metrics import groups_for
 from llm_perf_opt.planning import by_hand
 from llm_perf_opt.planning.candidates import Candidate, Fit, Search
@@ -29,8 +30,8 @@ from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture
 from llm_perf_opt.planning.sample_table import sample_table
 from llm_perf_opt.planning.samples import choose_samples
 from llm_perf_opt.planning.window_samples import choose_windows
-from llm_perf_opt.planning.windows import FROM_START_OFF, RangesSeen, known_ranges
-from llm_perf_opt.readers.marker_ranges import without_waymarks
+from llm_perf_opt.planning.windows import FROM_START_OFF, known_ranges
+from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
@@ -115,7 +116,7 @@ def launches_of(timeline: Timeline, report: NCUProfileRegionReport, request: Pro
     """The launches in the chosen regions; None where the report has no scope."""
     if report.main_scope is None:
         return None
-    timeline = without_waymarks(timeline)
+    timeline = without_marker_ranges(timeline)
     expressions, chosen = selectable_regions(report.main_scope)
     launches = describe_launches(timeline, attribute(timeline, request.report.attribution), expressions, chosen)
     # Other levels ask for more than bytes and operations, and metrics chosen by hand for nobody knows what.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from attrs import Factory, define
 
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.inject import Gate as CaptureWindows
+from llm_perf_opt.inject import CaptureWindows
 from llm_perf_opt.metrics import PassCount
 from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd
 from llm_perf_opt.planning.costs import Costs

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from attrs import define
 
-from llm_perf_opt.inject import Gate as CaptureWindows
-from llm_perf_opt.inject import Named
+from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen
 from llm_perf_opt.readers.marker_ranges import PREFIX as MARKER
 from llm_perf_opt.regions.columns import UNKNOWN, Action, Bools, Int64s, Timeline
 from llm_perf_opt.regions.signatures import distinct_rows
@@ -29,8 +28,6 @@ _LAUNCH_S = 0.0004
 _THREADS_TRIED = 8
 
 FROM_START_OFF = ("--profile-from-start", "off")  # for ncu, where the program switches it on
-
-RangesSeen = Mapping[int, Mapping[Named, int]]  # by process id: how many ranges of each name were opened
 
 
 @define(eq=False)

@@ -1,4 +1,4 @@
-"""Work beside the steps of a run: tables nobody waits for, questions whose answers are needed later.
+"""Background tasks of a run: tables that no step waits for, questions whose answers are needed later.
 
 The work is done in threads, what came of it is noted by whoever owns the run, in the thread that writes its
 manifest: `settle` notes what has ended, `wait` the rest too. Nothing outlives `end`.
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Aside:
-    """What goes on beside a run. All methods are for one thread, that of the run."""
+class BackgroundTasks:
+    """Tasks that go on while the steps of a run do. All methods are for one thread, that of the run."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -23,9 +23,9 @@ class Aside:
         self._open: list[tuple[Future[Any], Callable[[Any], None]]] = []
 
     def start(self, work: Callable[[threading.Event], T], note: Callable[[T], None]) -> None:
-        """Begin a piece of work, which ends early when its event is set; `note` is called with what it returned."""
+        """Begin a task, which ends early when its event is set; `note` is called with what it returned."""
         if self._pool is None:  # a table that takes its time must not keep a question waiting
-            self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="aside")
+            self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="background")
         self._open.append((self._pool.submit(work, self._stop), note))
 
     def settle(self) -> None:
@@ -33,14 +33,14 @@ class Aside:
         for entry in [entry for entry in self._open if entry[0].done()]:
             self._open.remove(entry)
             future, note = entry
-            # What fails here is something nobody waits for: it has no result, and the run goes on.
+            # What fails here is something no step waits for: it has no result, and the run goes on.
             if not future.cancelled() and future.exception() is None:
                 note(future.result())
 
     def wait(self) -> None:
         """Wait for everything, and note it."""
         for future, _ in list(self._open):
-            future.exception()  # told when it is noted
+            future.exception()  # handled when it is noted
         self.settle()
 
     def end(self) -> None:

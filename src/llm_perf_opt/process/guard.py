@@ -4,9 +4,9 @@
 
 Profilers start programs that start programs; some leave the process group, and ncu itself is often a
 shell script around the real one. The guard becomes the reaper of all of them. It ends the whole tree
-when it is told to (SIGINT, SIGTERM), when the profiler has ended and something is left over, and when
-the pipe from its parent closes, which it does even if the parent is killed with SIGKILL. SIGUSR1 tells it
-to hurry: what is still being written is given up.
+when it is asked to (SIGINT, SIGTERM), when the profiler has ended and something is left over, and when
+the pipe from its parent closes, which it does even if the parent is killed with SIGKILL. SIGUSR1 makes it
+hurry: what is still being written is discarded.
 
 The first, polite signal goes to the whole tree (`tree`: ncu is often a shell script around the real one,
 which never hears of a signal to the script), or to the program whose process id is in PID_FILE and then
@@ -14,9 +14,6 @@ to the profiler alone: nsys keeps the kernels only if the program ends by itself
 interrupted itself, and loses everything when its helpers are signalled too. Before any signal, the command
 `stop` of the settings is run: `nsys stop` writes the whole report, kernels included, while the program is
 still alive.
-
-A program that is parked (`parked` in the settings: it waits for a profiler to attach) hears no polite signal, so none
-is sent. A byte on the pipe says that it runs again.
 
 Output passes through the guard, which keeps the beginning and the end of it: a program that prints
 gigabytes must not fill the disk, and one whose log cannot be written must not fail for that.
@@ -61,15 +58,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Hurry:
-    """Has somebody lost patience?"""
+    """Was the guard asked to end everything now?"""
 
     asked = False
-
-
-class Parked:
-    """Does the program wait where it hears no polite signal?"""
-
-    now = bool(SETTINGS.get("parked"))
 
 
 class Pump(threading.Thread):
@@ -226,7 +217,7 @@ def end_tree(main: int, whom: str) -> int | None:
     ways += [(signal.SIGTERM, everyone, TERM_SECONDS), (signal.SIGKILL, everyone, TERM_SECONDS)]
     for number, targets, patience in ways:
         polite = number == signal.SIGINT
-        if polite and (Hurry.asked or Parked.now):
+        if polite and Hurry.asked:
             continue
         pids = targets()
         if not pids:
@@ -303,11 +294,9 @@ def main() -> int:
     status: int | None = None
     while status is None:
         ready, _, _ = select.select([pipe, wake_read], [], [])
-        if pipe in ready:
-            if not os.read(pipe, 1):
-                status = end_tree(main_pid, whom)
-                break
-            Parked.now = False
+        if pipe in ready:  # nothing is ever written to it: it was closed
+            status = end_tree(main_pid, whom)
+            break
         if wake_read in ready:
             numbers = set(os.read(wake_read, 4096))
             if numbers & {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}:

@@ -30,9 +30,9 @@ LOG_BYTES = 64 << 20  # of the output of one command; beginning and end are kept
 _MARK = "LLM_PERF_TREE"  # in the environment of everything a guard has started
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = (
-    "interrupted: what is captured so far is being written; once more (Ctrl-C) gives that up and ends everything now"
+    "interrupted: what is captured so far is being written; once more (Ctrl-C) discards that and ends everything now"
 )
-INTERRUPTED_AGAIN = "interrupted again: what was not written yet is given up; earlier steps are kept"
+INTERRUPTED_AGAIN = "interrupted again: what was not written yet is discarded; earlier steps are kept"
 
 
 @define
@@ -43,13 +43,12 @@ class Ended:
     seconds: float
     timed_out: bool = False
     interrupted: bool = False
-    given_up: bool = False  # interrupted twice: it was not waited for
+    interrupted_twice: bool = False  # it was not waited for
     too_large: bool = False  # stopped because of what it had written
-    handed_on: bool = False  # the exit code is known to be that of the program, and not of its profiler
 
 
-class GivenUp(KeyboardInterrupt):
-    """Somebody interrupted a second time: what is not written yet is not wanted any more."""
+class InterruptedTwice(KeyboardInterrupt):
+    """The user interrupted a second time: what is not written yet is discarded."""
 
 
 class Interruption:
@@ -89,9 +88,8 @@ def run_supervised(
     program_pid: Path | None = None,
     program_log: Path | None = None,
     stop_command: Sequence[str] = (),
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
     held: Sequence[int] = (),
-    meanwhile: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`, of which beginning and end are kept.
 
@@ -103,9 +101,8 @@ def run_supervised(
     `program_log`: where the program's own output goes, see redirect.py.
     `stop_command`: what makes the profiler write its report before anything is interrupted.
     `grace_s`: how long a report may take to be written after an interruption (see `grace_seconds`).
-    `tell`: hears what an interruption does.
+    `report_progress`: called with what an interruption does.
     `held`: file descriptors that stay open until everything has ended, even if we are killed before.
-    `meanwhile`: called again and again, for as long as nobody has asked the command to end.
     """
     grace_s = grace_seconds() if grace_s is None else grace_s
     readers = [Follower(path, action) for path, action in (follow or {}).items()]
@@ -121,7 +118,7 @@ def run_supervised(
     with interruption.listening():
         command = Guarded(argv, log, environment or {}, settings, cwd=cwd, program_pid=program_pid, held=held)
         looked = started
-        until: float | None = None  # None: nobody has asked it to end
+        until: float | None = None  # None: it was not asked to end
         try:
             while command.is_running:
                 for reader in readers:
@@ -137,14 +134,12 @@ def run_supervised(
                         command.end()
                         until = now + longest_end(grace_s)
                         if ended.interrupted:
-                            tell(INTERRUPTED)
-                    else:
-                        meanwhile()
+                            report_progress(INTERRUPTED)
                 elif now > until:
                     break
-                if interruption.times > 1 and not ended.given_up:
-                    ended.given_up = True
-                    tell(INTERRUPTED_AGAIN)
+                if interruption.times > 1 and not ended.interrupted_twice:
+                    ended.interrupted_twice = True
+                    report_progress(INTERRUPTED_AGAIN)
                     command.hurry()
                 time.sleep(QUICK_SECONDS if until is not None or now - started < 1.0 else _POLL_SECONDS)
         finally:
@@ -167,7 +162,7 @@ def grace_seconds() -> float:
     return seconds if 0 <= seconds <= _LONGEST_GRACE_SECONDS else GRACE_SECONDS
 
 
-def run_aside(
+def run_short(
     argv: list[str],
     *,
     output: Path,
@@ -180,7 +175,7 @@ def run_aside(
     """Run a short command of a tool that works on what was captured; its whole output is kept.
 
     Under a guard as well: an export that hangs must not outlive us. Nothing is lost by ending it, so an
-    interruption ends it at once. `errors`: where its messages go, with the output unless told. `stop`: ends it
+    interruption ends it at once. `errors`: where its messages go, by default with the output. `stop`: ends it
     as well; in a thread beside the main one nothing else does, for signals are not heard there.
     """
     started = time.monotonic()
@@ -266,11 +261,6 @@ class Guarded:
     def hurry(self) -> None:
         """End it now: nothing is waited for."""
         self._guard.send_signal(signal.SIGUSR1)
-
-    def wake(self) -> None:
-        """Tell the guard of a parked command that it is not parked any more."""
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            os.write(self._pipe, b"w")
 
     def let_go(self) -> None:
         """Whatever is left of it ends from here on; waits for nothing."""

@@ -1,4 +1,4 @@
-"""Ranges that were made for a gate to be set at, and are no part of the program: reports leave them out.
+"""Hidden ranges of ours that capture windows are set at; they are no part of the program, and reports leave them out.
 
 See `inject/payload/_llm_perf_annotate/waymarks.py`, which makes them.
 """
@@ -13,7 +13,7 @@ from llm_perf_opt.regions.columns import Ranges, Timeline
 PREFIX = "llm-perf:"
 
 
-def without_waymarks(timeline: Timeline) -> Timeline:
+def without_marker_ranges(timeline: Timeline) -> Timeline:
     """The timeline with the ranges of the program alone."""
     # The last stands for UNKNOWN: a name that the recording does not have.
     ours = np.array([*(name.startswith(PREFIX) for name in timeline.strings), False], dtype=np.bool_)
@@ -30,7 +30,7 @@ def for_report(timeline: Timeline, source: str, *, launch_config: bool) -> Timel
     Columns are shared, and nobody writes to those; what reports add to is copied.
     """
     return evolve(
-        without_waymarks(timeline),
+        without_marker_ranges(timeline),
         source=source,
         kernels=timeline.kernels if launch_config else evolve(timeline.kernels, config=None),
         processes=list(timeline.processes),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.marker_ranges import without_waymarks
+from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
@@ -59,15 +59,15 @@ def read_recording(
     source: str | None = None,
     launch_config: bool = False,
     streams: bool = False,
-    waymarks: bool = False,
+    marker_ranges: bool = False,
     observer: Observer | None = None,
 ) -> Recording:
     """Read one file, whatever it is. `launch_config`: read a timeline so that counters can be joined.
 
-    `streams`: read the stream of every piece of GPU work too. `waymarks`: with the ranges that only a gate needs.
+    `streams`: read the stream of every piece of GPU work too. `marker_ranges`: with those that only planning needs.
     """
     found = _read(path, source, launch_config, streams, observer)
-    return without_waymarks(found) if isinstance(found, Timeline) and not waymarks else found
+    return without_marker_ranges(found) if isinstance(found, Timeline) and not marker_ranges else found
 
 
 def _read(path: Path, source: str | None, launch_config: bool, streams: bool, observer: Observer | None) -> Recording:

@@ -25,7 +25,7 @@ from attrs import Factory, define
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.files import unfinished_name, write_text
 from llm_perf_opt.nsight.nvidia_smi import gpu_facts
-from llm_perf_opt.process.background import Aside
+from llm_perf_opt.process.background import BackgroundTasks
 from llm_perf_opt.process.interrupts import held
 from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir.contents import remove_unfinished
@@ -54,7 +54,7 @@ class RunDirectory:
     manifest: Manifest
     lock: int | None = None  # see run_lock.py
     signs: bool = True  # False: the launch spec is not this user's, and stays recognisable as such
-    aside: Aside = Factory(Aside)  # noted whenever the manifest is written
+    background: BackgroundTasks = Factory(BackgroundTasks)  # noted whenever the manifest is written
     _began: float = Factory(time.monotonic)
     _gpus_asked: bool = False
 
@@ -138,7 +138,7 @@ class RunDirectory:
 
     def release(self) -> None:
         """Others may write in the folder again: nothing of ours does."""
-        self.aside.end()
+        self.background.end()
         run_lock.release(self.lock)
         self.lock = None
 
@@ -148,7 +148,7 @@ class RunDirectory:
         return () if self.lock is None else (self.lock,)
 
     def save(self) -> None:
-        self.aside.settle()
+        self.background.settle()
         if self.signs:
             self.manifest.signature = sign(self.manifest.launch_spec)
         self._replace(MANIFEST, manifest_text(self.manifest))
@@ -184,9 +184,21 @@ class RunDirectory:
             ExitCode.NOTHING_CAPTURED,
         )
 
-    def begin(self, name: str, argv: list[str], folder: str, capture: str = "") -> Step:
+    def begin(
+        self,
+        name: str,
+        argv: list[str],
+        folder: str,
+        capture: str = "",
+        *,
+        planned: str = "",
+        alternative: str = "",
+        replay_mode: str = "",
+    ) -> Step:
         """Note a command before it starts; `cmd.txt` can be pasted into a shell."""
-        step = Step(name, clean_argv(argv), capture=capture)
+        step = Step(
+            name, clean_argv(argv), capture=capture, planned=planned, alternative=alternative, replay_mode=replay_mode
+        )
         self.manifest.steps.append(step)
         self.save()
         try:
@@ -199,19 +211,10 @@ class RunDirectory:
                 raise self._lost(error) from error
         return step
 
-    def remark(self, folder: str, words: str, commands: list[list[str]]) -> None:
-        """Something to know of the last command in `cmd.txt`, as comments: pasted into a shell, they do nothing."""
-        lines = [f"# {words}", *(f"#   {shlex.join(clean_argv(argv))}" for argv in commands)]
-        with (
-            contextlib.suppress(OSError),  # the manifest has the command itself
-            (self.path / folder / "cmd.txt").open("a", encoding="utf-8", errors="surrogateescape") as file,
-        ):
-            file.writelines(f"{line.replace(chr(10), ' ')}\n" for line in lines)
-
     def ask_gpus(self) -> None:
         """Begin to ask how the GPUs are at the end of the run, beside whatever is left to do."""
         self._gpus_asked = True
-        self.aside.start(gpu_facts, self._note_gpus)
+        self.background.start(gpu_facts, self._note_gpus)
 
     def _note_gpus(self, facts: list[dict[str, str]]) -> None:
         self.manifest.gpus_after = facts
@@ -222,7 +225,7 @@ class RunDirectory:
         What still goes on beside the run is ended: who wants it waits for it before.
         """
         with held():  # a second interrupt must not leave a run that seems to go on
-            self.aside.end()
+            self.background.end()
         with contextlib.suppress(OSError):
             (self.path / RESERVE).unlink(missing_ok=True)
         self.manifest.state = state

@@ -144,15 +144,15 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("ncu/{capture}.log", "ncu", "text", "what the profilers printed", retaken=True),
     *(
         Artefact(
-            f"ncu/{{capture}}-gate.{ending}",
+            f"ncu/{{capture}}-{word}.{ending}",
             "ncu",
             "text",
             "where ncu was switched on and off from inside the program, and what the program noted",
             retaken=True,
         )
+        for word in ("windows", "gate")  # the second: of runs of earlier versions
         for ending in ("json", "jsonl")
     ),
-    *_rows("ncu", "text", "", "ncu/.ahead.log", "ncu/.attach.log"),
     Artefact("ncu/raw-{capture}.csv", "raw", "text", "the counters as a table", pack=True),
     Artefact("ncu/raw.csv", "raw", "text", "the counters as a table", "ncu/raw*.csv", "counter table", True),
     # -- the report; what a renderer adds under such names is the report's too

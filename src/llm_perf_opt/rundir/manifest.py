@@ -48,6 +48,9 @@ class Step:
     files: dict[str, int] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)
     capture: str = ""  # of ncu: the report's name without its ending
+    planned: str = ""  # of ncu: the planned capture that it was for
+    alternative: str = ""  # of ncu: the alternative of that capture which it is; none: it is as planned
+    replay_mode: str = ""  # of ncu
 
 
 @define

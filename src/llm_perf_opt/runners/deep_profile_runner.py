@@ -23,7 +23,8 @@ def job(config: dict[str, Any], run: Path) -> int:
     """One run: stage timings of the built-in workload, timeline, counters, report."""
     import yaml
 
-    from llm_perf_opt.capture.session import ready, run_profile
+    from llm_perf_opt.capture.preparation import ready
+    from llm_perf_opt.capture.session import run_profile
     from llm_perf_opt.rundir.directory import RunDirectory
     from llm_perf_opt.runners.app import start_folder
     from llm_perf_opt.runners.requests import deep_request

@@ -1,9 +1,9 @@
-"""Run by every Python that starts with this folder on PYTHONPATH: prepares annotation, then steps aside.
+"""Run by every Python that starts with this folder on PYTHONPATH: prepares annotation, then gives way to the program's own.
 
 `llm-perf profile` puts the folder there. This file imports nothing that is not already loaded,
 so that a program without PyTorch pays next to nothing; it takes the folder off `sys.path` again, and gives
 way to the `sitecustomize` that Python would have found without it. What goes wrong here never reaches the
-program: it is told once on standard error.
+program: it is printed once on standard error.
 """
 
 import os
@@ -25,7 +25,7 @@ def _prepare() -> None:
             sys.stderr.write(f"llm-perf: not active in this program: {type(error).__name__}: {error}\n")
 
 
-def _step_aside(folder: str) -> None:
+def _give_way(folder: str) -> None:
     """Run the program's own sitecustomize, where it has one, under its own name."""
     sys.path[:] = [entry for entry in sys.path if entry != folder]
     sys.path_importer_cache.pop(folder, None)
@@ -46,4 +46,4 @@ def _step_aside(folder: str) -> None:
 
 _FOLDER = os.path.dirname(__file__)  # noqa: PTH120 - as sys.path has it; pathlib is slow to import
 _prepare()
-_step_aside(_FOLDER)
+_give_way(_FOLDER)

@@ -21,7 +21,7 @@ from torch.compiler import (
     is_dynamo_compiling,  # a constant for torch.compile, which leaves out what follows
 )
 
-from . import tell
+from . import log
 from .model import Model
 from .ranges import Pop, Push
 from .stages import Stages
@@ -29,7 +29,7 @@ from .state import state
 from .tree import Names, Place, places
 
 ATTRIBUTE = "_compiled_call_impl"
-# A model that changes all the time is not looked through for ever.
+# A model that changes all the time is not looked through without end.
 _MOST_LOOKS = 8
 
 Call = Callable[..., Any]
@@ -77,7 +77,7 @@ class Calls:
         try:
             self._learn(module)
         except Exception as error:
-            tell.failed(f"looking through {type(module).__name__}", error)
+            log.failed(f"looking through {type(module).__name__}", error)
             self._inner[identity(module)] = self._outer[identity(module)] = None
             self._keep_while_alive(module)
         call = self._outer.get(identity(module))
@@ -173,7 +173,7 @@ class Calls:
             if state.graph is not None:
                 state.graph.stage = stage
         except Exception as error:
-            tell.failed(f"naming a call of {type(module).__name__}", error)
+            log.failed(f"naming a call of {type(module).__name__}", error)
         if stage is not None:
             self._stages.open(stage)
         try:
@@ -224,7 +224,7 @@ class Calls:
         try:
             self._learn(module)
         except Exception as error:
-            tell.failed(f"looking through {type(module).__name__}", error)
+            log.failed(f"looking through {type(module).__name__}", error)
 
 
 def _is_model(module: Any) -> bool:

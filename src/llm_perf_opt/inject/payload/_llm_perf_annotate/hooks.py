@@ -1,4 +1,4 @@
-"""Lets `opened` see the ranges that a program makes through torch or through the nvtx package.
+"""Lets `seen_ranges` see the ranges that a program makes through torch or through the nvtx package.
 
 Ranges made in C++ (autograd's `emit_nvtx`) are not seen. Nobody needs to know which: a name is used only where the
 timeline has as many ranges of it as were seen here.
@@ -11,7 +11,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, Callable
 
-from .opened import opened
+from .seen_ranges import ranges_seen
 
 
 def into_torch(torch: Any) -> None:
@@ -25,16 +25,16 @@ def into_torch(torch: Any) -> None:
     push, pop = nvtx.rangePushA, nvtx.rangePop
 
     def range_push(name: str) -> Any:
-        opened.begin("", name)
+        ranges_seen.begin("", name)
         try:
             return push(name)
         except BaseException:
-            opened.undo("")
+            ranges_seen.undo("")
             raise
 
     def range_pop() -> Any:
         result = pop()
-        opened.end("")
+        ranges_seen.end("")
         return result
 
     nvtx.rangePushA, nvtx.rangePop = range_push, range_pop
@@ -57,17 +57,17 @@ def into_nvtx(package: ModuleType) -> None:
     @wraps(push)
     def push_range(*given: Any, **named: Any) -> Any:
         domain = _given(named.get("domain", given[2] if len(given) > 2 else None))
-        opened.begin(domain, _given(named.get("message", given[0] if given else None)))
+        ranges_seen.begin(domain, _given(named.get("message", given[0] if given else None)))
         try:
             return push(*given, **named)
         except BaseException:
-            opened.undo(domain)
+            ranges_seen.undo(domain)
             raise
 
     @wraps(pop)
     def pop_range(*given: Any, **named: Any) -> Any:
         result = pop(*given, **named)
-        opened.end(_given(named.get("domain", given[0] if given else None)))
+        ranges_seen.end(_given(named.get("domain", given[0] if given else None)))
         return result
 
     for place in places:
@@ -83,17 +83,17 @@ def _into_domain(domain: Any) -> None:
         attributes = named.get("attributes", given[0] if given else None)
         registered = named.get("message", getattr(attributes, "message", None))
         domain = _given(self.name)
-        opened.begin(domain, _given(getattr(registered, "string", registered)))
+        ranges_seen.begin(domain, _given(getattr(registered, "string", registered)))
         try:
             return push(self, *given, **named)
         except BaseException:
-            opened.undo(domain)
+            ranges_seen.undo(domain)
             raise
 
     @wraps(pop)
     def pop_range(self: Any, *given: Any, **named: Any) -> Any:
         result = pop(self, *given, **named)
-        opened.end(_given(self.name))
+        ranges_seen.end(_given(self.name))
         return result
 
     domain.push_range, domain.pop_range = push_range, pop_range
@@ -114,18 +114,18 @@ def _into_annotate(annotate: Any) -> None:
         named = getattr(self, "_llm_perf_range", None)
         if named is None:  # it was made before we came
             return enter(self)
-        opened.begin(*named)
+        ranges_seen.begin(*named)
         try:
             return enter(self)
         except BaseException:
-            opened.undo(named[0])
+            ranges_seen.undo(named[0])
             raise
 
     @wraps(leave)
     def __exit__(self: Any, *error: Any) -> Any:
         result = leave(self, *error)
         if (named := getattr(self, "_llm_perf_range", None)) is not None:
-            opened.end(named[0])
+            ranges_seen.end(named[0])
         return result
 
     @wraps(decorate)
@@ -139,11 +139,11 @@ def _into_annotate(annotate: Any) -> None:
 
         @wraps(function)
         def seen(*positional: Any, **named: Any) -> Any:
-            opened.begin(domain, name)
+            ranges_seen.begin(domain, name)
             try:
                 return marked(*positional, **named)
             finally:
-                opened.end(domain)
+                ranges_seen.end(domain)
 
         return seen
 
@@ -156,7 +156,7 @@ def _into_annotate(annotate: Any) -> None:
 
 
 def _given(word: Any) -> Any:
-    """A name or a domain as `opened` counts them. Nothing is asked of what is no text: it may be anything."""
+    """A name or a domain as `seen_ranges` counts them. Nothing is asked of what is no text: it may be anything."""
     return "" if word is None else word
 
 

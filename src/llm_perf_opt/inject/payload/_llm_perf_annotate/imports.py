@@ -64,11 +64,9 @@ class Watch:
         try:
             loader.exec_module = exec_module  # type: ignore[attr-defined]
         except AttributeError:
-            from . import tell
+            from . import log
 
-            tell.trouble(
-                f"{name} is loaded in a way that cannot be watched ({type(loader).__name__}).", _concerns(name)
-            )
+            log.trouble(f"{name} is loaded in a way that cannot be watched ({type(loader).__name__}).", _concerns(name))
 
     def loaded(self, name: str, module: "ModuleType") -> None:
         """A watched module is there."""
@@ -79,9 +77,9 @@ class Watch:
             try:
                 action(module)
             except Exception as error:
-                from . import tell
+                from . import log
 
-                tell.trouble(f"{name} could not be prepared: {type(error).__name__}: {error}.", _concerns(name))
+                log.trouble(f"{name} could not be prepared: {type(error).__name__}: {error}.", _concerns(name))
 
 
 def _concerns(name: str) -> str:

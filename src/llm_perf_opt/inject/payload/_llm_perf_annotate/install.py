@@ -8,9 +8,9 @@ import sys
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from . import tell
-from .opened import opened  # not when the program ends: by then it may have emptied sys.modules
+from . import log
 from .ranges import choose
+from .seen_ranges import ranges_seen  # not when the program ends: by then it may have emptied sys.modules
 from .stages import Stages
 
 MODES = ("stages", "modules")
@@ -28,26 +28,26 @@ def into_torch(torch: ModuleType) -> None:
         try:
             _watch(torch)  # before the annotation takes its functions from there
         except Exception as error:
-            tell.failed("watching the ranges of torch", error, of="ranges")
-    waymarks = os.environ.get("LLM_PERF_WAYMARKS", "") if watched else ""
+            log.failed("watching the ranges of torch", error, of="ranges")
+    markers = os.environ.get("LLM_PERF_MARKERS", "") if watched else ""
     if os.environ.get("LLM_PERF_ANNOTATE", "off") not in _OFF:
-        _annotate(torch, waymarks)
-    elif waymarks:
+        _annotate(torch, markers)
+    elif markers:
         try:
-            _set_waymarks(torch, waymarks)
+            _set_marker_ranges(torch, markers)
         except Exception as error:
-            tell.failed("marking the modules", error, of="ranges")
+            log.failed("marking the modules", error, of="ranges")
     if watched or active is not None:
         atexit.register(_note_end)
 
 
 def _watch(torch: ModuleType) -> None:
-    from . import gate, hooks, opened
+    from . import hooks, seen_ranges, windows
 
     hooks.into_torch(torch)
-    gate.install(torch, opened.opened)
+    windows.install(torch, seen_ranges.ranges_seen)
     if hasattr(torch._C, "_dynamo"):
-        _hide_from_dynamo(torch, [gate, hooks, opened, tell])
+        _hide_from_dynamo(torch, [hooks, log, seen_ranges, windows])
 
 
 def into_nvtx(package: ModuleType) -> None:
@@ -59,22 +59,22 @@ def into_nvtx(package: ModuleType) -> None:
 
 def _note_end() -> None:
     # Copies: other threads may still open ranges.
-    ranges = [[domain, name, count] for (domain, name), count in opened.counts.copy().items() if count]
-    tell.note("end", stages=active.counts.copy() if active is not None else {}, ranges=ranges)
+    ranges = [[domain, name, count] for (domain, name), count in ranges_seen.counts.copy().items() if count]
+    log.note("end", stages=active.counts.copy() if active is not None else {}, ranges=ranges)
 
 
-def _set_waymarks(torch: ModuleType, wanted: str) -> None:
-    """Mark the modules alone. Where that cannot be, the gate has the ranges of the program."""
+def _set_marker_ranges(torch: ModuleType, wanted: str) -> None:
+    """Mark the modules alone. Where that cannot be, windows are set at the ranges of the program."""
     chosen = choose(torch)
     if chosen is None or not _can_be_annotated(torch):
         return
-    from . import calls, model, products, stages, state, tree, waymarks
+    from . import calls, marker_ranges, model, products, stages, state, tree
 
-    push, pop = waymarks.ways(wanted, *chosen[1:])
-    names = waymarks.names()
-    calls.annotate(torch.nn.Module, calls.Calls(Stages(waymarks.nothing, waymarks.nothing), push, pop, names))
-    products.mark(torch, waymarks.PRODUCT, push, pop)
-    _hide_from_dynamo(torch, [*_nvtx_package(), calls, model, stages, state, tree, waymarks])
+    push, pop = marker_ranges.ways(wanted, *chosen[1:])
+    names = marker_ranges.names()
+    calls.annotate(torch.nn.Module, calls.Calls(Stages(marker_ranges.nothing, marker_ranges.nothing), push, pop, names))
+    products.mark(torch, marker_ranges.PRODUCT, push, pop)
+    _hide_from_dynamo(torch, [*_nvtx_package(), calls, marker_ranges, model, stages, state, tree])
 
 
 def _can_be_annotated(torch: Any) -> bool:
@@ -86,41 +86,54 @@ def _nvtx_package() -> list[ModuleType]:
     return [sys.modules["nvtx.nvtx"]] if "nvtx.nvtx" in sys.modules else []
 
 
-def _annotate(torch: ModuleType, wanted_waymarks: str) -> None:
+def _annotate(torch: ModuleType, wanted_markers: str) -> None:
     global active
     mode = os.environ["LLM_PERF_ANNOTATE"]
     if mode not in MODES:
-        tell.trouble(f"LLM_PERF_ANNOTATE={mode} is not known; it is one of: off, {', '.join(MODES)}.")
+        log.trouble(f"LLM_PERF_ANNOTATE={mode} is not known; it is one of: off, {', '.join(MODES)}.")
         return
     version = str(getattr(torch, "__version__", "?"))
     if not _can_be_annotated(torch):
-        tell.trouble(f"PyTorch {version} is too old to be annotated. Use 2.4 or later.")
+        log.trouble(f"PyTorch {version} is too old to be annotated. Use 2.4 or later.")
         return
     chosen = choose(torch)
     if chosen is None:
-        tell.trouble(
+        log.trouble(
             f"PyTorch {version} was built without NVTX, and the nvtx package is not installed: nothing is annotated. "
             "Install a CUDA build of PyTorch, or: pip install nvtx"
         )
         return
     source, push, pop = chosen
 
-    from . import calls, generation, graphs, model, opened, products, ranges, stages, state, training, tree, waymarks
+    from . import (
+        calls,
+        generation,
+        graphs,
+        marker_ranges,
+        model,
+        products,
+        ranges,
+        seen_ranges,
+        stages,
+        state,
+        training,
+        tree,
+    )
 
     installed = Stages(push, pop)
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
     around_modules = push, pop
-    if mode != "modules" and wanted_waymarks:
-        names = waymarks.names()
-        around_modules = waymarks.ways(wanted_waymarks, push, pop)
-        products.mark(torch, waymarks.PRODUCT, *around_modules)
+    if mode != "modules" and wanted_markers:
+        names = marker_ranges.names()
+        around_modules = marker_ranges.ways(wanted_markers, push, pop)
+        products.mark(torch, marker_ranges.PRODUCT, *around_modules)
     calls.annotate(torch.nn.Module, calls.Calls(installed, *around_modules, names))
     training.annotate(torch, installed)
     graphs.annotate(torch.cuda.CUDAGraph, installed)
-    ours = [calls, generation, graphs, model, opened, ranges, stages, state, tell, training, tree, waymarks]
+    ours = [calls, generation, graphs, log, marker_ranges, model, ranges, seen_ranges, stages, state, training, tree]
     _hide_from_dynamo(torch, [*_nvtx_package(), *ours])
     active = installed
-    tell.note("torch", version=version, mode=mode, ranges=source)
+    log.note("torch", version=version, mode=mode, ranges=source)
 
 
 def into_generation(module: ModuleType) -> None:
@@ -134,12 +147,12 @@ def into_generation(module: ModuleType) -> None:
 def _depth() -> int:
     given = os.environ.get("LLM_PERF_ANNOTATE_DEPTH", "")
     if given and not given.isdigit():
-        tell.trouble(f"LLM_PERF_ANNOTATE_DEPTH={given} is not a number; {_DEFAULT_DEPTH} is used.")
+        log.trouble(f"LLM_PERF_ANNOTATE_DEPTH={given} is not a number; {_DEFAULT_DEPTH} is used.")
     return int(given) if given.isdigit() else _DEFAULT_DEPTH
 
 
 def _hide_from_dynamo(torch: Any, modules: list[ModuleType]) -> None:
-    """Tell torch.compile never to compile a frame of ours: what it calls is compiled as if we were not there."""
+    """Have torch.compile never compile a frame of ours: what it calls is compiled as if we were not there."""
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "skip_code"):  # until torch 2.6
         skip = frames.skip_code

@@ -1,4 +1,4 @@
-"""Waymarks around products of many experts' matrices at once (`grouped_mm`).
+"""Marker ranges around products of many experts' matrices at once (`grouped_mm`).
 
 Such a product is one kernel whose work depends on the data: how many tokens each expert gets. Layer by layer it has to
 be sampled, and the module around it launches dozens of other kernels, which would be profiled every time.

@@ -14,8 +14,8 @@ from functools import partial
 from json.encoder import encode_basestring_ascii as quoted  # in C: torch.compile does not look into it
 from typing import Any, Callable
 
-from . import tell
-from .opened import opened
+from . import log
+from .seen_ranges import ranges_seen
 
 Push = Callable[[str], Any]
 Pop = Callable[[], Any]
@@ -46,9 +46,9 @@ class Sink(threading.local):
         who = f'"pid": {os.getpid()}, "thread": {threading.get_ident()}'
         what = f'"event": "{event}", "name": {"null" if name is None else quoted(name)}'
         try:
-            tell.append(self.path, f'{{"time_ns": {time.monotonic_ns()}, {who}, {what}}}')
+            log.append(self.path, f'{{"time_ns": {time.monotonic_ns()}, {who}, {what}}}')
         except OSError as error:
-            tell.trouble(f"{self.path} cannot be written: {error.strerror}.")
+            log.trouble(f"{self.path} cannot be written: {error.strerror}.")
 
 
 def choose(torch: Any) -> tuple[str, Push, Pop] | None:
@@ -58,7 +58,7 @@ def choose(torch: Any) -> tuple[str, Push, Pop] | None:
     if not path:
         return found
     sink = Sink(path)
-    source, push, pop = found or ("file", partial(opened.begin, ""), partial(opened.end, ""))
+    source, push, pop = found or ("file", partial(ranges_seen.begin, ""), partial(ranges_seen.end, ""))
 
     def push_both(name: str) -> None:
         push(name)  # first: it may end the program, and then no range stays open

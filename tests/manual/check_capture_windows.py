@@ -1,15 +1,15 @@
 """On a GPU: does ncu profile exactly what the annotation in the program lets it, and is the program ended in order?
 
-    python tests/manual/check_gate.py [--work DIR]
+    python tests/manual/check_capture_windows.py [--work DIR]
 
 Runs `llm-perf profile --annotate stages` on `annotate/plain.py` (generate() twice, 15 decode steps each), about two
 minutes in all, and exits with 1 if one of these does not hold:
 
 - `sampled`: the middle instances of prefill and decode_step come from one run of ncu, with as many results as the
   timeline has kernels there, every one of them inside those stages
-- `ended`: with --stop-when-done the first instances are in, the program says nothing of its later steps, the run ends
-  with 0 and tells that it was ended on purpose
-- `planned`: with --stop-when-done the plan's launches are exactly those without it
+- `ended`: the first instances are in, the program prints nothing of its later steps, the run ends with 0 and reports
+  that it was ended on purpose
+- `planned`: the plan's launches are exactly those with --run-to-end
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def results(run: Path) -> list[Any]:
     ]
 
 
-def told(run: Path) -> list[str]:
+def codes(run: Path) -> list[str]:
     return [d.code for d in llm_perf_opt.load(run).diagnostics]
 
 
@@ -68,7 +68,7 @@ def innermost(action: Any) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--work")
-    work = Path(parser.parse_args().work or tempfile.mkdtemp(prefix="gate-")).resolve()
+    work = Path(parser.parse_args().work or tempfile.mkdtemp(prefix="windows-")).resolve()
     work.mkdir(parents=True, exist_ok=True)
     checks: list[tuple[str, bool, str]] = []
 
@@ -80,7 +80,7 @@ def main() -> int:
     where = Counter(map(innermost, found))
     checks += [
         ("sampled: one run of ncu", len(seconds(run)) == 1, str(seconds(run))),
-        ("sampled: the gate opened", "GATE_DID_NOT_OPEN" not in told(run), str(told(run))),
+        ("sampled: the windows opened", "WINDOWS_DID_NOT_OPEN" not in codes(run), str(codes(run))),
         ("sampled: results only inside the stages", set(where) <= set(per_instance), str(dict(where))),
         *(
             (
@@ -92,20 +92,24 @@ def main() -> int:
         ),
     ]
 
-    run = profile(work, "ended", *both, "--sample", "first", "--stop-when-done")
+    run = profile(work, "ended", *both, "--sample", "first")
     checks += [
-        ("ended: told as on purpose", "ENDED_ON_PURPOSE" in told(run), str(told(run))),
+        ("ended: reported as on purpose", "ENDED_ON_PURPOSE" in codes(run), str(codes(run))),
         ("ended: has results", len(results(run)) > 0, str(len(results(run)))),
     ]
 
-    plain = profile(work, "plain", *both)
-    run = profile(work, "planned", *both, "--stop-when-done")
-    one, other = (Counter((a.mangled, a.grid, a.block, innermost(a)) for a in results(r)) for r in (plain, run))
+    whole = profile(work, "whole", *both, "--run-to-end")
+    run = profile(work, "planned", *both)
+    one, other = (Counter((a.mangled, a.grid, a.block, innermost(a)) for a in results(r)) for r in (whole, run))
     checks += [
-        ("planned: the same launches as without a gate", one == other, f"{sum(one.values())}, {sum(other.values())}"),
-        ("planned: the gate opened", "GATE_DID_NOT_OPEN" not in told(run), str(told(run))),
+        (
+            "planned: the same launches as with --run-to-end",
+            one == other,
+            f"{sum(one.values())}, {sum(other.values())}",
+        ),
+        ("planned: the windows opened", "WINDOWS_DID_NOT_OPEN" not in codes(run), str(codes(run))),
     ]
-    print(f"seconds under ncu: {seconds(plain)} without a gate, {seconds(run)} with one", flush=True)
+    print(f"seconds under ncu: {seconds(whole)} to the end, {seconds(run)} ended early", flush=True)
     for what, good, value in checks:
         print(f"{'good' if good else 'BAD '}  {what}: {value}", flush=True)
     return int(not all(good for _, good, _ in checks))

@@ -1,4 +1,4 @@
-"""What the annotation has to say to people: once each, on standard error, and in the log where one is asked for."""
+"""Messages of the annotation: each printed once on standard error, and written to the log where one is asked for."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import os
 import sys
 from typing import Any
 
-_said: set[str] = set()
+_reported: set[str] = set()
 
 
 def trouble(message: str, of: str = "annotation") -> None:
-    """Say that something cannot be annotated. Never fails, never says the same thing twice.
+    """Report that something cannot be annotated. Never fails, never repeats a message.
 
     `of="ranges"`: it is about the ranges the program opens itself, which are watched also where no annotation was
     asked for.
     """
-    if message in _said:
+    if message in _reported:
         return
-    _said.add(message)
+    _reported.add(message)
     note("trouble", message=message, of=of)
     with contextlib.suppress(Exception):  # standard error may be closed or missing
         sys.stderr.write(f"llm-perf{' annotate' if of == 'annotation' else ''}: {message}\n")
@@ -27,7 +27,7 @@ def trouble(message: str, of: str = "annotation") -> None:
 
 
 def failed(doing: str, error: BaseException, of: str = "annotation") -> None:
-    """Say that a part of ours broke; the program goes on without it."""
+    """Report that a part of ours broke; the program goes on without it."""
     trouble(f"{doing} failed and is left out: {type(error).__name__}: {error}.", of)
 
 

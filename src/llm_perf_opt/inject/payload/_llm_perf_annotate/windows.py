@@ -1,19 +1,16 @@
 """Switches the profiler on around chosen ranges only, and ends the program once all of them have been.
 
 ncu with `--profile-from-start off` profiles between cudaProfilerStart and cudaProfilerStop, and lets launches pass
-quickly everywhere else. Which ranges is told in a file, `LLM_PERF_GATE`, by domain ("" is the default one), name, and
+quickly everywhere else. Which ranges is read from a file, `LLM_PERF_WINDOWS`, by domain ("" is the default one), name, and
 their numbers among those of that name in this process, from 1:
 
-    {"windows": [["", "prefill", [1]], ["LLM", "step", [1, 8]]], "holes": [["LLM", "layer3", [1]]], "stop": false}
+    {"windows": [["", "prefill", [1]], ["LLM", "step", [1, 8]]], "pauses": [["LLM", "layer3", [1]]], "stop": false}
 
-Inside a window the profiler is off again in its holes: ranges with launches that nobody wants. A window may lie in a
-hole again: of all that are open, the innermost decides.
+Inside a window the profiler is off again in its pauses: ranges with launches that are not wanted. A window may lie in a
+pause again: of all that are open, the innermost decides.
 
 With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
 `with` and atexit do their work; where the model runs in a thread, the main thread is interrupted as by Ctrl-C.
-
-The file may come later than the program: what ncu shall profile may not be known yet when it starts. Ranges are
-numbered from the start in any case.
 """
 
 from __future__ import annotations
@@ -25,33 +22,33 @@ import threading
 import time
 from typing import Any, Callable
 
-from . import tell
-from .opened import Listener, Locked, Opened
+from . import log
+from .seen_ranges import Locked, SeenRanges
 
-# A program may catch SystemExit and go on. It is asked again, but not for ever.
+# A program may catch SystemExit and go on. It is asked again, a few times.
 _MOST_ENDINGS = 3
 
 Switch = Callable[[], Any]
 Ranges = dict[tuple[str, str], frozenset[int]]
 
 
-class Gate(Locked):
+class CaptureWindows(Locked):
     """A listener of ranges. Windows may be open on several threads: the last to close switches off."""
 
     def __init__(
         self,
         windows: Ranges,
-        holes: Ranges,
+        pauses: Ranges,
         stop: bool,
         switches: Callable[[], tuple[Switch, Switch]],
     ) -> None:
         self._windows = windows
-        self._holes = holes
+        self._pauses = pauses
         self._stop = stop
         self._switches = switches  # asked for when they are needed: before, CUDA may not be there
         self._left = sum(map(len, windows.values()))
         self._opened = 0
-        self._around: list[tuple[tuple[str, str, int], bool]] = []  # windows and holes that are open, and which it is
+        self._around: list[tuple[tuple[str, str, int], bool]] = []  # windows and pauses that are open, and which it is
         self._is_on = False
         self._switched = 0
         self._switching_s = 0.0
@@ -63,7 +60,7 @@ class Gate(Locked):
             self._end_program(name, number)
             return
         is_window = number in self._windows.get((domain, name), ())
-        if is_window or number in self._holes.get((domain, name), ()):
+        if is_window or number in self._pauses.get((domain, name), ()):
             with self._lock:
                 if begins:
                     self._enter((domain, name, number), is_window)
@@ -84,7 +81,7 @@ class Gate(Locked):
         self._switch()
         if is_window and self._left == 0:
             spent = {"switches": self._switched, "switching_s": round(self._switching_s, 4)}
-            tell.note("gate", done=True, windows=self._opened, last=f"{which[1]} {which[2]}", **spent)
+            log.note("windows", done=True, windows=self._opened, last=f"{which[1]} {which[2]}", **spent)
 
     def _switch(self) -> None:
         """Have the profiler on where it should be."""
@@ -103,49 +100,20 @@ class Gate(Locked):
             return
         self._endings += 1
         if self._endings == 1:
-            tell.note("gate", ended=True, before=f"{name} {number}")
+            log.note("windows", ended=True, before=f"{name} {number}")
         elif self._endings == _MOST_ENDINGS:
-            tell.trouble("the program catches SystemExit, so it could not be ended early.", of="ranges")
-            tell.note("gate", ended=False)
+            log.trouble("the program catches SystemExit, so it could not be ended early.", of="ranges")
+            log.note("windows", ended=False)
             return
         if threading.current_thread() is not threading.main_thread():
-            # There SystemExit would end the thread alone, and whoever waits for it would wait for ever.
+            # There SystemExit would end the thread alone, and a main thread that waits for its result would deadlock.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         raise SystemExit(0)
 
 
-class Waiting(Locked):
-    """Stands in for a gate until there is a file that says which ranges are wanted: looked for whenever one begins."""
-
-    def __init__(self, path: str, make: Callable[[], Listener | None], listeners: list[Listener]) -> None:
-        self._path = path
-        self._make = make
-        self._listeners = listeners
-        self._gate: Listener | None = None
-        super().__init__()
-
-    def __call__(self, domain: str, name: str, number: int, begins: bool | None) -> None:
-        if not begins or not os.path.exists(self._path):  # noqa: PTH110 - pathlib is slow to import
-            return
-        with self._lock:
-            if self in self._listeners:  # else another thread was faster
-                self._listeners.remove(self)
-                self._gate = self._make()
-                if self._gate is not None:
-                    self._listeners.append(self._gate)
-        if self._gate is None:
-            return
-        try:
-            self._gate(domain, name, number, begins)
-        except Exception as error:  # as `Opened` does, which does not know of it in this round
-            if self._gate in self._listeners:
-                self._listeners.remove(self._gate)
-            tell.failed("acting on a range", error, of="ranges")
-
-
-def install(torch: Any, opened: Opened) -> None:
-    """Listen to the ranges, where a file says which of them are wanted, or will say so."""
-    path = os.environ.get("LLM_PERF_GATE")
+def install(torch: Any, ranges_seen: SeenRanges) -> None:
+    """Listen to the ranges, where a file says which of them are wanted."""
+    path = os.environ.get("LLM_PERF_WINDOWS")
     if not path:
         return
 
@@ -155,21 +123,18 @@ def install(torch: Any, opened: Opened) -> None:
         runtime = torch.cuda.cudart()
         return runtime.cudaProfilerStart, runtime.cudaProfilerStop
 
-    def make() -> Gate | None:
-        return _read(path, switches)
-
-    listener = make() if os.path.exists(path) else Waiting(path, make, opened.listeners)  # noqa: PTH110
+    listener = _read(path, switches)
     if listener is not None:
-        opened.listeners.append(listener)
+        ranges_seen.listeners.append(listener)
 
 
-def _read(path: str, switches: Callable[[], tuple[Switch, Switch]]) -> Gate | None:
+def _read(path: str, switches: Callable[[], tuple[Switch, Switch]]) -> CaptureWindows | None:
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
             asked = json.load(file)
-        return Gate(_ranges(asked["windows"]), _ranges(asked["holes"]), asked["stop"] is True, switches)
+        return CaptureWindows(_ranges(asked["windows"]), _ranges(asked["pauses"]), asked["stop"] is True, switches)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        tell.failed("reading which ranges to profile", error, of="ranges")
+        log.failed("reading which ranges to profile", error, of="ranges")
         return None
 
 

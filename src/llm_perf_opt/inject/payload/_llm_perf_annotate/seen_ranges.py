@@ -4,7 +4,7 @@ A listener is called with the domain ("" is the default one) and the name of a r
 name in this process (from 1), and whether it begins (before it opens) or has ended (after it closed); None says that
 it did not open after all. That is the place to switch a profiler on and off around, say, the fifth decode step.
 
-Programs may give anything as a name. What is no text is not counted and nobody is told: nvtx makes of it what it will.
+Programs may give anything as a name. What is no text is not counted and no listener is called: nvtx makes of it what it will.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import os
 import threading
 from typing import Callable, Optional
 
-from . import tell
+from . import log
 
 Listener = Callable[[str, str, int, Optional[bool]], None]
-# A program that puts numbers into its names has no end of them; the first tell enough.
+# A program that puts numbers into its names has no end of them; the first are enough.
 _MOST_NAMES = 20_000
 # Every module has one of these, and models have many experts: they must not use up the names of the program.
-WAYMARK = "llm-perf:"
-_MOST_WAYMARKS = 200_000
+MARKER = "llm-perf:"
+_MOST_MARKERS = 200_000
 
 
 class _Stacks(threading.local):
@@ -31,7 +31,7 @@ class _Stacks(threading.local):
 
 
 class Locked:
-    """Has a lock. A child that is forked while another thread holds it would wait for that thread for ever: it gets its own."""
+    """Has a lock. A child that is forked while another thread holds it would deadlock: it gets its own."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -42,12 +42,12 @@ class Locked:
         self._lock = threading.RLock()
 
 
-class Opened(Locked):
+class SeenRanges(Locked):
     """Ranges of the process. `begin` comes right before a range is pushed, `end` right after one was popped."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], int] = {}
-        self._names = {True: 0, False: 0}  # that are counted: waymarks, and those of the program
+        self._names = {True: 0, False: 0}  # that are counted: marker ranges, and those of the program
         self.listeners: list[Listener] = []
         self._stacks = _Stacks()
         super().__init__()
@@ -59,13 +59,13 @@ class Opened(Locked):
         if isinstance(name, str):
             counted = (name, self._count(domain, name))
             if self.listeners:
-                self._tell(domain, *counted, True)
+                self._notify(domain, *counted, True)
         self._stacks.of.setdefault(domain, []).append(counted)
 
     def end(self, domain: object) -> None:
         counted = self._pop(domain)
         if counted is not None and self.listeners:
-            self._tell(str(domain), *counted, False)
+            self._notify(str(domain), *counted, False)
 
     def undo(self, domain: object) -> None:
         """What began last did not open: whoever pushed it got an error. The next of its name has its number."""
@@ -76,31 +76,31 @@ class Opened(Locked):
             if self.counts.get((str(domain), counted[0])) == counted[1]:
                 self.counts[str(domain), counted[0]] -= 1
         if self.listeners:
-            self._tell(str(domain), *counted, None)
+            self._notify(str(domain), *counted, None)
 
     def _pop(self, domain: object) -> tuple[str, int] | None:
         stack = self._stacks.of.get(domain) if isinstance(domain, str) else None
-        return stack.pop() if stack else None  # an empty one: a range that was opened in a way nobody sees
+        return stack.pop() if stack else None  # an empty one: a range that was opened in a way that is not watched
 
     def _count(self, domain: str, name: str) -> int:
         with self._lock:
             number = self.counts.get((domain, name), 0) + 1
             if number == 1 and (domain, name) not in self.counts:
-                ours = name.startswith(WAYMARK)
-                if self._names[ours] >= (_MOST_WAYMARKS if ours else _MOST_NAMES):
+                ours = name.startswith(MARKER)
+                if self._names[ours] >= (_MOST_MARKERS if ours else _MOST_NAMES):
                     return number
                 self._names[ours] += 1
             self.counts[domain, name] = number
         return number
 
-    def _tell(self, domain: str, name: str, number: int, begins: bool | None) -> None:
+    def _notify(self, domain: str, name: str, number: int, begins: bool | None) -> None:
         for listener in list(self.listeners):
             try:
                 listener(domain, name, number, begins)
             except Exception as error:
                 self.listeners.remove(listener)
-                tell.failed("acting on a range", error, of="ranges")
+                log.failed("acting on a range", error, of="ranges")
 
 
 # One for the process: torch and the nvtx package may both be there.
-opened = Opened()
+ranges_seen = SeenRanges()

@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 
 import pytest
 
-from llm_perf_opt.inject import Gate, environment, read_log, under_ncu
+from llm_perf_opt.inject import CaptureWindows, environment, read_log, under_ncu
 from llm_perf_opt.inject.environment import INJECTED
 
 pytestmark = [
@@ -58,21 +58,27 @@ def generate():
 
 class Run(Protocol):
     def __call__(
-        self, code: str, gate: Gate, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
+        self,
+        code: str,
+        windows: CaptureWindows,
+        folder: Path,
+        answer: str = "0",
+        mode: str = "stages",
+        **variables: str,
     ) -> subprocess.CompletedProcess[str]: ...
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs a program under a gate, see `programs/on_demand.py`."""
+    """Runs a program with capture windows, see `programs/on_demand.py`."""
     server = [sys.executable, str(Path(__file__).parent / "programs/on_demand.py"), str(INJECTED)]
     with subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
         def run_one(
-            code: str, gate: Gate, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
+            code: str, windows: CaptureWindows, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
         ) -> subprocess.CompletedProcess[str]:
-            added = under_ncu(environment(mode, ranges=True), gated=True)
-            added |= gate.environment(folder / "gate.json", folder / "log")
+            added = under_ncu(environment(mode, ranges=True), windows=True)
+            added |= windows.environment(folder / "windows.json", folder / "log")
             added |= {"LLM_PERF_ANNOTATE_SINK": str(folder / "sink"), **variables}
             program = PROGRAM.replace("ANSWER", answer) + code
             out, err = folder / "out", folder / "err"
@@ -88,7 +94,7 @@ def run() -> Iterator[Run]:
 
 @pytest.mark.process
 def test_the_profiler_is_on_in_the_windows_only(run: Run, tmp_path: Path) -> None:
-    ended = run("generate()", Gate({PREFILL: (1,), STEP: (2, 8)}), tmp_path)
+    ended = run("generate()", CaptureWindows({PREFILL: (1,), STEP: (2, 8)}), tmp_path)
     assert ended.stdout.split() == ["on", "5", "off", "1", "on", "1", "off", *"11111", "on", "1", "off", "end"]
     assert ended.returncode == 0
     assert ended.stderr == ""
@@ -97,7 +103,9 @@ def test_the_profiler_is_on_in_the_windows_only(run: Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", ["off", "stages"])
-def test_single_modules_can_be_windows_and_holes_and_the_innermost_decides(run: Run, tmp_path: Path, mode: str) -> None:
+def test_single_modules_can_be_windows_and_pauses_and_the_innermost_decides(
+    run: Run, tmp_path: Path, mode: str
+) -> None:
     """A window in a hole in a window, of modules that nobody annotated; nothing of that is recorded under ncu."""
     code = """
 class Outer(torch.nn.Module):
@@ -129,8 +137,8 @@ for length in (3, 4):
     whole(torch.zeros(1, length, dtype=torch.long))
 """
     named = {name: ("", f"llm-perf:most{name}") for name in ("", ".inner", ".inner.two")}
-    windows, holes = {named[""]: (2,), named[".inner.two"]: (2,)}, {named[".inner"]: (2,)}
-    ended = run(code, Gate(windows, holes=holes), tmp_path, mode=mode)
+    windows, pauses = {named[""]: (2,), named[".inner.two"]: (2,)}, {named[".inner"]: (2,)}
+    ended = run(code, CaptureWindows(windows, pauses=pauses), tmp_path, mode=mode)
     assert ended.stderr == ""
     first, second = [*"333", "after"], ["on", "4", "off", "4", "on", "4", "off", "on", "after", "off"]
     assert ended.stdout.split() == first + second
@@ -145,7 +153,7 @@ import atexit; atexit.register(print, "atexit")
 try: generate()
 finally: print("finally")
 """
-    ended = run(code, Gate({PREFILL: (1,), STEP: (2,)}, stop=True), tmp_path)
+    ended = run(code, CaptureWindows({PREFILL: (1,), STEP: (2,)}, stop=True), tmp_path)
     assert ended.stdout.split() == ["on", "5", "off", "1", "on", "1", "off", "finally", "atexit"]
     assert ended.returncode == 0
     assert ended.stderr == ""
@@ -155,7 +163,7 @@ finally: print("finally")
 
 
 def test_a_window_that_never_comes_ends_nothing(run: Run, tmp_path: Path) -> None:
-    ended = run("generate()", Gate({PREFILL: (1,), STEP: (99,)}, stop=True), tmp_path)
+    ended = run("generate()", CaptureWindows({PREFILL: (1,), STEP: (99,)}, stop=True), tmp_path)
     assert ended.stdout.split()[-1] == "end"
     assert read_log(tmp_path / "log").windows == 0, "not all windows have been"
 
@@ -166,7 +174,7 @@ for _ in range(3):
     try: generate()
     except BaseException as error: print(type(error).__name__)
 """
-    ended = run(code, Gate({PREFILL: (1,)}, stop=True), tmp_path)
+    ended = run(code, CaptureWindows({PREFILL: (1,)}, stop=True), tmp_path)
     assert ended.stdout.split().count("SystemExit") == 2
     assert ended.stdout.split()[-1] == "end"
     assert "catches SystemExit" in ended.stderr
@@ -178,9 +186,9 @@ def test_a_program_whose_model_runs_in_a_thread_ends_too(run: Run, tmp_path: Pat
 worker = threading.Thread(target=generate, daemon=True)
 worker.start()
 threading.Event().wait(20)
-print("waited for ever")
+print("deadlocked")
 """
-    ended = run(code, Gate({STEP: (1,)}, stop=True), tmp_path)
+    ended = run(code, CaptureWindows({STEP: (1,)}, stop=True), tmp_path)
     assert "waited" not in ended.stdout
     assert read_log(tmp_path / "log").ended_before == "decode_step 2"
 
@@ -191,18 +199,18 @@ print("waited for ever")
 def test_a_runtime_that_refuses_leaves_the_program_alone_and_is_told(
     run: Run, tmp_path: Path, answer: str, told: str
 ) -> None:
-    ended = run("generate()", Gate({PREFILL: (1,)}, stop=True), tmp_path, answer)
+    ended = run("generate()", CaptureWindows({PREFILL: (1,)}, stop=True), tmp_path, answer)
     assert ended.returncode == 0
     assert ended.stdout.split()[-1] == "end"
     (trouble,) = read_log(tmp_path / "log").unwatched
     assert told in trouble
 
 
-@pytest.mark.parametrize("content", ["[]", '{"windows": [["", "prefill", ["x"]]], "holes": [], "stop": true}'])
+@pytest.mark.parametrize("content", ["[]", '{"windows": [["", "prefill", ["x"]]], "pauses": [], "stop": true}'])
 def test_a_damaged_file_gates_nothing_and_is_told(run: Run, tmp_path: Path, content: str) -> None:
     damaged = tmp_path / "damaged.json"
     damaged.write_text(content)
-    ended = run("generate()", Gate({}), tmp_path, LLM_PERF_GATE=str(damaged))
+    ended = run("generate()", CaptureWindows({}), tmp_path, LLM_PERF_WINDOWS=str(damaged))
     assert "on" not in ended.stdout.split()
     assert ended.returncode == 0
     assert len(read_log(tmp_path / "log").unwatched) == 1
@@ -235,7 +243,7 @@ nvtx.pop_range()
 @pytest.mark.skipif(find_spec("nvtx") is None, reason="needs nvtx")
 def test_ranges_of_the_program_itself_are_counted_and_gated_without_annotation(run: Run, tmp_path: Path) -> None:
     windows = {("LLM", "layer"): (2, 5), ("LLM", "tail"): (3,)}
-    ended = run(OWN_RANGES, Gate(windows), tmp_path, mode="off")
+    ended = run(OWN_RANGES, CaptureWindows(windows), tmp_path, mode="off")
     assert ended.stderr == ""
     steps = ["first", "on", "second", "off", "tail", "first", "second", "on", "tail", "off", "on", "first", "off"]
     assert ended.stdout.split() == [*steps, "second", "tail"]
@@ -246,7 +254,7 @@ def test_ranges_of_the_program_itself_are_counted_and_gated_without_annotation(r
     assert (log.windows, log.stages, log.processes) == (3, {}, 0)
 
 
-HOLES = """
+PAUSES = """
 import nvtx
 for step in range(4):
     with nvtx.annotate("step", domain="LLM"):
@@ -258,15 +266,15 @@ for step in range(4):
 
 
 @pytest.mark.skipif(find_spec("nvtx") is None, reason="needs nvtx")
-def test_the_profiler_is_off_in_the_holes_of_a_window(run: Run, tmp_path: Path) -> None:
-    """Of two layers that are left out one after the other, none is profiled; holes outside of windows are nothing."""
-    gate = Gate({("LLM", "step"): (2,)}, holes={("LLM", "layer1"): (1, 2), ("LLM", "layer2"): (2,)})
-    ended = run(HOLES, gate, tmp_path, mode="off")
+def test_the_profiler_is_off_in_the_pauses_of_a_window(run: Run, tmp_path: Path) -> None:
+    """Of two layers that are left out one after the other, none is profiled; pauses outside of windows are nothing."""
+    windows = CaptureWindows({("LLM", "step"): (2,)}, pauses={("LLM", "layer1"): (1, 2), ("LLM", "layer2"): (2,)})
+    ended = run(PAUSES, windows, tmp_path, mode="off")
     plain = ["layer0", "layer1", "layer2", "head"]
     chosen = ["on", "1", "layer0", "off", "layer1", "on", "off", "layer2", "on", "head", "off"]
     assert ended.stdout.split() == ["0", *plain, *chosen, "2", *plain, "3", *plain]
     assert ended.stderr == ""
-    (told,) = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"gate"' in line]
+    (told,) = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"switches"' in line]
     assert (told["windows"], told["switches"]) == (1, 6)
 
 
@@ -283,7 +291,7 @@ child.start(); child.join()
 torch.cuda._is_in_bad_fork = lambda: False
 work()
 """
-    ended = run(code, Gate({("LLM", "step"): (1,)}), tmp_path, mode="off")
+    ended = run(code, CaptureWindows({("LLM", "step"): (1,)}), tmp_path, mode="off")
     assert ended.stderr == ""
     assert ended.stdout.split() == ["step", "on", "step", "off"]
 
@@ -291,13 +299,13 @@ work()
 def test_ranges_of_torch_are_counted_as_they_are_pushed_and_popped(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's functions in C are only in its CUDA builds: others with the same names stand in for them."""
     monkeypatch.syspath_prepend(str(INJECTED))
-    from _llm_perf_annotate import hooks, opened  # type: ignore[import-not-found]
+    from _llm_perf_annotate import hooks, seen_ranges  # type: ignore[import-not-found]
 
     seen: list[object] = []
     calls: list[object] = []
-    fresh = opened.Opened()
+    fresh = seen_ranges.SeenRanges()
     fresh.listeners.append(lambda *told: seen.append(told))
-    monkeypatch.setattr(hooks, "opened", fresh)
+    monkeypatch.setattr(hooks, "ranges_seen", fresh)
     nvtx = SimpleNamespace(rangePushA=lambda name: calls.append(name) or 7, rangePop=lambda: calls.append("pop") or 6)
     hooks.into_torch(SimpleNamespace(_C=SimpleNamespace(_nvtx=nvtx)))
     assert [nvtx.rangePushA("a"), nvtx.rangePushA("a"), nvtx.rangePop(), nvtx.rangePop(), nvtx.rangePop()] == [
@@ -312,7 +320,7 @@ def test_ranges_of_torch_are_counted_as_they_are_pushed_and_popped(monkeypatch: 
 def test_ranges_of_a_domain_object_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """nvtx gives such objects only where a tool is attached: a class with the same methods stands in for it."""
     monkeypatch.syspath_prepend(str(INJECTED))
-    from _llm_perf_annotate import hooks, opened  # type: ignore[import-not-found]
+    from _llm_perf_annotate import hooks, seen_ranges  # type: ignore[import-not-found]
 
     class Domain:
         name = "LLM"
@@ -324,8 +332,8 @@ def test_ranges_of_a_domain_object_are_counted(monkeypatch: pytest.MonkeyPatch) 
         def pop_range(self) -> None:
             self.calls.append("pop")
 
-    fresh = opened.Opened()
-    monkeypatch.setattr(hooks, "opened", fresh)
+    fresh = seen_ranges.SeenRanges()
+    monkeypatch.setattr(hooks, "ranges_seen", fresh)
     hooks._into_domain(Domain)
     step = SimpleNamespace(message=SimpleNamespace(string="step"))
     Domain().push_range(step)
@@ -340,7 +348,7 @@ def test_ranges_of_a_domain_object_are_counted(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_decorated_function_is_counted_where_nvtx_wraps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(INJECTED))
-    from _llm_perf_annotate import hooks, opened  # type: ignore[import-not-found]
+    from _llm_perf_annotate import hooks, seen_ranges  # type: ignore[import-not-found]
 
     class annotate:
         def __init__(self, message: str | None = None, color: str | None = None, domain: str | None = None) -> None:
@@ -355,8 +363,8 @@ def test_a_decorated_function_is_counted_where_nvtx_wraps_it(monkeypatch: pytest
         def __call__(self, function: Callable[[int], int]) -> Callable[[int], int]:
             return (lambda value: function(value) + 100) if self.enabled else function
 
-    fresh = opened.Opened()
-    monkeypatch.setattr(hooks, "opened", fresh)
+    fresh = seen_ranges.SeenRanges()
+    monkeypatch.setattr(hooks, "ranges_seen", fresh)
     early = annotate("early")
     hooks._into_annotate(annotate)
 
@@ -372,10 +380,10 @@ def test_a_decorated_function_is_counted_where_nvtx_wraps_it(monkeypatch: pytest
 
 def test_names_without_end_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(INJECTED))
-    from _llm_perf_annotate import opened  # type: ignore[import-not-found]
+    from _llm_perf_annotate import seen_ranges
 
-    monkeypatch.setattr(opened, "_MOST_NAMES", 3)
-    ranges = opened.Opened()
+    monkeypatch.setattr(seen_ranges, "_MOST_NAMES", 3)
+    ranges = seen_ranges.SeenRanges()
     for name in ("a", "b", "c", "d", "a"):
         ranges.begin("", name)
     assert ranges.counts == {("", "a"): 2, ("", "b"): 1, ("", "c"): 1}

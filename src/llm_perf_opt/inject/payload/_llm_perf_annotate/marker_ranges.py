@@ -1,7 +1,7 @@
-"""Waymarks: ranges around the calls of all modules of a model (and see products.py), for a gate to be set at (gate.py).
+"""Marker ranges around the calls of all modules of a model (and see products.py), for capture windows to be set at (windows.py).
 
 The ranges of a program are often too wide for that: a whole prefill, a whole step. A kernel that does other work in
-another layer can only be sampled there if the profiler can be switched on around that layer. Under nsys waymarks are
+another layer can only be sampled there if the profiler can be switched on around that layer. Under nsys marker ranges are
 NVTX ranges with a prefix, by which the report leaves them out; under ncu they are counted only.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from .opened import WAYMARK, opened
 from .ranges import Pop, Push
+from .seen_ranges import MARKER, ranges_seen
 
-PREFIX = WAYMARK  # as in readers/waymarks.py, which cannot be imported here
+PREFIX = MARKER  # as in readers/marker_ranges.py, which cannot be imported here
 PRODUCT = f"{PREFIX}(grouped_mm)"  # no module is called so
 DEPTH = 16  # levels of modules: deeper than any model
 LONGEST = 57  # bytes of a name: SQLite tells the length of a longer one in two bytes, and we read such tables slowly
@@ -22,8 +22,8 @@ RECORDED, COUNTED = "recorded", "counted"
 
 
 def ways(wanted: str, push: Push, pop: Pop) -> tuple[Push, Pop]:
-    """What opens and closes a waymark."""
-    return (push, pop) if wanted == RECORDED else (partial(opened.begin, ""), partial(opened.end, ""))
+    """What opens and closes a marker range."""
+    return (push, pop) if wanted == RECORDED else (partial(ranges_seen.begin, ""), partial(ranges_seen.end, ""))
 
 
 def names() -> Any:
@@ -34,4 +34,4 @@ def names() -> Any:
 
 
 def nothing(*_: object) -> None:
-    """Stages that nobody asked for are not opened."""
+    """Stages that were not asked for are not opened."""

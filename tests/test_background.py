@@ -17,12 +17,13 @@ from conftest import plain_bytes
 from fake_tools import TIMELINE
 from fake_tools import tools as tools
 from llm_perf_opt.capture import preload
-from llm_perf_opt.capture.recording import write_raw, write_summary
-from llm_perf_opt.capture.resume import look
+from llm_perf_opt.capture.resume import find_results
+from llm_perf_opt.capture.steps.attempt import write_raw
+from llm_perf_opt.capture.steps.timeline import write_summary
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.nvidia_smi import GpusAsked, gpu_facts
 from llm_perf_opt.nsight.tools import Asked, Tool, known_options, said_about_sampling
-from llm_perf_opt.process.background import Aside
+from llm_perf_opt.process.background import BackgroundTasks
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 
@@ -32,36 +33,36 @@ pytestmark = pytest.mark.process
 
 
 def test_what_came_of_it_is_noted_by_the_thread_that_owns_the_run() -> None:
-    aside, go = Aside(), threading.Event()
+    tasks, go = BackgroundTasks(), threading.Event()
     noted: list[tuple[str, threading.Thread]] = []
 
     def work(_: threading.Event) -> str:
         go.wait()
         return threading.current_thread().name
 
-    aside.start(work, lambda name: noted.append((name, threading.current_thread())))
-    aside.settle()
+    tasks.start(work, lambda name: noted.append((name, threading.current_thread())))
+    tasks.settle()
     assert noted == []
     go.set()
-    aside.wait()
+    tasks.wait()
     ((name, noter),) = noted
     assert noter is threading.current_thread()
     assert name != noter.name
-    aside.end()
+    tasks.end()
 
 
 def test_its_end_stops_what_goes_on_and_forgets_what_has_not_begun() -> None:
-    aside = Aside()
+    tasks = BackgroundTasks()
     noted: list[bool] = []
     for _ in range(5):  # more than there are threads
-        aside.start(lambda stop: stop.wait(60), noted.append)
-    aside.end()
+        tasks.start(lambda stop: stop.wait(60), noted.append)
+    tasks.end()
     assert 1 <= len(noted) <= 2
     assert all(noted)
-    aside.start(lambda stop: stop.is_set(), noted.append)  # and it can be used again
-    aside.wait()
+    tasks.start(lambda stop: stop.is_set(), noted.append)  # and it can be used again
+    tasks.wait()
     assert noted[-1] is False
-    aside.end()
+    tasks.end()
 
 
 # -- tables -----------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def test_a_table_is_noted_when_it_is_there_and_nobody_waits_for_it(tmp_path: Pat
     assert steps(run) == [("stats", "running")]  # as a kill would leave it
     assert not table.exists()
     (tmp_path / "go").touch()
-    run.aside.wait()
+    run.background.wait()
     run.save()
     assert steps(run) == [("stats", "done")]
     assert table.read_text() == "a,table\n"
@@ -109,9 +110,9 @@ def test_a_table_is_noted_when_it_is_there_and_nobody_waits_for_it(tmp_path: Pat
 def test_tables_of_two_captures_have_two_names(tmp_path: Path, run: RunDirectory) -> None:
     ncu = waiting_tool(tmp_path, "ncu")
     for name in ("one", "two"):  # the first is not there yet when the second begins
-        write_raw(run, ncu, run.path / "ncu" / f"{name}.ncu-rep")
+        write_raw(run, ncu, run.path / "ncu" / f"{name}.ncu-rep", name)
     (tmp_path / "go").touch()
-    run.aside.wait()
+    run.background.wait()
     assert [step.files for step in run.manifest.steps] == [{"raw.csv": 8}, {"raw-two.csv": 8}]
 
 
@@ -132,12 +133,12 @@ def test_a_table_that_is_interrupted_leaves_nothing_and_is_made_by_the_next_atte
     assert sorted(p.name for p in sqlite.parent.iterdir()) == ["cmd.txt", "run.nsys-rep", "run.sqlite"]
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
-    assert look(run, ProfileRequest(command=["program"])).without_summary
+    assert find_results(run, ProfileRequest(command=["program"])).lacks_summary
 
 
 def test_a_table_whose_tool_is_gone_is_only_noted(tmp_path: Path, run: RunDirectory) -> None:
     write_summary(run, Tool("nsys", tmp_path / "nowhere", "1.0"), run.path / "nsys" / "run.sqlite")
-    run.aside.wait()
+    run.background.wait()
     run.save()
     assert steps(run) == [("stats", "nothing")]
 

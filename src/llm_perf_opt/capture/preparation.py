@@ -1,0 +1,72 @@
+"""Checks a request and finds its tools, before anything is created or launched."""
+
+from __future__ import annotations
+
+import shutil
+
+import attrs
+
+from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.api.reporting import check_patterns
+from llm_perf_opt.capture.context import Tools
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.nsight.help_text import validate
+from llm_perf_opt.nsight.ncu.argv import ncu_arguments, without_unknown_defaults
+from llm_perf_opt.nsight.nsys.argv import nsys_arguments
+from llm_perf_opt.nsight.tools import Asked, Tool, known_options
+from llm_perf_opt.planning.by_hand import instances_to_take
+from llm_perf_opt.request import ProfileRequest
+
+
+def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileRequest, Tools]:
+    """Check a request and find its tools, before anything is created or launched. `asked`: the tools, since before.
+
+    The request comes back with defaults of ours left out that the installed ncu does not know.
+    """
+    check_program(request.command)
+    if not (request.timeline.enable or request.counters.enable):
+        raise UserError(
+            "Neither a timeline nor counters were asked for, so there is nothing to do.",
+            "Set pipeline.nsys.enable=true or pipeline.ncu.enable=true.",
+        )
+    if request.counters.launches < 1:
+        raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
+    check_patterns(request.report, ncu_expressions=request.counters.enable)
+    instances_to_take(request.counters.sample, 1)
+    with asked or Asked(nsys=request.timeline.enable, ncu=request.counters.enable) as answers:
+        tools = Tools(*answers.tools())
+    if tools.nsys is not None:
+        _refuse_unknown(nsys_arguments("run", options=request.timeline.options), tools.nsys)
+    if tools.ncu is not None:
+        options = without_unknown_defaults(request.counters.options, known_options(tools.ncu))
+        _refuse_unknown(ncu_arguments("run", options=options), tools.ncu)
+        request = attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
+    return request, tools
+
+
+def check_program(command: list[str]) -> None:
+    """Refuse a command that cannot be started."""
+    if not command:
+        raise UserError(
+            "There is no program to profile.", "Give it after --, as in: llm-perf profile -- python my_model.py"
+        )
+    if shutil.which(command[0]) is None:
+        raise UserError(
+            f"There is no program {command[0]!r} on this machine.", "Check the spelling, or give its full path."
+        )
+
+
+def _refuse_unknown(arguments: list[str], tool: Tool) -> None:
+    for diagnosis in validate(arguments, known_options(tool), str(tool)):
+        if diagnosis.severity == "error":
+            raise UserError(diagnosis.message, diagnosis.fix)
+
+
+def known_patterns(request: ProfileRequest) -> ReportOptions:
+    """The options of the report without expressions that only ncu can evaluate."""
+    options = request.report
+    return attrs.evolve(
+        options,
+        include=[p for p in options.include if not p.startswith("ncu:")],
+        exclude=[p for p in options.exclude if not p.startswith("ncu:")],
+    )

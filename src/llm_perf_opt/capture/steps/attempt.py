@@ -1,0 +1,247 @@
+"""One run of ncu for a planned capture: as it was planned, in another replay mode, or by one of its alternatives.
+
+Which of these it is stands in the manifest; the name of its files only has to be one that no other attempt has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+from attrs import define
+
+from llm_perf_opt.capture.commands import (
+    Captured,
+    ReportProgress,
+    evaluate,
+    files_in,
+    progress_of,
+    start_table,
+    stop_if_interrupted_twice,
+    tail,
+)
+from llm_perf_opt.capture.context import RunContext
+from llm_perf_opt.capture.whole_files import ended_well, opens_as_report, whole_file
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.inject import read_log, under_ncu
+from llm_perf_opt.nsight.ncu.argv import build_ncu_cmd, build_ncu_raw_cmd
+from llm_perf_opt.nsight.ncu.replay_modes import left_out, split_metrics
+from llm_perf_opt.nsight.outcome import Finished, absent_metrics
+from llm_perf_opt.nsight.tools import Tool
+from llm_perf_opt.planning import PlannedCapture
+from llm_perf_opt.process.supervise import run_supervised
+from llm_perf_opt.readers.ncu_rep import read_ncu_rep
+from llm_perf_opt.report.text import counted
+from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.rundir.layout import retaken_with
+from llm_perf_opt.rundir.log_cleaning import clean_logs
+from llm_perf_opt.rundir.manifest import Manifest, Step
+
+_RUN, _TABLE = "ncu", "raw"
+_DEFAULT_MODE = "kernel"
+
+
+@define(frozen=True)
+class Attempt:
+    """What ncu is asked for now, and which planned capture that is for."""
+
+    capture: PlannedCapture  # its name is that of the files
+    planned: str
+    alternative: str = ""  # the alternative of the planned capture that this is; none: it is as planned
+
+    @staticmethod
+    def as_planned(capture: PlannedCapture) -> Attempt:
+        return Attempt(capture, capture.name)
+
+    @property
+    def mode(self) -> str:
+        return self.capture.options.replay_mode or _DEFAULT_MODE
+
+    def alternatives(self) -> list[Attempt]:
+        """What else may be tried, by ncu's own filters: all of them together stand for this one."""
+        return [
+            Attempt(attrs.evolve(other, name=f"{other.name}-filtered"), self.planned, other.name)
+            for other in self.capture.alternatives
+        ]
+
+    def windows_file(self, run: RunDirectory) -> Path:
+        return run.path / "ncu" / f"{self.capture.name}-windows.json"
+
+    def windows_log(self, run: RunDirectory) -> Path:
+        return self.windows_file(run).with_suffix(".jsonl")
+
+
+# -- in the manifest --------------------------------------------------------------------------------
+
+
+def is_attempt(command: Step) -> bool:
+    return command.name == _RUN
+
+
+def is_of_ncu(command: Step) -> bool:
+    """A run of ncu, or a table it printed."""
+    return command.name in (_RUN, _TABLE)
+
+
+def planned_of(command: Step) -> str:
+    """The planned capture that a command of ncu was for; manifests of older versions have the files' name alone."""
+    return command.planned or command.capture
+
+
+def files_of_attempt(command: Step) -> Sequence[str]:
+    """Files that would be in the way if this command of ncu were run again."""
+    if command.name == _RUN:
+        return retaken_with(_RUN, command.capture)
+    if command.name != _TABLE:
+        return []
+    names = [name for name in command.files if "/" not in name]
+    if command.status == "running":  # its file was not listed yet
+        names += ["raw.csv", f"raw-{Path(command.capture).name}.csv"]
+    return [f"ncu/{name}" for name in names]
+
+
+def whole_reports(run: Path, capture: PlannedCapture, manifest: Manifest) -> list[Path]:
+    """The whole reports of a planned capture: its own, or else those of all its alternatives; none: not taken yet."""
+    own = _report_of(run, manifest, capture.name)
+    if own is not None:
+        return [own]
+    others = [_report_of(run, manifest, capture.name, other.name) for other in capture.alternatives]
+    found = [report for report in others if report is not None]
+    return found if len(found) == len(others) else []
+
+
+def _report_of(run: Path, manifest: Manifest, planned: str, alternative: str = "") -> Path | None:
+    """The last whole one, in whichever replay mode that was."""
+    for step in reversed(manifest.steps):
+        mine = is_attempt(step) and planned_of(step) == planned and step.alternative == alternative
+        if mine and ended_well(step):
+            report = whole_file(run, f"ncu/{step.capture}.ncu-rep", step, manifest)
+            if report is not None and opens_as_report(report):
+                return report
+    return None
+
+
+def reports_without_table(manifest: Manifest, reports: Sequence[Path], cut_off: Sequence[str]) -> list[Path]:
+    done = {step.capture for step in manifest.steps if step.name == _TABLE and step.status not in cut_off}
+    return [report for report in reports if report.suffix == ".ncu-rep" and report.stem not in done]
+
+
+# -- running ----------------------------------------------------------------------------------------
+
+
+def run_attempt(run: RunContext, attempt: Attempt, *, later_s: float = 0.0, reported: bool = True) -> Captured:
+    """Run ncu; `reported`: its results are values of the report. `later_s`: what the captures after it will take."""
+    ncu, capture = run.tools.ncu, attempt.capture
+    assert ncu is not None
+    by_kernel = attempt.mode == _DEFAULT_MODE
+    where = counted(len(capture.expressions), "region") if capture.expressions else "the whole program"
+    what = counted(capture.expected, "launch") if capture.expected else "the chosen launches"
+    title = f"counters: {ncu} profiles {what if by_kernel else attempt.mode} in {where}"
+    expected_s = capture.seconds if by_kernel else None
+    with run.report_progress.work(title, "counters", expected_s=expected_s, later_s=later_s) as progress:
+        captured = _record(run, ncu, attempt, capture.expected if by_kernel else None, progress)
+    run.finish_command(captured)
+    if reported and captured.file is not None and captured.outcome.status == "captured":
+        _read_results(run, capture, captured.file)
+    return captured
+
+
+def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, progress: ReportProgress) -> Captured:
+    directory, command, capture = run.directory, run.request.command, attempt.capture
+    folder = directory.path / "ncu"
+    log, program_log = folder / f"{capture.name}.log", folder / f"{capture.name}-workload.log"
+    report = folder / f"{capture.name}.ncu-rep"
+    options = attrs.evolve(capture.options, extra_args=(*capture.options.extra_args, "--log-file", str(log)))
+    argv = build_ncu_cmd(
+        folder / capture.name, command, ncu=ncu.path, options=options, nvtx_expr=list(capture.expressions)
+    )
+    step = directory.begin(
+        *(_RUN, argv, "ncu", capture.name),
+        planned=attempt.planned,
+        alternative=attempt.alternative,
+        replay_mode=attempt.mode,
+    )
+    environment = under_ncu(run.environment, windows=capture.windows is not None)
+    if capture.windows is not None:
+        environment |= capture.windows.environment(attempt.windows_file(directory), attempt.windows_log(directory))
+    ended = run_supervised(
+        argv,
+        log=program_log,
+        environment=environment,
+        timeout_s=run.request.counters.timeout_s,
+        follow={log: progress_of(expected, progress)},
+        report_progress=run.report_progress,
+        held=directory.handles,
+    )
+    clean_logs([log, program_log], command)
+    mine = (report.name, log.name, program_log.name)  # one folder holds the files of several captures
+    finished = Finished(
+        tool="ncu",
+        argv=argv,
+        exit_code=ended.exit_code,
+        output=tail(log),
+        workload_output=tail(program_log),
+        files={name: size for name, size in files_in(folder).items() if name in mine},
+        timed_out=ended.timed_out,
+        interrupted=ended.interrupted,
+        ended_on_purpose=read_log(attempt.windows_log(directory)).ended_before,
+        replay_mode=attempt.mode,
+    )
+    outcome = evaluate(directory, step, finished, ended)
+    stop_if_interrupted_twice(ended)
+    if outcome.status == "nothing" or not report.exists():
+        return Captured(outcome, ended)
+    write_raw(directory, ncu, report, attempt.planned)
+    return Captured(outcome, ended, report)
+
+
+def write_raw(run: RunDirectory, ncu: Tool, report: Path, planned: str) -> None:
+    """Start to print the counters of a report as ncu does, as a background task.
+
+    `raw.csv` is that of the first capture, which most runs have alone.
+    """
+    folder = report.parent
+    others = [step for step in run.manifest.steps if step.name == _TABLE and step.status == "running"]
+    first = not others and not (folder / "raw.csv").exists()
+    table = folder / ("raw.csv" if first else f"raw-{report.stem}.csv")
+    argv = build_ncu_raw_cmd(ncu.path, report)
+    start_table(run, run.begin(_TABLE, argv, "ncu", report.stem, planned=planned), argv, table, {})
+
+
+def _read_results(run: RunContext, capture: PlannedCapture, file: Path) -> None:
+    """ncu takes any metric name and collects those it knows: which it dropped is known by what is missing."""
+    try:
+        results = read_ncu_rep(file, file.name).actions
+    except UserError as error:  # ncu exited with 0, and yet it did not finish its report
+        run.failures.append(ExitCode.NOTHING_CAPTURED)
+        run.note(Diagnosis("REPORT_UNREADABLE", "error", error.message, error.fix))
+        return
+    run.results[capture.name] = results
+    found = {name for action in results for name in action.metrics}
+    dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
+    if dropped is not None:
+        run.note(dropped)
+
+
+def discard(run: RunContext, report: Path) -> None:
+    """Delete the results of an attempt whose launches were all taken again: they would count twice."""
+    run.directory.background.wait()  # its table is being written
+    report.unlink(missing_ok=True)
+    for step in run.directory.manifest.steps:
+        if step.name == _TABLE and step.capture == report.stem:
+            for name in step.files:
+                (report.parent / name).unlink(missing_ok=True)
+
+
+def without_refused_metrics(run: RunContext, attempt: Attempt) -> Attempt:
+    """Leave out metrics the replay mode cannot take; a list that would be empty stays, and ncu says why."""
+    options = attempt.capture.options
+    split = split_metrics(attempt.mode, options.metrics)
+    refused = left_out(attempt.mode, split.left_out)
+    if refused is None or not (split.taken or options.sections or options.set):
+        return attempt
+    run.note(refused)
+    options = attrs.evolve(options, metrics=tuple(split.taken))
+    return attrs.evolve(attempt, capture=attrs.evolve(attempt.capture, options=options))

@@ -1,0 +1,76 @@
+"""The verification: the regions measured as wholes, to hold the estimates against. Whatever fails here changes nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.api.inputs import VERIFY as NAME
+from llm_perf_opt.capture.context import RunContext
+from llm_perf_opt.capture.resume_state import ResumeState
+from llm_perf_opt.capture.steps.attempt import (
+    Attempt,
+    files_of_attempt,
+    is_of_ncu,
+    planned_of,
+    run_attempt,
+    whole_reports,
+    without_refused_metrics,
+)
+from llm_perf_opt.capture.whole_files import CUT_OFF
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.nsight.ncu.argv import NcuOptions
+from llm_perf_opt.planning import CounterPlan, PlannedCapture, plan_verification
+from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.request import ProfileRequest
+from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.rundir.manifest import Step
+
+
+class Verify:
+    """One capture of its own, which is no part of the plan."""
+
+    def owns(self, command: Step) -> bool:
+        return is_of_ncu(command) and planned_of(command) == NAME
+
+    def find(self, directory: RunDirectory, request: ProfileRequest, state: ResumeState) -> None:
+        state.verification = bool(whole_reports(directory.path, PlannedCapture(NAME, NcuOptions()), directory.manifest))
+
+    def missing(self, request: ProfileRequest, state: ResumeState) -> list[str]:
+        wanted = request.counters.enable and request.counters.verify and bool(state.captures)
+        return ["the verification"] if wanted and not state.verification else []
+
+    def stays(self, command: Step, state: ResumeState) -> bool:
+        return state.verification and command.status not in CUT_OFF
+
+    def files(self, command: Step) -> Sequence[str]:
+        return files_of_attempt(command)
+
+    def take(self, run: RunContext, plan: CounterPlan, seen: NCUProfileRegionReport | None) -> None:
+        if not run.request.counters.verify or run.stopped or run.resume.verification:
+            return
+        capture = self._planned(run, plan, seen)
+        if isinstance(capture, str):
+            fix = "" if plan.skipped else "The report says for every value how it came about."
+            run.note(Diagnosis("NOT_VERIFIED", "info", f"Nothing was verified, because {capture}.", fix))
+            return
+        attempt = without_refused_metrics(run, Attempt.as_planned(capture))
+        run.report_progress(
+            "verifying: the program runs once for every pass of the counters, its regions measured as wholes"
+        )
+        captured = run_attempt(run, attempt, reported=False)
+        run.outcomes.append(captured.outcome)
+        if captured.file is None and not run.stopped:
+            message = "Range replay gave nothing, so the estimates stand as they are, unverified."
+            fix = f"See {run.directory.path}/ncu/{capture.name}.log; the estimates' own spread is in the report."
+            run.note(Diagnosis("VERIFY_FAILED", "warning", message, fix))
+
+    def _planned(self, run: RunContext, plan: CounterPlan, seen: NCUProfileRegionReport | None) -> PlannedCapture | str:
+        """The capture, or why there is none."""
+        if seen is None:
+            return "without a timeline nothing is estimated"
+        if not run.results and not run.resume.reports:
+            return "no counters were captured"
+        return plan_verification(seen, run.request, plan.captures)
+
+
+VERIFY = Verify()
