@@ -268,7 +268,7 @@ def test_a_run_that_was_killed_before_it_had_any_folder_is_taken_as_a_whole(desk
     for folder in (desk / "run").iterdir():
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
     Path("run/manifest.json").write_text(json.dumps(first), encoding="utf-8")
-    sign()
+    sign_again()
     assert resume() == 0
     assert statuses() == WHOLE
 
@@ -621,7 +621,7 @@ def test_a_run_with_a_manifest_of_the_version_before_keeps_its_timeline(desk: Pa
     new = ("planned", "alternative", "replay_mode")
     steps = [{k: v for k, v in step.items() if k not in new} for step in manifest()["steps"]]
     change(captures=specs, steps=steps, state="interrupted")
-    sign()
+    sign_again()
     assert main(["runs", "show", "run"]) == 0
     assert main(["report", "run", "--out", "again"]) == 0
     timeline = Path("run/nsys/run.sqlite").stat().st_mtime_ns

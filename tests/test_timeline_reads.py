@@ -84,7 +84,7 @@ def read(file: Path, **options: bool) -> Timeline:
 
 @pytest.mark.parametrize("launch_config", [True, False])
 def test_a_report_sees_of_a_timeline_what_it_would_have_read(timeline: Path, launch_config: bool) -> None:
-    seen = for_report(read(timeline, launch_config=True, waymarks=True), timeline.name, launch_config=launch_config)
+    seen = for_report(read(timeline, launch_config=True, marker_ranges=True), timeline.name, launch_config=launch_config)
     own = read(timeline, launch_config=launch_config)
     assert (seen.kernels.config is None) == (own.kernels.config is None) == (not launch_config)
     assert (seen.kernels.start == own.kernels.start).all()
@@ -94,7 +94,7 @@ def test_a_report_sees_of_a_timeline_what_it_would_have_read(timeline: Path, lau
 
 
 def test_what_a_report_adds_to_a_timeline_stays_with_the_report(timeline: Path) -> None:
-    whole = read(timeline, launch_config=True, waymarks=True)
+    whole = read(timeline, launch_config=True, marker_ranges=True)
     first = for_report(whole, "a", launch_config=True)
     first.diagnostics.append(Diagnosis("OF_MINE", "info", "…"))
     first.environment["mine"] = first.gpu_facts[99] = {}
@@ -109,7 +109,7 @@ def test_a_report_of_a_timeline_that_was_read_already_is_the_same(timeline: Path
         report = make_report([str(timeline)], ReportOptions(), quiet=True, **options)
         return as_json(attrs.evolve(report, generated_at=""))
 
-    alone, whole = told(), {timeline: read(timeline, launch_config=True, waymarks=True)}
+    alone, whole = told(), {timeline: read(timeline, launch_config=True, marker_ranges=True)}
     reads.clear()
     assert [told(timelines=whole), told(timelines=whole)] == [alone, alone]
     assert reads == []
