@@ -155,10 +155,7 @@ def rounds(runners: dict[str, Callable[[], Run]], repeat: int, path: Path) -> di
         for name, runner in runners.items():
             warm(path)
             run = runner()
-            print(
-                f"  round {turn + 1}/{repeat}  {name}: {run.wall_s:.2f} s, {run.peak_rss_mb:,.0f} MB",
-                flush=True,
-            )
+            print(f"  round {turn + 1}/{repeat}  {name}: {run.wall_s:.2f} s, {run.peak_rss_mb:,.0f} MB", flush=True)
             runs[name].append(run)
     return runs
 

@@ -36,12 +36,7 @@ from synthetic import MAIN_THREAD, PROCESS, SCHEMA
 A_RANK = 1_080_000  # kernels; the timeline that bench_report.py uses
 # Seconds of processor time, which a busy machine does not change, and MB of the largest process: two to three times
 # what was measured.
-LIMITS = {
-    "kernels": (90.0, 4500.0),
-    "regions": (90.0, 2500.0),
-    "depth": (60.0, 1500.0),
-    "ranks": (600.0, 2500.0),
-}
+LIMITS = {"kernels": (90.0, 4500.0), "regions": (90.0, 2500.0), "depth": (60.0, 1500.0), "ranks": (600.0, 2500.0)}
 
 
 def synthetic(path: Path, ranges: list[tuple[str, int, int]], every: int) -> Path:

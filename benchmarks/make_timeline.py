@@ -75,12 +75,7 @@ def make(source: Path, target: Path, *, copies: int = 0, kernels: int = 0) -> di
     unpack(source, unfinished)
     with closing(sqlite3.connect(unfinished, isolation_level=None)) as db:
         # No journal and no syncing: if this is interrupted, the .part file is thrown away.
-        for setting in (
-            "journal_mode = OFF",
-            "synchronous = OFF",
-            "temp_store = FILE",
-            "cache_size = -65536",
-        ):
+        for setting in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE", "cache_size = -65536"):
             db.execute(f"PRAGMA {setting}")
         present = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         tables = [

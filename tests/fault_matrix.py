@@ -682,12 +682,7 @@ def _of_programs() -> Iterator[Fault]:
         counters=False,
     )
     yield Fault(
-        name="the program prints without end",
-        group=group,
-        code=0,
-        state="done",
-        work=PRINTS,
-        check=log_is_bounded,
+        name="the program prints without end", group=group, code=0, state="done", work=PRINTS, check=log_is_bounded
     )
     yield Fault(
         name="the program prints gigabytes",

@@ -9,14 +9,7 @@ import pytest
 import yaml
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.workloads.datasets import (
-    Item,
-    batches,
-    default_prompts,
-    described,
-    load_items,
-    sample,
-)
+from llm_perf_opt.workloads.datasets import Item, batches, default_prompts, described, load_items, sample
 from llm_perf_opt.workloads.options import DatasetOptions, SamplingOptions
 
 ROOT = Path(__file__).parents[1]

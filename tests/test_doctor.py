@@ -87,10 +87,7 @@ def tried(facts: Facts, **ncu: Any) -> Facts:
     facts.trials = [
         Trial("", "captured", 0.4, device="NVIDIA H200"),
         Trial("nsys", "captured", 5.0, kernels=3, ranges=1),
-        attrs.evolve(
-            Trial("ncu", "captured", 6.0, kernels=3, counters=dict.fromkeys(trial.METRICS, 1024.0)),
-            **ncu,
-        ),
+        attrs.evolve(Trial("ncu", "captured", 6.0, kernels=3, counters=dict.fromkeys(trial.METRICS, 1024.0)), **ncu),
     ]
     return facts
 

@@ -172,13 +172,7 @@ def test_parquet_without_pyarrow_says_what_to_do(
     assert "pip install pyarrow" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "--perfetto FILE"),
-        (["--perfetto", "."], "is a folder"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [([], "--perfetto FILE"), (["--perfetto", "."], "is a folder")])
 def test_what_cannot_be_exported_is_told(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(recording(DECODER[0])), *arguments]) == 2
     assert words in capsys.readouterr().err

@@ -215,8 +215,7 @@ def test_what_is_not_measured_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "passes"),
-    [("names", 1), ("decoder-8layers-warm-per-launch-config", 1), ("graph-nodes-kernel-replay", 1)],
+    ("name", "passes"), [("names", 1), ("decoder-8layers-warm-per-launch-config", 1), ("graph-nodes-kernel-replay", 1)]
 )
 def test_passes_of_recorded_captures(name: str, passes: int) -> None:
     """What ncu took for the metrics in the recording, and what is planned for them."""

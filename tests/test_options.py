@@ -30,10 +30,7 @@ BUILDERS = {
 }
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 # Values that some options need, or that need others beside them.
-TYPED = {
-    "--launch": ["--kernel", "gemm", "--launch", "2"],
-    "--hardware": ["--hardware", "bandwidth=1TB/s"],
-}
+TYPED = {"--launch": ["--kernel", "gemm", "--launch", "2"], "--hardware": ["--hardware", "bandwidth=1TB/s"]}
 SET: dict[str, Any] = {
     "pipeline.ncu.enable": False,
     "pipeline.nsys.enable": False,

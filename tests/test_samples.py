@@ -537,10 +537,7 @@ def test_samples_of_all_launches_leave_no_error(launches: LaunchTable) -> None:
     assert nothing.elsewhere.all()
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.floats(0, 1000)), min_size=1, max_size=20),
-    st.integers(0, 200),
-)
+@given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 1000)), min_size=1, max_size=20), st.integers(0, 200))
 def test_allocation_spends_what_it_has_where_it_helps(rows: list[tuple[int, float]], samples: int) -> None:
     counts = np.array([c for c, _ in rows], dtype=np.int64)
     weights = np.array([w for _, w in rows])
@@ -633,8 +630,7 @@ def test_a_run_that_ended_with_its_last_sample_tells_the_price_of_a_launch_too(
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [{}, {"steps": []}, {"steps": [{"name": "ncu", "status": "captured", "seconds": 5}]}, {"steps": None}],
+    "broken", [{}, {"steps": []}, {"steps": [{"name": "ncu", "status": "captured", "seconds": 5}]}, {"steps": None}]
 )
 def test_runs_that_tell_nothing_teach_nothing(broken: dict[str, Any]) -> None:
     assert observe(broken, {"ncu": counters("names").actions}) == []

@@ -196,10 +196,7 @@ def test_a_static_analysis_that_cannot_be_done_costs_nothing_else(tmp_path: Path
         raise UserError("It cannot be counted.", "Use another model.")
 
     run = quick(tmp_path, torch_profiler=TorchProfilerOptions(enable=False), analyse=analyse)
-    assert metrics(run)["static_analysis"] == {
-        "status": "failed",
-        "reason": "It cannot be counted. Use another model.",
-    }
+    assert metrics(run)["static_analysis"] == {"status": "failed", "reason": "It cannot be counted. Use another model."}
 
 
 def test_warm_up_and_predictions_are_not_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,11 +127,7 @@ def test_decode_of_the_three_billion_decoder_is_mostly_padding() -> None:
 # ------------------------------------------------------------------------------------------------- attention
 
 
-@given(
-    new=st.integers(1, 400),
-    cached=st.integers(0, 400),
-    window=st.one_of(st.none(), st.integers(1, 300)),
-)
+@given(new=st.integers(1, 400), cached=st.integers(0, 400), window=st.one_of(st.none(), st.integers(1, 300)))
 def test_needed_scores_are_those_under_the_mask(new: int, cached: int, window: int | None) -> None:
     work = StageWork(batch=1, new_tokens=new, cached_tokens=cached)
     full, needed = scores(work, window, causal=True)

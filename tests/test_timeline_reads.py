@@ -84,7 +84,9 @@ def read(file: Path, **options: bool) -> Timeline:
 
 @pytest.mark.parametrize("launch_config", [True, False])
 def test_a_report_sees_of_a_timeline_what_it_would_have_read(timeline: Path, launch_config: bool) -> None:
-    seen = for_report(read(timeline, launch_config=True, marker_ranges=True), timeline.name, launch_config=launch_config)
+    seen = for_report(
+        read(timeline, launch_config=True, marker_ranges=True), timeline.name, launch_config=launch_config
+    )
     own = read(timeline, launch_config=launch_config)
     assert (seen.kernels.config is None) == (own.kernels.config is None) == (not launch_config)
     assert (seen.kernels.start == own.kernels.start).all()

@@ -37,11 +37,7 @@ def test_the_default_is_the_light_timeline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("transcript", "settings"),
-    [
-        ("nsys-ok", {}),
-        ("nsys-capture-range-end-stop", {"capture_range": "cudaProfilerApi"}),
-    ],
+    ("transcript", "settings"), [("nsys-ok", {}), ("nsys-capture-range-end-stop", {"capture_range": "cudaProfilerApi"})]
 )
 def test_what_the_real_nsys_was_called_with_can_be_built(transcript: str, settings: dict[str, str]) -> None:
     real = REAL[transcript]["argv"]
@@ -61,7 +57,7 @@ def test_a_capture_range_does_not_kill_the_program() -> None:
 def test_nvtx_capture_brings_what_it_needs() -> None:
     options = NsysOptions(nvtx_capture="prefill@LLM")
     assert nsys_arguments("out", options=options)[6:-2] == [
-        *("--capture-range", "nvtx", "--capture-range-end", "stop", "--nvtx-capture", "prefill@LLM"),
+        *("--capture-range", "nvtx", "--capture-range-end", "stop", "--nvtx-capture", "prefill@LLM")
     ]
     assert environment(options) == {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
     assert environment(NsysOptions()) == {}
@@ -133,7 +129,7 @@ def test_every_value_is_an_element_of_its_own_after_its_flag(
 
 def test_export_and_summary() -> None:
     assert build_nsys_export_cmd("/opt/nsys", Path("a b.nsys-rep"), "out.sqlite") == [
-        *("/opt/nsys", "export", "--type", "sqlite", "--force-overwrite", "true", "-o", "out.sqlite", "a b.nsys-rep"),
+        *("/opt/nsys", "export", "--type", "sqlite", "--force-overwrite", "true", "-o", "out.sqlite", "a b.nsys-rep")
     ]
     assert build_nsys_stats_cmd("nsys", "a,b/run.sqlite") == [
         *("nsys", "stats", "--quiet", "--report", "cuda_gpu_kern_sum", "--format", "csv", "--output", "-"),

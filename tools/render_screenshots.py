@@ -20,10 +20,7 @@ from llm_perf_opt.cli.main import main
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Picture, theme, window, and the section that stands at its top.
-PICTURES = (
-    ("report.png", "light", (1280, 1180), "answer"),
-    ("report-page.png", "dark", (1440, 1190), "regions"),
-)
+PICTURES = (("report.png", "light", (1280, 1180), "answer"), ("report-page.png", "dark", (1440, 1190), "regions"))
 
 
 def browser() -> str:

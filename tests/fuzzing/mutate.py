@@ -105,7 +105,7 @@ def splice(dice: Dice, data: bytes, other: bytes) -> bytes:
 
 
 BYTES: list[Callable[[Dice, bytes], bytes]] = [
-    *(flip, flip, flip_early, flip_early, cut, cut_front, drop, double, fill, noise, number, number),
+    *(flip, flip, flip_early, flip_early, cut, cut_front, drop, double, fill, noise, number, number)
 ]
 
 OF_EQUAL_LENGTH: list[Callable[[Dice, bytes], bytes]] = [flip, flip, flip, flip_early, fill, noise, number]

@@ -15,12 +15,7 @@ import torch._dynamo.backends.debugging
 import torch._dynamo.convert_frame
 import torch.export  # noqa: F401
 import transformers.generation  # noqa: F401
-from transformers import (  # noqa: F401
-    LlamaForCausalLM,
-    StaticCache,
-    T5ForConditionalGeneration,
-    TextIteratorStreamer,
-)
+from transformers import LlamaForCausalLM, StaticCache, T5ForConditionalGeneration, TextIteratorStreamer  # noqa: F401
 
 
 def forked(program: Path, folder: Path) -> bool:

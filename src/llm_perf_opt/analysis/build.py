@@ -105,11 +105,7 @@ def build_streamed_report(
             )
         )
     found = _Found(
-        scopes,
-        stream.existing,
-        stream.kernel_names(),
-        diagnostics,
-        detail=partial(timeline_detail, *stream.first),
+        scopes, stream.existing, stream.kernel_names(), diagnostics, detail=partial(timeline_detail, *stream.first)
     )
 
     def whole(others: ReportOptions) -> NCUProfileRegionReport:

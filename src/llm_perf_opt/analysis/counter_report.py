@@ -26,10 +26,7 @@ class CounterRows:
 
 
 def counter_scopes(
-    counter_sets: list[CounterSet],
-    options: ReportOptions,
-    region_filter: RegionFilter,
-    kernel_filter: NameFilter,
+    counter_sets: list[CounterSet], options: ReportOptions, region_filter: RegionFilter, kernel_filter: NameFilter
 ) -> tuple[list[Scope], RegionTable, CounterRows]:
     """The scopes, all regions, and which results each reported region has."""
     samples = Samples.of(counter_sets)

@@ -400,10 +400,7 @@ def join_samples(
 
 
 def _ask_neighbours(
-    described: Sequence[Signature],
-    durations: Sequence[float],
-    found: Sequence[_Samples],
-    actions: Sequence[Action],
+    described: Sequence[Signature], durations: Sequence[float], found: Sequence[_Samples], actions: Sequence[Action]
 ) -> None:
     """Give signatures without samples those of the same kernel on the grid nearest in size, if it can stand in."""
     sampled: dict[tuple[str, Axes | None], list[int]] = {}

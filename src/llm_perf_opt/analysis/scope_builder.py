@@ -103,18 +103,10 @@ class ScopeBuilder:
             process_id=None,
             instances=int(rolled.instances[number]) or None,
             inclusive=_stats(
-                number,
-                rolled.inclusive,
-                rolled.inclusive_copies,
-                rolled.inclusive_copy_kinds,
-                rolled.inclusive_graphs,
+                number, rolled.inclusive, rolled.inclusive_copies, rolled.inclusive_copy_kinds, rolled.inclusive_graphs
             ),
             exclusive=_stats(
-                number,
-                rolled.exclusive,
-                rolled.exclusive_copies,
-                rolled.exclusive_copy_kinds,
-                rolled.exclusive_graphs,
+                number, rolled.exclusive, rolled.exclusive_copies, rolled.exclusive_copy_kinds, rolled.exclusive_graphs
             ),
             key=self.table.key(number),
             range_kind="start_end" if table.start_end[number] else "push_pop",

@@ -175,11 +175,7 @@ class TimelineCounters:
             return number
         name, described = self._join.names[signature], self._described[signature]
         kind = Kind(
-            name,
-            family_of(name),
-            described.grid or (),
-            described.block or (),
-            samples=len(self._join.groups[group]),
+            name, family_of(name), described.grid or (), described.block or (), samples=len(self._join.groups[group])
         )
         if group != NO_SAMPLES:
             typical = self._join.statistics()[0][group]

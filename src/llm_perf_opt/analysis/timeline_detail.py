@@ -212,11 +212,7 @@ class _Chooser:
 
 
 def _instances_in(
-    windows: list[Window],
-    timeline: Timeline,
-    attribution: Attribution,
-    wanted: Bools,
-    instances: dict[int, Int64s],
+    windows: list[Window], timeline: Timeline, attribution: Attribution, wanted: Bools, instances: dict[int, Int64s]
 ) -> Instances:
     """Range instances with a part in the windows; the longest where there are too many."""
     ranges = timeline.ranges

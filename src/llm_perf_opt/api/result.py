@@ -18,13 +18,7 @@ from attrs import define, field
 
 from llm_perf_opt.api.frames import DataFrame, data_frame
 from llm_perf_opt.errors import UnreadableInput, UserError
-from llm_perf_opt.regions.model import (
-    Coverage,
-    NCUProfileRegionReport,
-    Opportunity,
-    Scope,
-    VerifiedCounter,
-)
+from llm_perf_opt.regions.model import Coverage, NCUProfileRegionReport, Opportunity, Scope, VerifiedCounter
 from llm_perf_opt.regions.patterns import RegionFilter
 
 if TYPE_CHECKING:

@@ -78,13 +78,7 @@ def stop_if_interrupted_twice(ended: Ended) -> None:
         raise InterruptedTwice
 
 
-def start_table(
-    run: RunDirectory,
-    step: Step,
-    argv: list[str],
-    target: Path,
-    environment: Mapping[str, str],
-) -> None:
+def start_table(run: RunDirectory, step: Step, argv: list[str], target: Path, environment: Mapping[str, str]) -> None:
     """Start to print a summary of a capture by the tool itself, as a background task: no later step needs it.
 
     Its absence loses nothing, so a failure is only noted, in `step`.

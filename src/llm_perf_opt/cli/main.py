@@ -79,10 +79,7 @@ _NO_THREAD = "can't start new thread"  # what Python says, with an error of no k
 def build_parser(only: str = "") -> argparse.ArgumentParser:
     """The parser of `llm-perf`; `only`: with this verb alone, where what is typed begins with it."""
     parser = _Parser(
-        prog=_PROGRAM,
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=_PROGRAM, description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"llm-perf {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)

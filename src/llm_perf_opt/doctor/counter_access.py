@@ -39,9 +39,7 @@ def check_permission(facts: Facts) -> list[Check]:
 def admin_only(facts: Facts) -> bool | None:
     """Whether the driver keeps counters to administrators. Drivers publish it under one of two names."""
     found = re.search(
-        r"^(?:RmProfilingAdminOnly|RestrictProfilingToAdminUsers):\s*(\d+)",
-        facts.gpu.driver_params or "",
-        re.MULTILINE,
+        r"^(?:RmProfilingAdminOnly|RestrictProfilingToAdminUsers):\s*(\d+)", facts.gpu.driver_params or "", re.MULTILINE
     )
     return None if found is None else found[1] != "0"
 

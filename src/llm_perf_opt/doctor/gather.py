@@ -14,13 +14,7 @@ from pathlib import Path
 import attrs
 
 from llm_perf_opt.doctor import trial
-from llm_perf_opt.doctor.machine_facts import (
-    Facts,
-    Gpu,
-    Importer,
-    Profiler,
-    Trial,
-)
+from llm_perf_opt.doctor.machine_facts import Facts, Gpu, Importer, Profiler, Trial
 from llm_perf_opt.doctor.probe import answered, ask, read_number, read_text, shortened
 from llm_perf_opt.doctor.python_packages import find_packages, find_torch
 from llm_perf_opt.doctor.system_facts import (

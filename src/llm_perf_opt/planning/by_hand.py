@@ -144,10 +144,7 @@ def instances_to_take(sample: str, instances: int) -> list[int]:
 
 
 def _sampled(
-    outer: Sequence[NCUProfileRegion],
-    report: NCUProfileRegionReport,
-    request: ProfileRequest,
-    ranges_seen: RangesSeen,
+    outer: Sequence[NCUProfileRegion], report: NCUProfileRegionReport, request: ProfileRequest, ranges_seen: RangesSeen
 ) -> list[PlannedCapture]:
     """One capture for each region: ncu numbers the instances of all matching ranges together.
 

@@ -87,10 +87,7 @@ class LaunchTable:
 
 
 def describe_launches(
-    timeline: Timeline,
-    attribution: Attribution,
-    expressions: Mapping[str, str],
-    chosen: Collection[str],
+    timeline: Timeline, attribution: Attribution, expressions: Mapping[str, str], chosen: Collection[str]
 ) -> LaunchTable:
     """Launches of the regions `chosen` (keys), outermost ones.
 
@@ -165,11 +162,7 @@ def _places(
 
 
 def _turns(
-    timeline: Timeline,
-    attribution: Attribution,
-    expressions: Mapping[str, str],
-    roots: Sequence[int],
-    inside: Int64s,
+    timeline: Timeline, attribution: Attribution, expressions: Mapping[str, str], roots: Sequence[int], inside: Int64s
 ) -> list[Turns]:
     """Repeated push/pop ranges among the chosen regions and below them: of each chosen region those with most time.
 

@@ -263,11 +263,7 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
         ranges=_ranges(trace),
         devices=devices,
         # Nothing else of the metadata: it is free text of the program and may hold secrets.
-        environment={
-            "tool": _TOOL,
-            "schema_version": version if isinstance(version, int) else None,
-            "gpus": devices,
-        },
+        environment={"tool": _TOOL, "schema_version": version if isinstance(version, int) else None, "gpus": devices},
         diagnostics=_diagnostics(trace, source),
         gpu_facts=_gpu_facts(about.get("deviceProperties")),
     )

@@ -105,10 +105,7 @@ _LABELS: dict[str, dict[str, str]] = {
         "Theoretical Active Warps per SM": "sm__maximum_warps_avg_per_active_cycle",
         "Theoretical Occupancy": "sm__maximum_warps_per_active_cycle_pct",
     },
-    "LaunchStats": {
-        "Dynamic Shared Memory Per Block": DYNAMIC_SHARED,
-        "Static Shared Memory Per Block": STATIC_SHARED,
-    },
+    "LaunchStats": {"Dynamic Shared Memory Per Block": DYNAMIC_SHARED, "Static Shared Memory Per Block": STATIC_SHARED},
     "WorkloadDistribution": {
         "Average DRAM Active Cycles": "dram__cycles_active.avg",
         "Average L1 Active Cycles": "l1tex__cycles_active.avg",

@@ -109,11 +109,7 @@ def _results(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, Any
     # -P: nothing beside the file or in the working directory may be imported in place of a library.
     argv = [sys.executable, "-P", str(Path(ncu_worker.__file__)), _utf8_name(path.resolve(), file)]
     process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(file.fileno(),),
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(file.fileno(),)
     )
     ended = False
     try:

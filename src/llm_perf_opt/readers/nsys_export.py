@@ -27,15 +27,7 @@ from llm_perf_opt.readers.sqlite_columns import ROWID, Column, quoted, read_colu
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s
 
 # One of these is in every export of nsys; none is in another program's database.
-_SIGNS_OF_NSYS = (
-    "StringIds",
-    KERNELS,
-    RUNTIME,
-    NVTX,
-    "META_DATA_EXPORT",
-    "ANALYSIS_DETAILS",
-    "TARGET_INFO_GPU",
-)
+_SIGNS_OF_NSYS = ("StringIds", KERNELS, RUNTIME, NVTX, "META_DATA_EXPORT", "ANALYSIS_DETAILS", "TARGET_INFO_GPU")
 
 THREAD_BITS = 0xFFFFFF
 EXPORT_AGAIN = "Export it again: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep"
@@ -78,8 +70,7 @@ class Export:
             }
         except _DAMAGE as error:
             raise UnreadableInput(
-                f"{source} is a damaged SQLite file ({error}); an Nsight Systems export was expected.",
-                EXPORT_AGAIN,
+                f"{source} is a damaged SQLite file ({error}); an Nsight Systems export was expected.", EXPORT_AGAIN
             ) from error
         if not any(table in tables for table in _SIGNS_OF_NSYS):
             plain.close()
@@ -171,10 +162,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def damaged(source: str, error: Exception) -> UnreadableInput:
-    return UnreadableInput(
-        f"{source} is a damaged Nsight Systems export ({error}).",
-        EXPORT_AGAIN,
-    )
+    return UnreadableInput(f"{source} is a damaged Nsight Systems export ({error}).", EXPORT_AGAIN)
 
 
 def refuse_impossible(source: str, table: str, start: Int64s, end: Int64s) -> None:

@@ -156,12 +156,7 @@ def node_columns(export: Export) -> dict[str, NDArray[Any]]:
             at = following
         captured.append(at)
     at_capture = np.array(captured, dtype=np.int64)
-    return {
-        "id": rows["id"],
-        "time": rows["time"][at_capture],
-        "tid": rows["tid"][at_capture],
-        "pid": process,
-    }
+    return {"id": rows["id"], "time": rows["time"][at_capture], "tid": rows["tid"][at_capture], "pid": process}
 
 
 def build_work(

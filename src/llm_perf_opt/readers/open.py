@@ -110,8 +110,7 @@ def is_timeline(path: Path) -> bool:
 def _refuse_what_is_no_file(path: Path, source: str) -> None:
     if path.is_dir():
         raise UnreadableInput(
-            f"{source} is a directory without recordings.",
-            f"Give a file or a run directory; llm-perf reads {_READS}.",
+            f"{source} is a directory without recordings.", f"Give a file or a run directory; llm-perf reads {_READS}."
         )
     if not path.exists():
         raise UnreadableInput(f"{source} does not exist.", f"Looked for it at {path.absolute()}.")

@@ -64,6 +64,5 @@ def refuse_implausible(timeline: Timeline) -> None:
     ):
         if count > most:
             raise UnreadableInput(
-                f"{timeline.source} is damaged: it names more than {most} {what}.",
-                "Copy or record it again.",
+                f"{timeline.source} is damaged: it names more than {most} {what}.", "Copy or record it again."
             )

@@ -38,8 +38,7 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         graphs=_joined_work([t.graphs for t in shifted]),
         ranges=Ranges(*(_joined([getattr(t.ranges, f) for t in shifted]) for f in _RANGE_FIELDS)),
         graph_nodes=GraphNodes(
-            _joined([t.graph_nodes.host_time for t in shifted]),
-            _joined([t.graph_nodes.thread for t in shifted]),
+            _joined([t.graph_nodes.host_time for t in shifted]), _joined([t.graph_nodes.thread for t in shifted])
         ),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,

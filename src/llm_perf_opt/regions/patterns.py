@@ -88,8 +88,7 @@ def parse_pattern(text: str) -> RegionPattern:
     if text.startswith("ncu:"):
         if not text[4:]:
             raise UserError(
-                "The pattern 'ncu:' is empty.",
-                "Write the ncu expression after the colon, as in ncu:LLM@prefill/",
+                "The pattern 'ncu:' is empty.", "Write the ncu expression after the colon, as in ncu:LLM@prefill/"
             )
         return RegionPattern(text, ncu=text[4:])
     if text.startswith("regex:"):
@@ -108,8 +107,7 @@ def parse_pattern(text: str) -> RegionPattern:
     levels = [level for level in _split(body, "/") if level]
     if not levels:
         raise UserError(
-            f"The pattern {text!r} names no range.",
-            f"Write {text.rstrip('/')}* or give a range name after the @.",
+            f"The pattern {text!r} names no range.", f"Write {text.rstrip('/')}* or give a range name after the @."
         )
     domain = parts[0] if len(parts) == 2 else None
     literal = None
@@ -142,10 +140,7 @@ class RegionFilter:
         return not self.include or any(p.matches(domain, stack) for p in self.include for stack in stacks)
 
     def as_json(self) -> dict[str, list[str]]:
-        return {
-            "include_patterns": [p.text for p in self.include],
-            "exclude_patterns": [p.text for p in self.exclude],
-        }
+        return {"include_patterns": [p.text for p in self.include], "exclude_patterns": [p.text for p in self.exclude]}
 
 
 @define(frozen=True)

@@ -144,14 +144,10 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         graph_kernels=graph_kernels,
         graph_replays=graph_replays,
         kernel_rows=lift(
-            exclusive_rows(timeline.kernels, attribution, selection.kernels, timeline.kernels.name),
-            attribution,
+            exclusive_rows(timeline.kernels, attribution, selection.kernels, timeline.kernels.name), attribution
         ),
         all_kernels=_rows_of(
-            timeline.kernels,
-            selection.kernels,
-            np.zeros(len(selection.kernels), dtype=np.int64),
-            timeline.kernels.name,
+            timeline.kernels, selection.kernels, np.zeros(len(selection.kernels), dtype=np.int64), timeline.kernels.name
         ),
         scope_busy=scope_busy,
         present=present,
@@ -399,13 +395,7 @@ def _rows_of(
 
 
 def _merge_rows(
-    region: Int64s,
-    label: Int64s,
-    device: Int64s,
-    calls: Int64s,
-    total: Int64s,
-    shortest: Int64s,
-    longest: Int64s,
+    region: Int64s, label: Int64s, device: Int64s, calls: Int64s, total: Int64s, shortest: Int64s, longest: Int64s
 ) -> KernelRows:
     if len(region) == 0:
         return KernelRows(region, label, device, calls, total, shortest, longest)

@@ -231,19 +231,9 @@ def _coverage(report: NCUProfileRegionReport) -> list[str]:
             "of the GPU time, take the counters of the same kernel on a grid of nearly the same size."
         )
     if coverage.unmatched_signatures:
-        lines += [
-            "",
-            "Not sampled, longest first:",
-            "",
-            *(f"- {code(s)}" for s in coverage.unmatched_signatures),
-        ]
+        lines += ["", "Not sampled, longest first:", "", *(f"- {code(s)}" for s in coverage.unmatched_signatures)]
     if coverage.unmatched_results:
-        lines += [
-            "",
-            "Results that match no launch:",
-            "",
-            *(f"- {code(s)}" for s in coverage.unmatched_results),
-        ]
+        lines += ["", "Results that match no launch:", "", *(f"- {code(s)}" for s in coverage.unmatched_results)]
     return lines
 
 

@@ -183,13 +183,7 @@ class _Trace:
         """They may overlap in any way: each is an asynchronous slice of its own."""
         ranges = self.timeline.ranges
         for at in mine.tolist():
-            common = {
-                "cat": "start_end",
-                "name": _text(self._range_name(at)),
-                "id": at,
-                "pid": pid,
-                "tid": tid,
-            }
+            common = {"cat": "start_end", "name": _text(self._range_name(at)), "id": at, "pid": pid, "tid": tid}
             start, end = int(ranges.start[at]) - self._origin, int(ranges.end[at]) - self._origin
             yield {"ph": "b", **common, "ts": _microseconds(start), "args": self._range_args(at)}
             yield {"ph": "e", **common, "ts": _microseconds(end)}

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.report.view import View
 
 # Value of --format -> the module that holds its RENDERER.
-_FORMATS = {
-    "json": "json_report",
-    "md": "markdown",
-    "csv": "csv_report",
-    "html": "html",
-}
+_FORMATS = {"json": "json_report", "md": "markdown", "csv": "csv_report", "html": "html"}
 FORMATS = tuple(_FORMATS)
 
 

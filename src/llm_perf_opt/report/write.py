@@ -39,11 +39,7 @@ def write_report(
 
 
 def write_folders(
-    report: NCUProfileRegionReport,
-    out: Path,
-    formats: Sequence[str] = FORMATS,
-    top: int = 30,
-    regions: str = BESIDE,
+    report: NCUProfileRegionReport, out: Path, formats: Sequence[str] = FORMATS, top: int = 30, regions: str = BESIDE
 ) -> list[Path]:
     """The files of the single regions: all of a report that does not depend on how its run ended."""
     make_folder(out)

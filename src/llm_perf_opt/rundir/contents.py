@@ -15,14 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from attrs import define
 
-from llm_perf_opt.rundir.layout import (
-    REPORT_LIST,
-    fixed_names,
-    is_half_written,
-    is_known,
-    is_plain,
-    names_of_step,
-)
+from llm_perf_opt.rundir.layout import REPORT_LIST, fixed_names, is_half_written, is_known, is_plain, names_of_step
 from llm_perf_opt.rundir.manifest import Manifest
 
 

@@ -18,11 +18,7 @@ from llm_perf_opt.options import KEYS
 from llm_perf_opt.spelling import nearest
 
 # Groups of the configuration and where each is placed.
-GROUPS = {
-    "model": "model",
-    "profiling/ncu": "pipeline.ncu",
-    "profiling/torch": "pipeline.torch_profiler",
-}
+GROUPS = {"model": "model", "profiling/ncu": "pipeline.ncu", "profiling/torch": "pipeline.torch_profiler"}
 # Short forms of earlier days, still understood.
 _SHORT = {"profiling.": "pipeline.torch_profiler.", "nvtx.": "pipeline.ncu.ncu_cli.nvtx."}
 _HYDRA_OPTIONS_WITH_VALUE = {

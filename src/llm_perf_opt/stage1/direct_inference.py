@@ -32,10 +32,7 @@ class Predicted:
 
 
 def predict(
-    session: Session[Any],
-    batches: Sequence[Sequence[Item]],
-    output: Path,
-    progress: Callable[[], None] = lambda: None,
+    session: Session[Any], batches: Sequence[Sequence[Item]], output: Path, progress: Callable[[], None] = lambda: None
 ) -> Predicted:
     """Run every batch once and write a line an item; no ranges, so that a profiler outside sees no second pass."""
     watch, wait = MarkingWatch(session.device), waiter(session.device)

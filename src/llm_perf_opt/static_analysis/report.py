@@ -18,12 +18,7 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.report.files import make_folder, write_text
 from llm_perf_opt.report.text import counted
-from llm_perf_opt.static_analysis.architecture import (
-    Architecture,
-    NoFormula,
-    architecture_of,
-    vision_architecture_of,
-)
+from llm_perf_opt.static_analysis.architecture import Architecture, NoFormula, architecture_of, vision_architecture_of
 from llm_perf_opt.static_analysis.compare import compare
 from llm_perf_opt.static_analysis.counts import MOVES_DATA, NOT_COUNTED, OperatorCount, StageCount
 from llm_perf_opt.static_analysis.formulas import StageFormula, matrix_parameters, stage_formula

@@ -212,11 +212,7 @@ def finished(generated: Any, prompt: Prompt, ends: Sequence[int], tokenizer: Tok
     tokens = trimmed(generated, ends)
     steps = generated.shape[1] - 1
     facts = {
-        PREFILL: {
-            "batch": prompt.batch,
-            "tokens": sum(prompt.lengths),
-            "computed_tokens": prompt.batch * prompt.width,
-        },
+        PREFILL: {"batch": prompt.batch, "tokens": sum(prompt.lengths), "computed_tokens": prompt.batch * prompt.width},
         DECODE: {"batch": prompt.batch, "steps": steps, "first_context": prompt.width + 1},
     }
     texts = ["" if tokenizer is None else tokenizer.decode(row) for row in tokens]

@@ -12,13 +12,7 @@ from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.metrics.catalogue import stall_words
 from llm_perf_opt.metrics.families import GRAPH, HOST_COPY
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
-from llm_perf_opt.regions.model import (
-    FamilyTime,
-    NCUProfileRegion,
-    RuleFinding,
-    RuleSummary,
-    SignatureRecord,
-)
+from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RuleFinding, RuleSummary, SignatureRecord
 from llm_perf_opt.regions.names import short_kernel_name
 
 _MOST_RULES = 10

@@ -8,12 +8,7 @@ from collections.abc import Sequence
 
 from attrs import define, evolve
 
-from llm_perf_opt.analysis.verdicts.breakdown import (
-    rule_summaries,
-    signature_records,
-    time_by_bound,
-    time_by_family,
-)
+from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.counters import Amounts
 from llm_perf_opt.analysis.verdicts.facts import kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.launches import Launches

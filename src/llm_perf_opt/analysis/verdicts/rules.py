@@ -142,11 +142,7 @@ def cannot_tell(fact: str, facts: Facts) -> Verdict:
     need = verdict_rules().needs[fact]
     because, run = (need[part].format_map(facts.words) for part in ("because", "run"))
     return Verdict(
-        bound=UNKNOWN,
-        title="cannot tell",
-        text=f"Cannot tell, because {because}.",
-        missing=[because],
-        next_step=run,
+        bound=UNKNOWN, title="cannot tell", text=f"Cannot tell, because {because}.", missing=[because], next_step=run
     )
 
 

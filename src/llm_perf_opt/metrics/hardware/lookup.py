@@ -47,10 +47,7 @@ def _by_name(name: str, facts: Facts) -> Model | None:
 
     def distance(model: Model) -> tuple[float, float]:
         sms, memory = facts.get("sm_count"), facts.get("memory_bytes")
-        return (
-            abs(model.sm_count - sms) if sms else 0.0,
-            abs(model.memory.of("B") / memory - 1) if memory else 0.0,
-        )
+        return (abs(model.sm_count - sms) if sms else 0.0, abs(model.memory.of("B") / memory - 1) if memory else 0.0)
 
     return min(candidates, key=distance) if candidates else None
 
@@ -115,11 +112,7 @@ def _computed(device: int | None, name: str, facts: Facts) -> GpuHardware:
     if architecture is None or not sms or clock is None:
         lacking = [
             what
-            for what, have in (
-                ("its architecture", architecture),
-                ("its SM count", sms),
-                ("its clock", clock),
-            )
+            for what, have in (("its architecture", architecture), ("its SM count", sms), ("its clock", clock))
             if not have
         ]
         found.notes.append(f"The hardware data does not know it, and the recording lacks {', '.join(lacking)}.")

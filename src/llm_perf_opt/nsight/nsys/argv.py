@@ -14,15 +14,7 @@ import attrs
 from attrs import define, field
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.nsight.option_values import (
-    StrPath,
-    is_switch,
-    listed,
-    switch,
-    text,
-    with_overrides,
-    workload,
-)
+from llm_perf_opt.nsight.option_values import StrPath, is_switch, listed, switch, text, with_overrides, workload
 
 
 @define(frozen=True, kw_only=True)

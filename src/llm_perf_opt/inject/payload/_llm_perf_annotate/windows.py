@@ -36,11 +36,7 @@ class CaptureWindows(Locked):
     """A listener of ranges. Windows may be open on several threads: the last to close switches off."""
 
     def __init__(
-        self,
-        windows: Ranges,
-        pauses: Ranges,
-        stop: bool,
-        switches: Callable[[], tuple[Switch, Switch]],
+        self, windows: Ranges, pauses: Ranges, stop: bool, switches: Callable[[], tuple[Switch, Switch]]
     ) -> None:
         self._windows = windows
         self._pauses = pauses
