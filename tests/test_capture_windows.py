@@ -207,7 +207,7 @@ def test_a_runtime_that_refuses_leaves_the_program_alone_and_is_told(
 
 
 @pytest.mark.parametrize("content", ["[]", '{"windows": [["", "prefill", ["x"]]], "pauses": [], "stop": true}'])
-def test_a_damaged_file_gates_nothing_and_is_told(run: Run, tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_opens_no_window_and_is_reported(run: Run, tmp_path: Path, content: str) -> None:
     damaged = tmp_path / "damaged.json"
     damaged.write_text(content)
     ended = run("generate()", CaptureWindows({}), tmp_path, LLM_PERF_WINDOWS=str(damaged))
