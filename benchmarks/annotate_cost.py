@@ -89,7 +89,7 @@ def seconds(call: Callable[[], object], times: int) -> float:
 def fastest(call: Callable[[], object], annotation: Annotation, times: int) -> tuple[float, float]:
     """Seconds a call with annotation off and on.
 
-    Not in turns: from Python 3.12 on, a class that has been changed a thousand times is slow for ever.
+    Not in turns: from Python 3.12 on, a class that has been changed a thousand times stays slow.
     """
     off = [seconds(call, times) for _ in range(ROUNDS)]
     with annotation.on():

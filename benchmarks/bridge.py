@@ -206,7 +206,7 @@ class Bench:
         except subprocess.TimeoutExpired:
             end(child)
         ran.seconds, ran.code = round(time.monotonic() - started, 2), child.returncode
-        reader.join(5)  # a process left behind would keep it waiting for ever
+        reader.join(5)  # a process left behind would block it
         say(f"   {name}: exit {ran.code} after {ran.seconds} s")
         if ran.code:
             self.now.last_words = ran.words()

@@ -75,17 +75,17 @@ def stages(report: NCUProfileRegionReport) -> list[dict[str, Any]]:
     scope = report.main_scope
     rows = []
     for region in scope.regions if scope else []:
-        judged = region.performance
-        if judged is None or region.key not in {*report.stages, *with_formula(report)}:
+        found = region.performance
+        if found is None or region.key not in {*report.stages, *with_formula(report)}:
             continue
-        work = judged.work
+        work = found.work
         rows.append(
             {
                 "region": region.key,
                 "instances": region.instances,
                 "kernels": region.inclusive.kernel_count,
-                "wall_ms": in_ms(judged.time.wall),
-                "busy_ms": in_ms(judged.time.busy),
+                "wall_ms": in_ms(found.time.wall),
+                "busy_ms": in_ms(found.time.busy),
                 "coverage": work.coverage,
                 "formula_flop": amount(work.formula),
                 "torch_counter_flop": amount(work.torch_counter),
@@ -93,9 +93,9 @@ def stages(report: NCUProfileRegionReport) -> list[dict[str, Any]]:
                 "counted_over_formula": work.counted_over_formula,
                 "note": work.formula_note,
                 "dram_bytes": amount(work.dram),
-                "verdict": judged.verdict.title,
-                "kernel_verdict": judged.gpu_verdict.title,
-                "limit_over_now": judged.speed_of_light.limit_over_now if judged.speed_of_light else None,
+                "verdict": found.verdict.title,
+                "kernel_verdict": found.gpu_verdict.title,
+                "limit_over_now": found.speed_of_light.limit_over_now if found.speed_of_light else None,
             }
         )
     return rows

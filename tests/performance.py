@@ -25,7 +25,7 @@ BANDWIDTH = Quantity(4.8e12, "B/s")
 PEAK = Quantity(989.5e12, "FLOP/s")
 
 
-def judge(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
+def evaluate(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
     """Give every region of the main scope a verdict; every second kernel does no FLOPs."""
     scope = report.main_scope
     assert scope is not None

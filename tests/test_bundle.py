@@ -105,9 +105,7 @@ def test_a_requirement_that_no_wheel_meets_is_named(bundle: ModuleType, tmp_path
         ("extra == 'torch'", False),
     ],
 )
-def test_markers_are_judged_by_the_target_machine(
-    bundle: ModuleType, tmp_path: Path, marker: str, needed: bool
-) -> None:
+def test_markers_are_those_of_the_target_machine(bundle: ModuleType, tmp_path: Path, marker: str, needed: bool) -> None:
     wheel = make_wheel(tmp_path, "llm_perf_opt", "0.1.0", f"other; {marker}")
     assert bool(bundle.missing([wheel])) is needed
 

@@ -217,7 +217,7 @@ def test_samples_of_every_kind_come_near_to_what_range_replay_measured(ocr: NCUP
         assert value.coverage == pytest.approx(1)
 
 
-def test_waymarks_are_in_the_recording_and_not_in_the_report(ocr: NCUProfileRegionReport) -> None:
+def test_marker_ranges_are_in_the_recording_and_not_in_the_report(ocr: NCUProfileRegionReport) -> None:
     assert ocr.main_scope is not None
     assert not [region.key for region in ocr.main_scope.regions if "llm-perf" in region.key]
     marked, plain = (read_recording(OCR, marker_ranges=wanted) for wanted in (True, False))

@@ -1,4 +1,4 @@
-"""Inputs from strangers: a fixed few of the mutated inputs of `make fuzz`, and those that were once answered wrongly.
+"""Untrusted inputs: a fixed few of the mutated inputs of `make fuzz`, and those that were once answered wrongly.
 
 What a case must do is in `fuzzing/worker.py`; `make fuzz` runs more than ten thousand of them.
 """
@@ -56,7 +56,7 @@ def test_mutated_inputs_are_refused_or_reported(kind: str, fuzzer: Fuzzer) -> No
 
 
 def test_a_finding_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The judge itself: tracebacks, files outside, and silence are told."""
+    """The checker itself: tracebacks, files outside, and silence are told."""
     from fuzzing import worker
 
     class Watch:
@@ -64,7 +64,7 @@ def test_a_finding_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         seen: list[str] = []  # noqa: RUF012
         on = False
 
-    def judged(made: Any) -> str:
+    def checked(made: Any) -> str:
         monkeypatch.setattr(cases, "make", lambda *_: made)
         (tmp_path / "case" / "given").mkdir(parents=True)
         (tmp_path / "case" / "out").mkdir()
@@ -85,10 +85,10 @@ def test_a_finding_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     def writes() -> None:
         Path("left-behind").touch()
 
-    assert "KeyError" in judged(raises)
-    assert "no next step" in judged(wordless)
-    assert "left-behind" in judged(writes)
-    assert judged(lambda: None) == ""
+    assert "KeyError" in checked(raises)
+    assert "no next step" in checked(wordless)
+    assert "left-behind" in checked(writes)
+    assert checked(lambda: None) == ""
 
 
 # -- found once ------------------------------------------------------------------------------------

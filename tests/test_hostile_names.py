@@ -1,4 +1,4 @@
-"""Names come from strangers: reports stay readable, files stay in their folder, nothing is run or rendered."""
+"""Names are untrusted: reports stay readable, files stay in their folder, nothing is run or rendered."""
 
 from __future__ import annotations
 

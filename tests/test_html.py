@@ -31,7 +31,7 @@ from llm_perf_opt.report.palette import family_colours
 from llm_perf_opt.report.stages import stage_regions
 from llm_perf_opt.report.view import view_of
 from llm_perf_opt.rundir.scrub.private import Private
-from performance import judge
+from performance import evaluate
 from synthetic import make_export
 
 report = partial(build, launch_detail=True)  # a page draws launches
@@ -62,7 +62,7 @@ def test_the_policy_names_the_one_script_and_the_one_style_of_the_page() -> None
 
 
 def test_nothing_in_the_page_needs_more_than_the_policy_allows() -> None:
-    page = render_html(view_of(judge(report(*DECODER))))
+    page = render_html(view_of(evaluate(report(*DECODER))))
     markup = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
     assert not re.findall(r"\sstyle=", markup)  # a style attribute would be blocked
     assert not re.findall(r"\son\w+=", markup)
@@ -82,7 +82,7 @@ def test_json_in_a_script_cannot_end_it() -> None:
 
 
 def test_answer_stages_and_diagnostics_need_no_script() -> None:
-    found = judge(report(*DECODER))
+    found = evaluate(report(*DECODER))
     page = re.sub(r"<script[^>]*>.*?</script>", "", render_html(view_of(found)), flags=re.DOTALL)
     assert page.count('class="panel card"') == len(found.stages)
     facts = dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page[: page.index('class="glossary"')]))
@@ -129,7 +129,7 @@ def test_what_was_not_measured_is_told_with_the_next_command() -> None:
 def test_a_page_can_be_made_from_report_json_alone(tmp_path: Path) -> None:
     from llm_perf_opt.report.write import write_report
 
-    write_report(judge(report(*DECODER)), tmp_path, ["json"])
+    write_report(evaluate(report(*DECODER)), tmp_path, ["json"])
     page, data = page_of(load(tmp_path).data)
     assert "launch-bound" in page
     assert data["strip"] is None
@@ -196,7 +196,7 @@ def test_processes_and_ranks_stand_beside_each_other() -> None:
 
 
 def test_rows_and_regions_are_those_of_the_report() -> None:
-    found = judge(report(*DECODER))
+    found = evaluate(report(*DECODER))
     scope = found.main_scope
     assert scope
     _, data = page_of(found)

@@ -18,7 +18,7 @@ from conftest import report as build
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.report.html import render_html as render_view
 from llm_perf_opt.report.view import view_of
-from performance import judge
+from performance import evaluate
 from synthetic import make_export
 
 report = partial(build, launch_detail=True)  # a page draws launches
@@ -126,7 +126,7 @@ def browser(chromium_itself: Browser) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def decoder() -> NCUProfileRegionReport:
-    return judge(report(*DECODER))
+    return evaluate(report(*DECODER))
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_a_hostile_name_stays_text(browser: Browser, tmp_path: Path) -> None:
     ranges = [(SCRIPT, 0, 9000), ('"><img src=x onerror=alert(1)>', 1000, 8000), ("</script><!--", 2000, 7000)]
     kernels = [(SCRIPT, 3000 + i, 3100 + 100 * i, 3150 + 100 * i) for i in range(20)]
     kernels += [("\u2028</style>\u202e{{7*7}}", 6000, 6100, 6200)]
-    opened = browser.open(render_html(judge(report(make_export(tmp_path / "run.sqlite", ranges, kernels)))))
+    opened = browser.open(render_html(evaluate(report(make_export(tmp_path / "run.sqlite", ranges, kernels)))))
     opened.box(SCRIPT).click()
     opened.page.locator('[data-names="full"]').click()
     opened.page.mouse.move(0, 0)

@@ -12,16 +12,16 @@ from llm_perf_opt.report.pictures import pictures
 from llm_perf_opt.report.text import duration
 from llm_perf_opt.report.view import view_of
 from llm_perf_opt.report.write import write_report
-from performance import judge
+from performance import evaluate
 from synthetic import make_export
 
 DECODER = ("nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(*names: str, judged: bool = True) -> dict[str, ElementTree.Element]:
+def drawn(*names: str, evaluated: bool = True) -> dict[str, ElementTree.Element]:
     found = report(*names)
-    return {p.name: ElementTree.fromstring(p.svg) for p in pictures(view_of(judge(found) if judged else found))}
+    return {p.name: ElementTree.fromstring(p.svg) for p in pictures(view_of(evaluate(found) if evaluated else found))}
 
 
 def texts(picture: ElementTree.Element) -> str:
@@ -29,7 +29,7 @@ def texts(picture: ElementTree.Element) -> str:
 
 
 def test_marks_are_those_of_the_report() -> None:
-    found = judge(report(*DECODER))
+    found = evaluate(report(*DECODER))
     shown = {p.name: ElementTree.fromstring(p.svg) for p in pictures(view_of(found))}
     assert set(shown) == {"stages.svg", "kernels.svg", "roofline.svg"}
     assert found.main_scope
@@ -53,7 +53,7 @@ def test_bars_are_as_long_as_their_time() -> None:
 
 
 def test_without_counters_there_is_no_roofline_and_no_reference_to_one(tmp_path: Path) -> None:
-    assert "roofline.svg" not in drawn("nsys-*-decoder-8layers-warm.sqlite", judged=False)
+    assert "roofline.svg" not in drawn("nsys-*-decoder-8layers-warm.sqlite", evaluated=False)
     write_report(report("nsys-*-decoder-8layers-warm.sqlite"), tmp_path, ["md"])
     text = (tmp_path / "report.md").read_text()
     assert "](pictures/stages.svg)" in text
@@ -62,7 +62,7 @@ def test_without_counters_there_is_no_roofline_and_no_reference_to_one(tmp_path:
 
 
 def test_the_same_report_gives_the_same_bytes() -> None:
-    first, second = (pictures(view_of(judge(report(*DECODER)))) for _ in range(2))
+    first, second = (pictures(view_of(evaluate(report(*DECODER)))) for _ in range(2))
     assert first == second
     assert not any("20" + "26" in picture.svg for picture in first)  # no date
 
@@ -77,7 +77,7 @@ def test_the_copy_in_a_run_directory_finds_the_pictures(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "a & b < c", "\ufffe\x01\ud800"[:2], "x" * 4000, ""])
 def test_a_hostile_name_is_text(tmp_path: Path, name: str) -> None:
     found = report(make_export(tmp_path / "r.sqlite", [(name, 0, 900)], [(name, 10, 20, 400)]))
-    for picture in pictures(view_of(judge(found))):
+    for picture in pictures(view_of(evaluate(found))):
         tree = ElementTree.fromstring(picture.svg)
         assert {element.tag.removeprefix(SVG) for element in tree.iter()} <= {
             "svg", "style", "rect", "text", "line", "path", "circle"

@@ -103,7 +103,7 @@ def test_a_bomb_in_many_streams_is_refused(tmp_path: Path) -> None:
         read_recording(file)
 
 
-def test_a_hundred_thousand_empty_streams_do_not_take_for_ever() -> None:
+def test_a_hundred_thousand_empty_streams_are_read_in_time() -> None:
     began = time.process_time()
     assert list(xz_parts(io.BytesIO(packed(b"") * 100_000))) == []
     assert time.process_time() - began < 10

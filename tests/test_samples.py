@@ -624,8 +624,8 @@ def test_a_run_that_ended_with_its_last_sample_tells_the_price_of_a_launch_too(
     known, _ = known_costs(costs_file(), machine_of(manifest))
     assert (known.runs, known.pass_s) == (1, pytest.approx(price))
     # Where its alternative ran instead, the whole program did.
-    (whole,) = observe({**manifest, "steps": [*manifest["steps"][:1], {**manifest["steps"][1], "capture": "run-ungated"}]},
-                       {"run-ungated": results}, {"run": 10.0})  # fmt: skip
+    (whole,) = observe({**manifest, "steps": [*manifest["steps"][:1], {**manifest["steps"][1], "capture": "run-filtered"}]},
+                       {"run-filtered": results}, {"run": 10.0})  # fmt: skip
     assert whole.program_s == 20
 
 

@@ -1,6 +1,6 @@
 """What SECURITY.md promises: nothing of a recording or a run directory is run, followed or believed.
 
-Escaping of names in reports is in test_hostile_names, the resuming of strangers' runs in test_resume.
+Escaping of names in reports is in test_hostile_names, the resuming of other people's runs in test_resume.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_a_configuration_in_a_run_is_shown_and_never_evaluated(tmp_path: Path, m
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def untrusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """A run from elsewhere, and a file of this user that it would like to have."""
     monkeypatch.chdir(tmp_path)
     run = make_run("received", recordings=True)
@@ -124,9 +124,9 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pat
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["pictures", "ncu/regions", "ncu/regions/LLM@decode"])
 def test_a_report_is_not_written_through_a_link(
-    stranger: tuple[Path, Path], capsys: pytest.CaptureFixture[str], name: str
+    untrusted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    run, home = stranger
+    run, home = untrusted
     (run / name).parent.mkdir(parents=True, exist_ok=True)
     (run / name).symlink_to(home)
     assert main(["report", str(run)]) == 2
@@ -135,8 +135,8 @@ def test_a_report_is_not_written_through_a_link(
 
 
 @pytest.mark.process
-def test_links_in_the_place_of_files_are_replaced_not_followed(stranger: tuple[Path, Path]) -> None:
-    run, home = stranger
+def test_links_in_the_place_of_files_are_replaced_not_followed(untrusted: tuple[Path, Path]) -> None:
+    run, home = untrusted
     for name in ("report.html", "report.json", f".report.md.{os.getpid()}.tmp", f".kernels.csv.{os.getpid()}.tmp"):
         (run / name).symlink_to(home / "victim.svg")
     assert main(["report", str(run), "--json"]) == 0
@@ -145,8 +145,8 @@ def test_links_in_the_place_of_files_are_replaced_not_followed(stranger: tuple[P
 
 
 @pytest.mark.process
-def test_a_list_of_earlier_files_deletes_nothing_elsewhere(stranger: tuple[Path, Path]) -> None:
-    run, home = stranger
+def test_a_list_of_earlier_files_deletes_nothing_elsewhere(untrusted: tuple[Path, Path]) -> None:
+    run, home = untrusted
     (home / "report.md").write_text("precious")
     stale = run / "ncu/regions/gone/report.md"
     stale.parent.mkdir(parents=True)
@@ -171,8 +171,8 @@ def test_a_list_of_earlier_files_deletes_nothing_elsewhere(stranger: tuple[Path,
 @pytest.mark.parametrize(
     "name", ["manifest.json", ".llm-perf-files", "config.yaml", "static_analysis/static_compute.json"]
 )
-def test_a_pipe_in_the_place_of_a_file_does_not_hang(stranger: tuple[Path, Path], name: str) -> None:
-    run, _ = stranger
+def test_a_pipe_in_the_place_of_a_file_does_not_hang(untrusted: tuple[Path, Path], name: str) -> None:
+    run, _ = untrusted
     (run / name).parent.mkdir(exist_ok=True)
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)

@@ -45,7 +45,7 @@ def sample(name: str, stack: list[str], **values: float) -> Action:
     return action
 
 
-def judged(
+def evaluated(
     recording: Timeline,
     *actions: Action,
     facts: dict[str, Any] | None = H200,
@@ -78,7 +78,7 @@ def one_gemm(**options: Any) -> NCUProfileRegionReport:
     """2 x 8192³ FLOPs in 1.5 ms, 384 MiB of traffic; the range is 2 ms."""
     flops, traffic = 2 * 8192**3, 3 * 8192 * 8192 * 2
     recording = made([("gemm", 0, 2_000_000)], [(GEMM, 100, 1_500_000)])
-    return judged(
+    return evaluated(
         recording,
         sample(GEMM, ["gemm"], flops=flops, read=traffic * 2 / 3, written=traffic / 3, time=1_600_000),
         **options,
@@ -128,7 +128,7 @@ def test_one_copy() -> None:
     size = 2**30
     recording = made([("copy", 0, 510_000)], [(COPY, 100, 500_000)])
     of = performance(
-        judged(recording, sample(COPY, ["copy"], read=size, written=size, l2=2 * size, time=520_000)), "copy"
+        evaluated(recording, sample(COPY, ["copy"], read=size, written=size, l2=2 * size, time=520_000)), "copy"
     )
     assert of.work.dram == Quantity(2 * size, "B")
     assert used(of, "mbu", "busy") == pytest.approx(2 * size / 0.5e-3 / BANDWIDTH)
@@ -153,7 +153,7 @@ def test_a_plain_copy_is_a_memcpy_and_needs_no_counters() -> None:
     """PyTorch copies with cudaMemcpyAsync: the timeline knows its bytes, each read and written."""
     size = 2**30
     rows = [("[memcpy Device-to-Device]", 100, 500_000, size), ("[memset]", 500_200, 1_000, 1024)]
-    of = performance(judged(copies([("copy", 0, 510_000)], rows)), "copy")
+    of = performance(evaluated(copies([("copy", 0, 510_000)], rows)), "copy")
     moved = 2 * size + 1024
     assert of.work.copied == of.work.dram == Quantity(moved, "B")
     assert used(of, "mbu", "busy") == pytest.approx(moved / 0.501e-3 / BANDWIDTH)
@@ -164,14 +164,14 @@ def test_a_plain_copy_is_a_memcpy_and_needs_no_counters() -> None:
     assert light.limit.of("s") == pytest.approx(moved / BANDWIDTH, rel=1e-3)
 
 
-def test_a_region_of_copies_is_not_judged_by_the_counters_of_others() -> None:
+def test_a_region_of_copies_does_not_take_the_counters_of_others() -> None:
     """Counters were taken in the region beside it: its copies are known from the timeline alone."""
     size = 2**30
     recording = made([("gemm", 0, 2_000_000), ("copy", 2_000_000, 2_510_000)], [(GEMM, 100, 1_500_000)])
     beside = copies([("copy", 2_000_000, 2_510_000)], [("[memcpy Device-to-Device]", 2_000_100, 500_000, size)])
     recording.strings += beside.strings
     recording.copies = evolve(beside.copies, name=beside.copies.name + len(recording.strings) - len(beside.strings))
-    found = judged(recording, sample(GEMM, ["gemm"], flops=2 * 8192**3, read=2**28, written=2**27, time=1_600_000))
+    found = evaluated(recording, sample(GEMM, ["gemm"], flops=2 * 8192**3, read=2**28, written=2**27, time=1_600_000))
     for scope in found.scopes:
         of = next(r.performance for r in scope.regions if r.key == "copy")
         assert of is not None
@@ -182,7 +182,7 @@ def test_a_region_of_copies_is_not_judged_by_the_counters_of_others() -> None:
 
 def test_copies_to_the_host_are_communication() -> None:
     rows = [("[memcpy Host-to-Device]", 100, 900_000, 2**24)]
-    of = performance(judged(copies([("load", 0, 1_000_000)], rows)), "load")
+    of = performance(evaluated(copies([("load", 0, 1_000_000)], rows)), "load")
     assert of.verdict.bound == "communication"
     assert "copies between host and GPU 900 µs" in of.verdict.text
     assert of.gpu_verdict.bound == "unknown"
@@ -193,7 +193,7 @@ def test_work_side_by_side_is_told() -> None:
     """Two products of 1 ms that overlap by half: 2 ms of kernels in 1.5 ms."""
     recording = made([("r", 0, 1_600_000)], [(GEMM, 0, 1_000_000), (GEMM, 500_000, 1_000_000)])
     action = sample(GEMM, ["r"], flops=0.5 * PEAK * 1e-3, read=1, written=1, time=1_000_000)
-    of = performance(judged(recording, action), "r")
+    of = performance(evaluated(recording, action), "r")
     assert of.time.overlap == Quantity(500_000, "ns")
     assert of.time.busy == Quantity(1_500_000, "ns")
     light = of.speed_of_light
@@ -209,7 +209,7 @@ def loop() -> Timeline:
 
 
 def test_a_launch_bound_loop() -> None:
-    of = performance(judged(loop()), "loop")
+    of = performance(evaluated(loop()), "loop")
     assert (of.verdict.bound, of.verdict.title, of.verdict.confidence) == ("launch", "launch-bound", "high")
     assert of.time.gap_per_launch == Quantity(18_000, "ns")
     assert of.time.idle == Quantity(1_800_000, "ns")
@@ -223,17 +223,17 @@ def test_a_launch_bound_loop() -> None:
 def test_waiting_that_the_profiler_may_have_caused_is_not_called_certain() -> None:
     """Kernels of 15 µs, and 20 µs between them: about what tracing adds to a launch."""
     rows = [("k", 35_000 * i, 15_000) for i in range(100)]
-    found = performance(judged(made([("prefill", 0, 3_500_000)], rows)), "prefill").verdict
+    found = performance(evaluated(made([("prefill", 0, 3_500_000)], rows)), "prefill").verdict
     assert (found.bound, found.confidence) == ("launch", "low")
     assert "as little as 0 %" in found.confidence_reasons[-1]
     wide = [("k", 75_000 * i, 15_000) for i in range(100)]
-    assert performance(judged(made([("prefill", 0, 7_500_000)], wide)), "prefill").verdict.confidence == "high"
+    assert performance(evaluated(made([("prefill", 0, 7_500_000)], wide)), "prefill").verdict.confidence == "high"
 
 
-def test_the_wall_time_of_the_program_alone_is_the_one_that_is_judged() -> None:
+def test_the_wall_time_of_the_program_alone_is_the_one_that_counts() -> None:
     rows = [("k", 35_000 * i, 15_000) for i in range(100)]
     recording = made([("prefill", 0, 3_500_000)], rows, domains={"prefill": "LLM"})
-    found = judged(recording, alone={"prefill": 1.6e-3})
+    found = evaluated(recording, alone={"prefill": 1.6e-3})
     assert "1.6 ms wall time without a profiler (3.5 ms under it), GPU working 93.8 %" in answer(found)[0]
     assert headline(found)[0].text == "LLM@prefill takes 1.6 ms."
     of = performance(found, "LLM@prefill")
@@ -245,12 +245,12 @@ def test_the_wall_time_of_the_program_alone_is_the_one_that_is_judged() -> None:
     assert light is not None
     assert (light.now, light.waiting.of("s")) == (Quantity(1.6e6, "ns"), pytest.approx(0.1e-3))
     # A range of somebody else with the same name is not the stage that was timed.
-    other = performance(judged(made([("prefill", 0, 3_500_000)], rows), alone={"prefill": 1.6e-3}), "prefill")
+    other = performance(evaluated(made([("prefill", 0, 3_500_000)], rows), alone={"prefill": 1.6e-3}), "prefill")
     assert other.time.profiled_wall is None
 
 
-def test_without_counters_only_times_are_judged() -> None:
-    found = judged(loop())
+def test_without_counters_only_times_are_evaluated() -> None:
+    found = evaluated(loop())
     of = performance(found, "loop")
     assert of.gpu_verdict.bound == "unknown"
     assert of.gpu_verdict.text.startswith("Cannot tell, because 100.0 % of the kernel time has no counters")
@@ -261,7 +261,7 @@ def test_without_counters_only_times_are_judged() -> None:
 
 
 def test_a_busy_gpu_without_counters_is_gpu_bound() -> None:
-    of = performance(judged(made([("step", 0, 1_000_000)], [(GEMM, 0, 950_000)])), "step")
+    of = performance(evaluated(made([("step", 0, 1_000_000)], [(GEMM, 0, 950_000)])), "step")
     assert (of.verdict.bound, of.verdict.confidence) == ("gpu", "high")
     assert "95.0 % of the wall time, mostly on matrix products 100 %" in of.verdict.text
     assert of.verdict.next_step.startswith("llm-perf profile")
@@ -269,10 +269,10 @@ def test_a_busy_gpu_without_counters_is_gpu_bound() -> None:
 
 def test_long_gaps_are_not_launches() -> None:
     recording = made([("load", 0, 10_000_000)], [("k", 10, 1_000), ("k", 5_000_000, 1_000)])
-    assert performance(judged(recording), "load").verdict.bound == "host"
+    assert performance(evaluated(recording), "load").verdict.bound == "host"
 
 
-def test_without_a_timeline_the_region_cannot_be_judged() -> None:
+def test_without_a_timeline_the_region_has_no_verdict() -> None:
     action = sample(GEMM, ["gemm"], flops=2 * 8192**3, read=1e8, written=1e8, time=1_500_000)
     set_of = CounterSet("c.ncu-rep", "ncu-rep", [action], dict(INFO), gpu_facts={0: H200})
     action.device = 0
@@ -288,7 +288,7 @@ def test_without_a_timeline_the_region_cannot_be_judged() -> None:
 def test_a_range_that_returns_early_has_no_wall_verdict() -> None:
     recording = made([("call", 0, 10_000)], [(GEMM, 10, 1_500_000)])
     of = performance(
-        judged(recording, sample(GEMM, ["call"], flops=2 * 8192**3, read=1e8, written=1e8, time=1_500_000)), "call"
+        evaluated(recording, sample(GEMM, ["call"], flops=2 * 8192**3, read=1e8, written=1e8, time=1_500_000)), "call"
     )
     assert of.verdict.bound == "tensor"
     assert "returns 1.49 ms before its GPU work is done" in of.verdict.text
@@ -297,7 +297,7 @@ def test_a_range_that_returns_early_has_no_wall_verdict() -> None:
 
 def test_waiting_for_work_of_others_is_told_apart() -> None:
     recording = made([("launch", 0, 100), ("wait", 200, 2_000_000)], [(GEMM, 10, 1_900_000), ("k", 1_950_000, 100)])
-    of = performance(judged(recording), "wait")
+    of = performance(evaluated(recording), "wait")
     assert of.verdict.bound == "other_work"
     light = of.speed_of_light
     assert light is not None
@@ -320,7 +320,7 @@ def test_waiting_for_work_of_others_is_told_apart() -> None:
 def test_kernels_are_bound_by_the_roof_they_run_near(values: dict[str, float], bound: str) -> None:
     name = GEMM if "flops" in values else "some_elementwise_kernel"
     recording = made([("r", 0, 1_010_000)], [(name, 1, 1_000_000)])
-    of = performance(judged(recording, sample(name, ["r"], time=1_000_000, **values)), "r")
+    of = performance(evaluated(recording, sample(name, ["r"], time=1_000_000, **values)), "r")
     assert of.gpu_verdict.bound == bound
     assert list(of.bound_time) == [bound]
 
@@ -330,7 +330,7 @@ def test_no_single_limit_is_balanced() -> None:
     kernels = [(name, 1_100_000 * i, 1_000_000) for i, name in enumerate(names)]
     recording = made([("r", 0, 3_300_000)], kernels)
     samples = [sample(name, ["r"], time=1_000_000, **values) for name, values in names.items()]
-    of = performance(judged(recording, *samples), "r")
+    of = performance(evaluated(recording, *samples), "r")
     assert of.gpu_verdict.bound == "balanced"
     assert "DRAM 33 %, latency 33 %" in of.gpu_verdict.text.replace("tensor 33 %, ", "")
 
@@ -343,7 +343,7 @@ def test_occupancy_and_stalls_are_told_where_collected() -> None:
         "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 2.0,
     }
     recording = made([("r", 0, 1_010_000)], [("some_elementwise_kernel", 1, 1_000_000)])
-    of = performance(judged(recording, action), "r")
+    of = performance(evaluated(recording, action), "r")
     assert of.gpu_verdict.bound == "latency"
     assert "occupancy 12 %, warps wait mostly for data from memory (75 % of their waiting)" in of.gpu_verdict.text
 
@@ -352,7 +352,7 @@ def test_collectives_and_host_copies_are_communication() -> None:
     recording = made(
         [("step", 0, 1_000_000)], [("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 1, 700_000), (GEMM, 800_000, 100_000)]
     )
-    of = performance(judged(recording), "step")
+    of = performance(evaluated(recording), "step")
     assert of.verdict.bound == "communication"
     assert "collectives 700 µs" in of.verdict.text
 
@@ -361,7 +361,7 @@ def test_a_data_type_that_was_not_counted_is_not_called_idle() -> None:
     """An fp16 product under the bf16 counter: its FLOPs are missing, not zero."""
     name = "nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_TNT"
     recording = made([("r", 0, 1_010_000)], [(name, 1, 1_000_000)])
-    of = performance(judged(recording, sample(name, ["r"], read=1e8, written=1e8, time=1_000_000)), "r")
+    of = performance(evaluated(recording, sample(name, ["r"], read=1e8, written=1e8, time=1_000_000)), "r")
     assert of.gpu_verdict.bound == "unknown"
     assert of.opportunities == []
     assert any(
@@ -374,7 +374,7 @@ def test_samples_of_other_sizes_do_not_describe_a_launch() -> None:
     """The same kernel sampled where it took ten times as long: another problem size."""
     recording = made([("small", 0, 100_000)], [("k_elementwise", 1, 90_000)])
     of = performance(
-        judged(recording, sample("k_elementwise", ["large"], read=4e9, written=4e8, time=900_000)), "small"
+        evaluated(recording, sample("k_elementwise", ["large"], read=4e9, written=4e8, time=900_000)), "small"
     )
     assert of.gpu_verdict.bound == "unknown"
     assert of.speed_of_light is not None
@@ -385,7 +385,7 @@ def test_several_data_types_share_the_tensor_cores() -> None:
     info = {**INFO, "sm__ops_path_tensor_src_fp8.sum": MetricInfo("", "sum")}
     action = sample(GEMM, ["r"], flops=0.25 * PEAK * 1e-3, read=1e6, written=1e6, time=1_000_000)
     action.metrics["sm__ops_path_tensor_src_fp8.sum"] = 0.25 * 1979e12 * 1e-3
-    of = performance(judged(made([("r", 0, 1_010_000)], [(GEMM, 1, 1_000_000)]), action, info=info), "r")
+    of = performance(evaluated(made([("r", 0, 1_010_000)], [(GEMM, 1, 1_000_000)]), action, info=info), "r")
     assert used(of, "mfu", "busy") == pytest.approx(0.5)
     (one,) = [u for u in of.utilisation if (u.metric, u.time_basis) == ("mfu", "busy")]
     assert set(one.peaks) == {"tensor_bf16", "tensor_fp8"}
@@ -393,7 +393,7 @@ def test_several_data_types_share_the_tensor_cores() -> None:
 
 def test_a_counter_in_a_strange_unit_is_not_used() -> None:
     info = {**INFO, READ: MetricInfo("Gbyte", "sum")}
-    found = judged(loop(), sample("tiny_elementwise_kernel", ["loop"], read=1.0, written=1e3, time=2_000), info=info)
+    found = evaluated(loop(), sample("tiny_elementwise_kernel", ["loop"], read=1.0, written=1e3, time=2_000), info=info)
     assert performance(found, "loop").work.dram is None
     assert "COUNTER_UNITS" in {d.code for d in found.diagnostics}
 
@@ -402,7 +402,7 @@ def test_a_counter_in_a_strange_unit_is_not_used() -> None:
 
 
 def test_an_unknown_gpu_gets_no_figures_and_a_word() -> None:
-    found = judged(
+    found = evaluated(
         loop(),
         sample("tiny_elementwise_kernel", ["loop"], read=1e3, written=1e3, time=2_000),
         facts={"name": "NVIDIA X"},
@@ -450,7 +450,7 @@ def test_a_formula_counts_for_every_run_of_the_region(
 ) -> None:
     ranges = [("stage", 1000 * i, 1000 * i + 900) for i in range(instances)]
     recording = made(ranges, [("k", 1000 * i + 1, 100) for i in range(instances)])
-    assert performance(judged(recording, formula={"stage": formula}), "stage").work.formula == Quantity(
+    assert performance(evaluated(recording, formula={"stage": formula}), "stage").work.formula == Quantity(
         expected, "FLOP"
     )
 
@@ -483,14 +483,14 @@ def test_whole_tiles_explain_what_tensor_cores_do_beyond_the_formula() -> None:
 def test_tokens_come_from_the_instances_of_decode_steps() -> None:
     steps = [("decode_step", 1_000_000 * i, 1_000_000 * i + 900_000) for i in range(4)]
     recording = made([("decode", 0, 4_000_000), *steps], [("k", 1_000_000 * i + 10, 300_000) for i in range(4)])
-    tokens = performance(judged(recording), "decode").tokens
+    tokens = performance(evaluated(recording), "decode").tokens
     assert tokens is not None
     assert tokens.tokens == Quantity(4, "token")
     assert tokens.now.of("token/s") == pytest.approx(1000)
     assert tokens.gpu_only is not None
     assert tokens.gpu_only.of("token/s") == pytest.approx(4 / 1.2e-3)
     assert tokens.limit is None  # without counters the limit is not known
-    assert performance(judged(made([("prefill", 0, 100)], [("k", 1, 10)])), "prefill").tokens is None
+    assert performance(evaluated(made([("prefill", 0, 100)], [("k", 1, 10)])), "prefill").tokens is None
 
 
 @pytest.mark.parametrize(
@@ -505,13 +505,13 @@ def test_names_of_decode_steps(name: str, is_step: bool) -> None:
 def test_stages_are_outermost_and_have_gpu_work() -> None:
     ranges = [("prefill", 0, 100), ("layer0", 10, 90), ("idle", 200, 300), ("decode", 400, 500)]
     recording = made(ranges, [("k", 20, 5), ("k", 410, 5)])
-    assert judged(recording).stages == ["prefill", "decode"]
+    assert evaluated(recording).stages == ["prefill", "decode"]
 
 
 def test_a_wrapper_is_no_stage() -> None:
     ranges = [("generate", 0, 1000), ("prefill", 10, 400), ("decode", 500, 900)]
     recording = made(ranges, [("k", 20, 5), ("k", 510, 5)])
-    assert judged(recording).stages == ["generate/prefill", "generate/decode"]
+    assert evaluated(recording).stages == ["generate/prefill", "generate/decode"]
 
 
 # -- the recordings of an H200 -----------------------------------------------------------------------------
@@ -601,7 +601,7 @@ def test_no_share_of_a_roof_is_above_one(demo: NCUProfileRegionReport) -> None:
             assert all(0 <= share <= 1 for share in record.shares.values()), record.short_name
 
 
-def test_counters_alone_judge_kernels() -> None:
+def test_counters_alone_give_kernels_a_verdict() -> None:
     found = report("ncu-2025.3.1-h200-decoder-2layers-basic")
     of = performance(found, "LLM@prefill")
     assert of.verdict.bound == "unknown"
@@ -619,7 +619,7 @@ def test_range_results_alone_say_what_is_missing() -> None:
     assert "measured as a whole" in of.gpu_verdict.text
 
 
-def test_two_ranks_on_one_gpu_are_judged_as_one() -> None:
+def test_two_ranks_on_one_gpu_count_as_one() -> None:
     found = report("nsys-2025.3.1-h200-ranks.sqlite")
     assert [g.model for g in found.hardware] == ["H200 SXM"]
     for scope in found.scopes:
@@ -665,7 +665,7 @@ def test_rates_of_sections_become_totals() -> None:
 def test_texts_of_rules_can_be_filled() -> None:
     """Every name in braces is one that facts make."""
     of = performance(
-        judged(loop(), sample("tiny_elementwise_kernel", ["loop"], read=1e3, written=1e3, time=2_000)), "loop"
+        evaluated(loop(), sample("tiny_elementwise_kernel", ["loop"], read=1e3, written=1e3, time=2_000)), "loop"
     )
     assert of.verdict.text
     texts = [t for rule in verdict_rules().rules for t in (rule.text, *(a.text for a in rule.advice))]

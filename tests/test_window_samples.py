@@ -400,8 +400,8 @@ def test_a_program_with_ranges_of_its_own_has_windows_without_being_asked_for(
     assert report.coverage is not None
     assert report.coverage.signatures_matched == report.coverage.signatures
 
-    assert main(["profile", "--out", "ungated", "--no-windows", "--", sys.executable, "program.py"]) == 0
-    assert "--profile-from-start" not in Path("ungated/ncu/cmd.txt").read_text()
+    assert main(["profile", "--out", "no-windows", "--no-windows", "--", sys.executable, "program.py"]) == 0
+    assert "--profile-from-start" not in Path("no-windows/ncu/cmd.txt").read_text()
 
 
 @pytest.mark.process
@@ -456,7 +456,7 @@ def test_windows_that_give_too_little_are_discarded_and_count_nothing_twice(
 ) -> None:
     """The stand-in for ncu gives results of other windows than were asked for, and fewer than planned."""
     monkeypatch.setenv("FAKE_PROFILER", str(tools / "profiler"))
-    monkeypatch.setattr("llm_perf_opt.capture.steps.counters.unseen", lambda gate, results: ["decode_step"])
+    monkeypatch.setattr("llm_perf_opt.capture.steps.counters.unseen", lambda windows, results: ["decode_step"])
     monkeypatch.setattr("llm_perf_opt.capture.steps.counters._FEW_RESULTS", 10)
     (ranges,) = all_opened(recorded(TIMELINE)).values()
     Path("program.py").write_text(opening(ranges), encoding="utf-8")

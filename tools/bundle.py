@@ -68,7 +68,7 @@ class Target:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What `;` markers of requirements are judged by: this machine, not the one it is built on."""
+        """What `;` markers of requirements are evaluated for: this machine, not the one it is built on."""
         return {
             "implementation_name": "cpython",
             "implementation_version": f"{self.python}.0",
@@ -187,7 +187,7 @@ def requirements(wheel: Path) -> list[Requirement]:
 def missing(wheels: Iterable[Path], target: Target = TARGETS[0]) -> list[str]:
     """Requirements that hold on the target and that no wheel of the bundle meets.
 
-    pip judges markers by the Python it runs on, so a bundle built with another Python could lack something.
+    pip evaluates markers for the Python it runs on, so a bundle built with another Python could lack something.
     """
     wheels = list(wheels)
     versions = {}

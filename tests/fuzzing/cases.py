@@ -344,7 +344,7 @@ def _odd_file(dice: Dice, path: Path, place: Place) -> None:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink(missing_ok=True)  # a pipe too: whoever writes to one waits for ever
+            path.unlink(missing_ok=True)  # a pipe too: whoever writes to one would hang
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError:
         return  # the folder it would be in is odd already

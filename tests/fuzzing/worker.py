@@ -136,7 +136,7 @@ def run_case(watch: _Watch, kind: str, number: int, seed: int, root: Path) -> Ou
     began, used, queued = time.monotonic(), _cpu_seconds(), _queued_seconds()
     watch.on = True
     try:
-        outcome = _judge(kind, number, made)
+        outcome = _check(kind, number, made)
     finally:
         watch.on = False
     outcome.seconds = time.monotonic() - began
@@ -161,7 +161,7 @@ def run_case(watch: _Watch, kind: str, number: int, seed: int, root: Path) -> Ou
     return outcome
 
 
-def _judge(kind: str, number: int, made: Any) -> Outcome:
+def _check(kind: str, number: int, made: Any) -> Outcome:
     from llm_perf_opt.cli.main import main
     from llm_perf_opt.errors import UserError
 
@@ -237,7 +237,7 @@ def serve(seed: int, root: Path) -> None:
         try:
             outcome = run_case(watch, kind, number, seed, root)
         except Exception:
-            outcome = Outcome(kind, number, f"the case could not be made or judged: {traceback.format_exc()[-600:]}")
+            outcome = Outcome(kind, number, f"the case could not be made or checked: {traceback.format_exc()[-600:]}")
             os.chdir(root)
             shutil.rmtree(root / "case", ignore_errors=True)
         answers.write(

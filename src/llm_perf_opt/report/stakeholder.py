@@ -27,7 +27,7 @@ def render_stakeholder(view: View) -> str:
         lines += [plain(sentences[0]), "", plain(sentences[-1]), "", "## Stages", "", *region_lines(view)]
         return "\n".join([*lines, *_not_known(report, [])]) + "\n"
     if not found:
-        lines += ["No stage could be judged: " + _why(report), ""]
+        lines += ["No stage could be evaluated: " + _why(report), ""]
         return "\n".join(lines)
     lines += [
         _headline(report, found),
