@@ -19,7 +19,7 @@ NOT_OURS = re.compile(
     re.IGNORECASE,
 )
 # A gate is also a part of an MLP, and of a pipeline that lets a change pass or not.
-ALLOWED = {word: ("static_analysis", "workloads", "test_static_formulas", "test_patterns") for word in ("gate", "gates")}
+ALLOWED = dict.fromkeys(("gate", "gates"), ("static_analysis", "workloads", "test_static_formulas", "test_patterns"))
 
 
 def python_files() -> list[Path]:

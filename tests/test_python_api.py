@@ -139,6 +139,7 @@ def test_include_means_the_same_with_and_without_recordings(finished: Path) -> N
 # -- frames --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_frames(finished: Path, library: str) -> None:
     """In a process of its own: which library is taken depends on what was imported before."""
@@ -285,6 +286,7 @@ def test_names_cannot_break_what_is_shown(tmp_path: Path) -> None:
     assert "\x1b" not in repr(found)
 
 
+@pytest.mark.process
 def test_importing_the_package_loads_nothing() -> None:
     code = "import sys, llm_perf_opt; print([m for m in sys.modules if m in ('attrs', 'numpy', 'pandas', 'polars', 'torch')])"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)

@@ -40,6 +40,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "command",
     [
@@ -59,6 +60,7 @@ def test_a_command_reads_its_timeline_once(command: list[str], reads: list[Path]
     assert len(reads) == 1, reads
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("json_alone", "tools")
 def test_a_resumed_run_reads_its_timeline_once(reads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NCU", "ncu-missing-slash")

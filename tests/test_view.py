@@ -140,6 +140,7 @@ def test_the_stage_table_never_cuts_a_number(decoder: NCUProfileRegionReport, wi
     assert "125 ms" in shown.get()
 
 
+@pytest.mark.process
 def test_report_of_a_run_gives_the_answer_of_the_run_itself(
     tools: Path,  # noqa: F811
     capsys: pytest.CaptureFixture[str],

@@ -11,7 +11,10 @@ import ast
 import contextlib
 import io
 import re
+import sys
+from code import InteractiveInterpreter
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "python-api.md"
@@ -31,18 +34,32 @@ def page(text: str) -> str:
 
 
 def run(code: str, names: dict[str, Any]) -> str:
-    """What one snippet shows."""
-    *statements, last = ast.parse(code).body
+    """What one snippet shows: as at the prompt, but texts as they are."""
     out = io.StringIO()
+    shell = _Shell(names)
     with contextlib.redirect_stdout(out):
-        if not isinstance(last, ast.Expr):
-            statements.append(last)
-        exec(compile(ast.Module(statements, []), PAGE.name, "exec"), names)  # noqa: S102 - our own page
-        if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), PAGE.name, "eval"), names)  # noqa: S307 - our own page
-            if value is not None:
-                print(value if isinstance(value, str) else repr(value))
+        for statement in ast.parse(code).body:
+            shell.runsource(ast.unparse(statement) + "\n", PAGE.name)
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+
+
+class _Shell(InteractiveInterpreter):
+    """Python's own prompt, which shows the value of every expression; a snippet that fails is an error."""
+
+    def runcode(self, code: CodeType) -> None:
+        shown, sys.displayhook = sys.displayhook, _display
+        try:
+            super().runcode(code)
+        finally:
+            sys.displayhook = shown
+
+    def showtraceback(self) -> None:
+        raise
+
+
+def _display(value: object) -> None:
+    if value is not None:
+        print(value if isinstance(value, str) else repr(value))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Literal
 from attrs import define, evolve
 
 from llm_perf_opt.files import finished_name
-from llm_perf_opt.nsight.nsys.gpu_metrics import TRAFFIC_SET
+from llm_perf_opt.nsight.nsys import TRAFFIC_SET
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"

@@ -16,6 +16,7 @@ from attrs import define
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics import groups_of_chip
+from llm_perf_opt.nsight.nsys import TRAFFIC_SET
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.tools import Tool, known_options, said_about_sampling
 from llm_perf_opt.readers.nsys_traffic import UNIT
@@ -23,7 +24,6 @@ from llm_perf_opt.regions.names import printable
 from llm_perf_opt.regions.traffic import COUNTERS, ROLES
 
 DEFAULT_HZ = 10_000  # nsys's own; the hardware keeps up with it for any set
-TRAFFIC_SET = "llm_perf_traffic.config"  # what nsys is asked to sample
 _NAME = Path(TRAFFIC_SET).stem  # nsys wants a set to be called like its file
 _GPU = re.compile(r"^\s*\d+: (?P<architecture>.+) (?P<chip>[A-Z]{2}\w+) \| (?P<name>.+)$", re.MULTILINE)
 _FROM_FILE = "file:<"
