@@ -108,6 +108,8 @@ class Part:
     checks: list[Check] = field(factory=list)
     failed: str = ""  # why, where it gave nothing
     last_words: list[str] = field(factory=list)
+    commit: str = ""  # of the code that was measured, where it is known
+    date: str = ""
 
     @property
     def good(self) -> bool:
@@ -141,6 +143,7 @@ class Bench:
     about: dict[str, Any]
     nsys: str
     ncu: str
+    commit: str = ""
     parts: dict[str, Part] = field(factory=dict)
     deadline: float = float("inf")  # on the monotonic clock
     limit: float = 0.0  # seconds of the part in hand
@@ -150,7 +153,7 @@ class Bench:
 
     def measure(self, name: str, seconds: float) -> None:
         """One part, from start to written result, whatever happens in it."""
-        self.now = Part()
+        self.now = Part(commit=self.commit, date=datetime.now(UTC).isoformat(timespec="seconds"))
         self.limit = min(seconds, self.deadline - time.monotonic())
         say(f"== {name} (at most {self.limit:.0f} s)")
         started = time.monotonic()
@@ -578,7 +581,7 @@ def earlier(out: Path | None) -> dict[str, Part]:
     names = [f.name for f in attrs.fields(Part) if f.name != "checks"]
     return {
         name: Part(
-            **{n: part[n] for n in names},
+            **{n: part[n] for n in names if n in part},
             checks=[Check(c["what"], c["value"], c["limit"], c["least"]) for c in part["checks"]],
         )
         for name, part in found.items()
@@ -612,7 +615,8 @@ def render(about: dict[str, Any], parts: dict[str, Part]) -> str:
         if part.failed:
             lines.append(f"| {name} | not measured: {part.failed} | – | – | **fail** |")
     for name, part in parts.items():
-        lines += ["", f"## {name}", "", f"{part.seconds} s in all.", ""]
+        measured = f" Measured {part.date} with commit {part.commit or '(unknown)'}." if part.date else ""
+        lines += ["", f"## {name}", "", f"{part.seconds} s in all.{measured}", ""]
         lines += [f"    {command}" for command in part.commands]
         lines += ["", *details(part)]
     return "\n".join(lines) + "\n"
@@ -648,6 +652,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help=f"parts, comma separated: {', '.join((*PARTS, *EXTRA_PARTS))}")
     parser.add_argument("--limit", action="append", default=[], metavar="PART=S", help="another time limit for a part")
     parser.add_argument("--in-all", type=float, default=float("inf"), metavar="S", help="end after so many seconds")
+    parser.add_argument("--commit", default="", help="of the code that is measured, to be noted with every part")
     parser.add_argument("--work", help="folder for run directories and logs (default: a temporary one)")
     arguments = parser.parse_args()
     chosen = [name.strip() for name in arguments.only.split(",") if name.strip()] or list(PARTS)
@@ -661,12 +666,16 @@ def main() -> int:
     work = Path(arguments.work or tempfile.mkdtemp(prefix="bridge-")).resolve()
     work.mkdir(parents=True, exist_ok=True)
     out = Path(arguments.out).resolve() if arguments.out else None
+    about = facts(nsys.version, ncu.version)
+    if out is not None and out.with_suffix(".json").exists():  # what it says of parts that an earlier call measured
+        about |= {k: v for k, v in json.loads(out.with_suffix(".json").read_text()).items() if k == "note"}
     bench = Bench(
         work,
         out,
-        facts(nsys.version, ncu.version),
+        about,
         str(nsys.path),
         str(ncu.path),
+        commit=arguments.commit,
         parts=earlier(out),
         deadline=time.monotonic() + arguments.in_all,
     )
