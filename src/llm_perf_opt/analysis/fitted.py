@@ -36,11 +36,12 @@ class Fitted:
 
 def copied_bytes(rolled: RolledUp, counter: str) -> Int64s:
     """What copies and fills of each region add to a counter of the memory: kernels' counters have it not."""
-    kinds, everything = rolled.inclusive_copy_kinds, rolled.inclusive_copies.bytes
-    read = kinds.device.bytes + kinds.host.bytes - kinds.upload.bytes
+    work = rolled.inclusive
+    downloads = work.host_copies.bytes - work.uploads.bytes
+    read = work.device_copies.bytes + downloads
     if "read" in counter:
         return read
-    written = everything - (kinds.host.bytes - kinds.upload.bytes)
+    written = work.copies.bytes - downloads
     return written if "write" in counter else read + written
 
 

@@ -28,7 +28,7 @@ class ScopePart:
 def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bool) -> list[ScopePart]:
     """All scopes of a timeline. `kernel_mask`: the kernels let through by the user's filter."""
     parts = []
-    pairs = sorted({pair for work in _works(timeline) for pair in _pairs(work)})
+    pairs = sorted({pair for work in timeline.work for pair in _pairs(work)})
     busy = sorted({process for process, _ in pairs})
     pids = Counter(timeline.processes[p].pid for p in busy)
     seen: Counter[int] = Counter()
@@ -70,10 +70,6 @@ def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bo
     return parts
 
 
-def _works(timeline: Timeline) -> tuple[Work, Work, Work]:
-    return timeline.kernels, timeline.copies, timeline.graphs
-
-
 def _pairs(work: Work) -> set[tuple[int, int]]:
     """Which processes used which devices."""
     if len(work) == 0:
@@ -93,7 +89,7 @@ def _select(timeline: Timeline, kernel_mask: Bools | None, processes: set[int], 
             mask = on_device if mask is None else mask & on_device
         return everything[: len(work)] if mask is None or mask.all() else np.flatnonzero(mask)
 
-    everything = np.arange(max(len(work) for work in _works(timeline)))
+    everything = np.arange(max(len(work) for work in timeline.work))
 
     kernels = chosen(timeline.kernels)
     ranges = _in(timeline.ranges.process, processes, len(timeline.processes))

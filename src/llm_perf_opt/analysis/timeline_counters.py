@@ -32,7 +32,7 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.duration_clusters import DurationClusters, context_of, queue_of
 from llm_perf_opt.regions.model import Coverage, MetricValue, RuleFinding
-from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
+from llm_perf_opt.regions.rollup import KernelRows, RolledUp, Sums, exclusive_rows, lift, rows_per_region
 from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
@@ -79,7 +79,9 @@ class TimelineCounters:
             number = self._regions.get(place)
             if number is None or not self.everything.present[number]:
                 return None
-            return float(self.everything.inclusive.count[number] / max(int(self.everything.instances[number]), 1))
+            return float(
+                self.everything.inclusive.kernels.count[number] / max(int(self.everything.instances[number]), 1)
+            )
 
         has_graphs = len(self.timeline.graphs) > 0
         work = self.timeline.kernels
@@ -148,7 +150,7 @@ class TimelineCounters:
             parts = [child for child in below.get(number, []) if child in found]
             if number in found or not parts or not self.kept[number] or not rolled.present[number]:
                 continue
-            times = rolled.inclusive.time
+            times = rolled.inclusive.kernels.time
             summed = sum_of_parts(
                 [found[child].inclusive for child in parts], [int(times[c]) for c in parts], int(times[number])
             )
@@ -242,12 +244,8 @@ class TimelineCounters:
         self, number: int, inclusive: LaunchRows, exclusive: LaunchRows, rolled: RolledUp
     ) -> RegionMetrics | None:
         place = place_of(self.attribution.table, number)
-        everything = self._with_graphs(
-            place, inclusive, rolled.inclusive_graphs.count[number], rolled.inclusive_graphs.time[number]
-        )
-        own = self._with_graphs(
-            place, exclusive, rolled.exclusive_graphs.count[number], rolled.exclusive_graphs.time[number]
-        )
+        everything = self._with_graphs(place, inclusive, rolled.inclusive.graphs, number)
+        own = self._with_graphs(place, exclusive, rolled.exclusive.graphs, number)
         metrics = self._join.estimate(everything)
         whole = self._whole_metrics(place, int(rolled.range_instances[number]))
         self._compare(self.attribution.table.key(number), metrics, whole)
@@ -265,12 +263,14 @@ class TimelineCounters:
             sections=sections_of(self.samples, metrics),
         )
 
-    def _with_graphs(self, place: Place, launches: LaunchRows, count: int, time: int) -> LaunchRows:
+    def _with_graphs(self, place: Place, launches: LaunchRows, graphs: Sums, number: int) -> LaunchRows:
         """CUDA graphs recorded as one block, as launches: results of whole graphs describe them."""
+        count = int(graphs.count[number])
         if not count:
             return launches
         rows = self._join.graphs.get(place, [])
-        return launches.plus(self._join.group(rows, True) if rows else 0, int(count), int(time))
+        group = self._join.group(rows, True) if rows else NO_SAMPLES
+        return launches.plus(group, count, int(graphs.time[number]))
 
     def _whole_metrics(self, place: Place, instances: int) -> dict[str, MetricValue]:
         """Results of range replay: they measured the region itself, so they win over sums of kernels."""

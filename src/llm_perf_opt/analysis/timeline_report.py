@@ -148,7 +148,7 @@ def pooling(table: RegionTable) -> list[Diagnosis]:
 
 def saw_gpu(timeline: Timeline) -> bool:
     """Is there GPU work at all? Without, times are unknown, not 0."""
-    return any(len(work) for work in (timeline.kernels, timeline.copies, timeline.graphs))
+    return any(len(work) for work in timeline.work)
 
 
 def seen_by_ncu(timeline: Timeline, attribution: Attribution) -> set[int]:
@@ -202,12 +202,7 @@ def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rol
 
 def bounds_of(timeline: Timeline, part: ScopePart) -> tuple[int, int] | None:
     """First and last moment of the scope, ranges and GPU work together."""
-    chosen = part.selection
-    pairs: list[tuple[Ranges | Work, Int64s]] = [
-        (timeline.ranges, chosen.ranges),
-        (timeline.kernels, chosen.scope_kernels),
-        (timeline.copies, chosen.copies),
-        (timeline.graphs, chosen.graphs),
-    ]
+    pairs: list[tuple[Ranges | Work, Int64s]] = [(timeline.ranges, part.selection.ranges)]
+    pairs += part.selection.work(timeline)
     bounds = [(int(c.start[i].min()), int(c.end[i].max())) for c, i in pairs if len(i)]
     return (min(s for s, _ in bounds), max(e for _, e in bounds)) if bounds else None

@@ -16,8 +16,8 @@ import numpy as np
 from attrs import Factory, define, field
 from numpy.typing import NDArray
 
-from llm_perf_opt.regions.attribution import Attribution, Membership
-from llm_perf_opt.regions.columns import Bools, Int64s, Timeline, Work
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.columns import Bools, Int64s, Timeline
 from llm_perf_opt.regions.rollup import Selection
 from llm_perf_opt.regions.table import ROOT, RegionTable
 from llm_perf_opt.regions.traffic import Traffic
@@ -72,7 +72,7 @@ def moved_by_others(timeline: Timeline) -> dict[int, float]:
     """
     found: dict[int, float] = {}
     for device, traffic in timeline.traffic.items():
-        works = [(work, work.device == device) for work in (timeline.kernels, timeline.copies, timeline.graphs)]
+        works = [(work, work.device == device) for work in timeline.work]
         start, end = (np.concatenate([getattr(work, side)[on] for work, on in works]) for side in ("start", "end"))
         if not len(start):
             continue
@@ -142,11 +142,8 @@ class _Pieces:
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution, selection: Selection) -> _Pieces:
-        parts: list[tuple[Work, Membership, Int64s]] = [
-            (timeline.kernels, attribution.kernels, selection.kernels),
-            (timeline.copies, attribution.copies, selection.copies),
-            (timeline.graphs, attribution.graphs, selection.graphs),
-        ]
+        chosen_of = (selection.kernels, selection.copies, selection.graphs)
+        parts = list(zip(timeline.work, attribution.memberships, chosen_of, strict=True))
         start, end, device = (
             np.concatenate([getattr(work, field).astype(np.int64) for work, _, _ in parts])
             for field in ("start", "end", "device")

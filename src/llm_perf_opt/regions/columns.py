@@ -140,6 +140,11 @@ class Timeline:
     gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # device id -> attributes, as `analysis.hardware` names them
     traffic: dict[int, Traffic] = Factory(dict)  # device id -> what it moved; empty where nsys did not sample that
 
+    @property
+    def work(self) -> tuple[Work, Work, Work]:
+        """All that the GPU did: kernels, copies, whole graphs."""
+        return self.kernels, self.copies, self.graphs
+
 
 @define
 class MetricInfo:
