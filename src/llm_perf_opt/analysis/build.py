@@ -21,13 +21,12 @@ from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport
 from llm_perf_opt.analysis.timeline_stream import TimelineStream
-from llm_perf_opt.analysis.verdicts import Inputs, attach
-from llm_perf_opt.analysis.verdicts.attach import LaunchesOf
+from llm_perf_opt.analysis.verdicts.attach import attach
 from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
+from llm_perf_opt.analysis.verdicts.performance import Inputs
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.metrics.hardware import parse_overrides
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
@@ -54,7 +53,7 @@ class _Found:
     diagnostics: list[Diagnosis]
     coverage: Coverage | None = None
     detail: Callable[[Collection[str]], TimelineDetail] | None = None  # of the regions with these keys
-    launches_of: LaunchesOf | None = None
+    launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
 
 
 def build_report(
@@ -190,17 +189,12 @@ def _finished(
     report = attach(
         evolve(report, launches=profiled_launches(counter_sets, main.kernels if main and has_timeline else [])),
         Inputs(
+            options=options,
             gpu_facts=_gpu_facts(recordings),
-            overrides=parse_overrides(options.hardware),
-            calibrations=options.calibrations,
-            formula=options.formula,
-            alone=options.alone,
-            verdicts=options.verdicts,
             good=good,
             odd=odd,
             has_counters=any(c.actions for c in counter_sets),
             launches_of=found.launches_of,
-            signatures=options.top,
         ),
     )
     if kernel_filter and whole is not None:

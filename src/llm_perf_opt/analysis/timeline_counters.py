@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,8 @@ class TimelineCounters:
         rows, groups = self._rows(part)
         signatures = self._work_kinds.signature[rows.label]
         pairs = zip(signatures.tolist(), groups.tolist(), strict=True)
-        kinds = np.array([self._kind(signature, group) for signature, group in pairs], dtype=np.int64)
+        numbers = [self._kinds.number(pair, partial(self._kind, *pair)) for pair in pairs]
+        kinds = np.array(numbers, dtype=np.int64)
         found = {}
         for number, (table, which) in rows_per_region(lift(evolve(rows, label=kinds), self.attribution)).items():
             if self.kept[number]:
@@ -171,10 +173,7 @@ class TimelineCounters:
                 )
         return found
 
-    def _kind(self, signature: int, group: int) -> int:
-        number = self._kinds.known((signature, group))
-        if number is not None:
-            return number
+    def _kind(self, signature: int, group: int) -> Kind:
         name, described = self._join.names[signature], self._described[signature]
         kind = Kind(
             name, family_of(name), described.grid or (), described.block or (), samples=len(self._join.groups[group])
@@ -185,7 +184,7 @@ class TimelineCounters:
             known = {n: v for n, v in values if not math.isnan(v)}
             kind.amounts = amounts_of({n: v for n, v in known.items() if n in self._good})
             kind.sampled_ns = known.get(TIME)
-        return self._kinds.number((signature, group), kind)
+        return kind
 
     def _rows(self, part: ScopePart) -> tuple[KernelRows, Int64s]:
         """A scope's launches by region and kind, and the group of samples of each; the last scope's are kept."""

@@ -30,14 +30,12 @@ def speed_of_light(split: TimeSplit, roofed: Roofed) -> SpeedOfLight | None:
     not_working = whole - working
     waiting = not_working if split.idle is None else min(not_working, split.idle)
     limit = working - above
-    kernel_time = float(roofed.launches.time_ns.sum())
-    known = float(roofed.launches.time_ns[roofed.analysed].sum())
     return SpeedOfLight(
         now=whole,
         limit=limit,
         above_roof=above,
         waiting=waiting,
         other_work=not_working - waiting,
-        analysed_share=known / kernel_time if kernel_time else 0.0,
+        analysed_share=roofed.analysed_share,
         limit_over_now=(limit / whole).of("ratio"),
     )
