@@ -88,7 +88,8 @@ def build_streamed_report(
     `inputs` may still be empty when this is called, and be filled as the timelines are read.
     """
     stream = TimelineStream(options, *_filters(options))
-    stream.add_all(read())
+    for timeline in read():
+        stream.add(timeline)
     assert stream.first is not None, "somebody has to give a timeline"
     diagnostics = _compare_timelines(stream.facts, stream.range_names)
     scopes = stream.scopes()
