@@ -51,7 +51,7 @@ def name_scopes(processes: Sequence[ProcessUse], ranks: Iterable[int], aggregate
 
     def scope(name: str, members: Iterable[int], device: int | None) -> ScopeName:
         chosen = list(members)
-        return ScopeName(name, chosen, only(processes[i].pid for i in chosen) if len(chosen) == 1 else None, device)
+        return ScopeName(name, chosen, processes[chosen[0]].pid if len(chosen) == 1 else None, device)
 
     found = []
     pids = Counter(process.pid for process in processes)
