@@ -1,4 +1,4 @@
-"""Launches that were picked by hand: what ncu measured of each, beside its kernel's place in the timeline."""
+"""Launches that were picked by hand: what ncu measured of each, and its kernel's place in the timeline."""
 
 from __future__ import annotations
 

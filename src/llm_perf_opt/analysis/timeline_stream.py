@@ -26,6 +26,7 @@ from llm_perf_opt.analysis.timeline_report import (
     bounds_of,
     kernel_mask,
     limited,
+    names_in,
     pooling,
     saw_gpu,
     seen_by_ncu,
@@ -90,11 +91,12 @@ class TimelineStream:
                 self._processes.append((part.process, piece))
             else:
                 self._pieces.setdefault(part.name, []).append(piece)
-        self.range_names.append({timeline.strings[n] for n in np.unique(timeline.ranges.name).tolist()})
+        self.range_names.append(names_in(timeline, timeline.ranges.name))
         if self.first is None:
             self.first = timeline, attribution
         self.facts.append(_without_columns(timeline))
 
+    @property
     def kernel_names(self) -> set[str]:
         return set(self._names.strings)
 

@@ -1,4 +1,4 @@
-"""Bytes that the GPU moved in a region, from samples of the whole GPU beside the timeline.
+"""Bytes that the GPU moved in a region, from samples of the whole GPU that nsys takes with a timeline.
 
 A sample knows a stretch of time, not a region. So a region has what was moved from the begin of its first piece of
 work to the end of its last, wherever no other work begins between (a run of pieces). Where samples do not end in the

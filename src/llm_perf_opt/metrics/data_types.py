@@ -1,6 +1,6 @@
-"""Which data types do the kernels of a program compute in? Told from their names, so that no pass counts what is not there.
+"""Which data types do the kernels of a program compute in? Their names say it, so that no pass counts what is not there.
 
-A type that was not recognised costs more than one counted in vain: its operations would be missing from the
+A type that was not recognised costs more than one counted for nothing: its operations would be missing from the
 report. So what is ambiguous is decided by what else is known (the model's own type, the types of the other
 kernels), what stays open is counted in every likely type, and the caller is told.
 """

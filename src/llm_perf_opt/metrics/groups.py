@@ -46,7 +46,7 @@ class MetricGroups:
     names_from: str
     passes_from: str
     metrics: tuple[Counter, ...]
-    # level -> data type ("none": no operation counters) -> passes with that type alone, and what it adds beside others
+    # level -> data type ("none": no operation counters) -> passes with that type alone, and what it adds to others
     _passes: dict[str, dict[str, tuple[int, int]]] = Factory(dict)
     _measured: dict[str, int] = Factory(dict)
 

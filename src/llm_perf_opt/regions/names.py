@@ -144,10 +144,10 @@ def short_kernel_name(name: str) -> str:
         own = pattern.sub(form, own)
     # A word before `::` is a namespace, or a function that holds the lambda that is meant.
     arguments = re.findall(r"[A-Za-z_]\w*(?!\w*::)", _template_arguments(plain))
-    told = next((w for w in arguments if w not in _FILLER and len(w) > 2), None)
-    if told and own in _WRAPPERS:
-        return visible(told if told.startswith("cutlass") else f"cutlass {own}<{told}>", 80)
-    return visible(f"{own}<{told}>" if told else own, 80)
+    telling = next((w for w in arguments if w not in _FILLER and len(w) > 2), None)
+    if telling and own in _WRAPPERS:
+        return visible(telling if telling.startswith("cutlass") else f"cutlass {own}<{telling}>", 80)
+    return visible(f"{own}<{telling}>" if telling else own, 80)
 
 
 def _template_arguments(name: str) -> str:

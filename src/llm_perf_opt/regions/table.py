@@ -40,7 +40,7 @@ class RegionTable:
     pooled: set[int] = Factory(set)  # regions that stand for ranges that are too many, or too deep
     simplified: bool = False  # more ranges were open at once than stacks are kept of
     _characters: list[int] = Factory(list)  # in the path of each region
-    _told: int = 0  # characters in all paths
+    _all_characters: int = 0  # in all paths
     _keys: dict[int, str] = field(factory=dict, repr=False)
     _numbers: dict[tuple[str, bool, int, str], int] = field(factory=dict, repr=False)
 
@@ -62,7 +62,7 @@ class RegionTable:
         if number is None:
             characters = len(name) + 1 + (0 if parent == ROOT else self._characters[parent])
             self._characters.append(characters)
-            self._told += characters
+            self._all_characters += characters
             number = self._numbers[key] = len(self.name)
             self.domain.append(domain)
             self.name.append(name)
@@ -74,7 +74,7 @@ class RegionTable:
     def _is_full(self, parent: int) -> bool:
         """No more regions there: they would be nested too deeply, or all paths together grow too long."""
         too_deep = parent != ROOT and self.depth[parent] >= DEEPEST - 1
-        return too_deep or self._told > MOST_CHARACTERS
+        return too_deep or self._all_characters > MOST_CHARACTERS
 
     def intern_path(self, domain: str, path: Sequence[str]) -> int:
         """Number of the push/pop region with this path; ROOT for an empty path."""
