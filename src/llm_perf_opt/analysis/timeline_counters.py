@@ -22,8 +22,7 @@ from llm_perf_opt.analysis.join import (
     scale_of,
     stage_levels,
 )
-from llm_perf_opt.analysis.measured_parts import sum_of_parts
-from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of
+from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of, sum_of_parts
 from llm_perf_opt.analysis.scopes import ScopePart
 from llm_perf_opt.analysis.selected import sections_of
 from llm_perf_opt.analysis.traffic import moved_by_others, moved_in_regions

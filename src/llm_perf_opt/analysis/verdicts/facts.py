@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
-from llm_perf_opt.analysis.verdicts.speed_of_light import now
-from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early
+from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
 from llm_perf_opt.metrics.families import label_of
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown

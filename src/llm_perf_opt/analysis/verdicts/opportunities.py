@@ -7,7 +7,7 @@ from functools import partial
 
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
-from llm_perf_opt.analysis.verdicts.speed_of_light import overlap_scale
+from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.families import HOST_COPY, is_fusable, label_of
 from llm_perf_opt.metrics.quantity import shown, total
 from llm_perf_opt.regions.model import FamilyTime, Opportunity, SpeedOfLight, TimeSplit, Verdict

@@ -10,6 +10,7 @@ from typing import Any
 from attrs import define, evolve
 
 from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.counters import Amounts
 from llm_perf_opt.analysis.verdicts.facts import kernel_facts, rate_facts, time_facts
@@ -25,14 +26,11 @@ from llm_perf_opt.analysis.verdicts.roofs import (
     is_complete,
 )
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, CounterQuality, Facts, cannot_tell, evaluate, verdict_rules
-from llm_perf_opt.analysis.verdicts.speed_of_light import now, speed_of_light
-from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early, time_split
-from llm_perf_opt.analysis.verdicts.tokens import token_count, token_rate
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
 from llm_perf_opt.analysis.verdicts.work import Formula, region_work
-from llm_perf_opt.metrics import MetricGroups, groups_for
 from llm_perf_opt.metrics.catalogue import DRAM_ROLES
 from llm_perf_opt.metrics.families import MEMCPY, OTHER
+from llm_perf_opt.metrics.groups import MetricGroups, groups_for
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, shown
 from llm_perf_opt.regions.model import (
@@ -77,13 +75,13 @@ class Evaluator:
     ) -> RegionPerformance:
         """`below`: the regions inside this one. `signatures`: how many to list."""
         near = verdict_rules().thresholds["near_roof"]
-        split = time_split(region, self._alone(region))
+        split = times.time_split(region, self._alone(region))
         work, amounts = region_work(region, self.inputs.good, self._formula(region))
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
         by_bound = time_by_bound(launches, bounds(roofed, near))
         families = time_by_family(region, roofed)
         used = self._utilisation(split, amounts, families)
-        light = speed_of_light(split, roofed)
+        light = times.speed_of_light(split, roofed)
         self._say_what_is_missing(work, roofed, region)
         facts = Facts()
         kernel_facts(facts, roofed, by_bound)
@@ -98,7 +96,7 @@ class Evaluator:
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, near, signatures) if signatures else ([], 0)
-        counted = token_count(region, below) if region.time_source == "timeline" else None
+        counted = times.token_count(region, below) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
             time=split,
@@ -111,7 +109,7 @@ class Evaluator:
             families=families,
             unclassified_share=unclassified / kernel_time if kernel_time else None,
             speed_of_light=light,
-            tokens=token_rate(counted, light, now(split) or split.wall),
+            tokens=times.token_rate(counted, light, times.now(split) or split.wall),
             opportunities=opportunities(
                 region.key,
                 visible("/".join(region.path), 60),
@@ -151,15 +149,11 @@ class Evaluator:
         if amounts.total("tensor_") is None and any(f.family in MULTIPLYING for f in families):
             # FLOPs of the CUDA cores alone would make matrix products look idle.
             amounts = evolve(amounts, flops={})
-        times = {}
-        if split.wall is not None and not returns_early(split):
-            times["wall"] = split.wall
-        busy = gpu_time(split)
-        if busy is not None:
-            times["busy"] = busy
+        wall = None if times.returns_early(split) else split.wall
+        bases = {"wall": wall, "busy": times.gpu_time(split)}
         calibrated = Peaks.calibrated(self.gpu)
         peaks = [Peaks.printed(self.gpu), *([calibrated] if calibrated else [])]
-        return utilisations(amounts, times, peaks, self.gpus)
+        return utilisations(amounts, {k: v for k, v in bases.items() if v is not None}, peaks, self.gpus)
 
     def _ridge(self, amounts: Amounts) -> Quantity | None:
         """The bend of the roof for the data type that does most of the work."""
@@ -235,7 +229,7 @@ def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, ke
     if not split.launches:
         text = f"Nothing was launched on the GPU in {shown(split.wall)}."
         return Verdict(bound="host", title="no GPU work", text=text, confidence="high")
-    if returns_early(split):
+    if times.returns_early(split):
         before = (
             f"The range returns {shown(split.after_return)} before its GPU work is done, so its wall time says nothing; "
             "look at the range around it, or synchronise. "

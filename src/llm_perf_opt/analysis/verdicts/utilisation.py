@@ -35,6 +35,7 @@ def utilisations(amounts: Amounts, times: dict[str, Quantity], peaks: list[Peaks
     return found
 
 
-def pick(found: Sequence[Utilisation], metric: str, time_basis: str, calibrated: bool = False) -> Utilisation | None:
-    wanted = (metric, time_basis, calibrated)
-    return next((u for u in found if (u.metric, u.time_basis, u.peak_basis == "calibrated") == wanted), None)
+def pick(found: Sequence[Utilisation], metric: str, time_basis: str) -> Utilisation | None:
+    """The one against the printed peaks."""
+    printed = (u for u in found if u.peak_basis != "calibrated")
+    return next((u for u in printed if (u.metric, u.time_basis) == (metric, time_basis)), None)
