@@ -10,6 +10,7 @@ from llm_perf_opt.analysis.timeline_counters import RegionMetrics
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork, NCUProfileRegion, RegionStats, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.regions.ranking import with_parents
 from llm_perf_opt.regions.rollup import GpuWork, KernelRows, RolledUp, rows_per_region
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
@@ -76,15 +77,8 @@ class ScopeBuilder:
     def _heaviest(self, numbers: list[int], rolled: RolledUp, most: int) -> list[int]:
         """Those with the most time, each with the regions around it."""
         weight = np.maximum(np.maximum(rolled.wall, rolled.busy), rolled.inclusive.kernels.time)
-        chosen: set[int] = set()
-        for number in sorted(numbers, key=lambda n: -int(weight[n])):
-            line, at = [], number
-            while at != ROOT and at not in chosen:
-                line.append(at)
-                at = self.table.parent[at]
-            if len(chosen) + len(line) > most:
-                break
-            chosen.update(line)
+        parents = [None if parent == ROOT else parent for parent in self.table.parent]
+        chosen = with_parents(sorted(numbers, key=lambda n: -int(weight[n])), parents.__getitem__, most)
         return [number for number in numbers if number in chosen]
 
     def _region(

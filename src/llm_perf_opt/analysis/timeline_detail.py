@@ -25,7 +25,7 @@ from llm_perf_opt.regions.detail import (
     Window,
 )
 from llm_perf_opt.regions.stacks import group_by
-from llm_perf_opt.regions.table import ROOT, climb
+from llm_perf_opt.regions.table import ROOT, levels_up
 
 MOST_LAUNCHES = 20_000  # in all windows
 MOST_IN_WINDOW = 5_000  # a longer instance is shown by the regions inside it
@@ -270,10 +270,8 @@ def _members(attribution: Attribution, wanted: Bools) -> Iterator[tuple[int, Int
     parent, depth = attribution.table.arrays()
     for regions in attribution.kernels.by_domain:
         which = np.flatnonzero(regions != ROOT)
-        current = regions[which]
-        for level in range(int(depth[current].max()) if len(current) else -1, -1, -1):
-            current = climb(current, parent, depth, level)
-            here = (depth[current] == level) & wanted[current]
+        for current, on_level in levels_up(regions[which], parent, depth):
+            here = on_level & wanted[current]
             for region, part in group_by(current[here]):
                 yield region, which[here][part]
     for number, members in attribution.kernels.start_end.items():

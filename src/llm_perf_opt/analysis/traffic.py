@@ -159,7 +159,7 @@ class _Pieces:
             for regions, own in zip(by_domain, membership.by_domain, strict=False):
                 regions[place[before + chosen]] = own[chosen]
             for region, members in membership.start_end.items():
-                inside = members[_among(members, chosen, len(work))]
+                inside = members[np.isin(members, chosen)]
                 start_end.setdefault(region, []).append(place[before + inside])
             before += len(work)
         joined = {region: np.sort(np.concatenate(members)) for region, members in start_end.items()}
@@ -197,12 +197,6 @@ class _Pieces:
         for region, members in self.start_end.items():
             if len(members):
                 yield region, members
-
-
-def _among(members: Int64s, chosen: Int64s, count: int) -> Bools:
-    mask = np.zeros(count, dtype=np.bool_)
-    mask[chosen] = True
-    return mask[members]
 
 
 def _moved(traffic: Traffic, pieces: _Pieces, members: Int64s, idle: _Idle) -> dict[str, Moved] | None:

@@ -12,7 +12,7 @@ from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime, overlapping, union_by_group
 from llm_perf_opt.regions.stacks import group_by
-from llm_perf_opt.regions.table import ROOT, add_up, climb
+from llm_perf_opt.regions.table import ROOT, add_up, climb, levels_up
 
 
 @define(eq=False)
@@ -173,10 +173,8 @@ def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, paren
     width = len(inside) + 1
     for regions in membership.by_domain:
         mine = regions[inside]
-        current, launches = mine[mine != ROOT], launch[mine != ROOT]
-        for level in range(int(depth[current].max()) if len(current) else -1, -1, -1):
-            current = climb(current, parent, depth, level)
-            here = depth[current] == level
+        launches = launch[mine != ROOT]
+        for current, here in levels_up(mine[mine != ROOT], parent, depth):
             pairs = np.unique(current[here] * width + launches[here])
             result += np.bincount(pairs // width, minlength=len(parent))
     if membership.start_end:
@@ -293,12 +291,8 @@ def _busy_by_level(regions: Int64s, start: Int64s, end: Int64s, parent: Int64s, 
     """Unions of nested regions: level by level from the deepest, work moves up to its ancestor."""
     total = np.zeros(len(parent), dtype=np.int64)
     inside = regions != ROOT
-    current, start, end = regions[inside], start[inside], end[inside]
-    if len(current) == 0:
-        return total
-    for level in range(int(depth[current].max()), -1, -1):
-        current = climb(current, parent, depth, level)
-        here = depth[current] == level
+    start, end = start[inside], end[inside]
+    for current, here in levels_up(regions[inside], parent, depth):
         total += union_by_group(current[here], start[here], end[here], len(parent))
     return total
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from attrs import Factory, define, field
 
-from llm_perf_opt.regions.columns import UNKNOWN, Int64s
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
 
 ROOT = UNKNOWN  # parent of an outermost region
 
@@ -145,6 +145,13 @@ def add_up(values: Int64s, parent: Int64s, depth: Int64s) -> Int64s:
         at = np.flatnonzero(depth == level)
         np.add.at(total, parent[at], total[at])
     return total
+
+
+def levels_up(regions: Int64s, parent: Int64s, depth: Int64s) -> Iterator[tuple[Int64s, Bools]]:
+    """Regions (none is ROOT) moved up level by level from the deepest: where each is then, and which are on the level."""
+    for level in range(int(depth[regions].max()) if len(regions) else -1, -1, -1):
+        regions = climb(regions, parent, depth, level)
+        yield regions, depth[regions] == level
 
 
 def climb(regions: Int64s, parent: Int64s, depth: Int64s, level: int) -> Int64s:
