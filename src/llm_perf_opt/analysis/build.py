@@ -71,10 +71,7 @@ def build_report(
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:
         found = _counters_alone(counter_sets, options, region_filter, kernel_filter)
-
-    def whole(others: ReportOptions) -> NCUProfileRegionReport:
-        return build_report(recordings, others, inputs)
-
+    whole = partial(build_report, recordings, inputs=inputs)
     return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None)
 
 
@@ -105,11 +102,7 @@ def build_streamed_report(
     found = _Found(
         scopes, stream.existing, stream.kernel_names, diagnostics, detail=partial(timeline_detail, *stream.first)
     )
-
-    def whole(others: ReportOptions) -> NCUProfileRegionReport:
-        return build_streamed_report(read, others)
-
-    return _finished(found, stream.facts, [], options, inputs, whole)
+    return _finished(found, stream.facts, [], options, inputs, partial(build_streamed_report, read))
 
 
 def _filters(options: ReportOptions) -> tuple[RegionFilter, NameFilter]:
@@ -168,7 +161,7 @@ def _finished(
     counter_sets: list[CounterSet],
     options: ReportOptions,
     inputs: list[dict[str, Any]] | None,
-    whole: Callable[[ReportOptions], NCUProfileRegionReport] | None,
+    whole: Callable[[ReportOptions], NCUProfileRegionReport],
     truth: CounterSet | None = None,
 ) -> NCUProfileRegionReport:
     """Evaluate what was found, and say what is missing. `whole`: the same report with other options."""
@@ -200,7 +193,7 @@ def _finished(
             launches_of=found.launches_of,
         ),
     )
-    if kernel_filter and whole is not None:
+    if kernel_filter:
         every = evolve(options, kernel_include=[], kernel_exclude=[], launch_detail=False)
         report = _evaluated_by_all_kernels(report, whole(every), kernel_filter)
     diagnoses = _limit_kernels(report, options.top)
