@@ -172,10 +172,11 @@ def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
     """The kernels that a filter lets through; None: all."""
     if not kernel_filter:
         return None
-    numbers, which = np.unique(timeline.kernels.name, return_inverse=True)
-    names = [timeline.strings[number] for number in numbers.tolist()]
-    keeps = np.array([kernel_filter.keeps(name, short_kernel_name(name)) for name in names], dtype=np.bool_)
-    return keeps[which.reshape(-1)]
+    strings, kernels = timeline.strings, timeline.kernels
+    keeps = np.zeros(len(strings) + 1, dtype=np.bool_)
+    for number in np.unique(kernels.name).tolist():
+        keeps[number] = kernel_filter.keeps(strings[number], short_kernel_name(strings[number]))
+    return keeps[kernels.name]
 
 
 def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rolled: RolledUp) -> ScopeTotals:
