@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.metrics import groups_for
+from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.version import __version__

@@ -11,21 +11,9 @@ from hypothesis import strategies as st
 
 from conftest import RECORDINGS, counters, plain_bytes, recording
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.metrics import (
-    LEVELS,
-    MetricGroups,
-    all_groups,
-    groups_for,
-    groups_of_chip,
-    lower_levels,
-    parse_query_metrics,
-    refuse_unknown,
-    types_in_use,
-    types_of_name,
-    unknown_metrics,
-)
-from llm_perf_opt.metrics.data_types import canonical
-from llm_perf_opt.metrics.names import allowed_suffixes, exists
+from llm_perf_opt.metrics.data_types import canonical, types_in_use, types_of_name
+from llm_perf_opt.metrics.groups import LEVELS, MetricGroups, all_groups, groups_for, groups_of_chip, lower_levels
+from llm_perf_opt.metrics.names import allowed_suffixes, exists, parse_query_metrics, refuse_unknown, unknown_metrics
 from llm_perf_opt.nsight.ncu.argv import DEFAULT_METRICS
 
 GROUPS = all_groups()

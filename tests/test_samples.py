@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from conftest import counters, read, recording, report
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.metrics import LEVELS, MetricGroups, groups_for
+from llm_perf_opt.metrics.groups import LEVELS, MetricGroups, groups_for
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.planning import CounterPlan, as_json, describe, parse_seconds, spoken_seconds
 from llm_perf_opt.planning.accuracy import Strata, allocate, expected

@@ -30,7 +30,7 @@ from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen
-from llm_perf_opt.metrics import groups_for
+from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.planning import CounterPlan, decide, facts_of
 from llm_perf_opt.planning import windows as planned_windows
 from llm_perf_opt.planning.candidates import Ask, Fit, Search

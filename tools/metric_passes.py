@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.metrics import LEVELS, MetricGroups, all_groups
+from llm_perf_opt.metrics.groups import LEVELS, MetricGroups, all_groups
 
 CHIPS = Path(__file__).parent.parent / "src" / "llm_perf_opt" / "metrics" / "chips.toml"
 KINDS = ("counter", "ratio", "throughput")  # CUpti_MetricType

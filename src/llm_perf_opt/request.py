@@ -16,7 +16,7 @@ from attrs import Factory, define
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.calibration import store
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.metrics import DEFAULT_LEVEL
+from llm_perf_opt.metrics.groups import DEFAULT_LEVEL
 from llm_perf_opt.metrics.hardware import parse_overrides
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.nsys.argv import NsysOptions

@@ -7,27 +7,25 @@ from the samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import numpy as np
 from attrs import define, evolve
 
-from llm_perf_opt.analysis.counter_report import CounterRows, counter_scopes
+from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.launches import profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
-from llm_perf_opt.analysis.timeline_report import TimelineReport
+from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
 from llm_perf_opt.analysis.timeline_stream import TimelineStream
-from llm_perf_opt.analysis.verdicts import Inputs, attach
-from llm_perf_opt.analysis.verdicts.attach import LaunchesOf
+from llm_perf_opt.analysis.verdicts.attach import attach
 from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
+from llm_perf_opt.analysis.verdicts.performance import Inputs
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.metrics.hardware import parse_overrides
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
@@ -54,7 +52,7 @@ class _Found:
     diagnostics: list[Diagnosis]
     coverage: Coverage | None = None
     detail: Callable[[Collection[str]], TimelineDetail] | None = None  # of the regions with these keys
-    launches_of: LaunchesOf | None = None
+    launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
 
 
 def build_report(
@@ -73,10 +71,7 @@ def build_report(
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:
         found = _counters_alone(counter_sets, options, region_filter, kernel_filter)
-
-    def whole(others: ReportOptions) -> NCUProfileRegionReport:
-        return build_report(recordings, others, inputs)
-
+    whole = partial(build_report, recordings, inputs=inputs)
     return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None)
 
 
@@ -89,11 +84,11 @@ def build_streamed_report(
     `inputs` may still be empty when this is called, and be filled as the timelines are read.
     """
     stream = TimelineStream(options, *_filters(options))
-    stream.add_all(read())
+    for timeline in read():
+        stream.add(timeline)
     assert stream.first is not None, "somebody has to give a timeline"
-    diagnostics = _compare_timelines(stream.facts, stream.range_names)
     scopes = stream.scopes()
-    diagnostics += stream.diagnostics
+    diagnostics = [*_compare_timelines(stream.facts, stream.range_names), *stream.diagnostics]
     if len(stream.facts) > 1:
         diagnostics.append(
             Diagnosis(
@@ -105,13 +100,9 @@ def build_streamed_report(
             )
         )
     found = _Found(
-        scopes, stream.existing, stream.kernel_names(), diagnostics, detail=partial(timeline_detail, *stream.first)
+        scopes, stream.existing, stream.kernel_names, diagnostics, detail=partial(timeline_detail, *stream.first)
     )
-
-    def whole(others: ReportOptions) -> NCUProfileRegionReport:
-        return build_streamed_report(read, others)
-
-    return _finished(found, stream.facts, [], options, inputs, whole)
+    return _finished(found, stream.facts, [], options, inputs, partial(build_streamed_report, read))
 
 
 def _filters(options: ReportOptions) -> tuple[RegionFilter, NameFilter]:
@@ -126,18 +117,17 @@ def _with_timeline(
     region_filter: RegionFilter,
     kernel_filter: NameFilter,
 ) -> _Found:
-    names = [{t.strings[n] for n in np.unique(t.ranges.name).tolist()} for t in timelines]
-    diagnostics = _compare_timelines(timelines, names)
+    names = [names_in(t, t.ranges.name) for t in timelines]
     builder = TimelineReport(merge_timelines(timelines), counter_sets, options, region_filter, kernel_filter)
     scopes = builder.scopes()
     return _Found(
         scopes,
         builder.existing,
-        {builder.timeline.strings[n] for n in np.unique(builder.timeline.kernels.name).tolist()},
-        diagnostics + builder.diagnostics,
+        names_in(builder.timeline, builder.timeline.kernels.name),
+        [*_compare_timelines(timelines, names), *builder.diagnostics],
         builder.coverage,
         partial(timeline_detail, builder.timeline, builder.attribution),
-        partial(_of_timeline, builder.launches) if builder.launches else None,
+        builder.launches_of if builder.launches else None,
     )
 
 
@@ -145,7 +135,12 @@ def _counters_alone(
     counter_sets: list[CounterSet], options: ReportOptions, region_filter: RegionFilter, kernel_filter: NameFilter
 ) -> _Found:
     scopes, table, rows_of = counter_scopes(counter_sets, options, region_filter, kernel_filter)
-    told = Diagnosis(
+    good, kinds = usable(rows_of.samples.info)[0], KindList()
+
+    def launches_of(scope: str, region: NCUProfileRegion) -> Launches:
+        return of_results(rows_of.samples, rows_of.rows.get((scope, region.key), []), good, kinds)
+
+    no_timeline = Diagnosis(
         "NO_TIMELINE",
         "info",
         "There is no timeline: kernel times are ncu's, taken with kernels one after another; ranges and graphs measured as a whole have no GPU time; wall and idle time are not known.",
@@ -155,8 +150,8 @@ def _counters_alone(
         scopes,
         [table.key(number) for number in table.in_tree_order()],
         {a.name for c in counter_sets for a in c.actions if a.kind == "kernel"},
-        [told],
-        launches_of=partial(_of_results, rows_of, KindList()),
+        [no_timeline],
+        launches_of=launches_of,
     )
 
 
@@ -166,7 +161,7 @@ def _finished(
     counter_sets: list[CounterSet],
     options: ReportOptions,
     inputs: list[dict[str, Any]] | None,
-    whole: Callable[[ReportOptions], NCUProfileRegionReport] | None,
+    whole: Callable[[ReportOptions], NCUProfileRegionReport],
     truth: CounterSet | None = None,
 ) -> NCUProfileRegionReport:
     """Evaluate what was found, and say what is missing. `whole`: the same report with other options."""
@@ -190,37 +185,33 @@ def _finished(
     report = attach(
         evolve(report, launches=profiled_launches(counter_sets, main.kernels if main and has_timeline else [])),
         Inputs(
+            options=options,
             gpu_facts=_gpu_facts(recordings),
-            overrides=parse_overrides(options.hardware),
-            calibrations=options.calibrations,
-            formula=options.formula,
-            alone=options.alone,
-            verdicts=options.verdicts,
             good=good,
             odd=odd,
             has_counters=any(c.actions for c in counter_sets),
             launches_of=found.launches_of,
-            signatures=options.top,
         ),
     )
-    if kernel_filter and whole is not None:
+    if kernel_filter:
         every = evolve(options, kernel_include=[], kernel_exclude=[], launch_detail=False)
         report = _evaluated_by_all_kernels(report, whole(every), kernel_filter)
-    told = _limit_kernels(report, options.top)
+    diagnoses = _limit_kernels(report, options.top)
     if truth is not None and not kernel_filter:  # a range was measured with all its kernels
         verification, differing = verify(report, truth)
         report = evolve(report, verification=verification)
         chosen = bool(options.include or options.exclude)  # the measured regions may not be among those shown
-        told += [d for d in differing if not (chosen and d.code == "NOTHING_VERIFIED")]
-    told += _explain_no_kernels(found.kernel_names, kernel_filter, options)
+        diagnoses += [d for d in differing if not (chosen and d.code == "NOTHING_VERIFIED")]
+    diagnoses += _explain_no_kernels(found.kernel_names, kernel_filter, options)
     available: list[str] = []
     if not any(scope.regions for scope in found.scopes):
         available, reasons = _explain_no_match(report, found.existing, options)
-        told += reasons
+        diagnoses += reasons
     detail = None
     if options.launch_detail and found.detail is not None and main is not None:
         detail = found.detail({region.key for region in heaviest(main.regions, MOST_REGIONS)})
-    return evolve(report, diagnostics=[*report.diagnostics, *told], available_ranges=available, timeline_detail=detail)
+    diagnoses = [*report.diagnostics, *diagnoses]
+    return evolve(report, diagnostics=diagnoses, available_ranges=available, timeline_detail=detail)
 
 
 def _explain_no_kernels(names: set[str], kernel_filter: NameFilter, options: ReportOptions) -> list[Diagnosis]:
@@ -243,40 +234,28 @@ def _evaluated_by_all_kernels(
     report: NCUProfileRegionReport, whole: NCUProfileRegionReport, kernel_filter: NameFilter
 ) -> NCUProfileRegionReport:
     """Verdicts are of regions, not of the kernels somebody wants to look at: a filter must not change them."""
-    judged = {(s.scope, r.key): r.performance for s in whole.scopes for r in s.regions}
+    evaluated = {(s.scope, r.key): r.performance for s in whole.scopes for r in s.regions}
     for scope in report.scopes:
         for region in scope.regions:
-            found = judged.get((scope.scope, region.key))
+            found = evaluated.get((scope.scope, region.key))
             if found is not None:
                 kept = [s for s in found.signatures if kernel_filter.keeps(s.kernel_name, s.short_name)]
                 found = evolve(found, signatures=kept)
             region.performance = found
-    told = []
-    if any(r.performance is not None for s in report.scopes for r in s.regions):
-        told.append(
-            Diagnosis(
-                "KERNELS_CHOSEN",
-                "info",
-                "Kernel counts, GPU time and counters are of the chosen kernels alone. Busy and idle time, verdicts and what to fix first are of all kernels of a region.",
-            )
-        )
+    chosen = Diagnosis(
+        "KERNELS_CHOSEN",
+        "info",
+        "Kernel counts, GPU time and counters are of the chosen kernels alone. Busy and idle time, verdicts and what to fix first are of all kernels of a region.",
+    )
+    has_verdicts = any(r.performance is not None for s in report.scopes for r in s.regions)
     return evolve(
         report,
         stages=whole.stages,
         opportunities=whole.opportunities,
         hardware=whole.hardware,
         unclassified_share=whole.unclassified_share,
-        diagnostics=[*report.diagnostics, *told],
+        diagnostics=[*report.diagnostics, *([chosen] if has_verdicts else [])],
     )
-
-
-def _of_timeline(launches: dict[str, dict[str, Launches]], scope: str, region: NCUProfileRegion) -> Launches | None:
-    return launches.get(scope, {}).get(region.key)
-
-
-def _of_results(rows_of: CounterRows, kinds: KindList, scope: str, region: NCUProfileRegion) -> Launches:
-    samples = rows_of.samples
-    return of_results(samples, rows_of.rows.get((scope, region.key), []), usable(samples.info)[0], kinds)
 
 
 def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
@@ -291,29 +270,23 @@ def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
     return facts
 
 
-def _compare_timelines(timelines: list[Timeline], names: list[set[str]]) -> list[Diagnosis]:
+def _compare_timelines(timelines: list[Timeline], names: list[set[str]]) -> Iterator[Diagnosis]:
     """Timelines given together should be parts of one job: its ranks, with the same ranges. `names`: of those."""
-    found = []
     if len({t.kind for t in timelines}) > 1:
-        found.append(
-            Diagnosis(
-                "MIXED_TIMELINES",
-                "warning",
-                "Timelines of different tools were given together; if they are of the same run, its work counts twice in the aggregate.",
-                "Give one timeline of each process.",
-            )
+        yield Diagnosis(
+            "MIXED_TIMELINES",
+            "warning",
+            "Timelines of different tools were given together; if they are of the same run, its work counts twice in the aggregate.",
+            "Give one timeline of each process.",
         )
-    strangers = [t.source for t, own in zip(timelines[1:], names[1:], strict=True) if own and not own & names[0]]
-    if strangers and names[0]:
-        found.append(
-            Diagnosis(
-                "UNRELATED_TIMELINES",
-                "warning",
-                f"{', '.join(strangers)} has no range in common with {timelines[0].source}: the aggregate adds up different programs.",
-                "Give timelines of one job together, others one by one.",
-            )
+    unrelated = [t.source for t, own in zip(timelines[1:], names[1:], strict=True) if own and not own & names[0]]
+    if unrelated and names[0]:
+        yield Diagnosis(
+            "UNRELATED_TIMELINES",
+            "warning",
+            f"{', '.join(unrelated)} has no range in common with {timelines[0].source}: the aggregate adds up different programs.",
+            "Give timelines of one job together, others one by one.",
         )
-    return found
 
 
 def matched_anything(report: NCUProfileRegionReport) -> bool:

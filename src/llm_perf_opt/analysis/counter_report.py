@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from attrs import Factory, define
 
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.samples import Samples, add_up_results, rules_of
+from llm_perf_opt.analysis.scopes import AGGREGATE, only
 from llm_perf_opt.analysis.selected import kept_regions, kernel_record, ncu_expressions, sections_of
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.columns import CounterSet
@@ -54,26 +53,19 @@ def counter_scopes(
     groups: list[tuple[str, list[int], int | None, int | None]] = []
     pids = sorted({p for row in chosen if (p := samples.actions[row].process) is not None})
     devices = sorted({d for row in chosen if (d := samples.actions[row].device) is not None})
-    only_pid = pids[0] if len(pids) == 1 else None
-    only_device = devices[0] if len(devices) == 1 else None
     for pid in pids:
         rows = [r for r in chosen if samples.actions[r].process == pid]
-        groups.append((f"process:{pid}", rows, pid, _only(samples.actions[r].device for r in rows)))
+        groups.append((f"process:{pid}", rows, pid, only(samples.actions[r].device for r in rows)))
     for device in devices:
         rows = [r for r in chosen if samples.actions[r].device == device]
-        groups.append((f"device:{device}", rows, _only(samples.actions[r].process for r in rows), device))
+        groups.append((f"device:{device}", rows, only(samples.actions[r].process for r in rows), device))
     if options.aggregate:
-        groups.append(("aggregate", chosen, only_pid, only_device))
+        groups.append((AGGREGATE, chosen, only(pids), only(devices)))
     rows_of = CounterRows(samples)
     scopes = [
         _counter_scope(samples, table, own, kept, expressions, region_filter, rows_of, *group) for group in groups
     ]
     return scopes, table, rows_of
-
-
-def _only(values: Iterable[int | None]) -> int | None:
-    distinct = set(values)
-    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _counter_scope(
@@ -146,9 +138,7 @@ def _result_stats(samples: Samples, rows: list[int], own: list[int]) -> RegionSt
     whole = [r for r in own if samples.actions[r].kind == "range"]
     parts = [r for r in rows if samples.actions[r].kind != "range"]
     chosen = whole or parts or rows
-    metrics = (
-        add_up_results(samples, parts) | add_up_results(samples, whole) if whole else add_up_results(samples, chosen)
-    )
+    metrics = add_up_results(samples, parts if whole else chosen) | add_up_results(samples, whole)
     return RegionStats(
         gpu_time_ns=samples.time_ns(chosen),
         kernel_count=_kernel_count(samples, chosen),

@@ -8,7 +8,7 @@ shares what is left in proportion to its estimate, so that the parts still add u
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from attrs import Factory, define, evolve
@@ -36,11 +36,12 @@ class Fitted:
 
 def copied_bytes(rolled: RolledUp, counter: str) -> Int64s:
     """What copies and fills of each region add to a counter of the memory: kernels' counters have it not."""
-    kinds, everything = rolled.inclusive_copy_kinds, rolled.inclusive_copies.bytes
-    read = kinds.device.bytes + kinds.host.bytes - kinds.upload.bytes
+    work = rolled.inclusive
+    downloads = work.host_copies.bytes - work.uploads.bytes
+    read = work.device_copies.bytes + downloads
     if "read" in counter:
         return read
-    written = everything - (kinds.host.bytes - kinds.upload.bytes)
+    written = work.copies.bytes - downloads
     return written if "write" in counter else read + written
 
 
@@ -64,16 +65,26 @@ def fit(
     if not totals:
         return fitted
     order = table.in_tree_order()
-    below = _Below.of(table, order, estimates, totals, copied)
+    # Of each region, what the nearest regions with totals below it hold: totals, estimates and copies.
+    below = np.zeros((len(table), 3))
+    for number in reversed(order):
+        parent, known = table.parent[number], totals.get(number)
+        if parent != ROOT and known is None:
+            below[parent] += below[number]
+        elif parent != ROOT and known is not None:
+            below[parent] += (known.value, estimates[number].value, copied[number])
     factor: dict[int, float] = {}  # for what is in a region, and in no region with a total below it
     for number in order:
         factor[number] = factor.get(table.parent[number], 1.0)
         estimate, total = estimates.get(number), totals.get(number)
         if total is not None and estimate is not None:
             fitted.values[number] = total
-            whole, rest = estimate.value + float(copied[number]), below.rest(number, estimate, copied)
+            total_below, estimated_below, copied_below = below[number].tolist()
+            whole = estimate.value + float(copied[number])
+            # The estimate, with copies, of what is in no such region.
+            rest = estimate.value - estimated_below + float(copied[number]) - copied_below
             fitted.estimated[number] = whole
-            left = max(total.value - below.total[number], 0.0)
+            left = max(total.value - total_below, 0.0)
             # Where little is left to be shared it is not blown up: it is the region's own then.
             most = _MOST_FACTOR if rest > _LEAST_REST * whole else 1.0
             factor[number] = min(left / rest, most) if rest > 0 else 1.0
@@ -114,35 +125,3 @@ def _measured(estimate: MetricValue, known: Moved) -> MetricValue:
         coverage=1.0,
         spread=known.uncertain / known.value,
     )
-
-
-@define
-class _Below:
-    """Of each region, what the nearest regions with totals below it hold: totals, estimates and copies."""
-
-    total: Sequence[float]
-    estimated: Sequence[float]
-    copied: Sequence[float]
-
-    @staticmethod
-    def of(
-        table: RegionTable,
-        order: Sequence[int],
-        estimates: Mapping[int, MetricValue],
-        totals: Mapping[int, MetricValue],
-        copied: Int64s,
-    ) -> _Below:
-        total, estimated, copies = (np.zeros(len(table)) for _ in range(3))
-        for number in reversed(order):
-            parent = table.parent[number]
-            if parent == ROOT:
-                continue
-            known = totals.get(number)
-            total[parent] += total[number] if known is None else known.value
-            estimated[parent] += estimated[number] if known is None else estimates[number].value
-            copies[parent] += copies[number] if known is None else copied[number]
-        return _Below(total.tolist(), estimated.tolist(), copies.tolist())
-
-    def rest(self, number: int, estimate: MetricValue, copied: Int64s) -> float:
-        """The estimate, with copies, of what is in no such region."""
-        return estimate.value - self.estimated[number] + float(copied[number]) - self.copied[number]

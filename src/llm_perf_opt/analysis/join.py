@@ -7,14 +7,14 @@ the samples nearest to that region, and parents add up their children. Where tho
 the timeline shows that launches there last much longer or shorter, they are scaled by that (`SAME_WORK`).
 A signature without a sample takes those of the same kernel on a grid of nearly the same size, in proportion to the
 blocks (`stands_in`). Nothing is filled in for any other: the value's coverage says how much of the region's GPU time
-it speaks for. Where launches of a signature take times of several kinds (`regions.kinds`), each kind has its own
-samples. One that has none is not told apart from the kind nearest to it: it may be launches that were held up.
+it speaks for. Where launches of a signature fall into duration clusters (`regions.duration_clusters`), each has its
+own samples. One that has none is joined to the nearest: it may be launches that were held up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 from attrs import Factory, define
@@ -100,7 +100,7 @@ _UNLIKE = (False, 0, 0)
 
 
 def scale_of(duration: float, sampled: float | None) -> float:
-    """How much more work launches do than the sampled ones, judged by how long the timeline has both."""
+    """How much more work launches do than the sampled ones, by how long the timeline has both."""
     if not sampled:
         return 1.0
     ratio = duration / sampled
@@ -142,22 +142,26 @@ def _apart(one: float, other: float) -> float:
     return abs(math.log(max(one, 1.0) / max(other, 1.0)))
 
 
-def _with_samples(
-    kinds: DurationClusters, own: Mapping[int, Sequence[int]], borrowing: Collection[int]
-) -> DurationClusters:
-    """Clusters without samples joined to the nearest of their signature that has some.
+def _by_signature(clusters: DurationClusters, some: Iterable[int]) -> dict[int, list[int]]:
+    """Some clusters, by their signature."""
+    found: dict[int, list[int]] = {}
+    for cluster in sorted(some):
+        found.setdefault(int(clusters.signature[cluster]), []).append(cluster)
+    return found
 
-    `borrowing`: signatures whose kinds have those of a neighbour, and stay as they are.
+
+def _with_samples(clusters: DurationClusters, own: Collection[int], borrowing: Collection[int]) -> DurationClusters:
+    """Clusters without samples joined to the nearest of their signature that has some. `own`: those that have.
+
+    `borrowing`: signatures whose clusters have those of a neighbour, and stay as they are.
     """
-    sampled: dict[int, list[int]] = {}
-    for kind in sorted(own):
-        sampled.setdefault(int(kinds.signature[kind]), []).append(kind)
-    means = kinds.mean.tolist()
-    target = list(range(len(kinds)))
-    for kind, signature in enumerate(kinds.signature.tolist()):
-        if kind not in own and signature in sampled and signature not in borrowing:
-            target[kind] = min(sampled[signature], key=lambda other: _apart(means[other], means[kind]))
-    return kinds.joined(np.array(target, dtype=np.int64))
+    sampled = _by_signature(clusters, own)
+    means = clusters.mean.tolist()
+    target = list(range(len(clusters)))
+    for cluster, signature in enumerate(clusters.signature.tolist()):
+        if cluster not in own and signature in sampled and signature not in borrowing:
+            target[cluster] = min(sampled[signature], key=lambda other: _apart(means[other], means[cluster]))
+    return clusters.joined(np.array(target, dtype=np.int64))
 
 
 @define(eq=False)
@@ -168,7 +172,7 @@ class Join:
     names: list[str]  # of each signature of the timeline
     by_signature: list[_Samples]
     unmatched: list[int]  # results that describe nothing in the timeline
-    by_kind: list[_Samples] = Factory(list)  # see `tell_kinds_apart`
+    by_cluster: list[_Samples] = Factory(list)  # see `split_into_clusters`
     wholes: dict[Place, list[int]] = Factory(dict)  # ranges measured as a whole
     graphs: dict[Place, list[int]] = Factory(dict)  # CUDA graphs measured as a whole, by the regions around them
     groups: list[list[int]] = Factory(lambda: [[]])  # number NO_SAMPLES is the empty one
@@ -178,32 +182,30 @@ class Join:
     _numbers: dict[tuple[tuple[int, ...], bool, float], int] = Factory(dict)
     _statistics: tuple[Floats, Floats] | None = None
 
-    def tell_kinds_apart(self, signature: Int64s, duration: Int64s, context: Int64s) -> DurationClusters:
-        """The kinds of launches that have samples of their own, and their samples. All are of each launch."""
+    def split_into_clusters(self, signature: Int64s, duration: Int64s, context: Int64s) -> DurationClusters:
+        """The clusters that have samples of their own, and their samples. All columns are of each launch."""
         launches = np.bincount(signature, minlength=len(self.by_signature))
-        # Where all were sampled there is nothing to tell apart: that is exact as it is.
+        # Where all were sampled there is nothing to split: that is exact as it is.
         timed = {n: rows for n, rows in self._timed().items() if len(self.by_signature[n].rows) < launches[n]}
         borrowing = {n for n, found in enumerate(self.by_signature) if found.neighbour in timed}
         divisible = np.zeros(len(self.by_signature), dtype=np.bool_)
         divisible[[*timed, *borrowing]] = True
-        kinds = split_by_duration(signature, duration, divisible, context)
-        own = samples_of_clusters(kinds, timed, self.samples.weights)
-        kinds = _with_samples(kinds, own, borrowing)
-        own = samples_of_clusters(kinds, timed, self.samples.weights)
-        sampled: dict[int, list[int]] = {}  # kinds with samples, by signature
-        for kind in sorted(own):
-            sampled.setdefault(int(kinds.signature[kind]), []).append(kind)
-        means = kinds.mean.tolist()
-        self.by_kind = []
-        for number, mean in zip(kinds.signature.tolist(), means, strict=True):
+        clusters = split_by_duration(signature, duration, divisible, context)
+        own = samples_of_clusters(clusters, timed, self.samples.weights)
+        clusters = _with_samples(clusters, own, borrowing)
+        own = samples_of_clusters(clusters, timed, self.samples.weights)
+        sampled = _by_signature(clusters, own)
+        means = clusters.mean.tolist()
+        self.by_cluster = []
+        for number, mean in zip(clusters.signature.tolist(), means, strict=True):
             samples = self.by_signature[number]
             of = samples.neighbour if samples.neighbour in timed else number
             if len(sampled.get(of, [])) > 1:
                 # A launch of the neighbour's takes as much less as it has fewer blocks.
                 nearest = min(sampled[of], key=lambda other: _apart(means[other], mean / (samples.scale or 1.0)))
-                samples = self._of_kind(samples, own[nearest], timed[of])
-            self.by_kind.append(samples)
-        return kinds
+                samples = self._of_cluster(samples, own[nearest], timed[of])
+            self.by_cluster.append(samples)
+        return clusters
 
     def _timed(self) -> dict[int, list[int]]:
         """The samples with a duration of the signatures that have some of their own."""
@@ -215,8 +217,8 @@ class Join:
         }
         return {number: rows for number, rows in timed.items() if rows}
 
-    def _of_kind(self, of_signature: _Samples, own: Sequence[int], timed: Sequence[int]) -> _Samples:
-        """The samples of one kind; those of which nobody knows the kind, for want of a duration, are of all."""
+    def _of_cluster(self, of_signature: _Samples, own: Sequence[int], timed: Sequence[int]) -> _Samples:
+        """The samples of one cluster; those of which nobody knows the cluster, for want of a duration, are of all."""
         others = set(timed) - set(own)
         samples = _Samples(scale=of_signature.scale, neighbour=of_signature.neighbour)
         for row in of_signature.rows:
@@ -224,9 +226,9 @@ class Join:
                 samples.add(row, self.samples.actions[row])
         return samples
 
-    def nearest(self, place: Place, kind: int) -> tuple[list[int], bool]:
-        """The samples for launches of a kind in a region, and whether they were taken in it."""
-        return self.by_kind[kind].nearest(place, self.stage_level.get(place[0], 0))
+    def nearest(self, place: Place, cluster: int) -> tuple[list[int], bool]:
+        """The samples for launches of a cluster in a region, and whether they were taken in it."""
+        return self.by_cluster[cluster].nearest(place, self.stage_level.get(place[0], 0))
 
     def taken_right_in(self, place: Place, signature: int) -> list[int]:
         """The samples of a signature that were taken in a region, and not below it."""
@@ -364,10 +366,9 @@ def join_samples(
     `has_graphs`: the timeline has whole-graph launches, which results of whole graphs describe.
     """
     by_name: dict[tuple[str, Config], list[int]] = {}
-    config: Config
     for row in samples.kernels:
         action = samples.actions[row]
-        config = (action.grid or (), action.block or ())
+        config: Config = (action.grid or (), action.block or ())
         for name in _names_of(action, samples.simplified):
             by_name.setdefault((name, config), []).append(row)
     by_signature: list[_Samples] = []
@@ -387,11 +388,10 @@ def join_samples(
     for row in samples.wholes:
         action = samples.actions[row]
         if action.kind == "graph":
-            around = [place for place in places_of(action) if kernels_per_instance(place) is not None]
-            for place in around if has_graphs else []:
-                join.graphs.setdefault(place, []).append(row)
-            if around and has_graphs:
-                matched.add(row)
+            for place in places_of(action) if has_graphs else ():
+                if kernels_per_instance(place) is not None:
+                    join.graphs.setdefault(place, []).append(row)
+                    matched.add(row)
         elif (measured := measured_range(action, kernels_per_instance)) is not None:
             join.wholes.setdefault(measured, []).append(row)
             matched.add(row)
@@ -456,11 +456,11 @@ def _names_of(action: Action, simplified: bool) -> Iterable[str]:
 
 def coverage_of(join: Join, launches: LaunchRows) -> Coverage:
     """How much of some launches the samples speak for, and what is left out, worst first."""
-    found = np.array([bool(join.by_signature[s].rows) for s in launches.label.tolist()], dtype=np.bool_)
-    scaled = np.array([join.by_signature[s].scale is not None for s in launches.label.tolist()], dtype=np.bool_)
-    columns = (launches.label.tolist(), launches.calls.tolist(), launches.total.tolist(), found.tolist())
-    missing = [(total, calls, join.names[s]) for s, calls, total, ok in zip(*columns, strict=True) if not ok]
-    missing.sort(reverse=True)
+    samples = [join.by_signature[signature] for signature in launches.label.tolist()]
+    found = np.array([bool(own.rows) for own in samples], dtype=np.bool_)
+    scaled = np.array([own.scale is not None for own in samples], dtype=np.bool_)
+    columns = (column[~found].tolist() for column in (launches.total, launches.calls, launches.label))
+    missing = sorted(((total, calls, join.names[s]) for total, calls, s in zip(*columns, strict=True)), reverse=True)
     return Coverage(
         signatures=len(launches.label),
         signatures_matched=int(found.sum()),

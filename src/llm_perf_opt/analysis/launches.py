@@ -1,4 +1,4 @@
-"""Launches that were picked by hand: what ncu measured of each, beside its kernel's place in the timeline."""
+"""Launches that were picked by hand: what ncu measured of each, and its kernel's place in the timeline."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def _launch(action: Action, counters: CounterSet, ranked: Sequence[KernelRecord]
     names = {action.name, action.demangled}
     rank = next((n for n, k in enumerate(ranked, 1) if k.kernel_name in names), None)
     record = ranked[rank - 1] if rank else None
+    units = {name: info.unit for name, info in counters.metric_info.items()}
     return ProfiledLaunch(
         kernel_name=action.name,
         short_name=short_kernel_name(action.name),
@@ -41,10 +42,5 @@ def _launch(action: Action, counters: CounterSet, ranked: Sequence[KernelRecord]
         total_ms=record.total_ms if record else None,
         mean_ms=record.mean_ms if record else None,
         passes=action.passes,
-        metrics={n: LaunchCounter(v, _unit(counters, n)) for n, v in sorted(action.metrics.items())},
+        metrics={name: LaunchCounter(value, units.get(name, "")) for name, value in sorted(action.metrics.items())},
     )
-
-
-def _unit(counters: CounterSet, metric: str) -> str:
-    info = counters.metric_info.get(metric)
-    return info.unit if info else ""

@@ -1,4 +1,4 @@
-"""Which samples of a signature are of which cluster (see `regions.duration_clusters`): told by how long ncu saw them take.
+"""Which samples of a signature are of which cluster (see `regions.duration_clusters`): by how long ncu saw them take.
 
 Under ncu a kernel takes about a microsecond longer, and all of them longer where clocks are held low. Both are learned
 from the signatures that have one cluster only, and taken out before a sample is compared with the timeline.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from attrs import define
@@ -15,6 +15,8 @@ from llm_perf_opt.regions.model import MetricValue, RuleFinding
 
 Floats = NDArray[np.float64]
 _MOST_RULES = 50  # findings kept per region
+# A sum over less than this part of the region's GPU time says nothing about the region.
+LEAST_HELD = 0.5
 
 
 @define(eq=False)
@@ -89,6 +91,37 @@ def add_up_results(samples: Samples, rows: Sequence[int]) -> dict[str, MetricVal
         value = combine(info.rollup, part[known, column], weights[known])
         result[name] = MetricValue(value, info.unit, info.rollup, source, int(known.sum()))
     return result
+
+
+def sum_of_parts(
+    parts: Sequence[Mapping[str, MetricValue]], times: Sequence[int], whole_time: int
+) -> dict[str, MetricValue]:
+    """Counters of a region whose parts were measured as wholes: sums over parts that do not overlap.
+
+    Of ranges inside each other ncu's range modes measure the outermost, so `generate` is left without counters where
+    its stages were measured. What its parts did is what it did, as far as they hold its kernels.
+    `times`: GPU time of each part; `whole_time`: of the region.
+    """
+    summed: dict[str, MetricValue] = {}
+    if not whole_time:
+        return summed
+    for name in dict.fromkeys(name for part in parts for name in part):
+        values = [(part[name], time) for part, time in zip(parts, times, strict=True) if name in part]
+        held = sum(time * (1.0 if value.coverage is None else value.coverage) for value, time in values) / whole_time
+        first = values[0][0]
+        # Only sums add up: the occupancy of a region is not that of its parts together.
+        if first.rollup == "sum" and held >= LEAST_HELD:
+            sources = {value.source for value, _ in values}
+            summed[name] = MetricValue(
+                value=sum(value.value for value, _ in values),
+                unit=first.unit,
+                rollup="sum",
+                source=sources.pop() if len(sources) == 1 else "extrapolated",
+                samples=sum(value.samples for value, _ in values),
+                launches=sum(value.launches or 0 for value, _ in values),
+                coverage=min(held, 1.0),
+            )
+    return summed
 
 
 def combine(rollup: str, values: Floats, weights: Floats) -> float:

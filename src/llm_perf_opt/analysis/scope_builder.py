@@ -10,7 +10,8 @@ from llm_perf_opt.analysis.timeline_counters import RegionMetrics
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork, NCUProfileRegion, RegionStats, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import RegionFilter
-from llm_perf_opt.regions.rollup import CopyKinds, KernelRows, RolledUp, Sums, rows_per_region
+from llm_perf_opt.regions.ranking import with_parents
+from llm_perf_opt.regions.rollup import GpuWork, KernelRows, RolledUp, rows_per_region
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 
@@ -75,16 +76,9 @@ class ScopeBuilder:
 
     def _heaviest(self, numbers: list[int], rolled: RolledUp, most: int) -> list[int]:
         """Those with the most time, each with the regions around it."""
-        weight = np.maximum(np.maximum(rolled.wall, rolled.busy), rolled.inclusive.time)
-        chosen: set[int] = set()
-        for number in sorted(numbers, key=lambda n: -int(weight[n])):
-            line, at = [], number
-            while at != ROOT and at not in chosen:
-                line.append(at)
-                at = self.table.parent[at]
-            if len(chosen) + len(line) > most:
-                break
-            chosen.update(line)
+        weight = np.maximum(np.maximum(rolled.wall, rolled.busy), rolled.inclusive.kernels.time)
+        parents = [None if parent == ROOT else parent for parent in self.table.parent]
+        chosen = with_parents(sorted(numbers, key=lambda n: -int(weight[n])), parents.__getitem__, most)
         return [number for number in numbers if number in chosen]
 
     def _region(
@@ -102,12 +96,8 @@ class ScopeBuilder:
             device=None,
             process_id=None,
             instances=int(rolled.instances[number]) or None,
-            inclusive=_stats(
-                number, rolled.inclusive, rolled.inclusive_copies, rolled.inclusive_copy_kinds, rolled.inclusive_graphs
-            ),
-            exclusive=_stats(
-                number, rolled.exclusive, rolled.exclusive_copies, rolled.exclusive_copy_kinds, rolled.exclusive_graphs
-            ),
+            inclusive=_stats(number, rolled.inclusive),
+            exclusive=_stats(number, rolled.exclusive),
             key=self.table.key(number),
             range_kind="start_end" if table.start_end[number] else "push_pop",
             # A region known only through a graph's capture has no host-side range to measure.
@@ -128,36 +118,27 @@ class ScopeBuilder:
 
     def _kernel_records(self, rows: KernelRows, which: Int64s, most: int | None = None) -> list[KernelRecord]:
         order = which[np.argsort(-rows.total[which], kind="stable")][:most]
-        return [
-            kernel_record(self.strings[label], device, calls, total, low, high)
-            for label, device, calls, total, low, high in zip(
-                rows.label[order].tolist(),
-                rows.device[order].tolist(),
-                rows.calls[order].tolist(),
-                rows.total[order].tolist(),
-                rows.shortest[order].tolist(),
-                rows.longest[order].tolist(),
-                strict=True,
-            )
-        ]
+        columns = (column[order].tolist() for column in rows.columns[1:])
+        return [kernel_record(self.strings[label], *row) for label, *row in zip(*columns, strict=True)]
 
 
-def _stats(number: int, kernels: Sums, copies: Sums, kinds: CopyKinds, graphs: Sums) -> RegionStats:
+def _stats(number: int, work: GpuWork) -> RegionStats:
+    copies, host, device = work.copies, work.host_copies, work.device_copies
     return RegionStats(
-        gpu_time_ns=int(kernels.time[number]),
-        kernel_count=int(kernels.count[number]),
+        gpu_time_ns=int(work.kernels.time[number]),
+        kernel_count=int(work.kernels.count[number]),
         memory=MemoryWork(
             count=int(copies.count[number]),
             time_ns=int(copies.time[number]),
             bytes=int(copies.bytes[number]),
-            host_count=int(kinds.host.count[number]),
-            host_time_ns=int(kinds.host.time[number]),
-            host_bytes=int(kinds.host.bytes[number]),
-            upload_bytes=int(kinds.upload.bytes[number]),
-            device_count=int(kinds.device.count[number]),
-            device_time_ns=int(kinds.device.time[number]),
-            device_bytes=int(kinds.device.bytes[number]),
+            host_count=int(host.count[number]),
+            host_time_ns=int(host.time[number]),
+            host_bytes=int(host.bytes[number]),
+            upload_bytes=int(work.uploads.bytes[number]),
+            device_count=int(device.count[number]),
+            device_time_ns=int(device.time[number]),
+            device_bytes=int(device.bytes[number]),
         ),
-        graph_launches=int(graphs.count[number]),
-        graph_time_ns=int(graphs.time[number]),
+        graph_launches=int(work.graphs.count[number]),
+        graph_time_ns=int(work.graphs.time[number]),
     )

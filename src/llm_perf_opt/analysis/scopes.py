@@ -3,75 +3,96 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
-from attrs import define
+from attrs import define, fields
 
 from llm_perf_opt.regions.columns import Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.rollup import Selection
 
 AGGREGATE = "aggregate"
+T = TypeVar("T")
+
+
+@define(frozen=True)
+class ProcessUse:
+    """A process and the devices it used."""
+
+    pid: int
+    rank: int | None
+    devices: frozenset[int]
+
+
+@define(frozen=True)
+class ScopeName:
+    """One scope of a report, before anything is in it."""
+
+    name: str
+    members: list[int]  # the processes in it, as indices
+    process_id: int | None  # where there is but one
+    device: int | None
 
 
 @define(eq=False)
 class ScopePart:
-    """One scope: its name, what it holds, and the process or device it stands for."""
+    """One scope of a timeline: its name, what it holds, and the process or device it stands for."""
 
     name: str
     selection: Selection
     process_id: int | None
     device: int | None
-    devices: frozenset[int] = frozenset()  # of a process: those it used
-    rank: int | None = None  # of a process
+    process: ProcessUse | None = None  # in the scope of a process
+
+
+def name_scopes(processes: Sequence[ProcessUse], ranks: Iterable[int], aggregate: bool) -> list[ScopeName]:
+    """All scopes of some processes, in the order of a report."""
+
+    def scope(name: str, members: Iterable[int], device: int | None) -> ScopeName:
+        chosen = list(members)
+        return ScopeName(name, chosen, processes[chosen[0]].pid if len(chosen) == 1 else None, device)
+
+    found = []
+    pids = Counter(process.pid for process in processes)
+    seen: Counter[int] = Counter()
+    for number, process in enumerate(processes):
+        seen[process.pid] += 1
+        # Two hosts may use the same process id.
+        label = f"process:{process.pid}" + (f"#{seen[process.pid]}" if pids[process.pid] > 1 else "")
+        found.append(scope(label, [number], only(process.devices)))
+    devices = sorted({device for process in processes for device in process.devices})
+    for device in devices:
+        found.append(scope(f"device:{device}", (i for i, p in enumerate(processes) if device in p.devices), device))
+    for rank in sorted(ranks):
+        found.append(scope(f"rank:{rank}", (i for i, p in enumerate(processes) if p.rank == rank), None))
+    if aggregate:
+        found.append(scope(AGGREGATE, range(len(processes)), only(devices)))
+    return found
+
+
+def only(values: Iterable[T]) -> T | None:
+    """The one value there is; None where there are several, or none."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def timeline_scopes(timeline: Timeline, kernel_mask: Bools | None, aggregate: bool) -> list[ScopePart]:
     """All scopes of a timeline. `kernel_mask`: the kernels let through by the user's filter."""
+    pairs = {pair for work in timeline.work for pair in _pairs(work)}
+    numbers = sorted({process for process, _ in pairs}) or list(range(len(timeline.processes)))[:1]
+    processes = [
+        ProcessUse(timeline.processes[n].pid, timeline.processes[n].rank, frozenset(d for p, d in pairs if p == n))
+        for n in numbers
+    ]
     parts = []
-    pairs = sorted({pair for work in _works(timeline) for pair in _pairs(work)})
-    busy = sorted({process for process, _ in pairs})
-    pids = Counter(timeline.processes[p].pid for p in busy)
-    seen: Counter[int] = Counter()
-    processes = busy or list(range(len(timeline.processes)))[:1]
-    devices = sorted({device for _, device in pairs})
-    only_device = devices[0] if len(devices) == 1 else None
-    only_pid = timeline.processes[processes[0]].pid if len(processes) == 1 else None
-    for process in processes:
-        pid = timeline.processes[process].pid
-        seen[pid] += 1
-        # Two hosts may use the same process id.
-        label = f"process:{pid}" if pids[pid] < 2 else f"process:{pid}#{seen[pid]}"
-        on = frozenset(d for p, d in pairs if p == process)
-        parts.append(
-            ScopePart(
-                label,
-                _select(timeline, kernel_mask, {process}, None),
-                pid,
-                next(iter(on)) if len(on) == 1 else None,
-                on,
-                timeline.processes[process].rank,
-            )
-        )
-    for device in devices:
-        users = {p for p, d in pairs if d == device}
-        pid_of = timeline.processes[next(iter(users))].pid if len(users) == 1 else None
-        parts.append(ScopePart(f"device:{device}", _select(timeline, kernel_mask, users, device), pid_of, device))
-    ranks: dict[int, set[int]] = {}
-    for process in processes:
-        rank = timeline.processes[process].rank
-        if rank is not None:
-            ranks.setdefault(rank, set()).add(process)
-    for rank in sorted(ranks):
-        only = timeline.processes[next(iter(ranks[rank]))].pid if len(ranks[rank]) == 1 else None
-        parts.append(ScopePart(f"rank:{rank}", _select(timeline, kernel_mask, ranks[rank], None), only, None))
-    if aggregate:
-        everyone = set(range(len(timeline.processes)))
-        parts.append(ScopePart(AGGREGATE, _select(timeline, kernel_mask, everyone, None), only_pid, only_device))
+    for scope in name_scopes(processes, {p.rank for p in processes if p.rank is not None}, aggregate):
+        whole = scope.name == AGGREGATE
+        members = set(range(len(timeline.processes))) if whole else {numbers[i] for i in scope.members}
+        selection = _select(timeline, kernel_mask, members, None if whole else scope.device)
+        process = processes[scope.members[0]] if scope.name.startswith("process:") else None
+        parts.append(ScopePart(scope.name, selection, scope.process_id, scope.device, process))
     return parts
-
-
-def _works(timeline: Timeline) -> tuple[Work, Work, Work]:
-    return timeline.kernels, timeline.copies, timeline.graphs
 
 
 def _pairs(work: Work) -> set[tuple[int, int]]:
@@ -93,7 +114,7 @@ def _select(timeline: Timeline, kernel_mask: Bools | None, processes: set[int], 
             mask = on_device if mask is None else mask & on_device
         return everything[: len(work)] if mask is None or mask.all() else np.flatnonzero(mask)
 
-    everything = np.arange(max(len(work) for work in _works(timeline)))
+    everything = np.arange(max(len(work) for work in timeline.work))
 
     kernels = chosen(timeline.kernels)
     ranges = _in(timeline.ranges.process, processes, len(timeline.processes))
@@ -115,13 +136,5 @@ def _in(process: Int32s, wanted: set[int], total: int) -> Bools | None:
 
 def same_selection(a: Selection, b: Selection) -> bool:
     """Two scopes that hold the same work need to be computed only once."""
-    return all(
-        len(x) == len(y) and (x is y or bool((x == y).all()))
-        for x, y in (
-            (a.kernels, b.kernels),
-            (a.scope_kernels, b.scope_kernels),
-            (a.copies, b.copies),
-            (a.graphs, b.graphs),
-            (a.ranges, b.ranges),
-        )
-    )
+    pairs = ((getattr(a, column.name), getattr(b, column.name)) for column in fields(Selection))
+    return all(x is y or np.array_equal(x, y) for x, y in pairs)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +22,7 @@ from llm_perf_opt.analysis.join import (
     scale_of,
     stage_levels,
 )
-from llm_perf_opt.analysis.measured_parts import sum_of_parts
-from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of
+from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of, sum_of_parts
 from llm_perf_opt.analysis.scopes import ScopePart
 from llm_perf_opt.analysis.selected import sections_of
 from llm_perf_opt.analysis.traffic import moved_by_others, moved_in_regions
@@ -32,12 +34,12 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.duration_clusters import DurationClusters, context_of, queue_of
 from llm_perf_opt.regions.model import Coverage, MetricValue, RuleFinding
-from llm_perf_opt.regions.rollup import KernelRows, RolledUp, exclusive_rows, lift, rows_per_region
+from llm_perf_opt.regions.rollup import KernelRows, RolledUp, Sums, exclusive_rows, lift, rows_per_region
 from llm_perf_opt.regions.signatures import NEIGHBOUR, Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
 _AGREE = (0.9, 1.1)  # estimate over truth: outside of this a warning is due
-_WORTH_TELLING = 0.005  # of a region's bytes
+_WORTH_A_VALUE = 0.005  # of a region's bytes
 
 
 @define(eq=False)
@@ -60,7 +62,7 @@ class TimelineCounters:
     kept: list[bool]  # regions the report shows
     everything: RolledUp  # the whole timeline: decides which region a range result measured
     _signature_of: Int64s = field(init=False)
-    _work_kinds: DurationClusters = field(init=False)
+    _clusters: DurationClusters = field(init=False)
     _join: Join = field(init=False)
     _differences: dict[str, float] = Factory(dict)
     _moved_otherwise: dict[str, float] = Factory(dict)  # what to say of it, and by how many bytes
@@ -79,17 +81,22 @@ class TimelineCounters:
             number = self._regions.get(place)
             if number is None or not self.everything.present[number]:
                 return None
-            return float(self.everything.inclusive.count[number] / max(int(self.everything.instances[number]), 1))
+            return float(
+                self.everything.inclusive.kernels.count[number] / max(int(self.everything.instances[number]), 1)
+            )
 
         has_graphs = len(self.timeline.graphs) > 0
         work = self.timeline.kernels
-        calls = np.bincount(self._signature_of, minlength=len(self._described))
-        total = np.bincount(self._signature_of, weights=work.end - work.start, minlength=len(self._described))
+        duration = work.end - work.start
+        calls, total = (
+            np.bincount(self._signature_of, weights=weights, minlength=len(self._described))
+            for weights in (None, duration)
+        )
         durations = (total / np.maximum(calls, 1)).tolist()
         self._join = join_samples(self.samples, self._described, durations, kernels_per_instance, has_graphs)
         self._join.stage_level = stage_levels(self._regions)
         context = context_of(self._signature_of, queue_of(work))
-        self._work_kinds = self._join.tell_kinds_apart(self._signature_of, work.end - work.start, context)
+        self._clusters = self._join.split_into_clusters(self._signature_of, duration, context)
 
     def metrics(self, part: ScopePart, rolled: RolledUp) -> dict[int, RegionMetrics]:
         """Counters of every kept region in a scope."""
@@ -126,7 +133,7 @@ class TimelineCounters:
                 # Where nothing is below a region, both are the same.
                 if exclusive is not None and exclusive is metrics.inclusive[counter]:
                     metrics.exclusive = {**metrics.exclusive, counter: value}
-                elif exclusive is not None or fitted.own[number] > _WORTH_TELLING * value.value:
+                elif exclusive is not None or fitted.own[number] > _WORTH_A_VALUE * value.value:
                     # Copies, or what the regions below do not explain, where no kernel is right in it.
                     exclusive = scaled(exclusive or evolve(value, launches=0), fitted.own[number])
                     metrics.exclusive = {**metrics.exclusive, counter: exclusive}
@@ -135,8 +142,8 @@ class TimelineCounters:
             for number, estimated in fitted.estimated.items():
                 total = fitted.values[number].value
                 if not _AGREE[0] * total <= estimated <= _AGREE[1] * total:
-                    told = f"{table.key(number)} {counter}: {estimated / total:.2f} times"
-                    self._moved_otherwise[told] = abs(estimated - total)
+                    text = f"{table.key(number)} {counter}: {estimated / total:.2f} times"
+                    self._moved_otherwise[text] = abs(estimated - total)
 
     def _add_up_parts(self, found: dict[int, RegionMetrics], rolled: RolledUp) -> None:
         """Regions around those that were measured as wholes, from the innermost out."""
@@ -148,7 +155,7 @@ class TimelineCounters:
             parts = [child for child in below.get(number, []) if child in found]
             if number in found or not parts or not self.kept[number] or not rolled.present[number]:
                 continue
-            times = rolled.inclusive.time
+            times = rolled.inclusive.kernels.time
             summed = sum_of_parts(
                 [found[child].inclusive for child in parts], [int(times[c]) for c in parts], int(times[number])
             )
@@ -158,9 +165,10 @@ class TimelineCounters:
     def launches(self, part: ScopePart) -> dict[int, Launches]:
         """Launches of every kept region in a scope, each with what one launch of its kind does."""
         rows, groups = self._rows(part)
-        signatures = self._work_kinds.signature[rows.label]
+        signatures = self._clusters.signature[rows.label]
         pairs = zip(signatures.tolist(), groups.tolist(), strict=True)
-        kinds = np.array([self._kind(signature, group) for signature, group in pairs], dtype=np.int64)
+        numbers = [self._kinds.number(pair, partial(self._kind, *pair)) for pair in pairs]
+        kinds = np.array(numbers, dtype=np.int64)
         found = {}
         for number, (table, which) in rows_per_region(lift(evolve(rows, label=kinds), self.attribution)).items():
             if self.kept[number]:
@@ -169,10 +177,7 @@ class TimelineCounters:
                 )
         return found
 
-    def _kind(self, signature: int, group: int) -> int:
-        number = self._kinds.known((signature, group))
-        if number is not None:
-            return number
+    def _kind(self, signature: int, group: int) -> Kind:
         name, described = self._join.names[signature], self._described[signature]
         kind = Kind(
             name, family_of(name), described.grid or (), described.block or (), samples=len(self._join.groups[group])
@@ -183,12 +188,12 @@ class TimelineCounters:
             known = {n: v for n, v in values if not math.isnan(v)}
             kind.amounts = amounts_of({n: v for n, v in known.items() if n in self._good})
             kind.sampled_ns = known.get(TIME)
-        return self._kinds.number((signature, group), kind)
+        return kind
 
     def _rows(self, part: ScopePart) -> tuple[KernelRows, Int64s]:
-        """A scope's launches by region and kind, and the group of samples of each; the last scope's are kept."""
+        """A scope's launches by region and cluster, and the group of samples of each; the last scope's are kept."""
         if self._last is None or self._last[0] is not part:
-            of_launch = self._work_kinds.of_launch
+            of_launch = self._clusters.of_launch
             rows = exclusive_rows(self.timeline.kernels, self.attribution, part.selection.kernels, of_launch)
             self._last = (part, rows, self._groups_of(rows))
         return self._last[1:]
@@ -201,53 +206,49 @@ class TimelineCounters:
         launches = self._launches_of_signatures(rows)
         sampled: dict[tuple[str, int, tuple[int, ...]], float | None] = {}
         groups = []
-        for region, kind in pairs:
+        for region, cluster in pairs:
             place = places[region]
-            signature = int(self._work_kinds.signature[kind])
+            signature = int(self._clusters.signature[cluster])
             all_there = self._join.taken_right_in(place, signature)
             if all_there and len(all_there) == launches[region, signature]:
-                groups.append(self._join.group(all_there, True))  # each was sampled, of whichever kind it is
+                groups.append(self._join.group(all_there, True))  # each was sampled, of whichever cluster it is
                 continue
-            found, there = self._join.nearest(place, kind)
+            found, there = self._join.nearest(place, cluster)
             if not found:
                 groups.append(NO_SAMPLES)
                 continue
-            key = (place[0], kind, tuple(found))
+            key = (place[0], cluster, tuple(found))
             if key not in sampled:
                 sampled[key] = self._sampled_duration(*key, durations)
             # Start/end ranges are not where a sample says it was taken.
             usual = None if place[1] else sampled[key]
-            scale = scale_of(durations[region, kind], usual) * (self._join.by_kind[kind].scale or 1.0)
+            scale = scale_of(durations[region, cluster], usual) * (self._join.by_cluster[cluster].scale or 1.0)
             groups.append(self._join.group(found, there, scale))
         return np.array(groups, dtype=np.int64)
 
     def _launches_of_signatures(self, rows: KernelRows) -> dict[tuple[int, int], int]:
         """Launches of each region and signature."""
-        found: dict[tuple[int, int], int] = {}
-        signatures = self._work_kinds.signature[rows.label].tolist()
+        found: Counter[tuple[int, int]] = Counter()
+        signatures = self._clusters.signature[rows.label].tolist()
         for region, signature, calls in zip(rows.region.tolist(), signatures, rows.calls.tolist(), strict=True):
-            found[region, signature] = found.get((region, signature), 0) + calls
+            found[region, signature] += calls
         return found
 
     def _sampled_duration(
-        self, domain: str, kind: int, samples: tuple[int, ...], durations: dict[tuple[int, int], float]
+        self, domain: str, cluster: int, samples: tuple[int, ...], durations: dict[tuple[int, int], float]
     ) -> float | None:
-        """How long the timeline has the launches of a kind in the regions where its samples were taken."""
+        """How long the timeline has the launches of a cluster in the regions where its samples were taken."""
         stacks = [self.samples.actions[row].push_pop.get(domain, []) for row in samples]
         regions = [self._regions.get((domain, False, tuple(stack)), ROOT) for stack in stacks]
-        known = [durations[region, kind] for region in regions if (region, kind) in durations]
+        known = [durations[region, cluster] for region in regions if (region, cluster) in durations]
         return sum(known) / len(known) if known else None
 
     def _metrics_of(
         self, number: int, inclusive: LaunchRows, exclusive: LaunchRows, rolled: RolledUp
     ) -> RegionMetrics | None:
         place = place_of(self.attribution.table, number)
-        everything = self._with_graphs(
-            place, inclusive, rolled.inclusive_graphs.count[number], rolled.inclusive_graphs.time[number]
-        )
-        own = self._with_graphs(
-            place, exclusive, rolled.exclusive_graphs.count[number], rolled.exclusive_graphs.time[number]
-        )
+        everything = self._with_graphs(place, inclusive, rolled.inclusive.graphs, number)
+        own = self._with_graphs(place, exclusive, rolled.exclusive.graphs, number)
         metrics = self._join.estimate(everything)
         whole = self._whole_metrics(place, int(rolled.range_instances[number]))
         self._compare(self.attribution.table.key(number), metrics, whole)
@@ -265,12 +266,14 @@ class TimelineCounters:
             sections=sections_of(self.samples, metrics),
         )
 
-    def _with_graphs(self, place: Place, launches: LaunchRows, count: int, time: int) -> LaunchRows:
+    def _with_graphs(self, place: Place, launches: LaunchRows, graphs: Sums, number: int) -> LaunchRows:
         """CUDA graphs recorded as one block, as launches: results of whole graphs describe them."""
+        count = int(graphs.count[number])
         if not count:
             return launches
         rows = self._join.graphs.get(place, [])
-        return launches.plus(self._join.group(rows, True) if rows else 0, int(count), int(time))
+        group = self._join.group(rows, True) if rows else NO_SAMPLES
+        return launches.plus(group, count, int(graphs.time[number]))
 
     def _whole_metrics(self, place: Place, instances: int) -> dict[str, MetricValue]:
         """Results of range replay: they measured the region itself, so they win over sums of kernels."""
@@ -289,7 +292,7 @@ class TimelineCounters:
         return metrics
 
     def _compare(self, key: str, estimate: dict[str, MetricValue], whole: dict[str, MetricValue]) -> None:
-        """Note where kernels added up and the region measured as a whole do not tell the same."""
+        """Note where kernels added up and the region measured as a whole differ."""
         for name, truth in whole.items():
             added = estimate.get(name)
             if added is None or truth.rollup != "sum" or not truth.value or name == TIME:
@@ -315,79 +318,67 @@ class TimelineCounters:
         used = np.flatnonzero(calls)
         return coverage_of(self._join, LaunchRows(used, calls[used], total[used]))
 
-    def diagnose(self, coverage: Coverage) -> list[Diagnosis]:
+    def diagnose(self, coverage: Coverage) -> Iterator[Diagnosis]:
         """A word where counters fall short, fit nothing, or contradict each other."""
-        found = []
         if self._differences:
-            worst = sorted(self._differences, key=lambda text: -self._differences[text])[:5]
-            found.append(
-                Diagnosis(
-                    "ESTIMATE_DIFFERS",
-                    "warning",
-                    "Counters of single kernels added up differ from the region measured as a whole, which is the one reported: "
-                    + "; ".join(worst)
-                    + ". Regions without such a measurement may be off in the same way.",
-                    "Sample more launches, leave caches alone (--cache-control none), and record all from the same command.",
-                )
+            yield Diagnosis(
+                "ESTIMATE_DIFFERS",
+                "warning",
+                "Counters of single kernels added up differ from the region measured as a whole, which is the one reported: "
+                + _worst(self._differences)
+                + ". Regions without such a measurement may be off in the same way.",
+                "Sample more launches, leave caches alone (--cache-control none), and record all from the same command.",
             )
         for device, rate in moved_by_others(self.timeline).items():
-            found.append(
-                Diagnosis(
-                    "GPU_USED_BY_OTHERS",
-                    "warning",
-                    f"Device {device} moved {rate / 1e9:.3g} GB/s while nothing of the recording ran on it: something else uses "
-                    "it, and its bytes cannot be told apart. Bytes of regions are those of their kernels' counters added up.",
-                    "Profile on a GPU that nobody else uses: nvidia-smi",
-                )
+            yield Diagnosis(
+                "GPU_USED_BY_OTHERS",
+                "warning",
+                f"Device {device} moved {rate / 1e9:.3g} GB/s while nothing of the recording ran on it: something else uses "
+                "it, and its bytes cannot be told apart. Bytes of regions are those of their kernels' counters added up.",
+                "Profile on a GPU that nobody else uses: nvidia-smi",
             )
         if self._moved_otherwise:
-            worst = sorted(self._moved_otherwise, key=lambda text: -self._moved_otherwise[text])[:5]
-            found.append(
-                Diagnosis(
-                    "FITTED_TO_TRAFFIC",
-                    "info",
-                    "The kernels' counters added up differ from what the whole GPU was seen to move while the timeline was "
-                    "recorded, which is the one reported: "
-                    + "; ".join(worst)
-                    + ". What is inside such a region shares its bytes in proportion to its counters.",
-                    "Nothing to do: under ncu, caches are written back between launches. Counters of single kernels stay as ncu has them.",
-                )
+            yield Diagnosis(
+                "FITTED_TO_TRAFFIC",
+                "info",
+                "The kernels' counters added up differ from what the whole GPU was seen to move while the timeline was "
+                "recorded, which is the one reported: "
+                + _worst(self._moved_otherwise)
+                + ". What is inside such a region shares its bytes in proportion to its counters.",
+                "Nothing to do: under ncu, caches are written back between launches. Counters of single kernels stay as ncu has them.",
             )
         missing = coverage.signatures - coverage.signatures_matched
+        gpu_time = coverage.gpu_time_ns or math.inf
         if missing and self.samples.kernels:
-            share = 1 - coverage.gpu_time_matched_ns / coverage.gpu_time_ns if coverage.gpu_time_ns else 0.0
-            found.append(
-                Diagnosis(
-                    "SIGNATURES_WITHOUT_COUNTERS",
-                    "warning" if share > 0.05 else "info",
-                    f"{missing} of {coverage.signatures} kernel signatures in the regions have no counters "
-                    f"({share:.1%} of their GPU time); metrics say how much they cover.",
-                    "Profile those launches too: " + "; ".join(coverage.unmatched_signatures[:3]),
-                )
+            share = (coverage.gpu_time_ns - coverage.gpu_time_matched_ns) / gpu_time
+            yield Diagnosis(
+                "SIGNATURES_WITHOUT_COUNTERS",
+                "warning" if share > 0.05 else "info",
+                f"{missing} of {coverage.signatures} kernel signatures in the regions have no counters "
+                f"({share:.1%} of their GPU time); metrics say how much they cover.",
+                "Profile those launches too: " + "; ".join(coverage.unmatched_signatures[:3]),
             )
         if coverage.signatures_scaled:
-            share = coverage.gpu_time_scaled_ns / coverage.gpu_time_ns if coverage.gpu_time_ns else 0.0
-            found.append(
-                Diagnosis(
-                    "SIGNATURES_SCALED",
-                    "info",
-                    f"{coverage.signatures_scaled} of {coverage.signatures} kernel signatures in the regions ({share:.1%} "
-                    "of their GPU time) have no sample of their own: their counters are those of the same kernel on a "
-                    f"grid at most {NEIGHBOUR - 1:.0%} larger or smaller, in proportion to the blocks.",
-                    "To sample each of them: llm-perf profile --no-windows, without a budget; that takes longer.",
-                )
+            yield Diagnosis(
+                "SIGNATURES_SCALED",
+                "info",
+                f"{coverage.signatures_scaled} of {coverage.signatures} kernel signatures in the regions ({coverage.gpu_time_scaled_ns / gpu_time:.1%} "
+                "of their GPU time) have no sample of their own: their counters are those of the same kernel on a "
+                f"grid at most {NEIGHBOUR - 1:.0%} larger or smaller, in proportion to the blocks.",
+                "To sample each of them: llm-perf profile --no-windows, without a budget; that takes longer.",
             )
         if coverage.results_unmatched:
-            found.append(
-                Diagnosis(
-                    "COUNTERS_WITHOUT_LAUNCH",
-                    "warning",
-                    f"{coverage.results_unmatched} of {coverage.results} ncu results match no launch or region of the timeline "
-                    "(other shapes, other kernels, other ranges, or another program) and are not used.",
-                    "Record both from the same command: " + "; ".join(coverage.unmatched_results[:3]),
-                )
+            yield Diagnosis(
+                "COUNTERS_WITHOUT_LAUNCH",
+                "warning",
+                f"{coverage.results_unmatched} of {coverage.results} ncu results match no launch or region of the timeline "
+                "(other shapes, other kernels, other ranges, or another program) and are not used.",
+                "Record both from the same command: " + "; ".join(coverage.unmatched_results[:3]),
             )
-        return found
+
+
+def _worst(differences: dict[str, float]) -> str:
+    return "; ".join(sorted(differences, key=lambda text: -differences[text])[:5])
 
 
 def place_of(table: RegionTable, number: int) -> Place:
@@ -395,25 +386,23 @@ def place_of(table: RegionTable, number: int) -> Place:
 
 
 def _mean_durations(pairs: list[tuple[int, int]], rows: KernelRows) -> dict[tuple[int, int], float]:
-    """Mean duration of the launches of each region and kind, all devices together."""
-    sums: dict[tuple[int, int], list[int]] = {}
-    for pair, calls, total in zip(pairs, rows.calls.tolist(), rows.total.tolist(), strict=True):
-        both = sums.setdefault(pair, [0, 0])
-        both[0] += calls
-        both[1] += total
-    return {pair: total / max(calls, 1) for pair, (calls, total) in sums.items()}
+    """Mean duration of the launches of each region and cluster, all devices together."""
+    calls: Counter[tuple[int, int]] = Counter()
+    time: Counter[tuple[int, int]] = Counter()
+    for pair, own_calls, own_time in zip(pairs, rows.calls.tolist(), rows.total.tolist(), strict=True):
+        calls[pair] += own_calls
+        time[pair] += own_time
+    return {pair: time[pair] / max(calls[pair], 1) for pair in calls}
 
 
 def _launch_rows(rows: tuple[KernelRows, Int64s] | None) -> LaunchRows:
     if rows is None:
         return LaunchRows.empty()
     table, which = rows
-    # Kinds of launches may share a group of samples.
+    # Clusters may share a group of samples.
     label, number = np.unique(table.label[which], return_inverse=True)
-    calls = np.bincount(number, weights=table.calls[which], minlength=len(label)).astype(np.int64)
-    return LaunchRows(
-        label, calls, np.bincount(number, weights=table.total[which], minlength=len(label)).astype(np.int64)
-    )
+    summed = (np.bincount(number, weights=column[which], minlength=len(label)) for column in (table.calls, table.total))
+    return LaunchRows(label, *(values.astype(np.int64) for values in summed))
 
 
 def _time_shares(join: Join, launches: LaunchRows) -> dict[int, float | None]:

@@ -24,7 +24,8 @@ from llm_perf_opt.regions.detail import (
     TimelineDetail,
     Window,
 )
-from llm_perf_opt.regions.table import ROOT, climb
+from llm_perf_opt.regions.stacks import group_by
+from llm_perf_opt.regions.table import ROOT, levels_up
 
 MOST_LAUNCHES = 20_000  # in all windows
 MOST_IN_WINDOW = 5_000  # a longer instance is shown by the regions inside it
@@ -54,11 +55,8 @@ def timeline_detail(timeline: Timeline, attribution: Attribution, keys: Collecti
 
 def _instances_by_region(attribution: Attribution, timeline: Timeline) -> dict[int, Int64s]:
     """The range instances of each region, in order of start."""
-    order = np.lexsort((timeline.ranges.start, attribution.range_region))
-    region = attribution.range_region[order]
-    cuts = np.flatnonzero(np.diff(region)) + 1
-    parts = np.split(order, cuts) if len(order) else []
-    return {int(attribution.range_region[part[0]]): part for part in parts}
+    order = np.argsort(timeline.ranges.start, kind="stable")
+    return {region: order[part] for region, part in group_by(attribution.range_region[order])}
 
 
 @define(eq=False)
@@ -75,8 +73,7 @@ class _Pieces:
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution, process: int) -> _Pieces:
-        works = (timeline.kernels, timeline.copies, timeline.graphs)
-        members = (attribution.kernels, attribution.copies, attribution.graphs)
+        works = timeline.work
         mine = [np.flatnonzero(work.process == process) for work in works]
         start = np.concatenate([work.start[i] for work, i in zip(works, mine, strict=True)])
         order = np.argsort(start, kind="stable")
@@ -86,7 +83,7 @@ class _Pieces:
             return joined[order]
 
         kinds = [np.full(len(i), kind) for kind, i in zip((KERNEL, COPY, GRAPH), mine, strict=True)]
-        regions = [_innermost(m)[i] for m, i in zip(members, mine, strict=True)]
+        regions = [_innermost(m)[i] for m, i in zip(attribution.memberships, mine, strict=True)]
         return _Pieces(
             kind=np.concatenate(kinds)[order].astype(np.int32),
             name=column("name").astype(np.int32),
@@ -273,15 +270,10 @@ def _members(attribution: Attribution, wanted: Bools) -> Iterator[tuple[int, Int
     parent, depth = attribution.table.arrays()
     for regions in attribution.kernels.by_domain:
         which = np.flatnonzero(regions != ROOT)
-        current = regions[which]
-        for level in range(int(depth[current].max()) if len(current) else -1, -1, -1):
-            current = climb(current, parent, depth, level)
-            here = (depth[current] == level) & wanted[current]
-            order = np.argsort(current[here], kind="stable")
-            region, members = current[here][order], which[here][order]
-            for part in np.split(np.arange(len(region)), np.flatnonzero(np.diff(region)) + 1):
-                if len(part):
-                    yield int(region[part[0]]), members[part]
+        for current, on_level in levels_up(regions[which], parent, depth):
+            here = on_level & wanted[current]
+            for region, part in group_by(current[here]):
+                yield region, which[here][part]
     for number, members in attribution.kernels.start_end.items():
         if wanted[number] and len(members):
             yield number, members

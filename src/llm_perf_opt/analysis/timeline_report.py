@@ -13,8 +13,8 @@ from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCount
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution, attribute
-from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int64s, Ranges, Timeline, Work
-from llm_perf_opt.regions.model import Coverage, MemoryWork, Scope, ScopeTotals
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
+from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
@@ -59,8 +59,8 @@ class TimelineReport:
         scopes: list[Scope] = []
         shown = self._affordable(parts if self.options.aggregate else parts[:-1])
         main = shown[-1 if self.options.aggregate else 0]
-        limit, told = limited(len(self.builder.present(whole)), len(shown))
-        self.diagnostics += told + pooling(self.attribution.table)
+        limit, diagnoses = limited(len(self.builder.present(whole)), len(shown))
+        self.diagnostics += diagnoses + pooling(self.attribution.table)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
@@ -92,6 +92,9 @@ class TimelineReport:
             self.diagnostics += counters.diagnose(self.coverage)
         return scopes
 
+    def launches_of(self, scope: str, region: NCUProfileRegion) -> Launches | None:
+        return self.launches.get(scope, {}).get(region.key)
+
     def _affordable(self, parts: list[ScopePart]) -> list[ScopePart]:
         """As many scopes as a very deep tree allows: each has to be added up level by level."""
         levels = max(self.attribution.table.depth, default=0) + 1
@@ -120,7 +123,7 @@ MOST_REGIONS = 20_000  # in all scopes but the main one; beyond that each lists 
 
 
 def limited(regions: int, scopes: int) -> tuple[int | None, list[Diagnosis]]:
-    """How many regions each scope beside the main one may list, and what is to be said of it; None: all."""
+    """How many regions each scope but the main one may list (None: all), and a diagnosis where not all are."""
     if regions * (scopes - 1) <= MOST_REGIONS:
         return None, []
     limit = max(MOST_REGIONS // (scopes - 1), 100)
@@ -148,7 +151,7 @@ def pooling(table: RegionTable) -> list[Diagnosis]:
 
 def saw_gpu(timeline: Timeline) -> bool:
     """Is there GPU work at all? Without, times are unknown, not 0."""
-    return any(len(work) for work in (timeline.kernels, timeline.copies, timeline.graphs))
+    return any(len(work) for work in timeline.work)
 
 
 def seen_by_ncu(timeline: Timeline, attribution: Attribution) -> set[int]:
@@ -160,14 +163,18 @@ def seen_by_ncu(timeline: Timeline, attribution: Attribution) -> set[int]:
     return set(np.unique(attribution.range_region).tolist()) if timeline.kind != "kineto" else set()
 
 
+def names_in(timeline: Timeline, column: Int32s) -> set[str]:
+    """The names that a column has."""
+    return {timeline.strings[number] for number in np.unique(column).tolist()}
+
+
 def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
     """The kernels that a filter lets through; None: all."""
     if not kernel_filter:
         return None
     strings, kernels = timeline.strings, timeline.kernels
-    used = np.unique(kernels.name)
     keeps = np.zeros(len(strings) + 1, dtype=np.bool_)
-    for number in used.tolist():
+    for number in np.unique(kernels.name).tolist():
         keeps[number] = kernel_filter.keeps(strings[number], short_kernel_name(strings[number]))
     return keeps[kernels.name]
 
@@ -202,12 +209,7 @@ def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rol
 
 def bounds_of(timeline: Timeline, part: ScopePart) -> tuple[int, int] | None:
     """First and last moment of the scope, ranges and GPU work together."""
-    chosen = part.selection
-    pairs: list[tuple[Ranges | Work, Int64s]] = [
-        (timeline.ranges, chosen.ranges),
-        (timeline.kernels, chosen.scope_kernels),
-        (timeline.copies, chosen.copies),
-        (timeline.graphs, chosen.graphs),
-    ]
+    pairs: list[tuple[Ranges | Work, Int64s]] = [(timeline.ranges, part.selection.ranges)]
+    pairs += part.selection.work(timeline)
     bounds = [(int(c.start[i].min()), int(c.end[i].max())) for c, i in pairs if len(i)]
     return (min(s for s, _ in bounds), max(e for _, e in bounds)) if bounds else None

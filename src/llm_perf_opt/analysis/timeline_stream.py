@@ -7,20 +7,26 @@ Attribution and busy time never cross recordings, so clocks of different hosts n
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-
 import attrs
 import numpy as np
-from attrs import Factory, define, field
+from attrs import Factory, define
 
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
-from llm_perf_opt.analysis.scopes import AGGREGATE, ScopePart, same_selection, timeline_scopes
+from llm_perf_opt.analysis.scopes import (
+    AGGREGATE,
+    ProcessUse,
+    ScopeName,
+    ScopePart,
+    name_scopes,
+    same_selection,
+    timeline_scopes,
+)
 from llm_perf_opt.analysis.timeline_report import (
     bounds_of,
     kernel_mask,
     limited,
+    names_in,
     pooling,
     saw_gpu,
     seen_by_ncu,
@@ -47,16 +53,6 @@ class _Piece:
 
 
 @define(eq=False)
-class _ProcessPiece:
-    """A process of one recording."""
-
-    pid: int
-    rank: int | None
-    devices: frozenset[int]
-    piece: _Piece
-
-
-@define(eq=False)
 class TimelineStream:
     """Takes timelines one by one and builds their scopes at the end."""
 
@@ -70,15 +66,9 @@ class TimelineStream:
     range_names: list[set[str]] = Factory(list)  # of each timeline
     _names: CommonNames = Factory(CommonNames)
     _seen_by_ncu: set[int] = Factory(set)
-    _processes: list[_ProcessPiece] = Factory(list)
-    _devices: dict[int, list[_Piece]] = Factory(dict)
-    _ranks: dict[int, list[_Piece]] = Factory(dict)
-    _whole: list[_Piece] = Factory(list)
-    _saw_gpu: bool = field(default=False)
-
-    def add_all(self, timelines: Iterable[Timeline]) -> None:
-        for timeline in timelines:
-            self.add(timeline)
+    _processes: list[tuple[ProcessUse, _Piece]] = Factory(list)
+    _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
+    _saw_gpu: bool = False
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
@@ -97,21 +87,16 @@ class TimelineStream:
                 totals = totals_of(timeline, attribution, part, rolled)
                 piece = _Piece(Translated.of(rolled, regions, labels), totals, bounds_of(timeline, part))
                 done.append((part, piece))
-            if part.name == AGGREGATE:
-                self._whole.append(piece)
-            elif part.name.startswith("device:"):
-                assert part.device is not None
-                self._devices.setdefault(part.device, []).append(piece)
-            elif part.name.startswith("rank:"):
-                self._ranks.setdefault(int(part.name.removeprefix("rank:")), []).append(piece)
+            if part.process is not None:
+                self._processes.append((part.process, piece))
             else:
-                assert part.process_id is not None
-                self._processes.append(_ProcessPiece(part.process_id, part.rank, part.devices, piece))
-        self.range_names.append({timeline.strings[n] for n in np.unique(timeline.ranges.name).tolist()})
+                self._pieces.setdefault(part.name, []).append(piece)
+        self.range_names.append(names_in(timeline, timeline.ranges.name))
         if self.first is None:
             self.first = timeline, attribution
         self.facts.append(_without_columns(timeline))
 
+    @property
     def kernel_names(self) -> set[str]:
         return set(self._names.strings)
 
@@ -121,71 +106,54 @@ class TimelineStream:
         builder = ScopeBuilder(
             self._names.table, self._names.strings, self.region_filter, self._saw_gpu, self._seen_by_ncu
         )
-        whole = combined([piece.part for piece in self._whole], size)
+        whole = combined([piece.part for piece in self._pieces[AGGREGATE]], size)
         self.existing = builder.existing(whole)
         plan = self._plan()
-        limit, told = limited(len(builder.present(whole)), len(plan))
+        limit, diagnoses = limited(len(builder.present(whole)), len(plan))
         rows = sum(len(level.region) for level in whole.kernel_rows)
         # An estimate: each scope has fewer rows than all together.
         cut = self.options.top if rows * len(plan) > _MOST_KERNEL_ROWS and limit is not None else None
-        self.diagnostics += told + pooling(self._names.table)
+        self.diagnostics += diagnoses + pooling(self._names.table)
         main = plan[-1 if self.options.aggregate else 0][0]
         scopes = []
-        for name, pieces, pid, device in plan:
-            rolled = whole if name == AGGREGATE else combined([piece.part for piece in pieces], size)
+        for scope, pieces in plan:
+            rolled = whole if scope.name == AGGREGATE else combined([piece.part for piece in pieces], size)
             scopes.append(
                 builder.scope(
-                    name,
+                    scope.name,
                     rolled,
                     self._totals(pieces),
-                    process_id=pid,
-                    device=device,
-                    most_regions=None if name == main else limit,
+                    process_id=scope.process_id,
+                    device=scope.device,
+                    most_regions=None if scope is main else limit,
                     most_kernels=cut,
                 )
             )
         return scopes
 
-    def _plan(self) -> list[tuple[str, list[_Piece], int | None, int | None]]:
-        """Name, pieces, process and device of every scope, in the order of the report."""
-        busy = [p for p in self._processes if p.devices] or self._processes[:1]
-        pids = Counter(p.pid for p in busy)
-        seen: Counter[int] = Counter()
-        plan: list[tuple[str, list[_Piece], int | None, int | None]] = []
-        for process in busy:
-            seen[process.pid] += 1
-            # Two hosts may use the same process id.
-            label = f"process:{process.pid}" + (f"#{seen[process.pid]}" if pids[process.pid] > 1 else "")
-            plan.append((label, [process.piece], process.pid, _only(process.devices)))
-        for device in sorted(self._devices):
-            users = [p.pid for p in busy if device in p.devices]
-            plan.append((f"device:{device}", self._devices[device], users[0] if len(users) == 1 else None, device))
-        for rank in sorted(self._ranks):
-            of_rank = [p.pid for p in busy if p.rank == rank]
-            plan.append((f"rank:{rank}", self._ranks[rank], of_rank[0] if len(of_rank) == 1 else None, None))
-        if self.options.aggregate:
-            only_pid = busy[0].pid if len(busy) == 1 else None
-            plan.append((AGGREGATE, self._whole, only_pid, _only(frozenset(self._devices))))
-        return plan
+    def _plan(self) -> list[tuple[ScopeName, list[_Piece]]]:
+        """Every scope with its pieces, in the order of the report."""
+        busy = [(process, piece) for process, piece in self._processes if process.devices] or self._processes[:1]
+        ranks = [int(name.removeprefix("rank:")) for name in self._pieces if name.startswith("rank:")]
+        names = name_scopes([process for process, _ in busy], ranks, self.options.aggregate)
+        # Scopes of processes come first.
+        pieces = [[piece] for _, piece in busy] + [self._pieces[scope.name] for scope in names[len(busy) :]]
+        return list(zip(names, pieces, strict=True))
 
     def _totals(self, pieces: list[_Piece]) -> ScopeTotals:
         """The sum of what the recordings say; a time that only some of them know is the sum of those."""
-        told = [piece.totals for piece in pieces]
+        parts = [piece.totals for piece in pieces]
         bounds = [piece.bounds for piece in pieces if piece.bounds is not None]
         total = ScopeTotals(gpu_time_ns=0, kernel_count=0, gpu_busy_ns=0)
         for name in attrs.fields_dict(ScopeTotals):
             if name not in ("memory", "span_ns"):
-                setattr(total, name, sum(getattr(t, name) or 0 for t in told))
+                setattr(total, name, sum(getattr(t, name) or 0 for t in parts))
         for name in attrs.fields_dict(MemoryWork):
-            setattr(total.memory, name, sum(getattr(t.memory, name) for t in told))
+            setattr(total.memory, name, sum(getattr(t.memory, name) for t in parts))
         if not self._saw_gpu:
             total.gpu_time_ns = total.gpu_busy_ns = None
         total.span_ns = max(e for _, e in bounds) - min(s for s, _ in bounds) if bounds else None
         return total
-
-
-def _only(things: frozenset[int]) -> int | None:
-    return next(iter(things)) if len(things) == 1 else None
 
 
 def _without_columns(timeline: Timeline) -> Timeline:

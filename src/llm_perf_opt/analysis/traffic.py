@@ -1,4 +1,4 @@
-"""Bytes that the GPU moved in a region, from samples of the whole GPU beside the timeline.
+"""Bytes that the GPU moved in a region, from samples of the whole GPU that nsys takes with a timeline.
 
 A sample knows a stretch of time, not a region. So a region has what was moved from the begin of its first piece of
 work to the end of its last, wherever no other work begins between (a run of pieces). Where samples do not end in the
@@ -16,8 +16,8 @@ import numpy as np
 from attrs import Factory, define, field
 from numpy.typing import NDArray
 
-from llm_perf_opt.regions.attribution import Attribution, Membership
-from llm_perf_opt.regions.columns import Bools, Int64s, Timeline, Work
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.columns import Bools, Int64s, Timeline
 from llm_perf_opt.regions.rollup import Selection
 from llm_perf_opt.regions.table import ROOT, RegionTable
 from llm_perf_opt.regions.traffic import Traffic
@@ -72,7 +72,7 @@ def moved_by_others(timeline: Timeline) -> dict[int, float]:
     """
     found: dict[int, float] = {}
     for device, traffic in timeline.traffic.items():
-        works = [(work, work.device == device) for work in (timeline.kernels, timeline.copies, timeline.graphs)]
+        works = [(work, work.device == device) for work in timeline.work]
         start, end = (np.concatenate([getattr(work, side)[on] for work, on in works]) for side in ("start", "end"))
         if not len(start):
             continue
@@ -142,11 +142,8 @@ class _Pieces:
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution, selection: Selection) -> _Pieces:
-        parts: list[tuple[Work, Membership, Int64s]] = [
-            (timeline.kernels, attribution.kernels, selection.kernels),
-            (timeline.copies, attribution.copies, selection.copies),
-            (timeline.graphs, attribution.graphs, selection.graphs),
-        ]
+        chosen_of = (selection.kernels, selection.copies, selection.graphs)
+        parts = list(zip(timeline.work, attribution.memberships, chosen_of, strict=True))
         start, end, device = (
             np.concatenate([getattr(work, field).astype(np.int64) for work, _, _ in parts])
             for field in ("start", "end", "device")
@@ -162,7 +159,7 @@ class _Pieces:
             for regions, own in zip(by_domain, membership.by_domain, strict=False):
                 regions[place[before + chosen]] = own[chosen]
             for region, members in membership.start_end.items():
-                inside = members[_among(members, chosen, len(work))]
+                inside = members[np.isin(members, chosen)]
                 start_end.setdefault(region, []).append(place[before + inside])
             before += len(work)
         joined = {region: np.sort(np.concatenate(members)) for region, members in start_end.items()}
@@ -200,12 +197,6 @@ class _Pieces:
         for region, members in self.start_end.items():
             if len(members):
                 yield region, members
-
-
-def _among(members: Int64s, chosen: Int64s, count: int) -> Bools:
-    mask = np.zeros(count, dtype=np.bool_)
-    mask[chosen] = True
-    return mask[members]
 
 
 def _moved(traffic: Traffic, pieces: _Pieces, members: Int64s, idle: _Idle) -> dict[str, Moved] | None:

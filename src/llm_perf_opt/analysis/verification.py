@@ -1,10 +1,12 @@
-"""Estimates against the truth: counters extrapolated from samples beside the same regions measured as wholes.
+"""Estimates against the truth: counters extrapolated from samples, and the same regions measured as wholes.
 
 Range replay measures a region without taking its kernels apart, so nothing of what can be wrong with sampling is
 in it. Its results are kept out of the report's own values: what is verified is what is reported.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from llm_perf_opt.analysis.join import Place, measured_range
 from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results
@@ -42,7 +44,7 @@ def verify(report: NCUProfileRegionReport, truth: CounterSet) -> tuple[list[Veri
             partial.append(f"{region.key} ({len(found)} of {region.instances} instances)")
             continue
         counters += _compared(region, add_up_results(samples, found))
-    return counters, _told(counters, partial)
+    return counters, list(_diagnoses(counters, partial))
 
 
 def _compared(region: NCUProfileRegion, truth: dict[str, MetricValue]) -> list[VerifiedCounter]:
@@ -69,44 +71,36 @@ def _compared(region: NCUProfileRegion, truth: dict[str, MetricValue]) -> list[V
     return compared
 
 
-def _told(counters: list[VerifiedCounter], partial: list[str]) -> list[Diagnosis]:
-    told = []
+def _diagnoses(counters: list[VerifiedCounter], partial: list[str]) -> Iterator[Diagnosis]:
     if partial:
-        told.append(
-            Diagnosis(
-                "VERIFIED_IN_PART",
-                "warning",
-                f"Not verified, because range replay did not measure every instance: {', '.join(partial[:_NAMED])}.",
-                "Let the program do the same in every run: the same inputs, the same number of steps.",
-            )
+        yield Diagnosis(
+            "VERIFIED_IN_PART",
+            "warning",
+            f"Not verified, because range replay did not measure every instance: {', '.join(partial[:_NAMED])}.",
+            "Let the program do the same in every run: the same inputs, the same number of steps.",
         )
-    if not counters:
-        told.append(
-            Diagnosis(
-                "NOTHING_VERIFIED",
-                "warning",
-                "Range replay has no counter of a region in common with the estimates: nothing was verified.",
-                "See ncu/verify.log for what ncu measured.",
-            )
-        )
-        return told
     wrong = sorted((c for c in counters if not c.agrees), key=lambda c: -abs((c.ratio or 0.0) - 1))
     regions = len({c.region for c in counters})
-    if not wrong:
+    if not counters:
+        yield Diagnosis(
+            "NOTHING_VERIFIED",
+            "warning",
+            "Range replay has no counter of a region in common with the estimates: nothing was verified.",
+            "See ncu/verify.log for what ncu measured.",
+        )
+    elif not wrong:
         message = (
             f"All {len(counters)} counters of {regions} regions agree with range replay within their stated error."
         )
-        return [*told, Diagnosis("VERIFIED", "info", message)]
-    named = "; ".join(_named(c) for c in wrong[:_NAMED])
-    told.append(
-        Diagnosis(
+        yield Diagnosis("VERIFIED", "info", message)
+    else:
+        named = "; ".join(_named(c) for c in wrong[:_NAMED])
+        yield Diagnosis(
             "ESTIMATE_OFF",
             "warning",
             f"{len(wrong)} of {len(counters)} counters are further from range replay than their stated error: {named}.",
             "Use the measured values (verification in report.json), or sample more launches: --launches, --budget.",
         )
-    )
-    return told
 
 
 def _named(counter: VerifiedCounter) -> str:

@@ -1,1 +1,1 @@
-"""What a GPU reaches in practice: measured once, kept, and shown beside the printed peaks."""
+"""What a GPU reaches in practice: measured once, kept, and shown with the printed peaks."""

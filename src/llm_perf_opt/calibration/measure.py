@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from attrs import Factory, define
@@ -108,62 +109,44 @@ def cases(torch: Any, device: str, capability: tuple[int, int], *, small: bool =
     """What to measure on a GPU. `small`: sizes for trying the code, not for figures."""
     large = [256] if small else [4096, 8192, 16384]
     medium = [256] if small else [4096, 8192]
-    modern = capability >= (8, 0)
     doubles = "tensor_fp64" if capability in ((8, 0), (9, 0), (10, 0)) else "cuda_fp64"
-    if modern:
-        yield from _products(torch, device, "tensor_bf16", torch.bfloat16, large)
-    if capability >= (7, 0):
-        yield from _products(torch, device, "tensor_fp16", torch.float16, large)
-    if modern:
-        yield from _products(torch, device, "tensor_tf32", torch.float32, medium, tf32=True)
-    yield from _products(torch, device, "cuda_fp32", torch.float32, medium, tf32=False)
-    yield from _products(torch, device, doubles, torch.float64, medium[:1])
-    if capability >= (8, 9):
-        yield from _fp8_products(torch, device, large)
-    if capability >= (7, 5):
-        yield from _int8_products(torch, device, medium)
+    floats = partial(_floats, torch, device)
+    products = (
+        # What an SM needs to have, the kind, sizes, and what makes a product.
+        ((8, 0), "tensor_bf16", large, lambda size: floats(torch.bfloat16, size)),
+        ((7, 0), "tensor_fp16", large, lambda size: floats(torch.float16, size)),
+        ((8, 0), "tensor_tf32", medium, lambda size: floats(torch.float32, size, tf32=True)),
+        ((0, 0), "cuda_fp32", medium, lambda size: floats(torch.float32, size, tf32=False)),
+        ((0, 0), doubles, medium[:1], lambda size: floats(torch.float64, size)),
+        ((8, 9), "tensor_fp8", large, partial(_fp8, torch, device)),
+        ((7, 5), "tensor_int8", medium, partial(_int8, torch, device)),
+    )
+    for least, kind, sizes, prepare in products:
+        for size in sizes if capability >= least else ():
+            yield Case(kind, size, 2.0 * size**3, partial(prepare, size))
     for size in [1 << 20] if small else [1 << 28, 1 << 30, 1 << 32]:
         yield _copy(torch, device, size)
 
 
-def _products(
-    torch: Any, device: str, kind: str, dtype: Any, sizes: list[int], tf32: bool | None = None
-) -> Iterator[Case]:
-    for size in sizes:
-
-        def prepare(size: int = size) -> Callable[[], object]:
-            if tf32 is not None:
-                torch.backends.cuda.matmul.allow_tf32 = tf32
-            a, b = (torch.randn(size, size, device=device, dtype=torch.float32).to(dtype) for _ in range(2))
-            out = torch.empty(size, size, device=device, dtype=dtype)
-            return lambda: torch.mm(a, b, out=out)
-
-        yield Case(kind, size, 2.0 * size**3, prepare)
+def _floats(torch: Any, device: str, dtype: Any, size: int, tf32: bool | None = None) -> Callable[[], object]:
+    if tf32 is not None:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+    a, b = (torch.randn(size, size, device=device, dtype=torch.float32).to(dtype) for _ in range(2))
+    out = torch.empty(size, size, device=device, dtype=dtype)
+    return lambda: torch.mm(a, b, out=out)
 
 
-def _fp8_products(torch: Any, device: str, sizes: list[int]) -> Iterator[Case]:
-    for size in sizes:
-
-        def prepare(size: int = size) -> Callable[[], object]:
-            a, b = (torch.randn(size, size, device=device).to(torch.float8_e4m3fn) for _ in range(2))
-            one = torch.ones((), device=device)
-            # The second factor has to be stored column by column. Without fast accumulation Hopper leaves the tensor
-            # cores every few steps to add up more exactly, and reaches less.
-            return lambda: torch._scaled_mm(
-                a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
-            )
-
-        yield Case("tensor_fp8", size, 2.0 * size**3, prepare)
+def _fp8(torch: Any, device: str, size: int) -> Callable[[], object]:
+    a, b = (torch.randn(size, size, device=device).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device=device)
+    # The second factor has to be stored column by column. Without fast accumulation Hopper leaves the tensor cores
+    # every few steps to add up more exactly, and reaches less.
+    return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
-def _int8_products(torch: Any, device: str, sizes: list[int]) -> Iterator[Case]:
-    for size in sizes:
-
-        def prepare(size: int = size) -> Callable[[], object]:
-            a, b = (torch.randint(-128, 127, (size, size), device=device, dtype=torch.int8) for _ in range(2))
-            return lambda: torch._int_mm(a, b.t())
-
-        yield Case("tensor_int8", size, 2.0 * size**3, prepare)
+def _int8(torch: Any, device: str, size: int) -> Callable[[], object]:
+    a, b = (torch.randint(-128, 127, (size, size), device=device, dtype=torch.int8) for _ in range(2))
+    return lambda: torch._int_mm(a, b.t())
 
 
 def _copy(torch: Any, device: str, size: int) -> Case:

@@ -1,6 +1,6 @@
-"""Which data types do the kernels of a program compute in? Told from their names, so that no pass counts what is not there.
+"""Which data types do the kernels of a program compute in? Their names say it, so that no pass counts what is not there.
 
-A type that was not recognised costs more than one counted in vain: its operations would be missing from the
+A type that was not recognised costs more than one counted for nothing: its operations would be missing from the
 report. So what is ambiguous is decided by what else is known (the model's own type, the types of the other
 kernels), what stays open is counted in every likely type, and the caller is told.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
+from typing import Any
 
 from attrs import Factory, define
 
@@ -17,20 +18,6 @@ from llm_perf_opt.metrics.catalogue import read_toml
 
 HALF, OPEN = "half", "unknown"
 _HALF_TYPES = ("bf16", "fp16")
-# What people and frameworks call the types.
-_SPOKEN = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float": "tf32",
-    "float32": "tf32",
-    "fp32": "tf32",
-    "double": "fp64",
-    "float64": "fp64",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-    "float4_e2m1fn_x2": "fp4",
-}
 
 
 @define(frozen=True)
@@ -84,8 +71,7 @@ def types_in_use(kernels: Iterable[tuple[str, int]], model_type: str | None = No
 
 def least_share(data_type: str) -> float:
     """Share of the GPU time below which a type is not worth counting."""
-    cuda_cores = data_type.endswith("_cuda")
-    return float(read_toml("kernel_types.toml")["least_share_of_cuda_cores" if cuda_cores else "least_share"])
+    return float(_data()["least_share_of_cuda_cores" if data_type.endswith("_cuda") else "least_share"])
 
 
 def canonical(data_type: str | None) -> str | None:
@@ -94,7 +80,8 @@ def canonical(data_type: str | None) -> str | None:
         return None
     plain = data_type.lower().removeprefix("torch.")
     known = {t for rule in _rules() for t in rule[1]} - {HALF, OPEN}
-    return _SPOKEN.get(plain, plain if plain in known else None)
+    spoken: dict[str, str] = _data()["spoken"]
+    return spoken.get(plain, plain if plain in known else None)
 
 
 def _half_types(found: dict[str, int], spoken: str | None) -> Sequence[str]:
@@ -111,7 +98,9 @@ def _types_of_name(name: str) -> tuple[str, ...]:
 
 @cache
 def _rules() -> list[tuple[re.Pattern[str], tuple[str, ...]]]:
-    return [
-        (re.compile(rule["pattern"], re.IGNORECASE), tuple(rule["types"]))
-        for rule in read_toml("kernel_types.toml")["rule"]
-    ]
+    return [(re.compile(rule["pattern"], re.IGNORECASE), tuple(rule["types"])) for rule in _data()["rule"]]
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return read_toml("kernel_types.toml")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache, lru_cache
-from importlib.resources import files
 
 from attrs import define
+
+from llm_perf_opt.metrics.catalogue import read_toml
 
 OTHER = "other"  # no rule fits
 MEMCPY = "memcpy"  # copies within the GPU and fills that are no kernels
@@ -52,11 +52,7 @@ def _alternatives(pattern: str) -> tuple[tuple[str, re.Pattern[str] | None], ...
 @cache
 def families() -> dict[str, Family]:
     """All families by name, in the order of the rules."""
-    text = files("llm_perf_opt.metrics").joinpath("families.toml").read_text(encoding="utf-8")
-    return {
-        raw["name"]: Family(raw["name"], raw["label"], raw["pattern"], raw.get("fusable", False))
-        for raw in tomllib.loads(text)["family"]
-    }
+    return {raw["name"]: Family(**raw) for raw in read_toml("families.toml")["family"]}
 
 
 @lru_cache(maxsize=1 << 18)  # fewer, and of a small hostile file every name is looked up anew, three times

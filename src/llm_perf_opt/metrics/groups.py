@@ -46,7 +46,7 @@ class MetricGroups:
     names_from: str
     passes_from: str
     metrics: tuple[Counter, ...]
-    # level -> data type ("none": no operation counters) -> passes with that type alone, and what it adds beside others
+    # level -> data type ("none": no operation counters) -> passes with that type alone, and what it adds to others
     _passes: dict[str, dict[str, tuple[int, int]]] = Factory(dict)
     _measured: dict[str, int] = Factory(dict)
 
@@ -204,12 +204,9 @@ def _groups(architecture: str, raw: dict[str, Any]) -> MetricGroups:
     lacks, has, renamed = set(raw.get("lacks", ())), set(raw.get("has", ())), raw.get("renamed", {})
     return MetricGroups(
         architecture=architecture,
-        name=raw["name"],
         compute_capabilities=tuple(raw["compute_capabilities"]),
-        chip=raw["chip"],
         chips=tuple(raw["chips"]),
-        names_from=raw["names_from"],
-        passes_from=raw["passes_from"],
+        **{key: raw[key] for key in ("name", "chip", "names_from", "passes_from")},
         metrics=tuple(
             evolve(c, name=renamed.get(c.name, c.name))
             for c in sorted(counters(), key=lambda c: LEVELS.index(c.level) if c.level else 0)

@@ -126,10 +126,7 @@ def nanoseconds(value: float) -> Quantity:
 
 def total(parts: list[Quantity], unit: Unit) -> Quantity:
     """The sum; of nothing, zero of that unit."""
-    result = Quantity(0.0, unit)
-    for part in parts:
-        result = result + part
-    return result
+    return sum(parts, Quantity(0.0, unit))
 
 
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))

@@ -14,7 +14,8 @@ import attrs
 from llm_perf_opt.api.inputs import VERIFY
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen
-from llm_perf_opt.metrics import groups_for, types_in_use
+from llm_perf_opt.metrics.data_types import types_in_use
+from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.nsight.ncu.argv import DEFAULT_METRICS, NcuOptions
 from llm_perf_opt.nsight.ncu.replay_modes import RANGE_MODES
 from llm_perf_opt.planning.chosen_regions import cut, excluded, outermost

@@ -9,7 +9,8 @@ from attrs import define, evolve, field
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject import CaptureWindows
-from llm_perf_opt.metrics import MetricGroups, PassCount, TypesInUse, checked_level, lower_levels, types_in_use
+from llm_perf_opt.metrics.data_types import TypesInUse, types_in_use
+from llm_perf_opt.metrics.groups import MetricGroups, PassCount, checked_level, lower_levels
 from llm_perf_opt.planning.accuracy import Accuracy, Strata, expected
 from llm_perf_opt.planning.costs import TIME_ONLY, Costs
 from llm_perf_opt.planning.launch_filter import LONGEST_EXPRESSION, LaunchFilter, select_names

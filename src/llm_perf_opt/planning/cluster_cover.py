@@ -14,7 +14,7 @@ import numpy as np
 from attrs import Factory, define
 from numpy.typing import NDArray
 
-from llm_perf_opt.metrics import types_of_name
+from llm_perf_opt.metrics.data_types import types_of_name
 from llm_perf_opt.planning.launch_table import LaunchTable
 from llm_perf_opt.planning.stand_ins import has_stand_in
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s

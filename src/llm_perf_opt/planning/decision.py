@@ -12,7 +12,7 @@ import numpy as np
 
 from llm_perf_opt.analysis.traffic import moved_by_others
 from llm_perf_opt.inject import RangesSeen
-from llm_perf_opt.metrics import groups_for
+from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.planning import by_hand
 from llm_perf_opt.planning.candidates import Candidate, Fit, Search
 from llm_perf_opt.planning.chosen_regions import (

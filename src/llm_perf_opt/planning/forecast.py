@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from llm_perf_opt.metrics import MetricGroups, PassCount, groups_for
+from llm_perf_opt.metrics.groups import MetricGroups, PassCount, groups_for
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.planning.costs import TIME_ONLY, RunFacts, passes_of_sets
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture

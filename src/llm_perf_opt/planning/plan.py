@@ -11,7 +11,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.inject import CaptureWindows
-from llm_perf_opt.metrics import PassCount
+from llm_perf_opt.metrics.groups import PassCount
 from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd
 from llm_perf_opt.planning.costs import Costs
 from llm_perf_opt.regions.signatures import Signature

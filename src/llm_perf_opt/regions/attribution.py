@@ -63,6 +63,11 @@ class Attribution:
     graphs: Membership
     range_region: Int64s  # region of each range instance
 
+    @property
+    def memberships(self) -> tuple[Membership, Membership, Membership]:
+        """Of kernels, copies and graphs, as in `Timeline.work`."""
+        return self.kernels, self.copies, self.graphs
+
 
 def attribute(timeline: Timeline, mode: Mode = "auto") -> Attribution:
     """Find the regions of everything in `timeline`."""
@@ -155,22 +160,13 @@ class _Attributor:
         timeline = self.timeline
         owner = np.array(timeline.threads or [0], dtype=np.int64)
         nodes = timeline.graph_nodes
-        columns = [self._moments_of(work) for work in (timeline.kernels, timeline.copies, timeline.graphs)]
+        columns = [self._moments_of(work) for work in timeline.work]
         columns.append(_Moments.of(nodes.host_time, nodes.thread.astype(np.int64), owner[nodes.thread]))
-        placed = self._place(columns)
-        kernels, copies, graphs = placed[0], placed[1], placed[2]
+        kernels, copies, graphs, captured = self._place(columns)
         if self.mode != "thread" and len(nodes.host_time):
-            captured = placed[3].by_domain
-            self._descend(timeline.kernels, kernels, captured)
-            self._descend(timeline.copies, copies, captured)
-        return Attribution(
-            mode=self.mode,
-            table=self.table,
-            kernels=kernels,
-            copies=copies,
-            graphs=graphs,
-            range_region=self.range_region,
-        )
+            self._descend(timeline.kernels, kernels, captured.by_domain)
+            self._descend(timeline.copies, copies, captured.by_domain)
+        return Attribution(self.mode, self.table, kernels, copies, graphs, self.range_region)
 
     def _moments_of(self, work: Work) -> _Moments:
         return _Moments.of(work.host_time, work.thread.astype(np.int64), work.process.astype(np.int64))

@@ -24,14 +24,6 @@ Bools = NDArray[np.bool_]
 UNKNOWN = -1  # in an index or time column: the recording does not say
 
 
-def _int64s(n: int, value: int = 0) -> Int64s:
-    return np.full(n, value, dtype=np.int64)
-
-
-def _int32s(n: int, value: int = 0) -> Int32s:
-    return np.full(n, value, dtype=np.int32)
-
-
 @define(eq=False)
 class LaunchConfig:
     """What makes a signature besides the name. Read only where counters are to be joined."""
@@ -64,17 +56,8 @@ class Work:
 
     @staticmethod
     def empty() -> Work:
-        return Work(
-            start=_int64s(0),
-            end=_int64s(0),
-            process=_int32s(0),
-            device=_int32s(0),
-            name=_int32s(0),
-            host_time=_int64s(0),
-            thread=_int32s(0),
-            graph_node=_int32s(0),
-            bytes=_int64s(0),
-        )
+        times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return Work(times, times, numbers, numbers, numbers, times, numbers, numbers, bytes=times)
 
 
 @define(eq=False)
@@ -94,8 +77,8 @@ class Ranges:
 
     @staticmethod
     def empty() -> Ranges:
-        zero = _int32s(0)
-        return Ranges(_int64s(0), _int64s(0), zero, zero, zero, zero, np.zeros(0, dtype=np.bool_))
+        times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return Ranges(times, times, numbers, numbers, numbers, numbers, np.zeros(0, dtype=np.bool_))
 
 
 @define(eq=False)
@@ -107,7 +90,7 @@ class GraphNodes:
 
     @staticmethod
     def empty() -> GraphNodes:
-        return GraphNodes(_int64s(0), _int32s(0))
+        return GraphNodes(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
 @define
@@ -137,8 +120,13 @@ class Timeline:
     devices: dict[int, str] = Factory(dict)  # id -> product name
     environment: dict[str, Any] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)
-    gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # device id -> attributes, as `analysis.hardware` names them
+    gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # device id -> attributes, as `metrics.hardware` names them
     traffic: dict[int, Traffic] = Factory(dict)  # device id -> what it moved; empty where nsys did not sample that
+
+    @property
+    def work(self) -> tuple[Work, Work, Work]:
+        """All that the GPU did: kernels, copies, whole graphs."""
+        return self.kernels, self.copies, self.graphs
 
 
 @define

@@ -6,14 +6,17 @@ one common table as the recordings come.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import numpy as np
-from attrs import Factory, define, evolve
+from attrs import Factory, define, evolve, fields
 
 from llm_perf_opt.regions.columns import Int64s
-from llm_perf_opt.regions.rollup import CopyKinds, KernelRows, RolledUp, Sums, merged_rows
+from llm_perf_opt.regions.rollup import GpuWork, KernelRows, RolledUp, Sums, merged_rows
 from llm_perf_opt.regions.table import ROOT, RegionTable
+
+_ADDED = ("instances", "range_instances", "wall", "idle", "busy", "adopted", "graph_kernels", "graph_replays")
 
 
 @define(eq=False)
@@ -54,9 +57,8 @@ class Translated:
     @staticmethod
     def of(rolled: RolledUp, regions: Int64s, labels: Int64s) -> Translated:
         def renamed(rows: KernelRows) -> KernelRows:
-            return evolve(
-                rows, region=regions[rows.region] if len(rows.region) else rows.region, label=labels[rows.label]
-            )
+            region = regions[rows.region] if len(rows.region) else rows.region
+            return evolve(rows, region=region, label=labels[rows.label])
 
         levels = [renamed(rows) for rows in rolled.kernel_rows]
         whole = evolve(rolled.all_kernels, label=labels[rolled.all_kernels.label])
@@ -66,21 +68,19 @@ class Translated:
 def combined(parts: Sequence[Translated], size: int) -> RolledUp:
     """The sum of roll-ups, over the `size` regions of the common table."""
 
-    def array(of: str) -> Int64s:
+    def added(pick: Callable[[RolledUp], Int64s]) -> Int64s:
         total = np.zeros(size, dtype=np.int64)
         for part in parts:
-            np.add.at(total, part.regions, getattr(part.rolled, of))  # pooled regions may fall together
+            np.add.at(total, part.regions, pick(part.rolled))  # pooled regions may fall together
         return total
 
-    def sums(pick: str, inner: str = "") -> Sums:
-        found = []
-        for name in ("count", "time", "bytes"):
-            total = np.zeros(size, dtype=np.int64)
-            for part in parts:
-                value = getattr(part.rolled, pick)
-                np.add.at(total, part.regions, getattr(getattr(value, inner) if inner else value, name))
-            found.append(total)
-        return Sums(*found)
+    def work(side: str) -> GpuWork:
+        return GpuWork(
+            *(
+                Sums(*(added(attrgetter(f"{side}.{kind.name}.{column.name}")) for column in fields(Sums)))
+                for kind in fields(GpuWork)
+            )
+        )
 
     depth = max((len(part.rolled.kernel_rows) for part in parts), default=0)
     levels = [
@@ -91,22 +91,9 @@ def combined(parts: Sequence[Translated], size: int) -> RolledUp:
     for part in parts:
         np.logical_or.at(present, part.regions, part.rolled.present)
     return RolledUp(
-        exclusive=sums("exclusive"),
-        inclusive=sums("inclusive"),
-        exclusive_copies=sums("exclusive_copies"),
-        inclusive_copies=sums("inclusive_copies"),
-        exclusive_graphs=sums("exclusive_graphs"),
-        inclusive_graphs=sums("inclusive_graphs"),
-        exclusive_copy_kinds=CopyKinds(*(sums("exclusive_copy_kinds", kind) for kind in ("host", "device", "upload"))),
-        inclusive_copy_kinds=CopyKinds(*(sums("inclusive_copy_kinds", kind) for kind in ("host", "device", "upload"))),
-        instances=array("instances"),
-        range_instances=array("range_instances"),
-        wall=array("wall"),
-        idle=array("idle"),
-        busy=array("busy"),
-        adopted=array("adopted"),
-        graph_kernels=array("graph_kernels"),
-        graph_replays=array("graph_replays"),
+        exclusive=work("exclusive"),
+        inclusive=work("inclusive"),
+        **{name: added(attrgetter(name)) for name in _ADDED},
         kernel_rows=levels,
         all_kernels=merged_rows([part.rolled.all_kernels for part in parts]),
         # Devices of different recordings are not compared: their clocks need not agree.

@@ -6,16 +6,18 @@ Attribution and busy time never cross processes, so clocks of different hosts ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from attrs import evolve
+from attrs import evolve, fields
 from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, LaunchConfig, Ranges, Timeline, Work
 
+_WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
+Columns = TypeVar("Columns", Ranges, GraphNodes, LaunchConfig)
 
 
 def merge_timelines(timelines: list[Timeline]) -> Timeline:
@@ -36,10 +38,8 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         kernels=_joined_work([t.kernels for t in shifted]),
         copies=_joined_work([t.copies for t in shifted]),
         graphs=_joined_work([t.graphs for t in shifted]),
-        ranges=Ranges(*(_joined([getattr(t.ranges, f) for t in shifted]) for f in _RANGE_FIELDS)),
-        graph_nodes=GraphNodes(
-            _joined([t.graph_nodes.host_time for t in shifted]), _joined([t.graph_nodes.thread for t in shifted])
-        ),
+        ranges=_joined([t.ranges for t in shifted]),
+        graph_nodes=_joined([t.graph_nodes for t in shifted]),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
         diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics] + _left_out(timelines),
@@ -57,27 +57,23 @@ def _left_out(timelines: list[Timeline]) -> list[Diagnosis]:
     return [Diagnosis("TRAFFIC_NOT_READ", "info", message, "Report each recording by itself.")]
 
 
-_RANGE_FIELDS = ("start", "end", "process", "thread", "domain", "name", "start_end")
-_WORK_FIELDS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")
-
-
-def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    return np.concatenate(arrays)
+def _joined(parts: list[Columns]) -> Columns:
+    names = [column.name for column in fields(type(parts[0]))]
+    return type(parts[0])(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def _joined_work(works: list[Work]) -> Work:
-    columns = {f: _joined([getattr(w, f) for w in works]) for f in _WORK_FIELDS}
-    with_bytes = [w.bytes if w.bytes is not None else np.zeros(len(w), dtype=np.int64) for w in works]
-    sizes = _joined(with_bytes) if any(w.bytes is not None for w in works) else None
-    configs = [w.config for w in works if len(w)]
-    config = None
-    if configs and all(c is not None for c in configs):
-        config = LaunchConfig(
-            *(_joined([getattr(c, f) for c in configs]) for f in ("mangled", "short", "grid", "block", "shared_memory"))
-        )
-    streams = [w.stream for w in works if w.stream is not None]
-    stream = _joined(streams) if len(streams) == len(works) else None
-    return Work(**columns, bytes=sizes, config=config, stream=stream)
+    columns = {name: np.concatenate([getattr(work, name) for work in works]) for name in _WORK_COLUMNS}
+    sizes = [work.bytes if work.bytes is not None else np.zeros(len(work), dtype=np.int64) for work in works]
+    configs = [work.config for work in works if len(work)]
+    known = [config for config in configs if config is not None]
+    streams = [work.stream for work in works if work.stream is not None]
+    return Work(
+        **columns,
+        bytes=np.concatenate(sizes) if any(work.bytes is not None for work in works) else None,
+        config=_joined(known) if known and len(known) == len(configs) else None,
+        stream=np.concatenate(streams) if len(streams) == len(works) else None,
+    )
 
 
 def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], before: list[Timeline]) -> Timeline:

@@ -37,7 +37,7 @@ class KernelRecord:
 
 @define
 class MetricValue:
-    """One counter of one region, with what is needed to judge it."""
+    """One counter of one region, with what is needed to rate it."""
 
     value: float
     unit: str
@@ -46,9 +46,8 @@ class MetricValue:
     samples: int  # results it was computed from
     launches: int | None = None  # launches it stands for; None where no timeline says
     coverage: float | None = None  # share of the region's GPU time those launches are; None where unknown
-    spread: float | None = (
-        None  # relative standard error, between samples and of what is known of their kind; None where it cannot be known
-    )
+    # Relative standard error, between samples and of what is known of such counters; None where it cannot be known.
+    spread: float | None = None
 
 
 @define
@@ -124,7 +123,7 @@ class TimeSplit:
     copies: Quantity | None = None  # sum of copies and fills
     host_copies: Quantity | None = None  # of those, copies between host and device
     graphs: Quantity | None = None  # CUDA graphs recorded as one block
-    overlap: Quantity | None = None  # work that ran beside other work of the region: sums minus union
+    overlap: Quantity | None = None  # work that ran together with other work of the region: sums minus union
     after_return: Quantity | None = None  # GPU work after the range was closed on the host
     launches: int = 0
     gap_per_launch: Quantity | None = None  # idle time over launches: what a launch costs beyond its kernel
@@ -313,7 +312,7 @@ class NCUProfileRegion:
     kernels: list[KernelRecord] = field(factory=list, repr=False)
     kernels_omitted: int = 0
     selection: dict[str, list[str]] = Factory(dict)
-    # None: one of the many regions that are too small to be judged
+    # None: one of the many regions that are too small to be evaluated
     performance: RegionPerformance | None = field(default=None, repr=False)
 
 

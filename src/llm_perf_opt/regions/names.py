@@ -30,93 +30,17 @@ def _escape(found: re.Match[str]) -> str:
 
 
 # Parts of template arguments that say nothing about what a kernel does.
-_FILLER = frozenset(
-    [
-        "at",
-        "native",
-        "std",
-        "cuda",
-        "c10",
-        "void",
-        "int",
-        "unsigned",
-        "long",
-        "short",
-        "char",
-        "float",
-        "double",
-        "bool",
-        "signed",
-        "const",
-        "array",
-        "tuple",
-        "pair",
-        "size_t",
-        "int32_t",
-        "int64_t",
-        "uint8_t",
-        "uint32_t",
-        "uint64_t",
-        "BFloat16",
-        "Half",
-        "half",
-        "nv_bfloat16",
-        "complex",
-        "true",
-        "false",
-        "anonymous",
-        "namespace",
-        "unnamed",
-        "lambda",
-        "instance",
-        "operator",
-        "type",
-        "TensorIteratorBase",
-        "TensorBase",
-        "Tensor",
-        "TensorIterator",
-        "gpu_kernel_impl",
-        "gpu_kernel_impl_nocast",
-        "TrivialOffsetCalculator",
-        "OffsetCalculator",
-        "memory",
-        "LoadWithoutCast",
-        "StoreWithoutCast",
-        "LoadWithCast",
-        "StoreWithCast",
-        "detail",
-        "internal",
-        "cutlass",
-        "cute",
-        "cub",
-        "thrust",
-        "gemm",
-        "kernel",
-        "device",
-        "threadblock",
-        "warp",
-        "arch",
-        "layout",
-        "platform",
-        "templates",
-        "functor",
-        "func_wrapper_t",
-        "ReduceOp",
-        "OpaqueType",
-        "BinaryFunctor",
-        "AUnaryFunctor",
-        "BUnaryFunctor",
-        "TensorListMetadata",
-        "TensorListScalarListMetadata",
-        "KernelParams",
-        "Params",
-        "OpType",
-        "float2",
-        "__nv_bfloat16",
-        "__half",
-        "bfloat16_t",
-    ]
-)
+_FILLER_WORDS = """
+    at native std cuda c10 void int unsigned long short char float double bool signed const array tuple pair
+    size_t int32_t int64_t uint8_t uint32_t uint64_t BFloat16 Half half nv_bfloat16 complex true false anonymous
+    namespace unnamed lambda instance operator type TensorIteratorBase TensorBase Tensor TensorIterator
+    gpu_kernel_impl gpu_kernel_impl_nocast TrivialOffsetCalculator OffsetCalculator memory LoadWithoutCast
+    StoreWithoutCast LoadWithCast StoreWithCast detail internal cutlass cute cub thrust gemm kernel device
+    threadblock warp arch layout platform templates functor func_wrapper_t ReduceOp OpaqueType BinaryFunctor
+    AUnaryFunctor BUnaryFunctor TensorListMetadata TensorListScalarListMetadata KernelParams Params OpType
+    float2 __nv_bfloat16 __half bfloat16_t
+"""
+_FILLER = frozenset(_FILLER_WORDS.split())
 
 # Long names without templates: what tells them apart is kept, the rest says nothing to people.
 _SHORTER = (
@@ -144,10 +68,10 @@ def short_kernel_name(name: str) -> str:
         own = pattern.sub(form, own)
     # A word before `::` is a namespace, or a function that holds the lambda that is meant.
     arguments = re.findall(r"[A-Za-z_]\w*(?!\w*::)", _template_arguments(plain))
-    told = next((w for w in arguments if w not in _FILLER and len(w) > 2), None)
-    if told and own in _WRAPPERS:
-        return visible(told if told.startswith("cutlass") else f"cutlass {own}<{told}>", 80)
-    return visible(f"{own}<{told}>" if told else own, 80)
+    telling = next((w for w in arguments if w not in _FILLER and len(w) > 2), None)
+    if telling and own in _WRAPPERS:
+        return visible(telling if telling.startswith("cutlass") else f"cutlass {own}<{telling}>", 80)
+    return visible(f"{own}<{telling}>" if telling else own, 80)
 
 
 def _template_arguments(name: str) -> str:

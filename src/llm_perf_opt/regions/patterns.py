@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 from attrs import define, field
 
@@ -29,6 +30,8 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.table import region_key
 
 _ANY_LEVELS = "**"
+_GLOB_TOKEN = re.compile(r"\\.|\[.[^\]]*\]|.", re.DOTALL)  # an escaped character, a set of them, or one
+_WILDCARDS = {"*": ".*", "?": "."}
 _NCU_SPECIAL = re.compile(r"([@,\[\]/*+])")
 
 
@@ -92,13 +95,7 @@ def parse_pattern(text: str) -> RegionPattern:
             )
         return RegionPattern(text, ncu=text[4:])
     if text.startswith("regex:"):
-        try:
-            return RegionPattern(text, regex=re.compile(text[6:]))
-        except (re.error, OverflowError, RecursionError) as error:
-            raise UserError(
-                f"The pattern {text!r} is not a valid regular expression: {error}.",
-                "Correct it, or use a glob: * stands for any characters.",
-            ) from error
+        return RegionPattern(text, regex=_compiled(text))
     if not text.strip():
         raise UserError("An empty region pattern matches nothing.", "Use '*' for every region.")
     parts = _split(text, "@", 1)
@@ -110,12 +107,10 @@ def parse_pattern(text: str) -> RegionPattern:
             f"The pattern {text!r} names no range.", f"Write {text.rstrip('/')}* or give a range name after the @."
         )
     domain = parts[0] if len(parts) == 2 else None
-    literal = None
-    if domain:
-        literal = (f"{domain}@{levels[0]}", *levels[1:])
+    literal = (f"{domain}@{levels[0]}", *levels[1:]) if domain else None
     return RegionPattern(
         text,
-        domain=re.compile(_glob_regex(domain), re.DOTALL) if domain is not None else None,
+        domain=_glob_regex(domain) if domain is not None else None,
         levels=tuple(levels),
         literal=literal,
         domain_glob=domain,
@@ -169,8 +164,13 @@ class NameFilter:
 def _name_pattern(text: str) -> re.Pattern[str]:
     if not text:
         raise UserError("An empty kernel pattern matches nothing.", "Use '*' for every kernel.")
+    return _compiled(text)
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    """A glob, or a regular expression behind `regex:`."""
     try:
-        return re.compile(text[6:]) if text.startswith("regex:") else re.compile(_glob_regex(text), re.DOTALL)
+        return re.compile(text[6:]) if text.startswith("regex:") else _glob_regex(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise UserError(
             f"The pattern {text!r} is not a valid regular expression: {error}.",
@@ -199,44 +199,37 @@ def exact_expression(domain: str, path: Sequence[str], *, anchored: bool = False
 
 def _split(text: str, separator: str, times: int = -1) -> list[str]:
     """Split at unescaped separators; escapes stay for the glob translation."""
-    parts, current, i = [], "", 0
-    while i < len(text):
-        if text[i] == "\\" and i + 1 < len(text):
-            current += text[i : i + 2]
-            i += 2
-            continue
-        if text[i] == separator and times != 0:
-            parts.append(current)
-            current = ""
-            times -= 1
+    parts = [""]
+    for token in re.findall(r"\\.|.", text, re.DOTALL):
+        if token == separator and len(parts) != times + 1:
+            parts.append("")
         else:
-            current += text[i]
-        i += 1
-    return [*parts, current]
+            parts[-1] += token
+    return parts
 
 
-def _glob_regex(glob: str) -> str:
-    """An anchored regular expression for a glob with backslash escapes."""
-    result, i = "", 0
-    while i < len(glob):
-        char = glob[i]
-        if char == "\\" and i + 1 < len(glob):
-            result += re.escape(glob[i + 1])
-            i += 2
-        elif char == "*":
-            result += ".*"
-            i += 1
-        elif char == "?":
-            result += "."
-            i += 1
-        elif char == "[" and "]" in glob[i + 2 :]:
-            end = glob.index("]", i + 2)
-            result += fnmatch.translate(glob[i : end + 1]).removeprefix("(?s:").removesuffix(r")\Z")
-            i = end + 1
+def _translated(glob: str, literal: Callable[[str], str], characters: Callable[[str], str]) -> str:
+    """An anchored regular expression for a glob with backslash escapes.
+
+    `literal`: how a character is written that means itself; `characters`: how a set of them is, `[a-z]` or `[!a-z]`.
+    """
+    result = ""
+    for token in _GLOB_TOKEN.findall(glob):
+        if token in _WILDCARDS:
+            result += _WILDCARDS[token]
+        elif len(token) > 2:
+            result += characters(token)
         else:
-            result += re.escape(char)
-            i += 1
+            result += literal(token[-1])
     return f"^{result}$"
+
+
+@cache
+def _glob_regex(glob: str) -> re.Pattern[str]:
+    def characters(token: str) -> str:
+        return fnmatch.translate(token).removeprefix("(?s:").removesuffix(r")\Z")
+
+    return re.compile(_translated(glob, re.escape, characters), re.DOTALL)
 
 
 def _is_plain(glob: str) -> bool:
@@ -253,19 +246,9 @@ def _levels_match(levels: Sequence[str], path: Sequence[str]) -> bool:
         return True
     if levels[-1] == _ANY_LEVELS:
         return any(_levels_match(levels[:-1], path[:n]) for n in range(len(path) + 1)) if len(levels) > 1 else True
-    if not path or not _compiled(levels[-1]).match(path[-1]):
+    if not path or not _glob_regex(levels[-1]).match(path[-1]):
         return False
     return _levels_match(levels[:-1], path[:-1])
-
-
-_cache: dict[str, re.Pattern[str]] = {}
-
-
-def _compiled(glob: str) -> re.Pattern[str]:
-    pattern = _cache.get(glob)
-    if pattern is None:
-        pattern = _cache[glob] = re.compile(_glob_regex(glob), re.DOTALL)
-    return pattern
 
 
 def _needs_codes(name: str) -> bool:
@@ -298,22 +281,9 @@ def _levels_regex(levels: Sequence[str]) -> str:
 
 def _ncu_glob_regex(glob: str) -> str:
     """Like `_glob_regex`, with characters that mean something to ncu itself as `\\xNN` codes."""
-    result, i = "", 0
-    while i < len(glob):
-        char = glob[i]
-        if char == "\\" and i + 1 < len(glob):
-            result += _hex(glob[i + 1])
-            i += 2
-        elif char in "*?":
-            result += ".*" if char == "*" else "."
-            i += 1
-        elif char == "[" and "]" in glob[i + 2 :]:
-            end = glob.index("]", i + 2)
-            inner = glob[i + 1 : end]
-            negated = "^" if inner.startswith("!") else ""
-            result += f"[{negated}{inner.lstrip('!')}]"
-            i = end + 1
-        else:
-            result += _hex(char)
-            i += 1
-    return f"^{result}$"
+
+    def characters(token: str) -> str:
+        inner = token[1:-1]
+        return f"[{'^' if inner.startswith('!') else ''}{inner.lstrip('!')}]"
+
+    return _translated(glob, _hex, characters)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from llm_perf_opt.regions.model import NCUProfileRegion, RegionStats, ScopeTotals
+
+K = TypeVar("K", int, str)  # what a region is known by
 
 
 def gpu_time(values: RegionStats | ScopeTotals) -> int | None:
@@ -21,16 +26,22 @@ def heaviest(regions: list[NCUProfileRegion], count: int) -> list[NCUProfileRegi
     """The regions that matter most, each with the regions around it, in the order of the tree."""
     if len(regions) <= count:
         return regions
-    by_key = {region.key: region for region in regions}
-    chosen: set[str] = set()
-    for region in sorted(regions, key=weight, reverse=True):
-        line, at = [], region
-        while at.key not in chosen:
-            line.append(at.key)
-            if at.parent is None or at.parent not in by_key:
-                break
-            at = by_key[at.parent]
-        if len(chosen) + len(line) > count:
+    known = {region.key: region.parent for region in regions}
+    ordered = sorted(regions, key=weight, reverse=True)
+    chosen = with_parents((r.key for r in ordered), lambda key: p if (p := known[key]) in known else None, count)
+    return [region for region in regions if region.key in chosen]
+
+
+def with_parents(ordered: Iterable[K], parent: Callable[[K], K | None], most: int) -> set[K]:
+    """The first of some regions, each with all regions around it, until there would be too many."""
+    chosen: set[K] = set()
+    for region in ordered:
+        line: list[K] = []
+        at: K | None = region
+        while at is not None and at not in chosen:
+            line.append(at)
+            at = parent(at)
+        if len(chosen) + len(line) > most:
             break
         chosen.update(line)
-    return [region for region in regions if region.key in chosen]
+    return chosen

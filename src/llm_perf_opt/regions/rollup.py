@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
-from attrs import define
+from attrs import define, fields
 
 from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime, overlapping, union_by_group
-from llm_perf_opt.regions.table import ROOT, add_up, climb
+from llm_perf_opt.regions.stacks import group_by
+from llm_perf_opt.regions.table import ROOT, add_up, climb, levels_up
 
 
 @define(eq=False)
@@ -20,6 +22,23 @@ class Sums:
     count: Int64s
     time: Int64s
     bytes: Int64s
+
+
+@define(eq=False)
+class GpuWork:
+    """All that regions had the GPU do."""
+
+    kernels: Sums
+    copies: Sums  # and fills
+    graphs: Sums  # recorded as one block
+    host_copies: Sums  # of the copies: between host and device
+    device_copies: Sums  # of the copies: within a device
+    uploads: Sums  # of those between host and device: to the device
+
+    def converted(self, convert: Callable[[Int64s], Int64s]) -> GpuWork:
+        """The same with other values, column by column."""
+        kinds = (getattr(self, f.name) for f in fields(GpuWork))
+        return GpuWork(*(Sums(convert(k.count), convert(k.time), convert(k.bytes)) for k in kinds))
 
 
 @define(eq=False)
@@ -34,41 +53,22 @@ class KernelRows:
     shortest: Int64s
     longest: Int64s
 
+    @property
+    def columns(self) -> tuple[Int64s, ...]:
+        return self.region, self.label, self.device, self.calls, self.total, self.shortest, self.longest
+
     def lifted(self, regions: Int64s) -> KernelRows:
         """The same rows counted to other regions, equal rows merged. ROOT rows are dropped."""
         keep = regions != ROOT
-        return _merge_rows(
-            regions[keep],
-            self.label[keep],
-            self.device[keep],
-            self.calls[keep],
-            self.total[keep],
-            self.shortest[keep],
-            self.longest[keep],
-        )
-
-
-@define(eq=False)
-class CopyKinds:
-    """Copies by where they go; fills are the rest."""
-
-    host: Sums  # between host and device
-    device: Sums  # within a device
-    upload: Sums  # of those between host and device: to the device
+        return _merge_rows(regions[keep], *(column[keep] for column in self.columns[1:]))
 
 
 @define(eq=False)
 class RolledUp:
     """All values of a scope, one element per region of the table."""
 
-    exclusive: Sums
-    inclusive: Sums
-    exclusive_copies: Sums
-    inclusive_copies: Sums
-    exclusive_graphs: Sums
-    inclusive_graphs: Sums
-    exclusive_copy_kinds: CopyKinds
-    inclusive_copy_kinds: CopyKinds
+    exclusive: GpuWork
+    inclusive: GpuWork
     instances: Int64s  # of the range; for a region known through graphs only, launches of those graphs
     range_instances: Int64s  # of the range alone
     wall: Int64s
@@ -93,64 +93,58 @@ class Selection:
     graphs: Int64s
     ranges: Int64s
 
+    def work(self, timeline: Timeline) -> list[tuple[Work, Int64s]]:
+        """All that the GPU did in the scope, whatever the filter: columns, and which of their elements."""
+        return list(zip(timeline.work, (self.scope_kernels, self.copies, self.graphs), strict=True))
+
 
 def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) -> RolledUp:
     """Values of every region over the selected work."""
-    table = attribution.table
+    table, kernels = attribution.table, timeline.kernels
     parent, depth = table.arrays()
     count = len(table)
 
-    def both(work: Work, membership: Membership, chosen: Int64s) -> tuple[Sums, Sums]:
-        exclusive = _sums(work, membership, chosen, count)
-        return exclusive, Sums(*(add_up(v, parent, depth) for v in (exclusive.count, exclusive.time, exclusive.bytes)))
+    def inclusive(values: Int64s) -> Int64s:
+        return add_up(values, parent, depth)
 
-    kernels, kernels_in = both(timeline.kernels, attribution.kernels, selection.kernels)
-    copies, copies_in = both(timeline.copies, attribution.copies, selection.copies)
-    graphs, graphs_in = both(timeline.graphs, attribution.graphs, selection.graphs)
-    host, host_in = both(timeline.copies, attribution.copies, _copies_called(_HOST_COPY, timeline, selection))
-    device, device_in = both(timeline.copies, attribution.copies, _copies_called(_DEVICE_COPY, timeline, selection))
-    upload, upload_in = both(timeline.copies, attribution.copies, _copies_called(_UPLOAD, timeline, selection))
+    def copies(chosen: Int64s) -> Sums:
+        return _sums(timeline.copies, attribution.copies, chosen, count)
 
+    own = GpuWork(
+        kernels=_sums(kernels, attribution.kernels, selection.kernels, count),
+        copies=copies(selection.copies),
+        graphs=_sums(timeline.graphs, attribution.graphs, selection.graphs, count),
+        host_copies=copies(_copies_called(_HOST_COPY, timeline, selection)),
+        device_copies=copies(_copies_called(_DEVICE_COPY, timeline, selection)),
+        uploads=copies(_copies_called(_UPLOAD, timeline, selection)),
+    )
+    everything = own.converted(inclusive)
     region_of = attribution.range_region[selection.ranges]
-    instances = np.bincount(region_of, minlength=count).astype(np.int64)
+    range_instances = np.bincount(region_of, minlength=count).astype(np.int64)
     wall, idle = _wall_and_idle(timeline, selection, region_of, count)
-    busy, scope_busy = _busy(timeline, attribution, selection, parent, depth)
-    chosen_mask = np.zeros(len(timeline.kernels), dtype=np.bool_)
+    chosen_mask = np.zeros(len(kernels), dtype=np.bool_)
     chosen_mask[selection.kernels] = True
-    adopted = add_up(_tally(attribution.kernels, chosen_mask & attribution.kernels.adopted, count), parent, depth)
-    in_graph = chosen_mask & (timeline.kernels.graph_node != UNKNOWN)
-    graph_kernels = add_up(_tally(attribution.kernels, in_graph, count), parent, depth)
-    range_instances = instances.copy()
-    graph_replays = np.zeros(count, dtype=np.int64)
-    if in_graph.any():
-        graph_replays = _graph_launches(timeline.kernels, attribution.kernels, np.flatnonzero(in_graph), parent, depth)
-        instances = np.where(instances > 0, instances, graph_replays)
-    present = (instances > 0) | (kernels_in.count > 0) | (copies_in.count > 0) | (graphs_in.count > 0)
+    in_graph = chosen_mask & (kernels.graph_node != UNKNOWN)
+    graph_replays = _graph_launches(kernels, attribution.kernels, np.flatnonzero(in_graph), parent, depth)
+    instances = np.where(range_instances > 0, range_instances, graph_replays)
+    has_work = [sums.count > 0 for sums in (everything.kernels, everything.copies, everything.graphs)]
     return RolledUp(
-        exclusive=kernels,
-        inclusive=kernels_in,
-        exclusive_copies=copies,
-        inclusive_copies=copies_in,
-        exclusive_graphs=graphs,
-        inclusive_graphs=graphs_in,
-        exclusive_copy_kinds=CopyKinds(host, device, upload),
-        inclusive_copy_kinds=CopyKinds(host_in, device_in, upload_in),
+        exclusive=own,
+        inclusive=everything,
         instances=instances,
         range_instances=range_instances,
         wall=wall,
         idle=idle,
-        busy=busy,
-        adopted=adopted,
-        graph_kernels=graph_kernels,
+        busy=_busy(timeline, attribution, selection, parent, depth),
+        adopted=inclusive(_tally(attribution.kernels, chosen_mask & attribution.kernels.adopted, count)),
+        graph_kernels=inclusive(_tally(attribution.kernels, in_graph, count)),
         graph_replays=graph_replays,
-        kernel_rows=lift(
-            exclusive_rows(timeline.kernels, attribution, selection.kernels, timeline.kernels.name), attribution
-        ),
+        kernel_rows=lift(exclusive_rows(kernels, attribution, selection.kernels, kernels.name), attribution),
         all_kernels=_rows_of(
-            timeline.kernels, selection.kernels, np.zeros(len(selection.kernels), dtype=np.int64), timeline.kernels.name
+            kernels, selection.kernels, np.zeros(len(selection.kernels), dtype=np.int64), kernels.name
         ),
-        scope_busy=scope_busy,
-        present=present,
+        scope_busy=_device_busy(timeline, selection),
+        present=np.logical_or.reduce([instances > 0, *has_work]),
     )
 
 
@@ -170,25 +164,25 @@ def _copies_called(pattern: re.Pattern[str], timeline: Timeline, selection: Sele
 
 def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, parent: Int64s, depth: Int64s) -> Int64s:
     """How many graph launches each region had a part in."""
-    # A launch is known by its process and moment.
-    launch = np.unique(
-        np.stack([kernels.process[inside], kernels.host_time[inside]], axis=1), axis=0, return_inverse=True
-    )[1]
     result = np.zeros(len(parent), dtype=np.int64)
+    if not len(inside):
+        return result
+    # A launch is known by its process and moment.
+    moments = np.stack([kernels.process[inside], kernels.host_time[inside]], axis=1)
+    launch = np.unique(moments, axis=0, return_inverse=True)[1].reshape(-1)
+    width = len(inside) + 1
     for regions in membership.by_domain:
         mine = regions[inside]
-        current, launches = mine[mine != ROOT], launch.reshape(-1)[mine != ROOT]
-        for level in range(int(depth[current].max()) if len(current) else -1, -1, -1):
-            current = climb(current, parent, depth, level)
-            here = depth[current] == level
-            pairs = np.unique(current[here] * (int(launches.max()) + 1) + launches[here])
-            result += np.bincount(pairs // (int(launches.max()) + 1), minlength=len(parent))
+        launches = launch[mine != ROOT]
+        for current, here in levels_up(mine[mine != ROOT], parent, depth):
+            pairs = np.unique(current[here] * width + launches[here])
+            result += np.bincount(pairs // width, minlength=len(parent))
     if membership.start_end:
         region, members = _start_end_members(kernels, membership, inside)
         numbered = np.full(len(kernels), UNKNOWN, dtype=np.int64)
-        numbered[inside] = launch.reshape(-1)
-        pairs = np.unique(region.astype(np.int64) * (len(kernels) + 1) + numbered[members])
-        result += np.bincount(pairs // (len(kernels) + 1), minlength=len(parent))
+        numbered[inside] = launch
+        pairs = np.unique(region * width + numbered[members])
+        result += np.bincount(pairs // width, minlength=len(parent))
     return result
 
 
@@ -250,22 +244,16 @@ def _wall_and_idle(timeline: Timeline, selection: Selection, region_of: Int64s, 
 
 def _all_work(timeline: Timeline, selection: Selection, process: int) -> list[tuple[Work, Int64s]]:
     """The scope's work of one process, of every kind."""
-    columns = [
-        (timeline.kernels, selection.scope_kernels),
-        (timeline.copies, selection.copies),
-        (timeline.graphs, selection.graphs),
-    ]
+    columns = selection.work(timeline)
     if len(timeline.processes) == 1:
         return columns
     return [(work, chosen[work.process[chosen] == process]) for work, chosen in columns]
 
 
-def _busy(
-    timeline: Timeline, attribution: Attribution, selection: Selection, parent: Int64s, depth: Int64s
-) -> tuple[Int64s, int]:
-    """Union of each region's own and nested work, processes added up; and the busy time of the devices."""
+def _busy(timeline: Timeline, attribution: Attribution, selection: Selection, parent: Int64s, depth: Int64s) -> Int64s:
+    """Union of each region's own and nested work, processes added up."""
     total = np.zeros(len(parent), dtype=np.int64)
-    memberships = (attribution.kernels, attribution.copies, attribution.graphs)
+    memberships = attribution.memberships
     for process in range(len(timeline.processes)):
         columns = _all_work(timeline, selection, process)
         start = np.concatenate([work.start[chosen] for work, chosen in columns])
@@ -285,19 +273,15 @@ def _busy(
             total += add_up(alone[1:].astype(np.int64), parent, depth)
             total += _busy_by_level(regions[crowded], start[crowded], end[crowded], parent, depth)
         total += _busy_start_end(columns, memberships, len(parent))
-    return total, _device_busy(timeline, selection)
+    return total
 
 
 def _device_busy(timeline: Timeline, selection: Selection) -> int:
     """How long the devices were busy: a union on each, whoever used it, added up."""
-    columns = (
-        (timeline.kernels, selection.scope_kernels),
-        (timeline.copies, selection.copies),
-        (timeline.graphs, selection.graphs),
+    columns = selection.work(timeline)
+    device, start, end = (
+        np.concatenate([getattr(work, name)[chosen] for work, chosen in columns]) for name in ("device", "start", "end")
     )
-    device = np.concatenate([work.device[chosen] for work, chosen in columns])
-    start = np.concatenate([work.start[chosen] for work, chosen in columns])
-    end = np.concatenate([work.end[chosen] for work, chosen in columns])
     if len(device) and (device == device[0]).all():
         return BusyTime.of(start, end).total
     return sum(BusyTime.of(start[device == d], end[device == d]).total for d in np.unique(device).tolist())
@@ -307,12 +291,8 @@ def _busy_by_level(regions: Int64s, start: Int64s, end: Int64s, parent: Int64s, 
     """Unions of nested regions: level by level from the deepest, work moves up to its ancestor."""
     total = np.zeros(len(parent), dtype=np.int64)
     inside = regions != ROOT
-    current, start, end = regions[inside], start[inside], end[inside]
-    if len(current) == 0:
-        return total
-    for level in range(int(depth[current].max()), -1, -1):
-        current = climb(current, parent, depth, level)
-        here = depth[current] == level
+    start, end = start[inside], end[inside]
+    for current, here in levels_up(regions[inside], parent, depth):
         total += union_by_group(current[here], start[here], end[here], len(parent))
     return total
 
@@ -356,7 +336,7 @@ def exclusive_rows(kernels: Work, attribution: Attribution, chosen: Int64s, labe
         region, members = _start_end_members(kernels, membership, chosen)
         # Not `_take`: a member may occur in several regions, so equal lengths do not mean everything.
         parts.append(_rows_of(kernels, members, region, labels, every=False))
-    return KernelRows(*(np.concatenate([getattr(part, f) for part in parts]) for f in _ROW_FIELDS))
+    return KernelRows(*map(np.concatenate, zip(*(part.columns for part in parts), strict=True)))
 
 
 def lift(rows: KernelRows, attribution: Attribution) -> list[KernelRows]:
@@ -383,15 +363,8 @@ def _rows_of(
     duration = take(kernels.end, chosen) - take(kernels.start, chosen)
     label = take(labels, chosen).astype(np.int64)
     device = take(kernels.device, chosen).astype(np.int64)
-    return _merge_rows(
-        regions.astype(np.int64, copy=False),
-        label,
-        device,
-        np.ones(len(chosen), dtype=np.int64),
-        duration,
-        duration,
-        duration,
-    )
+    calls = np.ones(len(chosen), dtype=np.int64)
+    return _merge_rows(regions.astype(np.int64, copy=False), label, device, calls, duration, duration, duration)
 
 
 def _merge_rows(
@@ -432,19 +405,9 @@ def merged_rows(tables: list[KernelRows]) -> KernelRows:
     """Several tables of rows as one, equal rows added up."""
     if len(tables) == 1:
         return tables[0]
-    return _merge_rows(*(np.concatenate([getattr(rows, f) for rows in tables]) for f in _ROW_FIELDS))
-
-
-_ROW_FIELDS = ("region", "label", "device", "calls", "total", "shortest", "longest")
+    return _merge_rows(*map(np.concatenate, zip(*(rows.columns for rows in tables), strict=True)))
 
 
 def rows_per_region(levels: list[KernelRows]) -> dict[int, tuple[KernelRows, Int64s]]:
     """For each region its table of rows and which of them are its own."""
-    found = {}
-    for rows in levels:
-        order = np.argsort(rows.region, kind="stable")
-        cuts = np.flatnonzero(np.diff(rows.region[order])) + 1
-        for part in np.split(order, cuts):
-            if len(part):
-                found[int(rows.region[part[0]])] = (rows, part)
-    return found
+    return {region: (rows, part) for rows in levels for region, part in group_by(rows.region)}

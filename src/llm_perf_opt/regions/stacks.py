@@ -13,7 +13,6 @@ moments at once.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Protocol
 
 import numpy as np
 from attrs import define
@@ -26,30 +25,6 @@ _MOST_OPEN, _FEW_OPEN = 1024, 16
 _MOST_STEPS = 4_000_000
 
 
-class Stacks(Protocol):
-    """Stack nodes of one group. A node is one range instance open on top of one particular stack."""
-
-    simplified: bool  # the innermost of very many open ranges were left out
-
-    @property
-    def instance(self) -> Int64s:
-        """Of each node: the index of its range in the caller's columns."""
-        ...
-
-    @property
-    def parent(self) -> Int64s:
-        """Of each node: the node it lies on, UNKNOWN at the bottom; always a lower number."""
-        ...
-
-    def top_at(self, moments: Int64s) -> Int64s:
-        """For each moment the node on top of the stack then, UNKNOWN where nothing was open."""
-        ...
-
-    def nodes_of_ranges(self) -> Int64s:
-        """One node for every range: the one of the stack it was found in when it began."""
-        ...
-
-
 def build_stacks(starts: Int64s, ends: Int64s, instances: Int64s) -> Stacks:
     """Stacks of the ranges `instances`, which index into the columns `starts` and `ends`."""
     start, end = starts[instances], ends[instances]
@@ -58,8 +33,8 @@ def build_stacks(starts: Int64s, ends: Int64s, instances: Int64s) -> Stacks:
     start, end = start[order], end[order]
     parent = _nested_parents(start.tolist(), end.tolist())
     if parent is not None:
-        return _NestedStacks(ordered, np.array(parent, dtype=np.int64), start, end)
-    return _OverlappingStacks(ordered, start, end)
+        return NestedStacks(ordered, np.array(parent, dtype=np.int64), start, end)
+    return OverlappingStacks(ordered, start, end)
 
 
 def _nested_parents(starts: list[int], ends: list[int]) -> list[int] | None:
@@ -80,19 +55,21 @@ def _nested_parents(starts: list[int], ends: list[int]) -> list[int] | None:
 
 
 @define(eq=False)
-class _NestedStacks:
-    """Well nested ranges: one node each."""
+class NestedStacks:
+    """Well nested ranges: one node each. A node is one range instance open on top of one particular stack."""
 
-    instance: Int64s
-    parent: Int64s
+    instance: Int64s  # of each node: the index of its range in the caller's columns
+    parent: Int64s  # of each node: the node it lies on, UNKNOWN at the bottom; always a lower number
     _starts: Int64s
     _ends: Int64s
-    simplified: bool = False
+    simplified: bool = False  # the innermost of very many open ranges were left out
 
     def nodes_of_ranges(self) -> Int64s:
+        """One node for every range: the one of the stack it was found in when it began."""
         return np.arange(len(self.instance))
 
     def top_at(self, moments: Int64s) -> Int64s:
+        """For each moment the node on top of the stack then, UNKNOWN where nothing was open."""
         at = np.searchsorted(self._starts, moments, side="right") - 1
         # The last range to begin is on top unless it has ended: then climb until one is still open.
         climbing = np.flatnonzero(at >= 0)
@@ -105,7 +82,7 @@ class _NestedStacks:
         return at
 
 
-class _OverlappingStacks:
+class OverlappingStacks:
     """The general case. Nodes are made for the stacks somebody asks for, not for all there ever were:
     the ranges of many threads, merged, have more different stacks than anybody could use."""
 
@@ -181,6 +158,9 @@ class _OverlappingStacks:
             self._range_of_node.append(number)
             self._parents.append(below)
         return node
+
+
+Stacks = NestedStacks | OverlappingStacks  # which answer the same questions
 
 
 def group_by(keys: Int32s | Int64s) -> list[tuple[int, Int64s]]:

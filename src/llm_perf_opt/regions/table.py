@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from attrs import Factory, define, field
 
-from llm_perf_opt.regions.columns import UNKNOWN, Int64s
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
 
 ROOT = UNKNOWN  # parent of an outermost region
 
@@ -40,7 +40,7 @@ class RegionTable:
     pooled: set[int] = Factory(set)  # regions that stand for ranges that are too many, or too deep
     simplified: bool = False  # more ranges were open at once than stacks are kept of
     _characters: list[int] = Factory(list)  # in the path of each region
-    _told: int = 0  # characters in all paths
+    _all_characters: int = 0  # in all paths
     _keys: dict[int, str] = field(factory=dict, repr=False)
     _numbers: dict[tuple[str, bool, int, str], int] = field(factory=dict, repr=False)
 
@@ -62,7 +62,7 @@ class RegionTable:
         if number is None:
             characters = len(name) + 1 + (0 if parent == ROOT else self._characters[parent])
             self._characters.append(characters)
-            self._told += characters
+            self._all_characters += characters
             number = self._numbers[key] = len(self.name)
             self.domain.append(domain)
             self.name.append(name)
@@ -74,7 +74,7 @@ class RegionTable:
     def _is_full(self, parent: int) -> bool:
         """No more regions there: they would be nested too deeply, or all paths together grow too long."""
         too_deep = parent != ROOT and self.depth[parent] >= DEEPEST - 1
-        return too_deep or self._told > MOST_CHARACTERS
+        return too_deep or self._all_characters > MOST_CHARACTERS
 
     def intern_path(self, domain: str, path: Sequence[str]) -> int:
         """Number of the push/pop region with this path; ROOT for an empty path."""
@@ -145,6 +145,13 @@ def add_up(values: Int64s, parent: Int64s, depth: Int64s) -> Int64s:
         at = np.flatnonzero(depth == level)
         np.add.at(total, parent[at], total[at])
     return total
+
+
+def levels_up(regions: Int64s, parent: Int64s, depth: Int64s) -> Iterator[tuple[Int64s, Bools]]:
+    """Regions (none is ROOT) moved up level by level from the deepest: where each is then, and which are on the level."""
+    for level in range(int(depth[regions].max()) if len(regions) else -1, -1, -1):
+        regions = climb(regions, parent, depth, level)
+        yield regions, depth[regions] == level
 
 
 def climb(regions: Int64s, parent: Int64s, depth: Int64s, level: int) -> Int64s:

@@ -1,54 +1,34 @@
-"""Judges the regions of a finished report: hardware, performance of the regions that matter, stages, opportunities."""
+"""Evaluates the regions of a finished report: hardware, performance of the regions that matter, stages, opportunities."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from attrs import Factory, define, evolve
+from attrs import evolve
 
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
-from llm_perf_opt.analysis.verdicts.performance import Judge
+from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stages import inside, stages
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.families import OTHER
-from llm_perf_opt.metrics.hardware import Overrides, find_hardware
+from llm_perf_opt.metrics.hardware import find_hardware, parse_overrides
 from llm_perf_opt.metrics.hardware.calibration import apply_calibration
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.ranking import heaviest
 
-_MOST_REGIONS = 256  # judged in the main scope: the heaviest, each with the regions around it
-_MOST_ELSEWHERE = 12  # outermost regions judged in each other scope
+_MOST_REGIONS = 256  # evaluated in the main scope: the heaviest, each with the regions around it
+_MOST_ELSEWHERE = 12  # outermost regions evaluated in each other scope
 _MOST_WITH_SIGNATURES = 48  # of those, with a list of signatures
 _SHORT_LIST = 8  # signatures of a region deep in the tree
-
-LaunchesOf = Callable[[str, NCUProfileRegion], Launches | None]
-
-
-@define(eq=False)
-class Inputs:
-    """What the verdicts need beside the report."""
-
-    gpu_facts: dict[int, dict[str, Any]] = Factory(dict)
-    overrides: Overrides = Factory(Overrides)
-    calibrations: Sequence[Mapping[str, Any]] = ()
-    formula: dict[str, dict[str, float]] = Factory(dict)  # region name or key -> "flops" of one run, "repeats"
-    alone: dict[str, float] = Factory(dict)  # path of a stage -> seconds of one run without a profiler
-    verdicts: bool = True  # False: the hardware alone
-    good: set[str] = Factory(set)  # counters that may be used
-    odd: list[str] = Factory(list)  # counters whose unit is not what it should be
-    has_counters: bool = False
-    launches_of: LaunchesOf | None = None  # by scope and region; None where there are no counters
-    signatures: int = 30  # listed per region
 
 
 def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionReport:
     """The report with `hardware`, `stages`, `opportunities` and the regions' `performance`."""
     report = evolve(report, hardware=_hardware(report, inputs))
-    if not inputs.verdicts:
+    if not inputs.options.verdicts:
         return report
     main = report.main_scope
     chosen_stages = stages(main.regions) if main is not None else []
@@ -61,12 +41,12 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         if is_main:
             chosen = [*chosen, *(r for r in chosen_stages if r not in chosen)]
         rows = [(region, _launches(scope, region, inputs, plain)) for region in chosen]
-        judge = _judge(report, scope, inputs, [launches for _, launches in rows])
+        evaluator = _evaluator(report, scope, inputs, [launches for _, launches in rows])
         below = inside(scope.regions)
         for region, launches in rows:
-            count = inputs.signatures if region.depth <= 1 else _SHORT_LIST
+            count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
-            region.performance = judge.performance(region, launches, below.get(region.key, []), signatures)
+            region.performance = evaluator.performance(region, launches, below.get(region.key, []), signatures)
     return evolve(
         report,
         stages=[region.key for region in chosen_stages],
@@ -84,7 +64,7 @@ def _launches(scope: Scope, region: NCUProfileRegion, inputs: Inputs, plain: Kin
     return with_copies(kernels, region.inclusive.memory, region.device)
 
 
-def _judge(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, launches: list[Launches]) -> Judge:
+def _evaluator(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, launches: list[Launches]) -> Evaluator:
     hardware = {g.device: g for g in report.hardware if g.device is not None}
     used = {k.device for k in scope.kernels if k.device is not None} or set(hardware)
     gpus = [hardware[d] for d in sorted(used) if d in hardware]
@@ -92,18 +72,11 @@ def _judge(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, launche
     peaks = {device: Peaks.printed(gpu) for device, gpu in hardware.items()}
     if one is not None:
         peaks[-1] = Peaks.printed(one)
-    # Regions without kernels have a list of kinds of their own: a table of another list would judge them by
+    # Regions without kernels have a list of kinds of their own: a table of another list would evaluate them by
     # kernels they never launched.
     lists = {id(x.kinds): x.kinds for x in launches}
-    return Judge(
-        gpu=one,
-        gpus=_side_by_side(report, scope),
-        tables={number: {d: RoofTable.of(kinds, p) for d, p in peaks.items()} for number, kinds in lists.items()},
-        good=inputs.good,
-        has_counters=inputs.has_counters,
-        formula=inputs.formula,
-        alone=inputs.alone,
-    )
+    tables = {number: {d: RoofTable.of(kinds, p) for d, p in peaks.items()} for number, kinds in lists.items()}
+    return Evaluator(one, _side_by_side(report, scope), tables, inputs)
 
 
 def _side_by_side(report: NCUProfileRegionReport, scope: Scope) -> int:
@@ -118,13 +91,14 @@ def _side_by_side(report: NCUProfileRegionReport, scope: Scope) -> int:
 def _hardware(report: NCUProfileRegionReport, inputs: Inputs) -> list[GpuHardware]:
     names = {int(d): str(n) for d, n in report.environment.get("gpus", {}).items()}
     devices = {k.device for s in report.scopes for k in s.kernels if k.device is not None}
+    overrides = parse_overrides(inputs.options.hardware)
     found = []
     for device in sorted({*names, *devices, *inputs.gpu_facts}):
         if devices and device not in devices:
             continue  # of the machine, but not used
         facts = {"name": names.get(device, ""), **inputs.gpu_facts.get(device, {})}
-        gpu = find_hardware(device, facts, inputs.overrides)
-        found.append(apply_calibration(gpu, facts, inputs.calibrations))
+        gpu = find_hardware(device, facts, overrides)
+        found.append(apply_calibration(gpu, facts, inputs.options.calibrations))
     return found
 
 
@@ -157,7 +131,7 @@ def _diagnoses(report: NCUProfileRegionReport, inputs: Inputs) -> Iterable[Diagn
         yield Diagnosis(
             "NO_COUNTERS",
             "info",
-            "There are no counters: the report judges times (waiting, launches, families); what limits the kernels, MFU and "
+            "There are no counters: the report evaluates times (waiting, launches, families); what limits the kernels, MFU and "
             "speed of light need counters.",
             "Take both with: llm-perf profile -- CMD  or give the counters beside the timeline: llm-perf report RUN.sqlite RUN.ncu-rep",
         )

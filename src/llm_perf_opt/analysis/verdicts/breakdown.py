@@ -28,22 +28,18 @@ def time_by_bound(launches: Launches, bound: Sequence[str]) -> dict[str, Quantit
 
 def weighted_percent(launches: Launches, kind: str) -> float | None:
     """A percentage of ncu over the launches that have it, weighted by time."""
-    value = weight = 0.0
-    for which, time in zip(launches.which.tolist(), launches.time_ns.tolist(), strict=True):
-        amounts = launches.kinds[which].amounts
-        if amounts is not None and kind in amounts.percent:
-            value += amounts.percent[kind] * time
-            weight += time
-    return value / weight if weight else None
+    amounts = [(one.amounts, time) for one, time in launches.timed_kinds()]
+    known = [(own.percent[kind], time) for own, time in amounts if own is not None and kind in own.percent]
+    weight = sum(time for _, time in known)
+    return sum(value * time for value, time in known) / weight if weight else None
 
 
 def main_stall(launches: Launches) -> tuple[str, float] | None:
     """What warps wait for most, and its part of all waiting, weighted by time."""
     waits: dict[str, float] = {}
-    for which, time in zip(launches.which.tolist(), launches.time_ns.tolist(), strict=True):
-        amounts = launches.kinds[which].amounts
-        if amounts is not None and (whole := sum(amounts.stalls.values())):
-            for reason, value in amounts.stalls.items():
+    for kind, time in launches.timed_kinds():
+        if kind.amounts is not None and (whole := sum(kind.amounts.stalls.values())):
+            for reason, value in kind.amounts.stalls.items():
                 waits[reason] = waits.get(reason, 0.0) + value / whole * time
     if not waits:
         return None
@@ -52,13 +48,13 @@ def main_stall(launches: Launches) -> tuple[str, float] | None:
 
 
 def time_by_family(region: NCUProfileRegion, roofed: Roofed) -> list[FamilyTime]:
-    """Time by family, most first; copies and whole graphs beside the kernels."""
+    """Time by family, most first: kernels, copies, whole graphs."""
     launches = roofed.launches
     rows: dict[str, list[int]] = {}
     for row, which in enumerate(launches.which.tolist()):
         rows.setdefault(launches.kinds[which].family, []).append(row)
     memory, stats = region.inclusive.memory, region.inclusive
-    whole = float(launches.time_ns.sum()) + memory.host_time_ns + stats.graph_time_ns
+    whole = launches.kernel_time + memory.host_time_ns + stats.graph_time_ns
     lost = roofed.recoverable_ns
     found = []
     for family, members in rows.items():
@@ -69,9 +65,7 @@ def time_by_family(region: NCUProfileRegion, roofed: Roofed) -> list[FamilyTime]
             one.analysed = nanoseconds(float(launches.time_ns[known].sum()))
             one.time_at_roof = nanoseconds(float(roofed.at_roof_ns[known].sum()))
             one.recoverable = nanoseconds(float(lost[known].sum()))
-            flops, dram = (_summed(launches, known.tolist(), what) for what in ("flops", "dram"))
-            one.flops = None if flops is None else Quantity(flops, "FLOP")
-            one.dram = None if dram is None else Quantity(dram, "B")
+            one.flops, one.dram = (_summed(launches, known.tolist(), what) for what in ("flops", "dram"))
         found.append(one)
     if memory.host_count:
         found.append(_plain(HOST_COPY, memory.host_count, memory.host_time_ns, whole))
@@ -84,14 +78,11 @@ def _plain(family: str, calls: int, time: float, whole: float) -> FamilyTime:
     return FamilyTime(family, calls, nanoseconds(time), time / whole if whole else None)
 
 
-def _summed(launches: Launches, rows: Sequence[int], what: str) -> float | None:
-    """FLOPs or bytes of all calls of some rows; None where none of them tells."""
-    values = []
-    for row in rows:
-        one = _amount(launches.kinds[int(launches.which[row])].amounts, what)
-        if one is not None:
-            values.append(one * int(launches.calls[row]))
-    return sum(values) if values else None
+def _summed(launches: Launches, rows: Sequence[int], what: str) -> Quantity | None:
+    """FLOPs or bytes of all calls of some rows; None where none of them has any counted."""
+    amounts = [(_amount(launches.kinds[int(launches.which[row])].amounts, what), row) for row in rows]
+    values = [one * int(launches.calls[row]) for one, row in amounts if one is not None]
+    return Quantity(sum(values), "FLOP" if what == "flops" else "B") if values else None
 
 
 def _amount(amounts: Amounts | None, what: str) -> float | None:
@@ -114,11 +105,10 @@ def signature_records(roofed: Roofed, near: float, count: int) -> tuple[list[Sig
         key = (kind.kernel_name, kind.grid, kind.block, int(launches.device[row]), work, bool(roofed.analysed[row]))
         groups.setdefault(key, []).append(row)
     ordered = sorted(groups.values(), key=lambda rows: -int(launches.time_ns[rows].sum()))
-    kernel_time = float(launches.time_ns.sum())
-    return [_signature(roofed, rows, near, kernel_time) for rows in ordered[:count]], len(ordered)
+    return [_signature(roofed, rows, near) for rows in ordered[:count]], len(ordered)
 
 
-def _signature(roofed: Roofed, rows: list[int], near: float, kernel_time: float) -> SignatureRecord:
+def _signature(roofed: Roofed, rows: list[int], near: float) -> SignatureRecord:
     launches = roofed.launches
     kind = launches.kinds[int(launches.which[rows[0]])]
     time = nanoseconds(int(launches.time_ns[rows].sum()))
@@ -132,15 +122,12 @@ def _signature(roofed: Roofed, rows: list[int], near: float, kernel_time: float)
         block=list(kind.block),
         calls=int(launches.calls[rows].sum()),
         time=time,
-        share=time.value / kernel_time if kernel_time else None,
+        share=time.value / launches.kernel_time if launches.kernel_time else None,
         samples=max(launches.kinds[int(launches.which[r])].samples for r in rows),
     )
     if not roofed.analysed[rows[0]]:
         return record
-    flops, dram, l2 = (_summed(launches, rows, what) for what in ("flops", "dram", "l2"))
-    record.flops = None if flops is None else Quantity(flops, "FLOP")
-    record.dram = None if dram is None else Quantity(dram, "B")
-    record.l2 = None if l2 is None else Quantity(l2, "B")
+    record.flops, record.dram, record.l2 = (_summed(launches, rows, what) for what in ("flops", "dram", "l2"))
     if record.flops is not None and record.dram is not None and record.dram.value:
         record.intensity = record.flops / record.dram
     if time.value:
@@ -165,11 +152,8 @@ def rule_summaries(findings: Sequence[RuleFinding]) -> list[RuleSummary]:
     found = []
     for (rule, title), members in grouped.items():
         shares = [m.share_of_gpu_time for m in members if m.share_of_gpu_time is not None]
-        promised = [
-            m.share_of_gpu_time * m.estimated_speedup_percent
-            for m in members
-            if m.share_of_gpu_time is not None and m.estimated_speedup_percent is not None
-        ]
+        speedups = [(m.share_of_gpu_time, m.estimated_speedup_percent) for m in members]
+        promised = [share * percent for share, percent in speedups if share is not None and percent is not None]
         found.append(
             RuleSummary(
                 rule=rule,

@@ -7,33 +7,29 @@ from collections.abc import Sequence
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
-from llm_perf_opt.analysis.verdicts.speed_of_light import now
-from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early
+from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
 from llm_perf_opt.metrics.families import label_of
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
 
-_FAMILIES_TOLD = 4
+_FAMILIES_NAMED = 4
 _NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "": "not known"}
 BOUNDS = ("tensor", "cuda_core", "dram", "l2", "latency")
 
 
 def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) -> None:
     """How the kernel time divides by what bounds the kernels."""
-    kernel_time = float(roofed.launches.time_ns.sum())
-    parts = (
-        {name: by_bound[name].value / kernel_time if name in by_bound else 0.0 for name in (*BOUNDS, "")}
-        if kernel_time
-        else {}
-    )
+    parts: dict[str, float] = {}
+    if kernel_time := roofed.launches.kernel_time:
+        parts = {name: by_bound[name].value / kernel_time if name in by_bound else 0.0 for name in (*BOUNDS, "")}
     for name in BOUNDS:
         facts.share(f"{name}_share", parts.get(name))
     facts.share("unknown_share", parts.get(""))
     facts.share("known_share", 1 - parts[""] if parts else None)
     facts.share("largest_share", max(parts[name] for name in BOUNDS) if parts else None)
-    told = sorted(parts.items(), key=lambda item: -item[1])
-    facts.words["parts"] = ", ".join(f"{_NAMED.get(n, n)} {100 * part:.0f} %" for n, part in told if part >= 0.005)
+    largest = sorted(parts.items(), key=lambda item: -item[1])
+    facts.words["parts"] = ", ".join(f"{_NAMED.get(n, n)} {100 * part:.0f} %" for n, part in largest if part >= 0.005)
     occupancy = weighted_percent(roofed.launches, "occupancy")
     stall = main_stall(roofed.launches)
     facts.words["occupancy_words"] = "" if occupancy is None else f", occupancy {occupancy:.0f} %"
@@ -68,10 +64,8 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     time = whole.value if whole else 0.0
     facts.share("collective_share", collective.value / time if time else None)
     facts.share("communication_share", min((collective.value + host.value) / time, 1.0) if time else None)
-    told = [
-        f"{label_of(f.family)} {100 * f.share:.0f} %" for f in families[:_FAMILIES_TOLD] if f.share and f.share >= 0.01
-    ]
-    facts.words["family_parts"] = ", ".join(told) or "–"
+    named = [f for f in families[:_FAMILIES_NAMED] if f.share and f.share >= 0.01]
+    facts.words["family_parts"] = ", ".join(f"{label_of(f.family)} {100 * (f.share or 0):.0f} %" for f in named) or "–"
     count = region.inclusive.kernel_count
     facts.share("graph_share", region.graph_kernels / count if count else None)
 

@@ -6,7 +6,8 @@ launch's work), and counters alone (each result is one launch, its time ncu's).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from attrs import Factory, define
@@ -14,7 +15,7 @@ from attrs import Factory, define
 from llm_perf_opt.analysis.samples import Samples
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
 from llm_perf_opt.metrics.families import MEMCPY, family_of
-from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.columns import Action, Int64s
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork
 
 
@@ -41,8 +42,24 @@ class Launches:
     calls: Int64s
     time_ns: Int64s
 
+    @staticmethod
+    def of(kinds: list[Kind], rows: Sequence[tuple[int, int | None, int, int]]) -> Launches:
+        """From kind, device, calls and time of each row."""
+        known = [(which, -1 if device is None else device, calls, time) for which, device, calls, time in rows]
+        return Launches(kinds, *np.array(known, dtype=np.int64).reshape(-1, 4).T)
+
     def __len__(self) -> int:
         return len(self.which)
+
+    @property
+    def kernel_time(self) -> float:
+        """Of all launches together, ns."""
+        return float(self.time_ns.sum())
+
+    def timed_kinds(self) -> Iterator[tuple[Kind, int]]:
+        """The kind of each row, and its time."""
+        for which, time in zip(self.which.tolist(), self.time_ns.tolist(), strict=True):
+            yield self.kinds[which], time
 
 
 @define(eq=False)
@@ -52,66 +69,48 @@ class KindList:
     kinds: list[Kind] = Factory(list)
     _numbers: dict[object, int] = Factory(dict)
 
-    def number(self, key: object, make: Kind) -> int:
+    def number(self, key: object, make: Callable[[], Kind]) -> int:
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = len(self.kinds)
-            self.kinds.append(make)
+            self.kinds.append(make())
         return found
-
-    def known(self, key: object) -> int | None:
-        return self._numbers.get(key)
 
 
 def of_records(records: Sequence[KernelRecord], kinds: KindList) -> Launches:
     """Launches of a timeline without counters: one kind a kernel name."""
-    rows = [r for r in records if r.total_ms is not None]
-    which = [kinds.number(r.kernel_name, Kind(r.kernel_name, family_of(r.kernel_name))) for r in rows]
-    return Launches(
-        kinds.kinds,
-        np.array(which, dtype=np.int64),
-        np.array([-1 if r.device is None else r.device for r in rows], dtype=np.int64),
-        np.array([r.calls for r in rows], dtype=np.int64),
-        np.array([round((r.total_ms or 0) * 1e6) for r in rows], dtype=np.int64),
-    )
+    rows = []
+    for record in records:
+        if record.total_ms is not None:
+            number = kinds.number(record.kernel_name, partial(Kind, record.kernel_name, family_of(record.kernel_name)))
+            rows.append((number, record.device, record.calls, round(record.total_ms * 1e6)))
+    return Launches.of(kinds.kinds, rows)
 
 
 def of_results(samples: Samples, rows: Sequence[int], good: set[str], kinds: KindList) -> Launches:
     """Launches that ncu measured one by one; alike are those of one signature."""
-    which, device, time = [], [], []
-    members: dict[object, list[int]] = {}
+    alike: dict[object, list[Action]] = {}
     for row in rows:
         action = samples.actions[row]
         if action.kind == "kernel" and action.time_ns() is not None:
-            members.setdefault((action.name, action.grid, action.block), []).append(row)
-    for key, same in members.items():
-        action = samples.actions[same[0]]
-        number = kinds.known((key, tuple(same)))
-        if number is None:
-            values = {
-                name: float(np.mean([samples.actions[r].metrics[name] for r in same]))
-                for name in action.metrics
-                if name in good and all(name in samples.actions[r].metrics for r in same)
-            }
-            kind = Kind(
-                action.name,
-                family_of(action.name),
-                action.grid or (),
-                action.block or (),
-                len(same),
-                amounts_of(values) if values else None,
-            )
-            number = kinds.number((key, tuple(same)), kind)
-        which.append(number)
-        device.append(-1 if action.device is None else action.device)
-        time.append((len(same), round(sum(samples.actions[r].time_ns() or 0.0 for r in same))))
-    return Launches(
-        kinds.kinds,
-        np.array(which, dtype=np.int64),
-        np.array(device, dtype=np.int64),
-        np.array([calls for calls, _ in time], dtype=np.int64),
-        np.array([total for _, total in time], dtype=np.int64),
-    )
+            alike.setdefault((action.name, action.grid, action.block), []).append(action)
+    found = []
+    for actions in alike.values():
+        number = kinds.number(tuple(map(id, actions)), partial(_measured_kind, actions, good))
+        time = round(sum(action.time_ns() or 0.0 for action in actions))
+        found.append((number, actions[0].device, len(actions), time))
+    return Launches.of(kinds.kinds, found)
+
+
+def _measured_kind(actions: Sequence[Action], good: set[str]) -> Kind:
+    first = actions[0]
+    values = {
+        name: float(np.mean([action.metrics[name] for action in actions]))
+        for name in first.metrics
+        if name in good and all(name in action.metrics for action in actions)
+    }
+    amounts = amounts_of(values) if values else None
+    return Kind(first.name, family_of(first.name), first.grid or (), first.block or (), len(actions), amounts)
 
 
 def with_copies(launches: Launches, memory: MemoryWork, device: int | None) -> Launches:
@@ -125,18 +124,17 @@ def with_copies(launches: Launches, memory: MemoryWork, device: int | None) -> L
         memory.bytes - memory.host_bytes - memory.device_bytes,
     )
     copies = (memory.device_count, memory.device_time_ns, 2 * memory.device_bytes)
+    added = []
     for name, (calls, time, traffic) in (("memcpy device to device", copies), ("memset", fills)):
         if calls > 0 and time > 0:
+            added.append((len(launches.kinds), device, calls, time))
             amounts = Amounts(bytes={"dram": traffic / calls})
             launches.kinds.append(Kind(name, MEMCPY, samples=calls, amounts=amounts))
-            launches = Launches(
-                launches.kinds,
-                np.append(launches.which, len(launches.kinds) - 1),
-                np.append(launches.device, -1 if device is None else device),
-                np.append(launches.calls, calls),
-                np.append(launches.time_ns, time),
-            )
-    return launches
+    more = Launches.of(launches.kinds, added)
+    columns = (
+        np.append(getattr(launches, name), getattr(more, name)) for name in ("which", "device", "calls", "time_ns")
+    )
+    return Launches(launches.kinds, *columns)
 
 
 def copied_beside(memory: MemoryWork, whole: Iterable[str]) -> float:

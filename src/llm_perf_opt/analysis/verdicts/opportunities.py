@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
-from llm_perf_opt.analysis.verdicts.speed_of_light import overlap_scale
+from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.families import HOST_COPY, is_fusable, label_of
-from llm_perf_opt.metrics.quantity import Quantity, shown, total
+from llm_perf_opt.metrics.quantity import shown, total
 from llm_perf_opt.regions.model import FamilyTime, Opportunity, SpeedOfLight, TimeSplit, Verdict
 from llm_perf_opt.regions.names import short_kernel_name
 
 _KERNELS_NAMED = 3
+Make = Callable[..., Opportunity]  # with the region filled in
 
 
 def opportunities(
@@ -31,62 +33,63 @@ def opportunities(
     """
     if light is None:
         return []
-    found = [*_waiting(key, label, split, light, verdict, from_graphs), *_host_copies(key, label, split, light)]
-    scale = overlap_scale(split)
+    make = partial(Opportunity, region=key, of=light.now)
     fusable = [f for f in families if is_fusable(f.family)]
     others = [f for f in families if not is_fusable(f.family) and f.family != HOST_COPY]
-    for group in ([fusable] if fusable else []) + [[f] for f in others]:
-        found += _kernels(key, label, light, group, roofed, scale)
+    found = [
+        _waiting(make, label, split, light, verdict, from_graphs),
+        _host_copies(make, label, split, light),
+        *(
+            _kernels(make, label, light, group, roofed, overlap_scale(split))
+            for group in (fusable, *([f] for f in others))
+        ),
+    ]
     least = light.now * verdict_rules().thresholds["least_opportunity"]
-    return sorted((o for o in found if o.recoverable >= least), key=lambda o: -o.recoverable.of("ns"))
+    return ranked([o for o in found if o is not None and o.recoverable >= least])
+
+
+def ranked(found: Iterable[Opportunity]) -> list[Opportunity]:
+    return sorted(found, key=lambda o: -o.recoverable.of("ns"))
 
 
 def _waiting(
-    key: str, label: str, split: TimeSplit, light: SpeedOfLight, verdict: Verdict, from_graphs: bool
-) -> list[Opportunity]:
+    make: Make, label: str, split: TimeSplit, light: SpeedOfLight, verdict: Verdict, from_graphs: bool
+) -> Opportunity | None:
     if not light.waiting.value or not split.launches:
-        return []
+        return None
     kind = "waiting_host" if verdict.bound == "host" else "waiting_graphs" if from_graphs else "waiting"
     advice = verdict_rules().advice[kind]
     gap = f", {shown(split.gap_per_launch)} per launch" if split.gap_per_launch is not None else ""
-    return [
-        Opportunity(
-            region=key,
-            kind="waiting",
-            family="",
-            text=f"{label}: the GPU waits {shown(light.waiting)} of {shown(light.now)} for the host ({split.launches:,} {'launch' if split.launches == 1 else 'launches'}{gap}): {advice}",
-            time=light.waiting,
-            recoverable=light.waiting,
-            of=light.now,
-            advice=advice,
-        )
-    ]
+    return make(
+        kind="waiting",
+        family="",
+        text=f"{label}: the GPU waits {shown(light.waiting)} of {shown(light.now)} for the host ({split.launches:,} {'launch' if split.launches == 1 else 'launches'}{gap}): {advice}",
+        time=light.waiting,
+        recoverable=light.waiting,
+        advice=advice,
+    )
 
 
-def _host_copies(key: str, label: str, split: TimeSplit, light: SpeedOfLight) -> list[Opportunity]:
+def _host_copies(make: Make, label: str, split: TimeSplit, light: SpeedOfLight) -> Opportunity | None:
     if split.host_copies is None or not split.host_copies.value:
-        return []
+        return None
     advice = verdict_rules().advice["host_copies"]
-    return [
-        Opportunity(
-            region=key,
-            kind="host copies",
-            family=HOST_COPY,
-            text=f"{label}: copies between host and GPU, {shown(split.host_copies)} of {shown(light.now)}: {advice}",
-            time=split.host_copies,
-            recoverable=split.host_copies * overlap_scale(split),
-            of=light.now,
-            advice=advice,
-        )
-    ]
+    return make(
+        kind="host copies",
+        family=HOST_COPY,
+        text=f"{label}: copies between host and GPU, {shown(split.host_copies)} of {shown(light.now)}: {advice}",
+        time=split.host_copies,
+        recoverable=split.host_copies * overlap_scale(split),
+        advice=advice,
+    )
 
 
 def _kernels(
-    key: str, label: str, light: SpeedOfLight, group: Sequence[FamilyTime], roofed: Roofed, scale: float
-) -> list[Opportunity]:
+    make: Make, label: str, light: SpeedOfLight, group: Sequence[FamilyTime], roofed: Roofed, scale: float
+) -> Opportunity | None:
     known = [f for f in group if f.recoverable is not None]
     if not known:
-        return []
+        return None
     time = total([f.time for f in group], "ns")
     recoverable = total([f.recoverable for f in known if f.recoverable is not None], "ns") * scale
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
@@ -97,19 +100,15 @@ def _kernels(
     rows = _longest(roofed, {f.family for f in group})
     advice = _advice(group[0].family, fusable, rows, roofed).format(share_of_roof=reached)
     what = "fusable" if fusable else "above the roof"
-    return [
-        Opportunity(
-            region=key,
-            kind="fusion" if fusable else "kernels",
-            family="+".join(f.family for f in group),
-            text=f"{label}: {names}, {shown(time)} of {shown(light.now)}, up to {shown(recoverable)} of it {what}: {advice}",
-            time=time,
-            recoverable=recoverable,
-            of=light.now,
-            advice=advice,
-            kernels=list(dict.fromkeys(short_kernel_name(roofed.launches.kinds[k].kernel_name) for k in rows)),
-        )
-    ]
+    return make(
+        kind="fusion" if fusable else "kernels",
+        family="+".join(f.family for f in group),
+        text=f"{label}: {names}, {shown(time)} of {shown(light.now)}, up to {shown(recoverable)} of it {what}: {advice}",
+        time=time,
+        recoverable=recoverable,
+        advice=advice,
+        kernels=list(dict.fromkeys(short_kernel_name(roofed.launches.kinds[k].kernel_name) for k in rows)),
+    )
 
 
 def _longest(roofed: Roofed, families: set[str]) -> list[int]:
@@ -130,15 +129,6 @@ def _advice(family: str, fusable: bool, kinds: list[int], roofed: Roofed) -> str
     if fusable:
         return texts["fusion"]
     if family == "gemm" and kinds:
-        rows = [r for r, k in enumerate(roofed.launches.which.tolist()) if k == kinds[0]]
-        specific = f"gemm_{roofed.roof[rows[0]]}" if rows else ""
-        return texts.get(specific, texts["gemm"])
+        row = roofed.launches.which.tolist().index(kinds[0])
+        return texts.get(f"gemm_{roofed.roof[row]}", texts["gemm"])
     return texts.get(family, texts["other"])
-
-
-def ranked(found: Sequence[Opportunity]) -> list[Opportunity]:
-    return sorted(found, key=lambda o: -_ns(o.recoverable))
-
-
-def _ns(quantity: Quantity) -> float:
-    return quantity.of("ns")

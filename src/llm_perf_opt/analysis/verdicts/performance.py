@@ -1,13 +1,16 @@
-"""One region judged: its work and time against the GPU, verdicts with their evidence, and what could be won."""
+"""One region evaluated: its work and time against the GPU, verdicts with their evidence, and what could be won."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from attrs import define, evolve
 
+from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.counters import Amounts
 from llm_perf_opt.analysis.verdicts.facts import kernel_facts, rate_facts, time_facts
@@ -22,15 +25,12 @@ from llm_perf_opt.analysis.verdicts.roofs import (
     bounds,
     is_complete,
 )
-from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, Facts, Trust, cannot_tell, judge, verdict_rules
-from llm_perf_opt.analysis.verdicts.speed_of_light import now, speed_of_light
-from llm_perf_opt.analysis.verdicts.times import gpu_time, returns_early, time_split
-from llm_perf_opt.analysis.verdicts.tokens import token_count, token_rate
+from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, CounterQuality, Facts, cannot_tell, evaluate, verdict_rules
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
 from llm_perf_opt.analysis.verdicts.work import Formula, region_work
-from llm_perf_opt.metrics import MetricGroups, groups_for
 from llm_perf_opt.metrics.catalogue import DRAM_ROLES
 from llm_perf_opt.metrics.families import MEMCPY, OTHER
+from llm_perf_opt.metrics.groups import MetricGroups, groups_for
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, shown
 from llm_perf_opt.regions.model import (
@@ -49,30 +49,39 @@ _UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix produc
 
 
 @define(eq=False)
-class Judge:
+class Inputs:
+    """What verdicts need that is not in the report."""
+
+    options: ReportOptions
+    gpu_facts: dict[int, dict[str, Any]]
+    good: set[str]  # counters that may be used
+    odd: list[str]  # counters whose unit is not what it should be
+    has_counters: bool
+    launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None  # by scope; None where there are no counters
+
+
+@define(eq=False)
+class Evaluator:
     """What all regions of a scope have in common."""
 
     gpu: GpuHardware | None  # the one GPU model of the scope; None where there are several, or none
     gpus: int  # GPUs one process uses side by side
     # By identity of the list of kinds, then by device; -1 for launches whose device is not known.
     tables: dict[int, dict[int, RoofTable]]
-    good: set[str]  # counters that may be used
-    has_counters: bool
-    formula: dict[str, dict[str, float]]  # region name or key -> "flops" of one run, and its "repeats"
-    alone: dict[str, float]  # path of a stage of the built-in workload -> seconds of one run without a profiler
+    inputs: Inputs
 
     def performance(
         self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
     ) -> RegionPerformance:
         """`below`: the regions inside this one. `signatures`: how many to list."""
         near = verdict_rules().thresholds["near_roof"]
-        split = time_split(region, self._alone(region))
-        work, amounts = region_work(region, self.good, self._formula(region))
+        split = times.time_split(region, self._alone(region))
+        work, amounts = region_work(region, self.inputs.good, self._formula(region))
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
         by_bound = time_by_bound(launches, bounds(roofed, near))
         families = time_by_family(region, roofed)
         used = self._utilisation(split, amounts, families)
-        light = speed_of_light(split, roofed)
+        light = times.speed_of_light(split, roofed)
         self._say_what_is_missing(work, roofed, region)
         facts = Facts()
         kernel_facts(facts, roofed, by_bound)
@@ -80,15 +89,14 @@ class Judge:
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
         facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
-        kinds = [launches.kinds[which] for which in launches.which.tolist()]
-        sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind in kinds)
+        sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind, _ in launches.timed_kinds())
         facts.words["counters_command"] = self.command(region, all_types=sampled)
         gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
         verdict = _region_verdict(region, split, facts, gpu_verdict)
-        kernel_time = float(launches.time_ns.sum())
+        kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, near, signatures) if signatures else ([], 0)
-        counted = token_count(region, below) if region.time_source == "timeline" else None
+        counted = times.token_count(region, below) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
             time=split,
@@ -101,7 +109,7 @@ class Judge:
             families=families,
             unclassified_share=unclassified / kernel_time if kernel_time else None,
             speed_of_light=light,
-            tokens=token_rate(counted, light, now(split) or split.wall),
+            tokens=times.token_rate(counted, light, times.now(split) or split.wall),
             opportunities=opportunities(
                 region.key,
                 visible("/".join(region.path), 60),
@@ -119,19 +127,18 @@ class Judge:
 
     def _formula(self, region: NCUProfileRegion) -> Formula:
         """FLOPs by formula. A stage that repeats may be one region around its repeats, or one region for each."""
-        found = self.formula.get(region.key) or self.formula.get(region.name)
+        formula = self.inputs.options.formula
+        found = formula.get(region.key) or formula.get(region.name)
         if not found:
             return Formula()
         repeats, instances = int(found.get("repeats", 1)), region.instances or 1
         runs = instances if repeats > 1 and instances >= repeats else repeats * instances
-        amounts = (
-            Quantity(found[k] * runs, "FLOP") if k in found else None for k in ("flops", "counter", "tensor_cores")
-        )
-        return Formula(*amounts)
+        names = ("flops", "counter", "tensor_cores")
+        return Formula(*(Quantity(found[name] * runs, "FLOP") if name in found else None for name in names))
 
     def _alone(self, region: NCUProfileRegion) -> Quantity | None:
         """What all instances of a region take without a profiler."""
-        one = self.alone.get("/".join(region.path)) if region.domain == WORKLOAD_DOMAIN else None
+        one = self.inputs.options.alone.get("/".join(region.path)) if region.domain == WORKLOAD_DOMAIN else None
         if one is None or region.time_source != "timeline" or not region.instances:
             return None
         return Quantity(one * 1e9 * region.instances, "ns")
@@ -142,15 +149,11 @@ class Judge:
         if amounts.total("tensor_") is None and any(f.family in MULTIPLYING for f in families):
             # FLOPs of the CUDA cores alone would make matrix products look idle.
             amounts = evolve(amounts, flops={})
-        times = {}
-        if split.wall is not None and not returns_early(split):
-            times["wall"] = split.wall
-        busy = gpu_time(split)
-        if busy is not None:
-            times["busy"] = busy
+        wall = None if times.returns_early(split) else split.wall
+        bases = {"wall": wall, "busy": times.gpu_time(split)}
         calibrated = Peaks.calibrated(self.gpu)
         peaks = [Peaks.printed(self.gpu), *([calibrated] if calibrated else [])]
-        return utilisations(amounts, times, peaks, self.gpus)
+        return utilisations(amounts, {k: v for k, v in bases.items() if v is not None}, peaks, self.gpus)
 
     def _ridge(self, amounts: Amounts) -> Quantity | None:
         """The bend of the roof for the data type that does most of the work."""
@@ -166,15 +169,14 @@ class Judge:
         return float(bool(self.gpu and "tensor_fp8" in self.gpu.peaks and wide))
 
     def _say_what_is_missing(self, work: RegionWork, roofed: Roofed, region: NCUProfileRegion) -> None:
-        launches = roofed.launches
-        kernel_time = float(launches.time_ns.sum())
-        if not self.has_counters or not kernel_time:
+        kernel_time = roofed.launches.kernel_time
+        if not self.inputs.has_counters or not kernel_time:
             return
-        uncounted = 0.0
-        for which, time in zip(launches.which.tolist(), launches.time_ns.tolist(), strict=True):
-            kind = launches.kinds[which]
-            if kind.amounts is not None and kind.amounts.flops and not is_complete(kind):
-                uncounted += time
+        uncounted = sum(
+            time
+            for kind, time in roofed.launches.timed_kinds()
+            if kind.amounts is not None and kind.amounts.flops and not is_complete(kind)
+        )
         if uncounted > _UNCOUNTED * kernel_time:
             work.missing.append(
                 f"FLOPs of matrix products and attention that take {100 * (uncounted / kernel_time):.0f} % of the kernel time: they "
@@ -206,38 +208,38 @@ class Judge:
         return groups_for(self.gpu.compute_capability if self.gpu else None)[0]
 
     def _kernel_verdict(self, region: NCUProfileRegion, facts: Facts, roofed: Roofed, work: RegionWork) -> Verdict:
-        kernel_time = float(roofed.launches.time_ns.sum())
-        if not kernel_time:
+        if not roofed.launches.kernel_time:
             if region.inclusive.memory.count:
                 return cannot_tell("host_copies", facts)
             return cannot_tell("kernel_times" if region.inclusive.metrics else "gpu", facts)
-        known = float(roofed.launches.time_ns[roofed.analysed].sum()) / kernel_time
+        known = roofed.analysed_share
         if known < 0.5:
             no_peaks = self.gpu is None or self.gpu.basis == "unknown"
-            return cannot_tell("peaks" if no_peaks and self.has_counters else "known_share", facts)
+            return cannot_tell("peaks" if no_peaks and self.inputs.has_counters else "known_share", facts)
         reasons = ["times are ncu's, not of the undisturbed program"] if region.time_source == "ncu" else []
-        return judge("kernels", facts, Trust(known, work.spread, reasons)) or cannot_tell("known_share", facts)
+        quality = CounterQuality(known, work.spread, reasons)
+        return evaluate("kernels", facts, quality) or cannot_tell("known_share", facts)
 
 
 def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, kernels: Verdict) -> Verdict:
     """The verdict on the wall time; where the GPU is the limit, that of its kernels."""
     if split.wall is None or split.idle is None:
-        timeline = region.time_source == "timeline"
-        return cannot_tell("gpu" if timeline and split.busy is None else "idle_share", facts)
+        no_gpu = region.time_source == "timeline" and split.busy is None
+        return cannot_tell("gpu" if no_gpu else "idle_share", facts)
     if not split.launches:
         text = f"Nothing was launched on the GPU in {shown(split.wall)}."
         return Verdict(bound="host", title="no GPU work", text=text, confidence="high")
-    if returns_early(split):
+    if times.returns_early(split):
         before = (
             f"The range returns {shown(split.after_return)} before its GPU work is done, so its wall time says nothing; "
             "look at the range around it, or synchronise. "
         )
-        limit = judge("region", facts) or kernels
+        limit = evaluate("region", facts) or kernels
         return evolve(limit, text=before + limit.text)
-    found = judge("region", facts)
+    found = evaluate("region", facts)
     if found is not None:
         return _with_doubt(found, split)
-    if kernels.bound == UNKNOWN and (found := judge("gpu", facts)) is not None:
+    if kernels.bound == UNKNOWN and (found := evaluate("gpu", facts)) is not None:
         return evolve(found, missing=kernels.missing, next_step=kernels.next_step)
     return evolve(kernels, text=f"The GPU works for {facts.words['working_share']} of the wall time. {kernels.text}")
 

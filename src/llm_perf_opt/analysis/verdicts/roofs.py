@@ -107,6 +107,12 @@ class Roofed:
     roof: list[str]  # the limiting roof of each row; "" where unknown
 
     @property
+    def analysed_share(self) -> float:
+        """Of the kernel time, launches whose roof is known."""
+        whole = self.launches.kernel_time
+        return float(self.launches.time_ns[self.analysed].sum()) / whole if whole else 0.0
+
+    @property
     def recoverable_ns(self) -> Floats:
         """Time above the roof; 0 where it is not known."""
         time = self.launches.time_ns.astype(np.float64)
@@ -160,10 +166,7 @@ def against_roofs(launches: Launches, tables: dict[int, RoofTable]) -> Roofed:
 
 def bounds(roofed: Roofed, near: float) -> list[str]:
     """What bounds each row: the roof it runs near, else latency; "" where it cannot be told."""
-    found = []
-    for row, (roof, known) in enumerate(zip(roofed.roof, roofed.analysed.tolist(), strict=True)):
-        if not known:
-            found.append("")
-        else:
-            found.append(roof if roofed.shares[roof][row] >= near else "latency")
-    return found
+    return [
+        "" if not roof else roof if roofed.shares[roof][row] >= near else "latency"
+        for row, roof in enumerate(roofed.roof)
+    ]

@@ -23,7 +23,7 @@ class Facts:
     words: dict[str, str] = Factory(dict)
 
     def share(self, name: str, value: float | None) -> None:
-        """A number that is told in per cent."""
+        """A number that is shown in per cent."""
         self.numbers[name] = value
         self.words[name] = "–" if value is None else shown(Quantity(value, "ratio"))
 
@@ -84,7 +84,7 @@ class Rules:
 
 
 @define(frozen=True)
-class Trust:
+class CounterQuality:
     """How good the counters behind a verdict are."""
 
     coverage: float | None = None
@@ -96,32 +96,18 @@ class Trust:
 def verdict_rules() -> Rules:
     text = files("llm_perf_opt.analysis.verdicts").joinpath("rules.toml").read_text(encoding="utf-8")
     raw = tomllib.loads(text)
-    return Rules(
-        rules=tuple(
-            Rule(
-                level=r["level"],
-                bound=r["bound"],
-                title=r["title"],
-                when=_conditions(r["when"]),
-                text=r["text"],
-                advice=tuple(Advice(a["text"], _conditions(a.get("when", []))) for a in r["advice"]),
-            )
-            for r in raw["rule"]
-        ),
-        thresholds=dict(raw["thresholds"]),
-        confidence={level: dict(values) for level, values in raw["confidence"].items()},
-        needs={name: dict(values) for name, values in raw["needs"].items()},
-        advice=dict(raw["advice"]),
-        token_step=raw["tokens"]["step"],
-        commands=dict(raw["commands"]),
-    )
+
+    def conditions(of: dict[str, Any]) -> tuple[Condition, ...]:
+        return tuple(Condition(**condition) for condition in of.get("when", ()))
+
+    def rule(of: dict[str, Any]) -> Rule:
+        advice = tuple(Advice(one["text"], conditions(one)) for one in of["advice"])
+        return Rule(**{**of, "when": conditions(of), "advice": advice})
+
+    return Rules(tuple(map(rule, raw.pop("rule"))), token_step=raw.pop("tokens")["step"], **raw)
 
 
-def _conditions(raw: list[dict[str, Any]]) -> tuple[Condition, ...]:
-    return tuple(Condition(c["fact"], c.get("at_least"), c.get("at_most")) for c in raw)
-
-
-def judge(level: str, facts: Facts, trust: Trust | None = None) -> Verdict | None:
+def evaluate(level: str, facts: Facts, quality: CounterQuality | None = None) -> Verdict | None:
     """The first rule of the level that holds; None where none does. Rules with unknown facts cannot hold."""
     missing = []
     for rule in verdict_rules().rules:
@@ -133,7 +119,7 @@ def judge(level: str, facts: Facts, trust: Trust | None = None) -> Verdict | Non
             missing.append(rule.title)
             continue
         if all(c.holds(v) for c, v in zip(rule.when, known, strict=True)):
-            return _verdict(rule, known, facts, trust, missing)
+            return _verdict(rule, known, facts, quality or CounterQuality(), missing)
     return None
 
 
@@ -146,7 +132,7 @@ def cannot_tell(fact: str, facts: Facts) -> Verdict:
     )
 
 
-def _verdict(rule: Rule, values: list[float], facts: Facts, trust: Trust | None, missing: list[str]) -> Verdict:
+def _verdict(rule: Rule, values: list[float], facts: Facts, quality: CounterQuality, missing: list[str]) -> Verdict:
     evidence = [
         Evidence(
             text=f"{_said(c.fact, facts, value)} ({'at least' if c.at_least is not None else 'at most'} {_plain(c.fact, c.threshold, facts)})",
@@ -157,7 +143,7 @@ def _verdict(rule: Rule, values: list[float], facts: Facts, trust: Trust | None,
         for c, value in zip(rule.when, values, strict=True)
     ]
     margin = min((c.margin(v) for c, v in zip(rule.when, values, strict=True)), default=1.0)
-    confidence, reasons = _confidence(margin, trust)
+    confidence, reasons = _confidence(margin, quality)
     advice = next(a for a in rule.advice if _applies(a, facts))
     return Verdict(
         bound=rule.bound,
@@ -176,16 +162,14 @@ def _applies(advice: Advice, facts: Facts) -> bool:
     return all(v is not None and c.holds(v) for c, v in zip(advice.when, values, strict=True))
 
 
-def _confidence(margin: float, trust: Trust | None) -> tuple[str, list[str]]:
-    coverage = trust.coverage if trust else None
-    spread = trust.spread if trust else None
+def _confidence(margin: float, quality: CounterQuality) -> tuple[str, list[str]]:
+    coverage, spread = quality.coverage, quality.spread
     reasons = [f"{margin:.1f} times the threshold" if margin < 100 else "far beyond the threshold"]
     if coverage is not None:
         reasons.append(f"counters cover {100 * coverage:.0f} % of the kernel time")
     if spread is not None:
         reasons.append(f"counters ± {100 * spread:.1f} %")
-    if trust:
-        reasons += trust.reasons
+    reasons += quality.reasons
     for level, least in verdict_rules().confidence.items():
         if (
             margin >= least["margin"]

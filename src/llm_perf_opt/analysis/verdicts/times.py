@@ -1,10 +1,18 @@
-"""Where the time of a region goes, from the fields of the timeline."""
+"""Where the time of a region goes, from the fields of the timeline.
+
+The speed of light is the time it would take if every kernel ran at its roof, so that the parts add up to the time it
+takes. Tokens per second are known where the instances of decode steps tell how many tokens were made.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
+from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
-from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit
+from llm_perf_opt.regions.model import NCUProfileRegion, SpeedOfLight, TimeSplit, TokenRate
 
 
 def time_split(region: NCUProfileRegion, alone: Quantity | None = None) -> TimeSplit:
@@ -55,3 +63,62 @@ def returns_early(split: TimeSplit) -> bool:
     if split.after_return is None or split.wall is None or not split.wall.value:
         return False
     return (split.after_return / split.wall).of("ratio") > verdict_rules().thresholds["returns_early"]
+
+
+def now(split: TimeSplit) -> Quantity | None:
+    """What the region takes: its wall time, or the GPU's where the range returns before the work is done."""
+    if split.wall is not None and split.busy is not None:
+        return max(split.wall, split.busy)
+    return split.busy or split.kernels
+
+
+def overlap_scale(split: TimeSplit) -> float:
+    """Busy time over the sum of durations: what a saved nanosecond of one kernel saves the region."""
+    summed = sum(part.value for part in (split.kernels, split.copies, split.graphs) if part is not None)
+    return split.busy.value / summed if split.busy is not None and summed else 1.0
+
+
+def speed_of_light(split: TimeSplit, roofed: Roofed) -> SpeedOfLight | None:
+    """now = limit + above_roof + waiting + other_work."""
+    whole = now(split)
+    if whole is None or not whole.value:
+        return None
+    working = split.busy or split.kernels or whole
+    above = nanoseconds(float(roofed.recoverable_ns.sum()) * overlap_scale(split))
+    not_working = whole - working
+    waiting = not_working if split.idle is None else min(not_working, split.idle)
+    limit = working - above
+    return SpeedOfLight(
+        now=whole,
+        limit=limit,
+        above_roof=above,
+        waiting=waiting,
+        other_work=not_working - waiting,
+        analysed_share=roofed.analysed_share,
+        limit_over_now=(limit / whole).of("ratio"),
+    )
+
+
+def token_count(region: NCUProfileRegion, below: Sequence[NCUProfileRegion]) -> tuple[int, str] | None:
+    """Tokens a region made for each sequence, and what says so. `below`: all regions inside it."""
+    step = re.compile(verdict_rules().token_step)
+    if step.search(region.name):
+        return (region.instances, f"instances of {region.name}") if region.instances else None
+    steps = [r for r in below if step.search(r.name) and r.instances]
+    if not steps:
+        return None
+    outermost = min(r.depth for r in steps)
+    chosen = [r for r in steps if r.depth == outermost]
+    return sum(r.instances or 0 for r in chosen), f"instances of {chosen[0].name} inside"
+
+
+def token_rate(counted: tuple[int, str] | None, light: SpeedOfLight | None, now: Quantity | None) -> TokenRate | None:
+    if counted is None or now is None or not now.value:
+        return None
+    tokens = Quantity(float(counted[0]), "token")
+    rate = TokenRate(tokens=tokens, now=tokens / now, source=counted[1])
+    if light is not None:
+        working = light.now - light.waiting
+        rate.gpu_only = tokens / working if working.value > 0 else None
+        rate.limit = tokens / light.limit if light.limit.value and light.analysed_share > 0.5 else None
+    return rate

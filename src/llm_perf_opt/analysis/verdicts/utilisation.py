@@ -17,49 +17,25 @@ from llm_perf_opt.regions.model import Utilisation
 def utilisations(amounts: Amounts, times: dict[str, Quantity], peaks: list[Peaks], gpus: int) -> list[Utilisation]:
     """`times`: by "wall" and "busy". `gpus`: how many work side by side in that time."""
     found = []
-    for denominators in peaks:
-        at_peak = seconds_at_peak(amounts, denominators)
-        roof = "tensor" if at_peak.get("tensor") else "cuda_core"
-        flops = {
-            k: v for k, v in amounts.flops.items() if v and k.startswith("tensor_" if roof == "tensor" else "cuda_")
-        }
+    for peak in peaks:
+        at_peak = seconds_at_peak(amounts, peak)
+        roof, prefix = ("tensor", "tensor_") if at_peak.get("tensor") else ("cuda_core", "cuda_")
+        flops = {k: v for k, v in amounts.flops.items() if v and k.startswith(prefix)}
+        parts = []
+        if at_peak.get(roof):
+            denominators = {k: peak.flops[k] * gpus for k in flops}
+            parts.append(("mfu", at_peak[roof], Quantity(sum(flops.values()), "FLOP"), denominators))
+        if "dram" in at_peak and peak.bandwidth is not None:
+            denominators = {"bandwidth": peak.bandwidth * gpus}
+            parts.append(("mbu", at_peak["dram"], Quantity(amounts.bytes["dram"], "B"), denominators))
         for basis, time in times.items():
-            if not time.value:
-                continue
-            if at_peak.get(roof):
-                found.append(
-                    Utilisation(
-                        "mfu",
-                        basis,
-                        denominators.basis,
-                        (Quantity(at_peak[roof], "s") / time).of("ratio") / gpus,
-                        Quantity(sum(flops.values()), "FLOP"),
-                        time,
-                        {k: denominators.flops[k] * gpus for k in flops},
-                    )
-                )
-            if "dram" in at_peak and denominators.bandwidth is not None:
-                found.append(
-                    Utilisation(
-                        "mbu",
-                        basis,
-                        denominators.basis,
-                        (Quantity(at_peak["dram"], "s") / time).of("ratio") / gpus,
-                        Quantity(amounts.bytes["dram"], "B"),
-                        time,
-                        {"bandwidth": denominators.bandwidth * gpus},
-                    )
-                )
+            for metric, seconds, work, denominators in parts if time.value else ():
+                value = (Quantity(seconds, "s") / time).of("ratio") / gpus
+                found.append(Utilisation(metric, basis, peak.basis, value, work, time, denominators))
     return found
 
 
-def pick(found: Sequence[Utilisation], metric: str, time_basis: str, calibrated: bool = False) -> Utilisation | None:
-    """One of them."""
-    return next(
-        (
-            u
-            for u in found
-            if u.metric == metric and u.time_basis == time_basis and (u.peak_basis == "calibrated") == calibrated
-        ),
-        None,
-    )
+def pick(found: Sequence[Utilisation], metric: str, time_basis: str) -> Utilisation | None:
+    """The one against the printed peaks."""
+    printed = (u for u in found if u.peak_basis != "calibrated")
+    return next((u for u in printed if (u.metric, u.time_basis) == (metric, time_basis)), None)

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a region, from its counters, and beside them FLOPs by formula."""
+"""FLOPs and bytes of a region, from its counters, and FLOPs by formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured peaks of a GPU beside its printed ones: which calibration belongs to which GPU."""
+"""Measured peaks of a GPU, next to its printed ones: which calibration belongs to which GPU."""
 
 from __future__ import annotations
 

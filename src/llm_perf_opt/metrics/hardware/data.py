@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
 
 from attrs import define
 
+from llm_perf_opt.metrics.catalogue import read_toml
 from llm_perf_opt.metrics.quantity import Quantity
 
-# What a reader may know of a GPU; keys of `environment["gpu_facts"][device]`. All but the name may be missing.
-FACTS = (
-    "name",
-    "compute_capability",  # "9.0"
-    "sm_count",
-    "clock_hz",
-    "memory_bytes",
-    "l2_bytes",
-    "l2_slices",
-    "bandwidth_bytes_per_s",
-    "uuid",
-)
 PEAKS = {
     "tensor_fp64": "tensor cores, fp64",
     "tensor_tf32": "tensor cores, tf32",
@@ -108,8 +95,7 @@ def computed_peaks(
 
 @cache
 def hardware_data() -> HardwareData:
-    text = files("llm_perf_opt.metrics.hardware").joinpath("gpus.toml").read_text(encoding="utf-8")
-    raw = tomllib.loads(text)
+    raw = read_toml("hardware/gpus.toml")
     architectures = {
         capability: Architecture(capability, a["name"], a["source"], dict(a["ops_per_clock_per_sm"]))
         for capability, a in raw["architecture"].items()

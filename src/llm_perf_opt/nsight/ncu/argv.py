@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 from attrs import define, field
 
-from llm_perf_opt.metrics import groups_for
+from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.nsight.option_values import (
     StrPath,
     count,

@@ -15,7 +15,7 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.metrics import groups_of_chip
+from llm_perf_opt.metrics.groups import groups_of_chip
 from llm_perf_opt.nsight.nsys import TRAFFIC_SET
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.tools import Tool, known_options, said_about_sampling
