@@ -20,7 +20,7 @@ from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
-from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
+from llm_perf_opt.readers.nsys_export import looks_like_sqlite
 from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
 from llm_perf_opt.readers.xz import MAGIC as XZ_MAGIC
 from llm_perf_opt.readers.xz import xz_parts
@@ -102,7 +102,7 @@ def is_timeline(path: Path) -> bool:
             head = file.read(4096)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return False
-    if looks_like_sqlite(head) or (_is_nsys_rep(head, path.name) and not head.startswith(NCU_MAGIC)):
+    if looks_like_sqlite(head) or (_is_nsys_rep(path.name) and not head.startswith(NCU_MAGIC)):
         return True
     return (_as_text(head) or "").lstrip("\ufeff \t\r\n").startswith(("{", "["))
 
@@ -167,7 +167,7 @@ def _read_plain(
         from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 
         return read_ncu_rep(path, source, progress=watch.begin(source, None))
-    if _is_nsys_rep(head, source):
+    if _is_nsys_rep(source):
         from llm_perf_opt.readers.nsys_rep import export_nsys_rep
 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-")))
@@ -227,7 +227,7 @@ def _read_sqlite(path: Path, source: str, columns: tuple[bool, bool], watch: Obs
     return read_nsys_sqlite(path, source, launch_config=launch_config, streams=streams, progress=progress)
 
 
-def _is_nsys_rep(head: bytes, source: str) -> bool:
+def _is_nsys_rep(source: str) -> bool:
     return source.lower().removesuffix(".gz").removesuffix(".xz").endswith((".nsys-rep", ".qdrep"))
 
 
