@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.report.csv_cells import cell
 from llm_perf_opt.report.renderers import File, Renderer
-from llm_perf_opt.report.tables import KERNEL_COLUMNS, METRIC_COLUMNS, Table, regions_table
+from llm_perf_opt.report.tables import KERNEL_COLUMNS, METRIC_COLUMNS, Table, flat_table, regions_table
 from llm_perf_opt.report.view import View
 
 
@@ -17,20 +17,15 @@ def render(view: View) -> Iterator[File]:
     yield File("regions.csv", render_table(regions_table(view.report)))
     # All kernels of each scope, in regions or not.
     pairs = [(scope.scope, kernel) for scope in view.report.scopes for kernel in scope.kernels]
-    table: Table = {"scope": [scope for scope, _ in pairs]}
-    table |= {name: [getattr(kernel, name) for _, kernel in pairs] for name in KERNEL_COLUMNS}
-    yield File("kernels.csv", render_table(table))
+    yield File("kernels.csv", render_table(flat_table(("scope",), pairs, KERNEL_COLUMNS)))
 
 
 def render_region(view: View, region: NCUProfileRegion) -> Iterator[File]:
     """The kernels of one region, and its counters, inclusive and exclusive."""
-    kernels: Table = {name: [getattr(kernel, name) for kernel in region.kernels] for name in KERNEL_COLUMNS}
-    yield File("kernels.csv", render_table(kernels))
+    yield File("kernels.csv", render_table(flat_table((), [(kernel,) for kernel in region.kernels], KERNEL_COLUMNS)))
     both = (("inclusive", region.inclusive.metrics), ("exclusive", region.exclusive.metrics))
     found = [(name, which, value) for which, metrics in both for name, value in sorted(metrics.items())]
-    table: Table = {"metric": [name for name, _, _ in found], "which": [which for _, which, _ in found]}
-    table |= {name: [getattr(value, name) for _, _, value in found] for name in METRIC_COLUMNS}
-    yield File("metrics.csv", render_table(table))
+    yield File("metrics.csv", render_table(flat_table(("metric", "which"), found, METRIC_COLUMNS)))
 
 
 def render_table(table: Table) -> str:
