@@ -61,7 +61,7 @@ def test_the_summary_follows_the_recording(demo: NCUProfileRegionReport) -> None
 
 def test_the_summary_of_nothing_says_why() -> None:
     text = render_stakeholder(view_of(report("nsys-2025.3.1-h200-names.sqlite", include=["no_such_region"])))
-    assert "No stage could be judged" in text
+    assert "No stage could be evaluated" in text
     assert "No matching regions" in text
 
 

@@ -1,6 +1,6 @@
 r"""Cells of CSV files, which people open in spreadsheets.
 
-A text that begins like a formula is one there, and names come from strangers: `=HYPERLINK(…)` as a range would send
+A text that begins like a formula is one there, and names come from anybody: `=HYPERLINK(…)` as a range would send
 what stands beside it away at a click. Such a text gets an apostrophe in front, which spreadsheets take as the sign
 for text. People also look at such files in a terminal, where an escape sequence would act, and some readers stop at a
 zero byte: control characters are written as in `\x1b`, but for the ends of lines and tabs. A carriage return by itself is

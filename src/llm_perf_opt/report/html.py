@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -67,24 +66,10 @@ def template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {
-        "duration": duration,
-        "visible": visible,
-        "tone": _tone,
-        "reason": _reason,
-        "sentence": _sentence,
-    }
-    environment.globals |= {
-        "gpu_time": gpu_time,
-        "work_count": work_count,
-        "full_label": full_label,
-        "share": share,
-        "quantity": quantity,
-        "trust": trust,
-        "counted": counted,
-        "percent": percent,
-        "counter_unit": counter_unit,
-    }
+    ours = {"tone": _tone, "reason": _reason, "sentence": _sentence}
+    environment.filters |= {"duration": duration, "visible": visible, **ours}
+    used = (gpu_time, work_count, full_label, share, quantity, trust, counted, percent, counter_unit)
+    environment.globals |= {function.__name__: function for function in used}
     return environment.from_string(_text("templates/report.html"))
 
 
@@ -130,11 +115,11 @@ def render_html(view: View) -> str:
     return page.lstrip()
 
 
-def _files(view: View) -> Iterator[File]:
-    yield File("report.html", render_html(view))
-
-
-RENDERER = Renderer("`report.html`: the page to look at, one file, no network", _files, needs_launches=True)
+RENDERER = Renderer(
+    "`report.html`: the page to look at, one file, no network",
+    lambda view: [File("report.html", render_html(view))],
+    needs_launches=True,
+)
 
 
 def _reason(found: Opportunity) -> str:
@@ -212,9 +197,9 @@ def _scopes(view: View) -> list[tuple[Scope, list[NCUProfileRegion | None]]]:
 
 
 def _glossary(report: NCUProfileRegionReport, stages: list[Card]) -> list[tuple[str, str]]:
-    judged = [stage.verdict.title for stage in stages if stage.verdict]
+    titles = [stage.verdict.title for stage in stages if stage.verdict]
     timeline = any(stage.region.wall_ns is not None for stage in stages)
-    return glossary(judged, timeline=timeline, counters=report.coverage is not None)
+    return glossary(titles, timeline=timeline, counters=report.coverage is not None)
 
 
 def _counters(stages: list[Card]) -> list[tuple[NCUProfileRegion, list[Any]]]:

@@ -16,6 +16,7 @@ from attrs import define, evolve
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, SignatureRecord
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.page_data import peaks_used
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.stages import time_parts
 from llm_perf_opt.report.text import duration, full_label, gpu_time, quantity, share
@@ -218,16 +219,9 @@ def _roofline(view: View) -> str:
     gpu = _gpu_of(view, points)
     if gpu is None or gpu.bandwidth is None or not points:
         return ""
-    used = {
-        name
-        for region in view.stages[:_STAGES]
-        if region.performance
-        for name, amount in (region.performance.work.tensor | region.performance.work.cuda_core).items()
-        if amount.value > 0
-    }
-    peaks = {n: p.of("FLOP/s") for n, p in gpu.peaks.items() if n in used} or {
-        n: p.of("FLOP/s") for n, p in list(gpu.peaks.items())[:1]
-    }
+    used = peaks_used(view.stages[:_STAGES])
+    chosen = {n: p for n, p in gpu.peaks.items() if n in used} or dict(list(gpu.peaks.items())[:1])
+    peaks = {n: p.of("FLOP/s") for n, p in chosen.items()}
     if not peaks:
         return ""
     return _draw_roofline(points, gpu, gpu.bandwidth.of("B/s"), peaks)

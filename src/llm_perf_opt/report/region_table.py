@@ -48,7 +48,7 @@ def _of(value: Callable[[NCUProfileRegion], Any]) -> Callable[[RegionRow], Any]:
     return lambda row: value(row.region)
 
 
-def _judged(value: Callable[[RegionPerformance], Any]) -> Callable[[RegionRow], Any]:
+def _evaluated(value: Callable[[RegionPerformance], Any]) -> Callable[[RegionRow], Any]:
     return _of(of_performance(value))
 
 
@@ -112,18 +112,18 @@ REGION_COLUMNS: tuple[_C, ...] = (
     _C("graph_time_ns", _of(lambda r: r.inclusive.graph_time_ns)),
     _C("adopted_kernels", _of(lambda r: r.adopted_kernels)),
     _C("graph_kernels", _of(lambda r: r.graph_kernels)),
-    _C("verdict", _judged(lambda p: p.verdict.bound)),
-    _C("verdict_title", _judged(lambda p: p.verdict.title)),
-    _C("confidence", _judged(lambda p: p.verdict.confidence)),
-    _C("kernel_verdict", _judged(lambda p: p.gpu_verdict.bound)),
-    _C("flops", _judged(lambda p: in_unit(p.work.flops, "FLOP"))),
-    _C("dram_bytes", _judged(lambda p: in_unit(p.work.dram, "B"))),
-    _C("intensity_flop_per_byte", _judged(lambda p: in_unit(p.intensity, "FLOP/B"))),
-    _C("mfu_wall", _judged(used("mfu", "wall"))),
-    _C("mfu_busy", _judged(used("mfu", "busy"))),
-    _C("mbu_wall", _judged(used("mbu", "wall"))),
-    _C("mbu_busy", _judged(used("mbu", "busy"))),
-    _C("speed_of_light_ns", _judged(lambda p: in_unit(p.speed_of_light.limit, "ns") if p.speed_of_light else None)),
+    _C("verdict", _evaluated(lambda p: p.verdict.bound)),
+    _C("verdict_title", _evaluated(lambda p: p.verdict.title)),
+    _C("confidence", _evaluated(lambda p: p.verdict.confidence)),
+    _C("kernel_verdict", _evaluated(lambda p: p.gpu_verdict.bound)),
+    _C("flops", _evaluated(lambda p: in_unit(p.work.flops, "FLOP"))),
+    _C("dram_bytes", _evaluated(lambda p: in_unit(p.work.dram, "B"))),
+    _C("intensity_flop_per_byte", _evaluated(lambda p: in_unit(p.intensity, "FLOP/B"))),
+    _C("mfu_wall", _evaluated(used("mfu", "wall"))),
+    _C("mfu_busy", _evaluated(used("mfu", "busy"))),
+    _C("mbu_wall", _evaluated(used("mbu", "wall"))),
+    _C("mbu_busy", _evaluated(used("mbu", "busy"))),
+    _C("speed_of_light_ns", _evaluated(lambda p: in_unit(p.speed_of_light.limit, "ns") if p.speed_of_light else None)),
     _C("time_source", _of(lambda r: r.time_source)),
     _C("nvtx_include", _of(lambda r: r.nvtx_include)),
     # The same values under the names of report.json, for programs that know those.

@@ -11,7 +11,7 @@ from typing import Any
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance, SpeedOfLight
 from llm_perf_opt.report.columns import Column, count
-from llm_perf_opt.report.text import duration, gpu_time, judged_times, percent, quantity, weight, work_count
+from llm_perf_opt.report.text import duration, evaluated_times, gpu_time, percent, quantity, weight, work_count
 
 MOST_STAGES = 12
 LIMITS = "limits"  # the part of the table about how fast a stage could be
@@ -37,7 +37,7 @@ def evaluated(stages: Sequence[NCUProfileRegion]) -> list[tuple[NCUProfileRegion
 
 def stage_time(region: NCUProfileRegion) -> float | None:
     """Wall time as the verdicts see it, else GPU time."""
-    wall, _ = judged_times(region)
+    wall, _ = evaluated_times(region)
     return wall if wall is not None else gpu_time(region.inclusive)
 
 
@@ -104,7 +104,7 @@ def reached(performance: RegionPerformance, metric: str, time_basis: str) -> str
 
 
 def _gpu_busy(region: NCUProfileRegion) -> float | None:
-    wall, idle = judged_times(region)
+    wall, idle = evaluated_times(region)
     return 1 - idle / wall if wall and idle is not None else None
 
 

@@ -32,9 +32,7 @@ def duration(nanoseconds: float | None) -> str:
         return NOT_MEASURED
     for step, unit in _TIME_STEPS:
         if abs(nanoseconds) >= step:
-            return (
-                f"{nanoseconds / step:.3g} {unit}" if nanoseconds < 1000 * step else f"{nanoseconds / step:.0f} {unit}"
-            )
+            return f"{nanoseconds / step:{'.3g' if nanoseconds < 1000 * step else '.0f'}} {unit}"
     return f"{nanoseconds:.0f} ns"
 
 
@@ -97,7 +95,7 @@ def idle_share(region: NCUProfileRegion) -> float | None:
     return region.gpu_idle_ns / region.wall_ns
 
 
-def judged_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
+def evaluated_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
     """Wall and idle time as verdicts see them: of the program alone where that was timed, else of the timeline."""
     time = region.performance.time if region.performance else None
     if time is None or time.profiled_wall is None or time.wall is None or time.idle is None:
