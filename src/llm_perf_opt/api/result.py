@@ -20,7 +20,7 @@ from llm_perf_opt.api.frames import DataFrame, data_frame
 from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.regions.model import Coverage, NCUProfileRegionReport, Opportunity, Scope, VerifiedCounter
 from llm_perf_opt.regions.patterns import RegionFilter
-from llm_perf_opt.report.tables import Table, kernels_table, launches_table, metrics_table, ranges_table, regions_table
+from llm_perf_opt.report import tables
 
 if TYPE_CHECKING:
     from llm_perf_opt.diagnosis import Diagnosis
@@ -136,31 +136,31 @@ class Report:
     @cached_property
     def regions(self) -> DataFrame:
         """One row per scope and region."""
-        return data_frame(regions_table(self.data))
+        return data_frame(tables.regions_table(self.data))
 
     @cached_property
     def kernels(self) -> DataFrame:
         """One row per scope, region, kernel and device; where `region` is missing, the whole scope."""
-        return data_frame(kernels_table(self.data))
+        return data_frame(tables.kernels_table(self.data))
 
     @cached_property
     def metrics(self) -> DataFrame:
         """One row per scope, region and counter."""
-        return data_frame(metrics_table(self.data))
+        return data_frame(tables.metrics_table(self.data))
 
     @cached_property
     def launches(self) -> DataFrame:
         """One row per piece of GPU work, in order of start; read from the timeline."""
-        return data_frame(self._selected(launches_table(*self._timeline)))
+        return data_frame(self._selected(tables.launches_table(*self._timeline)))
 
     @cached_property
     def ranges(self) -> DataFrame:
         """One row per instance of a range, in order of start; read from the timeline."""
-        return data_frame(self._selected(ranges_table(*self._timeline)))
+        return data_frame(self._selected(tables.ranges_table(*self._timeline)))
 
     @cached_property
     def _timeline(self) -> tuple[Timeline, Attribution]:
-        from llm_perf_opt.api.inputs import load
+        from llm_perf_opt.api.inputs import Inputs, load
         from llm_perf_opt.regions.attribution import attribute
         from llm_perf_opt.regions.columns import Timeline
         from llm_perf_opt.regions.merge import merge_timelines
@@ -170,7 +170,7 @@ class Report:
                 "A report.json holds no single launches and ranges: they are in the timeline it was made from.",
                 "Open the run directory or the recordings: llm_perf_opt.open('run.sqlite')",
             )
-        recordings = load(self.recordings, quiet=True, streams=True).recordings
+        recordings = load(Inputs.of(self.recordings), quiet=True, streams=True)
         timelines = [found for found in recordings if isinstance(found, Timeline)]
         if not timelines:
             raise UserError(
@@ -181,7 +181,7 @@ class Report:
         modes: dict[str, Mode] = {"thread": "thread", "process": "process"}
         return timeline, attribute(timeline, modes.get(self.data.attribution, "auto"))
 
-    def _selected(self, table: Table) -> Table:
+    def _selected(self, table: tables.Table) -> tables.Table:
         """The rows whose region is in this report; all of them where no region was chosen."""
         if not self._narrowed:
             return table
@@ -226,7 +226,7 @@ class Report:
         """
         sides = []
         for report in (self, other):
-            table = regions_table(report.data)
+            table = tables.regions_table(report.data)
             name = report.main_scope.scope if report.main_scope else ""
             rows = [i for i, scope in enumerate(table["scope"]) if scope == name]
             sides.append({table["region"][i]: {column: table[column][i] for column in _COMPARED} for i in rows})

@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import tomllib
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -20,7 +22,6 @@ from markupsafe import Markup
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Scope
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.cards import Card, cards
-from llm_perf_opt.report.glossary import glossary
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
 from llm_perf_opt.report.region_table import shown_columns, shown_rows
@@ -47,17 +48,7 @@ _STAGES = 8
 _SCOPES, _SCOPE_STAGES = 64, 4
 _COUNTER_REGIONS = 12
 # In the order they are run: each file uses what those before it define.
-_SCRIPTS = (
-    "base.js",
-    "state.js",
-    "families.js",
-    "icicle.js",
-    "region.js",
-    "strip.js",
-    "roofline.js",
-    "kernels.js",
-    "main.js",
-)
+_SCRIPTS = ("base", "state", "families", "icicle", "region", "strip", "roofline", "kernels", "main")
 
 
 @cache
@@ -75,7 +66,7 @@ def template() -> jinja2.Template:
 
 def render_html(view: View) -> str:
     style = _asset("report.css")
-    script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"
+    script = "(() => {\n'use strict';\n" + "\n".join(_asset(f"{name}.js") for name in _SCRIPTS) + "})();\n"
     report, scope, host_only = view.report, view.scope, view.host_only
     regions = page_regions(view)
     place = {region.key: number for number, region in enumerate(regions)}
@@ -194,6 +185,26 @@ def _scopes(view: View) -> list[tuple[Scope, list[NCUProfileRegion | None]]]:
         by_key = {region.key: region for region in scope.regions}
         found.append((scope, [by_key.get(key) for key in stages]))
     return found
+
+
+@cache
+def _words() -> tuple[dict[str, Any], ...]:
+    """The words a newcomer may not know, with what they mean and where they are shown."""
+    return tuple(tomllib.loads(_text("glossary.toml"))["word"])
+
+
+def explained() -> set[str]:
+    """All words that have an explanation."""
+    return {word["name"] for word in _words()}
+
+
+def glossary(verdicts: Collection[str], *, timeline: bool, counters: bool) -> list[tuple[str, str]]:
+    """The words of a page with these verdicts; others only where there is a timeline, or there are counters."""
+    return [
+        (word["name"], word["means"])
+        for word in _words()
+        if word["name"] in verdicts or (timeline and word.get("timeline")) or (counters and word.get("counters"))
+    ]
 
 
 def _glossary(report: NCUProfileRegionReport, stages: list[Card]) -> list[tuple[str, str]]:

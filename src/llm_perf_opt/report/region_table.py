@@ -52,6 +52,14 @@ def _evaluated(value: Callable[[RegionPerformance], Any]) -> Callable[[RegionRow
     return _of(of_performance(value))
 
 
+def _time(region: NCUProfileRegion) -> float | None:
+    return gpu_time(region.inclusive)
+
+
+def _own_time(region: NCUProfileRegion) -> float | None:
+    return gpu_time(region.exclusive)
+
+
 def _share_of_all(row: RegionRow) -> float | None:
     time, total = gpu_time(row.region.inclusive), gpu_time(row.scope.totals)
     return time / total if time is not None and total else None
@@ -64,6 +72,7 @@ def _share_around(row: RegionRow) -> float | None:
 
 _WALL = "from begin to end of the range on the host, all instances"
 _IDLE = "part of the wall time in which the GPU ran nothing of this process"
+_NESTED = "sum of kernel durations, nested regions included"
 _C = Column[RegionRow]
 
 REGION_COLUMNS: tuple[_C, ...] = (
@@ -85,24 +94,8 @@ REGION_COLUMNS: tuple[_C, ...] = (
     _C("kernels", _of(lambda r: r.inclusive.kernel_count)),
     _C("own_kernels", _of(lambda r: r.exclusive.kernel_count)),
     _C("", _of(lambda r: r.inclusive), "kernels", work_count, from_width=62, where=ON_GPU),
-    _C(
-        "gpu_time_ns",
-        _of(lambda r: gpu_time(r.inclusive)),
-        "GPU time",
-        duration,
-        "sum of kernel durations, nested regions included",
-        from_width=0,
-        where=ON_GPU,
-    ),
-    _C(
-        "own_gpu_time_ns",
-        _of(lambda r: gpu_time(r.exclusive)),
-        "own",
-        duration,
-        "without nested regions",
-        from_width=100,
-        where=ON_GPU,
-    ),
+    _C("gpu_time_ns", _of(_time), "GPU time", duration, _NESTED, from_width=0, where=ON_GPU),
+    _C("own_gpu_time_ns", _of(_own_time), "own", duration, "without nested regions", from_width=100, where=ON_GPU),
     _C("", _share_of_all, "of all", percent, "share of all GPU time of the recording", from_width=82, where=ON_GPU),
     _C("busy", _share_of_all, is_bar=True, where=ON_GPU),
     _C("copies", _of(lambda r: r.inclusive.memory.count)),
@@ -130,7 +123,7 @@ REGION_COLUMNS: tuple[_C, ...] = (
     _C("path", _of(lambda r: r.key)),
     _C("kernel_count", _of(lambda r: r.inclusive.kernel_count)),
     _C("exclusive_kernel_count", _of(lambda r: r.exclusive.kernel_count)),
-    _C("exclusive_gpu_time_ns", _of(lambda r: gpu_time(r.exclusive))),
+    _C("exclusive_gpu_time_ns", _of(_own_time)),
     _C("memory_count", _of(lambda r: r.inclusive.memory.count)),
     _C("memory_time_ns", _of(lambda r: r.inclusive.memory.time_ns)),
     _C("memory_bytes", _of(lambda r: r.inclusive.memory.bytes)),

@@ -176,6 +176,7 @@ def _used_column(metric: str, title: str, hint: str, *, busy: bool, width: int |
     )
 
 
+_BUSY = "of the wall time, the GPU ran something of this process"
 _FLOPS = "FLOPs over what the peak allows"
 _BYTES = "DRAM bytes over what the memory can move"
 
@@ -184,14 +185,7 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
     Column("gpu_verdict", of_performance(lambda p: p.gpu_verdict.title), "its kernels", words=True),
     Column("instances", lambda r: r.instances, "inst.", count, from_width=130),
     Column("time_ns", stage_time, "time", duration, from_width=0),
-    Column(
-        "gpu_busy",
-        _gpu_busy,
-        "GPU busy",
-        percent,
-        hint="of the wall time, the GPU ran something of this process",
-        from_width=0,
-    ),
+    Column("gpu_busy", _gpu_busy, "GPU busy", percent, _BUSY, from_width=0),
     Column("kernels", lambda r: r.inclusive, "kernels", work_count, from_width=98),
     Column("mean_kernel_ns", _mean_kernel, "each", duration, hint="how long a launch takes on average"),
     _used_column("mfu", "MFU", _FLOPS, busy=False, width=76),

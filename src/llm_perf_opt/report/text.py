@@ -171,11 +171,8 @@ def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str,
 def launch_place(launch: ProfiledLaunch) -> str:
     """Where a picked launch stands among all kernels: `rank 3 of 41, 8.2 % of the GPU time, 126 launches of 14.1 µs`."""
     if launch.rank is None:
-        return (
-            "no timeline, so its share of the time is not known"
-            if not launch.kernels_ranked
-            else ("not among the kernels of the timeline")
-        )
+        unranked = "no timeline, so its share of the time is not known"
+        return "not among the kernels of the timeline" if launch.kernels_ranked else unranked
     mean = duration(None if launch.mean_ms is None else launch.mean_ms * 1e6)
     return (
         f"rank {launch.rank} of {launch.kernels_ranked}, {share(launch.share_of_gpu_time, 1.0)} of the GPU time, "
