@@ -221,13 +221,13 @@ def publish(
         page = out / "report.html"
         if page in files:
             names.remove(page.name)
-        if not showing.quiet and names:
-            console().print(printable(f"Written to {out}: {', '.join(names)}"), markup=False, soft_wrap=True)
-        if page in files:
-            told = str(page) if showing.quiet else f"The report to look at: {page}"
-            console().print(printable(told), markup=False, soft_wrap=True)
-        elif showing.quiet:
-            console().print(printable(str(out)), markup=False, soft_wrap=True)
+        told = [f"Written to {out}: {', '.join(names)}"] if names and not showing.quiet else []
+        if showing.quiet:
+            told.append(str(page if page in files else out))
+        elif page in files:
+            told.append(f"The report to look at: {page}")
+        for line in told:
+            console().print(printable(line), markup=False, soft_wrap=True)
     return int(ExitCode.NOTHING_MATCHED if showing.strict and not matched else ExitCode.DONE)
 
 

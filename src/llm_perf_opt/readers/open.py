@@ -66,21 +66,16 @@ def read_recording(
 
     `streams`: read the stream of every piece of GPU work too. `marker_ranges`: with those that only planning needs.
     """
-    found = _read(path, source, launch_config, streams, observer)
-    return without_marker_ranges(found) if isinstance(found, Timeline) and not marker_ranges else found
-
-
-def _read(path: Path, source: str | None, launch_config: bool, streams: bool, observer: Observer | None) -> Recording:
     source = source or path.name
-    watch: Observer = observer or Silent()
     _refuse_what_is_no_file(path, source)
     with contextlib.ExitStack() as stack:
         try:
             plain = stack.enter_context(unpacked(path, source))
-            recording = _read_plain(plain, source, (launch_config, streams), watch, stack)
+            recording = _read_plain(plain, source, (launch_config, streams), observer or Silent(), stack)
+            recording.gpu_facts = plausible_facts(recording.gpu_facts)
             if isinstance(recording, Timeline):
                 refuse_implausible(recording)
-            recording.gpu_facts = plausible_facts(recording.gpu_facts)
+                return recording if marker_ranges else without_marker_ranges(recording)
             return recording
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise UnreadableInput(
