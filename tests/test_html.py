@@ -343,7 +343,7 @@ def test_a_scrubbed_page_still_runs() -> None:
 
 def test_every_verdict_is_explained_in_plain_words() -> None:
     from llm_perf_opt.analysis.verdicts.rules import verdict_rules
-    from llm_perf_opt.report.glossary import explained, glossary
+    from llm_perf_opt.report.html import explained, glossary
 
     assert {rule.title for rule in verdict_rules().rules} <= explained()
     shown = [word for word, _ in glossary({"launch-bound"}, timeline=True, counters=False)]

@@ -22,7 +22,7 @@ from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.readers import open as readers
-from llm_perf_opt.report.csv_cells import cell
+from llm_perf_opt.report.csv_report import cell
 from llm_perf_opt.rundir import log_cleaning as clean_logs
 from llm_perf_opt.rundir.secrets import REMOVED
 from llm_perf_opt.workloads.datasets import load_items

@@ -9,23 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define
 
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.rundir.layout import VERIFY as VERIFY
 from llm_perf_opt.rundir.layout import input_patterns, is_of_verification, verification_files
 from llm_perf_opt.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
-    from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.readers.open import Observer
     from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
-
-
-@define
-class Loaded:
-    """Recordings with what the report says of their files."""
-
-    recordings: list[Recording]
-    inputs: list[dict[str, Any]]
 
 
 @define
@@ -67,7 +59,6 @@ class Inputs:
 
     def _read(self, file: Path, launch_config: bool, streams: bool, observer: Observer) -> Recording | None:
         from llm_perf_opt.analysis.build import with_ranks
-        from llm_perf_opt.diagnosis import Diagnosis
         from llm_perf_opt.readers.marker_ranges import for_report
         from llm_perf_opt.readers.open import read_recording
         from llm_perf_opt.regions.columns import Timeline
@@ -89,33 +80,23 @@ class Inputs:
         if isinstance(recording, Timeline) and rank is not None:
             recording = with_ranks(recording, rank)
         if file in self.duplicates:
-            recording.diagnostics.append(
-                Diagnosis(
-                    "SAME_RECORDING",
-                    "warning",
-                    f"{file.name} and {self.duplicates[file].name} hold the same recording: its work counts twice in the aggregate.",
-                    "Give it once.",
-                )
-            )
+            both = f"{file.name} and {self.duplicates[file].name}"
+            message = f"{both} hold the same recording: its work counts twice in the aggregate."
+            recording.diagnostics.append(Diagnosis("SAME_RECORDING", "warning", message, "Give it once."))
         return recording
 
     def describe_unreadable(self) -> list[Diagnosis]:
         """What could not be read."""
-        from llm_perf_opt.diagnosis import Diagnosis
 
         return [Diagnosis("RECORDING_UNREADABLE", "error", d.message, d.fix) for d in self.unreadable]
 
 
-def load(paths: Sequence[str], *, quiet: bool = False, streams: bool = False) -> Loaded:
+def load(inputs: Inputs, *, quiet: bool = False, streams: bool = False) -> list[Recording]:
     """Read every input; the first that cannot be read ends it. `streams`: with the stream of all GPU work."""
-    return load_inputs(Inputs.of(paths), quiet=quiet, streams=streams)
-
-
-def load_inputs(inputs: Inputs, *, quiet: bool = False, streams: bool = False) -> Loaded:
     # One file alone is never joined: its launch configurations need not be read.
     recordings = list(inputs.recordings(quiet=quiet, launch_config=len(inputs.files) > 1, streams=streams))
     recordings[0].diagnostics += inputs.describe_unreadable()
-    return Loaded(recordings, inputs.inputs)
+    return recordings
 
 
 @define
@@ -131,7 +112,6 @@ class SideInputs:
 def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInputs:
     """Measured peaks, and what stage 1 left in the run directories."""
     from llm_perf_opt.calibration import store
-    from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.readers import stage_timings, static_compute
 
     found = SideInputs()
@@ -168,7 +148,6 @@ def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInput
 
 def read_verification(paths: Sequence[str]) -> tuple[CounterSet | None, list[Diagnosis]]:
     """Range results that a run directory keeps to verify its estimates."""
-    from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.readers.open import read_recording
     from llm_perf_opt.regions.columns import CounterSet
 

@@ -12,12 +12,12 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.api import inputs
+from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 from llm_perf_opt.report.renderers import FORMATS, needs_launches
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
-    from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.regions.columns import CounterSet, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
     from llm_perf_opt.regions.patterns import RegionFilter
@@ -142,8 +142,7 @@ def _build(
 
     files = inputs.Inputs.of(paths, timelines)
     if not files.are_timelines():
-        loaded = inputs.load_inputs(files, quiet=quiet)
-        return build_report(loaded.recordings, options, loaded.inputs, truth)
+        return build_report(inputs.load(files, quiet=quiet), options, files.inputs, truth)
     first: list[inputs.Inputs] = [files]
 
     def read() -> Iterator[Timeline]:
@@ -174,7 +173,6 @@ def _explained(
 
 def _why_on_cpu(cpu: str) -> Diagnosis:
     """A model that was told to run on a CPU has no kernels: nothing went wrong."""
-    from llm_perf_opt.diagnosis import Diagnosis
 
     message = (
         f"The model ran on a {cpu}, so there are no GPU kernels. Its operators are in torch_profiler/operators.md."
@@ -184,7 +182,6 @@ def _why_on_cpu(cpu: str) -> Diagnosis:
 
 def _why_stopped(state: RunState) -> Diagnosis | None:
     """Of a run that was stopped, the missing kernels have another cause than of one that has none."""
-    from llm_perf_opt.diagnosis import Diagnosis
 
     if not {"TIMED_OUT", "INTERRUPTED", "RECORDING_TOO_LARGE", "RUN_UNFINISHED"} & {d.code for d in state.diagnostics}:
         return None
@@ -224,13 +221,13 @@ def publish(
         page = out / "report.html"
         if page in files:
             names.remove(page.name)
-        if not showing.quiet and names:
-            console().print(printable(f"Written to {out}: {', '.join(names)}"), markup=False, soft_wrap=True)
-        if page in files:
-            told = str(page) if showing.quiet else f"The report to look at: {page}"
-            console().print(printable(told), markup=False, soft_wrap=True)
-        elif showing.quiet:
-            console().print(printable(str(out)), markup=False, soft_wrap=True)
+        told = [f"Written to {out}: {', '.join(names)}"] if names and not showing.quiet else []
+        if showing.quiet:
+            told.append(str(page if page in files else out))
+        elif page in files:
+            told.append(f"The report to look at: {page}")
+        for line in told:
+            console().print(printable(line), markup=False, soft_wrap=True)
     return int(ExitCode.NOTHING_MATCHED if showing.strict and not matched else ExitCode.DONE)
 
 

@@ -20,13 +20,13 @@ from llm_perf_opt.api.frames import DataFrame, data_frame
 from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.regions.model import Coverage, NCUProfileRegionReport, Opportunity, Scope, VerifiedCounter
 from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.report import tables
 
 if TYPE_CHECKING:
     from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.metrics.hardware.limits import GpuHardware
     from llm_perf_opt.regions.attribution import Attribution, Mode
     from llm_perf_opt.regions.columns import Timeline
-    from llm_perf_opt.report.tables import Table
 
 AnyPath = str | PathLike[str]
 
@@ -116,9 +116,11 @@ class Report:
     @cached_property
     def answer(self) -> Answer:
         """Which stage to look at, why it takes its time, and what to do first."""
-        from llm_perf_opt.api.summary import answer_lines, longest_stage
+        from llm_perf_opt.report.answer import headline
+        from llm_perf_opt.report.stages import stage_regions
 
-        stage, lines = longest_stage(self.data), answer_lines(self.data)
+        stage = next(iter(stage_regions(self.data)), None)
+        lines = {line.name: line.text for line in headline(self.data)}
         if stage is None or stage.performance is None or not lines:
             return Answer(stage=stage.key if stage else "")
         verdict = stage.performance.verdict
@@ -134,41 +136,31 @@ class Report:
     @cached_property
     def regions(self) -> DataFrame:
         """One row per scope and region."""
-        from llm_perf_opt.report.tables import regions_table
-
-        return data_frame(regions_table(self.data))
+        return data_frame(tables.regions_table(self.data))
 
     @cached_property
     def kernels(self) -> DataFrame:
         """One row per scope, region, kernel and device; where `region` is missing, the whole scope."""
-        from llm_perf_opt.report.tables import kernels_table
-
-        return data_frame(kernels_table(self.data))
+        return data_frame(tables.kernels_table(self.data))
 
     @cached_property
     def metrics(self) -> DataFrame:
         """One row per scope, region and counter."""
-        from llm_perf_opt.report.tables import metrics_table
-
-        return data_frame(metrics_table(self.data))
+        return data_frame(tables.metrics_table(self.data))
 
     @cached_property
     def launches(self) -> DataFrame:
         """One row per piece of GPU work, in order of start; read from the timeline."""
-        from llm_perf_opt.report.tables import launches_table
-
-        return data_frame(self._selected(launches_table(*self._timeline)))
+        return data_frame(self._selected(tables.launches_table(*self._timeline)))
 
     @cached_property
     def ranges(self) -> DataFrame:
         """One row per instance of a range, in order of start; read from the timeline."""
-        from llm_perf_opt.report.tables import ranges_table
-
-        return data_frame(self._selected(ranges_table(*self._timeline)))
+        return data_frame(self._selected(tables.ranges_table(*self._timeline)))
 
     @cached_property
     def _timeline(self) -> tuple[Timeline, Attribution]:
-        from llm_perf_opt.api.inputs import load
+        from llm_perf_opt.api.inputs import Inputs, load
         from llm_perf_opt.regions.attribution import attribute
         from llm_perf_opt.regions.columns import Timeline
         from llm_perf_opt.regions.merge import merge_timelines
@@ -178,7 +170,7 @@ class Report:
                 "A report.json holds no single launches and ranges: they are in the timeline it was made from.",
                 "Open the run directory or the recordings: llm_perf_opt.open('run.sqlite')",
             )
-        recordings = load(self.recordings, quiet=True, streams=True).recordings
+        recordings = load(Inputs.of(self.recordings), quiet=True, streams=True)
         timelines = [found for found in recordings if isinstance(found, Timeline)]
         if not timelines:
             raise UserError(
@@ -189,7 +181,7 @@ class Report:
         modes: dict[str, Mode] = {"thread": "thread", "process": "process"}
         return timeline, attribute(timeline, modes.get(self.data.attribution, "auto"))
 
-    def _selected(self, table: Table) -> Table:
+    def _selected(self, table: tables.Table) -> tables.Table:
         """The rows whose region is in this report; all of them where no region was chosen."""
         if not self._narrowed:
             return table
@@ -232,11 +224,9 @@ class Report:
         noise, and what caused it, is not said here. A region that only one of them has has no value on the
         other side.
         """
-        from llm_perf_opt.report.tables import regions_table
-
         sides = []
         for report in (self, other):
-            table = regions_table(report.data)
+            table = tables.regions_table(report.data)
             name = report.main_scope.scope if report.main_scope else ""
             rows = [i for i, scope in enumerate(table["scope"]) if scope == name]
             sides.append({table["region"][i]: {column: table[column][i] for column in _COMPARED} for i in rows})
@@ -254,12 +244,13 @@ class Report:
 
     def to_html(self, path: AnyPath, *, top: int = 30) -> Path:
         """Write the page; `top`: kernels per region where a list has to be cut."""
-        from llm_perf_opt.api.summary import page_html
         from llm_perf_opt.report.files import make_folder, write_text
+        from llm_perf_opt.report.html import render_html
+        from llm_perf_opt.report.view import view_of
 
         target = Path(path)
         make_folder(target.parent)
-        return write_text(target, page_html(self.data, top))
+        return write_text(target, render_html(view_of(self.data, top=top)))
 
     # -- shown ------------------------------------------------------------------------------------------
 

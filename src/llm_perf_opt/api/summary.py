@@ -1,7 +1,4 @@
-"""What the Python API takes from the renderers: the three lines of the answer, Jupyter's summary, the page.
-
-All that the API needs of `report/` beside its tables is imported here, and nowhere else in `api/result.py`.
-"""
+"""What Jupyter shows of a report."""
 
 from __future__ import annotations
 
@@ -9,15 +6,12 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
-from llm_perf_opt.report.answer import answer, headline
-from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.stages import stage_regions
 from llm_perf_opt.report.text import duration, full_label, gpu_time, share
-from llm_perf_opt.report.view import view_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.api.result import Report
-    from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 
 _ROWS = 12
 _SUMMARY = """\
@@ -29,20 +23,6 @@ _SUMMARY = """\
 </table>
 <p>{{ count }} regions in {{ scopes }} scopes. Data frames: <code>.regions</code>, <code>.kernels</code>, <code>.metrics</code>, <code>.launches</code>, <code>.ranges</code>.</p>
 </div>"""
-
-
-def longest_stage(report: NCUProfileRegionReport) -> NCUProfileRegion | None:
-    return next(iter(stage_regions(report)), None)
-
-
-def answer_lines(report: NCUProfileRegionReport) -> dict[str, str]:
-    """ "Where", "Why" and "Do first", as every output says them; empty where nothing could be evaluated."""
-    return {line.name: line.text for line in headline(report)}
-
-
-def page_html(report: NCUProfileRegionReport, top: int) -> str:
-    """`report.html` as text."""
-    return render_html(view_of(report, top=top))
 
 
 def summary_html(report: Report) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.ncu_container import read_container
-from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
+from llm_perf_opt.readers.nsys_export import looks_like_sqlite
 from llm_perf_opt.rundir.compress import unpacks_to
 from llm_perf_opt.rundir.layout import PACKED
 from llm_perf_opt.rundir.manifest import Manifest, Step

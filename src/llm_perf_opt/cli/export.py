@@ -78,14 +78,15 @@ def _check(places: dict[ExportOption, Path]) -> None:
 
 def _source(arguments: argparse.Namespace) -> ExportSource:
     """The recordings; the report and whose ranges the launches belong to are worked out once, when they are needed."""
-    loaded = inputs.load(arguments.input, quiet=arguments.json or arguments.quiet, streams=True)
-    timeline = _timeline(loaded.recordings)
+    files = inputs.Inputs.of(arguments.input)
+    recordings = inputs.load(files, quiet=arguments.json or arguments.quiet, streams=True)
+    timeline = _timeline(recordings)
 
     @cache
     def report() -> NCUProfileRegionReport:
         from llm_perf_opt.analysis.build import ReportOptions, build_report
 
-        return build_report(loaded.recordings, ReportOptions(attribution=arguments.attribution), loaded.inputs)
+        return build_report(recordings, ReportOptions(attribution=arguments.attribution), files.inputs)
 
     @cache
     def attribution() -> Attribution:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from array import array
 from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, LaunchColumns, Trace, WorkColumns
-from llm_perf_opt.readers.kineto_json import Damaged, DecimalText, JsonText
+from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, Rows, Trace
+from llm_perf_opt.readers.kineto_json import Damaged, JsonText
+from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
@@ -38,25 +38,16 @@ _EXPECTED = "Expected a trace of the PyTorch profiler: a JSON object with `trace
 _TOOL = "PyTorch profiler (Kineto)"
 
 
-def _int64(values: array[int]) -> Int64s:
-    return np.array(values, dtype=np.int64)
-
-
-def _int32(values: array[int]) -> Int32s:
-    return np.array(values, dtype=np.int32)
-
-
 # --- from columns to a timeline ----------------------------------------------------------------------------
 
 
-def _launch_of(work: WorkColumns, launches: LaunchColumns) -> Int64s:
-    """Index of the launching call of each piece of work, UNKNOWN where it was not recorded.
+def _launch_of(wanted: Int64s, moment: Int64s, launches: Rows) -> Int64s:
+    """Index of the launching call of each piece of work, by its correlation id; UNKNOWN where it was not recorded.
 
     One correlation id may stand for several calls: processes merged into one file count alike. Then it is
     the last call that began before the work did, or, should the clocks disagree, the first of them.
     """
-    correlation, start = _int64(launches.correlation), _int64(launches.start)
-    wanted, moment = _int64(work.correlation), _int64(work.start)
+    correlation, start = launches.column("correlation", np.int64), launches.column("start", np.int64)
     order = np.lexsort((start, correlation))
     first = np.searchsorted(correlation[order], wanted)
     exists = np.zeros(len(wanted), dtype=np.bool_)
@@ -101,65 +92,49 @@ def _adopting_process(process: Int32s, device: Int32s) -> Int32s:
     return result
 
 
-def _work(columns: WorkColumns, trace: Trace) -> Work:
+def _work(rows: Rows, trace: Trace) -> Work:
     launches = trace.launches
-    chosen = _launch_of(columns, launches)
-    thread = _taken(_int32(launches.thread), chosen)
-    in_graph = (_int32(columns.in_graph) > 0) | (_taken(_int32(launches.of_graph), chosen) > 0)
-    device = _int32(columns.device)
+    order = np.argsort(rows.column("start", np.int64), kind="stable")
+
+    def column(name: str, dtype: type[np.integer[Any]] = np.int32) -> NDArray[Any]:
+        return rows.column(name, dtype)[order]
+
+    start, device, name = column("start", np.int64), column("device"), column("name")
+    chosen = _launch_of(column("correlation", np.int64), start, launches)
+    thread = _taken(launches.column("thread"), chosen)
+    in_graph = (column("in_graph") > 0) | (_taken(launches.column("of_graph"), chosen) > 0)
     process = _taken(np.array(trace.thread_process, dtype=np.int32), thread.astype(np.int64))
     work = Work(
-        start=_int64(columns.start),
-        end=_int64(columns.end),
+        start=start,
+        end=column("end", np.int64),
         process=_adopting_process(process, device),
         device=device,
-        name=_int32(columns.name),
-        host_time=_taken(_int64(launches.start), chosen),
+        name=name,
+        host_time=_taken(launches.column("start", np.int64), chosen),
         thread=thread,
         graph_node=np.where(in_graph, 0, UNKNOWN).astype(np.int32),
-        stream=_int32(columns.stream),
+        stream=column("stream"),
     )
-    if columns is trace.copies:
-        work.bytes = _int64(columns.bytes)
-    elif columns.any_grid:
-        sizes = _int32(columns.sizes).reshape(-1, 6)
+    if rows is trace.copies:
+        work.bytes = column("bytes", np.int64)
+        return work
+    sizes = np.stack([column(axis) for axis in AXES], axis=1)
+    if sizes[:, :3].any():
         # Kineto records one form of the name, the demangled one.
-        work.config = LaunchConfig(
-            mangled=work.name,
-            short=work.name,
-            grid=sizes[:, :3],
-            block=sizes[:, 3:],
-            shared_memory=_int32(columns.shared),
-        )
-    return _in_order(work)
-
-
-def _in_order(work: Work) -> Work:
-    order = np.argsort(work.start, kind="stable")
-    for column in ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node"):
-        setattr(work, column, getattr(work, column)[order])
-    if work.bytes is not None:
-        work.bytes = work.bytes[order]
-    if work.stream is not None:
-        work.stream = work.stream[order]
-    if work.config is not None:
-        for column in ("mangled", "short", "grid", "block", "shared_memory"):
-            setattr(work.config, column, getattr(work.config, column)[order])
+        work.config = LaunchConfig(name, name, sizes[:, :3], sizes[:, 3:], shared_memory=column("shared"))
     return work
 
 
-def _ranges(trace: Trace) -> Ranges:
-    columns = trace.ranges
-    start, end, thread = _int64(columns.start), _int64(columns.end), _int32(columns.thread)
+def _ranges(rows: Rows, thread_process: list[int]) -> Ranges:
+    start, end, thread = rows.column("start", np.int64), rows.column("end", np.int64), rows.column("thread")
     order = np.lexsort((-end, start))  # of ranges that begin together the outer one comes first
-    threads = np.array(trace.thread_process, dtype=np.int32)
     return Ranges(
         start=start[order],
         end=end[order],
-        process=threads[thread[order]],
+        process=np.array(thread_process, dtype=np.int32)[thread[order]],
         thread=thread[order],
         domain=np.zeros(len(order), dtype=np.int32),
-        name=_int32(columns.name)[order],
+        name=rows.column("name")[order],
         start_end=np.zeros(len(order), dtype=np.bool_),
     )
 
@@ -168,42 +143,31 @@ def _processes(trace: Trace, rank: object) -> list[Process]:
     # A trace of the GPU alone has no events of the host; its kernels still need a process.
     pids = list(trace.pids) or [min(trace.host_pids, default=UNKNOWN)]
     processes = [Process(pid=pid, name=_printable(trace.process_names.get(pid, ""))) for pid in pids]
-    if len(processes) == 1 and isinstance(rank, int) and not isinstance(rank, bool):
+    if len(processes) == 1 and _is_number(rank):
         processes[0].rank = rank
     return processes
 
 
-def _devices(properties: object) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for device in properties if isinstance(properties, list) else []:
-        if not isinstance(device, dict):
-            continue
-        number, name = device.get("id"), device.get("name")
-        if _is_device(number) and isinstance(name, str) and not isinstance(name, DecimalText):
-            found[number] = _printable(name)
-    return found
-
-
-def _is_device(number: object) -> TypeGuard[int]:
+def _is_number(value: object) -> TypeGuard[int]:
     """JSON's true is a number to Python."""
-    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= LARGEST_SIZE
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 _FACTS = {"totalGlobalMem": "memory_bytes", "numSms": "sm_count"}
 
 
 def _gpu_facts(properties: object) -> dict[int, dict[str, Any]]:
-    """Attributes of the GPUs, under the names that the hardware data uses."""
+    """Attributes of the GPUs, under the names that the hardware data uses; of all that have a number and a name."""
     facts: dict[int, dict[str, Any]] = {}
-    devices = _devices(properties)
     for device in properties if isinstance(properties, list) else []:
-        if isinstance(device, dict) and _is_device(device.get("id")) and device["id"] in devices:
-            number = int(device["id"])
-            facts[number] = {"name": devices[number]}
-            facts[number] |= {fact: device[key] for key, fact in _FACTS.items() if isinstance(device.get(key), int)}
-            major, minor = device.get("computeMajor"), device.get("computeMinor")
-            if isinstance(major, int) and isinstance(minor, int):
-                facts[number]["compute_capability"] = f"{major}.{minor}"
+        number, name = (device.get("id"), device.get("name")) if isinstance(device, dict) else (None, None)
+        if not (_is_number(number) and 0 <= number <= LARGEST_SIZE and type(name) is str):
+            continue
+        facts[number] = {"name": _printable(name)}
+        facts[number] |= {fact: device[key] for key, fact in _FACTS.items() if isinstance(device.get(key), int)}
+        major, minor = device.get("computeMajor"), device.get("computeMinor")
+        if isinstance(major, int) and isinstance(minor, int):
+            facts[number]["compute_capability"] = f"{major}.{minor}"
     return facts
 
 
@@ -213,42 +177,31 @@ def _printable(name: str) -> str:
 
 
 def _diagnostics(trace: Trace, source: str) -> list[Diagnosis]:
-    found: list[Diagnosis] = []
-    if not trace.kernels.start:
-        found.append(
-            Diagnosis(
-                "NO_KERNELS",
-                "warning",
-                f"{source} has no GPU kernels.",
-                "Record again with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], and with no "
-                "other profiler (nsys, ncu, DCGM) on the GPU.",
-            )
+    found = []
+    if not trace.kernels:
+        fix = (
+            "Record again with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], and with no "
+            "other profiler (nsys, ncu, DCGM) on the GPU."
         )
-    if not trace.ranges.start:
-        found.append(
-            Diagnosis(
-                "NO_RANGES",
-                "warning",
-                f"{source} has no user annotations, so there are no regions to report on.",
-                "Put `with torch.profiler.record_function('prefill'):` around the stages, and record with "
-                "ProfilerActivity.CPU.",
-            )
+        found.append(Diagnosis("NO_KERNELS", "warning", f"{source} has no GPU kernels.", fix))
+    if not trace.ranges:
+        message = f"{source} has no user annotations, so there are no regions to report on."
+        fix = (
+            "Put `with torch.profiler.record_function('prefill'):` around the stages, and record with "
+            "ProfilerActivity.CPU."
         )
+        found.append(Diagnosis("NO_RANGES", "warning", message, fix))
     if trace.malformed:
-        found.append(
-            Diagnosis(
-                "MALFORMED_EVENTS",
-                "warning",
-                f"{trace.malformed} events of {source} are malformed and were left out.",
-                "Record again, or check the program that rewrote the trace.",
-            )
-        )
+        message = f"{trace.malformed} events of {source} are malformed and were left out."
+        fix = "Record again, or check the program that rewrote the trace."
+        found.append(Diagnosis("MALFORMED_EVENTS", "warning", message, fix))
     return found
 
 
 def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
     distributed, version = about.get("distributedInfo"), about.get("schemaVersion")
-    devices = _devices(about.get("deviceProperties"))
+    facts = _gpu_facts(about.get("deviceProperties"))
+    devices = {number: known["name"] for number, known in facts.items()}
     kernels, copies = _work(trace.kernels, trace), _work(trace.copies, trace)
     timeline = Timeline(
         source=source,
@@ -260,12 +213,12 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
         kernels=kernels,
         copies=copies,
         graphs=Work.empty(),
-        ranges=_ranges(trace),
+        ranges=_ranges(trace.ranges, trace.thread_process),
         devices=devices,
         # Nothing else of the metadata: it is free text of the program and may hold secrets.
         environment={"tool": _TOOL, "schema_version": version if isinstance(version, int) else None, "gpus": devices},
         diagnostics=_diagnostics(trace, source),
-        gpu_facts=_gpu_facts(about.get("deviceProperties")),
+        gpu_facts=facts,
     )
     if (kernels.graph_node != UNKNOWN).any() or (copies.graph_node != UNKNOWN).any():
         # Kineto does not record captures: one node of unknown origin stands for all of them.

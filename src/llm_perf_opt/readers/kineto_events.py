@@ -10,9 +10,12 @@ from array import array
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
 from attrs import Factory, define
+from numpy.typing import NDArray
 
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
+from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.regions.columns import UNKNOWN
 
 LARGEST_SIZE = 2**31 - 1
@@ -26,6 +29,7 @@ _RANGES = frozenset({"user_annotation"})
 _OPERATORS = frozenset({"operator", "cpu_op"})
 
 _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
+_WORK = ("start", "end", "device", "name", "correlation", "stream", "in_graph")
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 K = TypeVar("K")
@@ -35,43 +39,22 @@ class Malformed(Exception):
     """An event lacks what it needs, or has something else in its place."""
 
 
-def _longs() -> array[int]:
-    return array("q")
+class Rows:
+    """Rows of whole numbers under named columns, flat in memory: a trace has millions."""
 
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self._values = array("q")
 
-@define
-class WorkColumns:
-    """Kernels, or copies and fills, in the order of the file."""
+    def __len__(self) -> int:
+        return len(self._values) // len(self._names)
 
-    start: array[int] = Factory(_longs)
-    end: array[int] = Factory(_longs)
-    device: array[int] = Factory(_longs)
-    name: array[int] = Factory(_longs)
-    correlation: array[int] = Factory(_longs)
-    in_graph: array[int] = Factory(_longs)
-    stream: array[int] = Factory(_longs)
-    bytes: array[int] = Factory(_longs)
-    shared: array[int] = Factory(_longs)
-    sizes: array[int] = Factory(_longs)  # six a kernel: grid and block
-    any_grid: bool = False
+    def add(self, *row: int) -> None:
+        self._values.extend(row)
 
-
-@define
-class LaunchColumns:
-    """Calls of the CUDA API that have a correlation id."""
-
-    correlation: array[int] = Factory(_longs)
-    start: array[int] = Factory(_longs)
-    thread: array[int] = Factory(_longs)
-    of_graph: array[int] = Factory(_longs)
-
-
-@define
-class RangeColumns:
-    start: array[int] = Factory(_longs)
-    end: array[int] = Factory(_longs)
-    thread: array[int] = Factory(_longs)
-    name: array[int] = Factory(_longs)
+    def column(self, name: str, dtype: type[np.integer[Any]] = np.int32) -> NDArray[Any]:
+        """In the order of the file."""
+        return np.asarray(self._values)[self._names.index(name) :: len(self._names)].astype(dtype)
 
 
 def _number_of(thing: K, numbers: dict[K, int]) -> int:
@@ -87,10 +70,10 @@ class Trace:
     pids: dict[int, int] = Factory(dict)
     threads: dict[tuple[int, str], int] = Factory(dict)
     thread_process: list[int] = Factory(list)
-    kernels: WorkColumns = Factory(WorkColumns)
-    copies: WorkColumns = Factory(WorkColumns)
-    launches: LaunchColumns = Factory(LaunchColumns)
-    ranges: RangeColumns = Factory(RangeColumns)
+    kernels: Rows = Factory(lambda: Rows(*_WORK, "shared", *AXES))
+    copies: Rows = Factory(lambda: Rows(*_WORK, "bytes"))
+    launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "of_graph"))  # calls of the CUDA API
+    ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
     process_names: dict[int, str] = Factory(dict)
     host_pids: set[int] = Factory(set)  # labelled CPU by Kineto, events or not
     events: int = 0  # that are JSON objects with a phase: what makes a list a trace
@@ -135,51 +118,36 @@ class Trace:
         # Every step has its number in its name; without it the steps are instances of one region.
         name = "ProfilerStep" if _PROFILER_STEP.fullmatch(name) else name
         thread = self._thread(event)
-        self.ranges.start.append(start)
-        self.ranges.end.append(end)
-        self.ranges.thread.append(thread)
-        self.ranges.name.append(_number_of(name, self.strings))
+        self.ranges.add(start, end, thread, _number_of(name, self.strings))
 
     def _add_launch(self, event: dict[str, Any]) -> None:
         correlation = _optional_integer(_args(event).get("correlation"))
         if correlation == UNKNOWN:
             return
         start, name = nanoseconds(event.get("ts")), _name(event)
-        thread = self._thread(event)
-        self.launches.correlation.append(correlation)
-        self.launches.start.append(start)
-        self.launches.thread.append(thread)
-        self.launches.of_graph.append(name.startswith(_GRAPH_LAUNCHES))
+        self.launches.add(correlation, start, self._thread(event), name.startswith(_GRAPH_LAUNCHES))
 
     def _add_kernel(self, event: dict[str, Any]) -> None:
-        self._add_work(event, self.kernels)
         args = _args(event)
-        grid, block = _sizes(args.get("grid")), _sizes(args.get("block"))
-        self.kernels.any_grid = self.kernels.any_grid or bool(grid)
-        self.kernels.sizes.extend((*(grid or (0, 0, 0)), *(block or (0, 0, 0))))
         shared = _optional_integer(args.get("shared memory"))
-        self.kernels.shared.append(shared if shared <= LARGEST_SIZE else UNKNOWN)
+        sizes = (*_sizes(args.get("grid")), *_sizes(args.get("block")))
+        self.kernels.add(*self._work(event, args), shared if shared <= LARGEST_SIZE else UNKNOWN, *sizes)
 
     def _add_copy(self, event: dict[str, Any]) -> None:
-        self._add_work(event, self.copies)
-        self.copies.bytes.append(max(0, _optional_integer(_args(event).get("bytes"))))
-
-    def _add_work(self, event: dict[str, Any], work: WorkColumns) -> None:
-        start, end = _span(event)
         args = _args(event)
+        self.copies.add(*self._work(event, args), max(0, _optional_integer(args.get("bytes"))))
+
+    def _work(self, event: dict[str, Any], args: dict[str, Any]) -> tuple[int, ...]:
+        """What all GPU work has, in the order of `_WORK`."""
+        start, end = _span(event)
         # Copies between GPUs name three devices; the one that worked is `inDevice`.
         device = _integer(args.get("device", args.get("inDevice", event.get("pid"))))
         if not 0 <= device <= LARGEST_SIZE:
             raise Malformed
         name = _number_of(_name(event), self.strings)
-        work.start.append(start)
-        work.end.append(end)
-        work.device.append(device)
-        work.name.append(name)
-        work.correlation.append(_optional_integer(args.get("correlation")))
-        stream = _optional_integer(args.get("stream"))
-        work.stream.append(stream if 0 <= stream <= LARGEST_SIZE else UNKNOWN)
-        work.in_graph.append(_optional_integer(args.get("graph node id")) > 0)
+        correlation, stream = (_optional_integer(args.get(key)) for key in ("correlation", "stream"))
+        in_graph = _optional_integer(args.get("graph node id")) > 0
+        return start, end, device, name, correlation, stream if stream <= LARGEST_SIZE else UNKNOWN, in_graph
 
     def _add_metadata(self, event: dict[str, Any]) -> None:
         pid, args = event.get("pid"), event.get("args")
@@ -236,8 +204,7 @@ def _optional_integer(value: object) -> int:
     return value
 
 
-def _sizes(value: object) -> tuple[int, int, int] | None:
-    if not isinstance(value, list) or len(value) != 3:
-        return None
-    x, y, z = (_optional_integer(size) for size in value)
-    return (x, y, z) if all(0 < size <= LARGEST_SIZE for size in (x, y, z)) else None
+def _sizes(value: object) -> list[int]:
+    """A grid or a block; zeros where it is none."""
+    sizes = [_optional_integer(size) for size in value] if isinstance(value, list) and len(value) == 3 else []
+    return sizes if sizes and all(0 < size <= LARGEST_SIZE for size in sizes) else [0, 0, 0]

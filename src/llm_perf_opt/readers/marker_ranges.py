@@ -1,6 +1,6 @@
 """Hidden ranges of ours that capture windows are set at; they are no part of the program, and reports leave them out.
 
-See `inject/payload/_llm_perf_annotate/waymarks.py`, which makes them.
+See `inject/payload/_llm_perf_annotate/marker_ranges.py`, which makes them.
 """
 
 from __future__ import annotations

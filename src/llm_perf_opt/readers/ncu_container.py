@@ -21,6 +21,9 @@ MAGIC = b"NVR\x00"
 _KERNEL_RESULTS, _PAYLOAD_BYTES, _PROCESS, _RANGE_RESULTS, _GRAPH_RESULTS = 2, 5, 6, 7, 9
 _PROCESS_ID = 1
 
+_VARINT, _BYTES = 0, 2  # kinds of fields
+_LENGTHS = {1: 8, 5: 4}  # of fields of the other kinds
+
 _Fields = dict[int, int | bytes]
 
 
@@ -90,28 +93,13 @@ def block_spans(data: bytes) -> Iterator[tuple[tuple[int, int], list[tuple[int, 
 
 def field_spans(data: bytes, start: int, end: int) -> list[tuple[int, int, int]] | None:
     """(number, start, end) of the texts and messages in a protobuf message; None where it is none."""
-    spans = []
-    at = start
     try:
-        while at < end:
-            key, at = _varint(data, at)
-            kind = key & 7
-            if kind == 0:
-                _, at = _varint(data, at)
-                continue
-            if kind == 2:
-                length, at = _varint(data, at)
-                spans.append((key >> 3, at, at + length))
-            elif kind in (1, 5):
-                length = 8 if kind == 1 else 4
-            else:
-                return None
-            at += length
-            if key < 8:
-                return None
+        found = list(_walk(data, start, end))
     except (IndexError, ValueError):
         return None
-    return spans if at == end else None
+    if any(number == 0 and kind != _VARINT for number, kind, _, _ in found):
+        return None
+    return [(number, begin, last) for number, kind, begin, last in found if kind == _BYTES]
 
 
 def _exactly(data: bytes, length: int) -> bytes:
@@ -137,24 +125,28 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise ValueError("not a varint")
 
 
+def _walk(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a protobuf message: number, kind, begin and end of the value. ValueError where it is none."""
+    at = start
+    while at < end:
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        length = _LENGTHS.get(kind)
+        if kind == _VARINT:
+            length = _varint(data, at)[1] - at
+        elif kind == _BYTES:
+            length, at = _varint(data, at)
+        if length is None:
+            raise ValueError("not a protobuf message")
+        if at + length > end:
+            raise ValueError("field is longer than its message")
+        yield number, kind, at, at + length
+        at += length
+
+
 def _fields(data: bytes) -> _Fields:
     """The last value of each field of a protobuf message."""
-    fields: _Fields = {}
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            fields[key >> 3], at = _varint(data, at)
-            continue
-        if kind == 2:
-            length, at = _varint(data, at)
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-        else:
-            raise ValueError("not a protobuf message")
-        if at + length > len(data):
-            raise ValueError("field is longer than its message")
-        fields[key >> 3] = data[at : at + length]
-        at += length
-    return fields
+    return {
+        number: _varint(data, at)[0] if kind == _VARINT else data[at:end]
+        for number, kind, at, end in _walk(data, 0, len(data))
+    }

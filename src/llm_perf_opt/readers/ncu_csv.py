@@ -32,7 +32,7 @@ from llm_perf_opt.readers.ncu_numbers import (
     rollup_of,
 )
 from llm_perf_opt.readers.ncu_records import Columns, parse_ranges, split_record
-from llm_perf_opt.readers.ncu_worker import LARGEST_COUNTER, LARGEST_FACT
+from llm_perf_opt.readers.ncu_worker import LARGEST_COUNTER, LARGEST_FACT, NOT_COUNTERS
 from llm_perf_opt.readers.plausible import LARGEST_DEVICE
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 
@@ -44,11 +44,6 @@ _LONGEST_LINE = 16 * 1024 * 1024
 # Range names and rule texts may hold newlines. A record still open after this many lines is damaged.
 _MOST_LINES_A_RECORD = 200
 
-# Facts about the device, the launch and the profiler, and samples: the same that are left out of `.ncu-rep`.
-_NOT_METRICS = (
-    *("device__", "launch__", "profiler__", "numa__", "nvlink__", "c2clink__"),
-    *("breakdown:", "group:", "pmsampling:", "source__", "derived_temp", "smsp__pcsamp"),
-)
 _DISPLAY_NAME = "device__attribute_display_name"
 
 _DIMENSIONS = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
@@ -86,7 +81,7 @@ class _Text:
     def feed(self, line: str) -> None:
         self.last_line = line
         text = line.rstrip("\r\n")
-        if not text and not self.open_lines:  # a file of nothing else must not take for ever
+        if not text and not self.open_lines:  # a file of nothing else must not take long
             return
         if not self.any_line:
             text = text.removeprefix("\ufeff")
@@ -227,7 +222,7 @@ class _Text:
     def _read_raw(self, columns: Columns, fields: list[str]) -> None:
         action = self._new_action(columns, fields)
         for i, name in columns.values:
-            if name.startswith(_NOT_METRICS) or not fields[i]:
+            if NOT_COUNTERS.match(name) or not fields[i]:
                 continue
             value = self._number(fields[i])
             if value is not None:
@@ -298,7 +293,7 @@ class _Text:
         unit, factor = base_unit(columns.cell(fields, "Metric Unit"))
         if name in (STATIC_SHARED, DYNAMIC_SHARED):
             self._add_shared(action, name, text, factor)
-        if name is None or name.startswith(_NOT_METRICS):
+        if name is None or NOT_COUNTERS.match(name):
             return
         value = self._number(text)
         if value is not None:

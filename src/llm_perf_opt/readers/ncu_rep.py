@@ -60,14 +60,9 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
         )
     _name_processes(counters, container.process_ids, container.process_of_result)
     if not counters.actions:
-        counters.diagnostics.append(
-            Diagnosis(
-                "NO_RESULTS",
-                "warning",
-                f"{source} holds no results: ncu profiled nothing.",
-                "The NVTX or kernel filter matched no launch. List what exists with: llm-perf ranges TIMELINE",
-            )
-        )
+        fix = "The NVTX or kernel filter matched no launch. List what exists with: llm-perf ranges TIMELINE"
+        message = f"{source} holds no results: ncu profiled nothing."
+        counters.diagnostics.append(Diagnosis("NO_RESULTS", "warning", message, fix))
     return counters
 
 
@@ -91,15 +86,6 @@ def _remembered(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, 
     _last = (key, held) if len(held) <= _MOST_REMEMBERED else None
 
 
-def _utf8_name(path: Path, file: IO[bytes]) -> str:
-    """A name of an open file that NVIDIA's reader takes: it wants UTF-8, which a path need not be."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return f"/proc/self/fd/{file.fileno()}"
-    return str(path)
-
-
 # -- the process ------------------------------------------------------------------------------------
 
 
@@ -107,7 +93,7 @@ def _results(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, Any
     """The results as the process tells them, one by one; what ends it early is an error with its cause."""
     size = path.stat().st_size
     # -P: nothing beside the file or in the working directory may be imported in place of a library.
-    argv = [sys.executable, "-P", str(Path(ncu_worker.__file__)), _utf8_name(path.resolve(), file)]
+    argv = [sys.executable, "-P", str(Path(ncu_worker.__file__)), ncu_worker.utf8_name(str(path.resolve()), file)]
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(file.fileno(),)
     )
@@ -219,17 +205,14 @@ def _triple(sizes: list[int] | None) -> tuple[int, int, int] | None:
 
 
 def _name_processes(counters: CounterSet, pids: list[int], pid_of: list[int] | None) -> None:
-    if pid_of is not None and len(pid_of) == len(counters.actions):
-        for action, pid in zip(counters.actions, pid_of, strict=True):
-            action.process = pid
-    elif len(pids) == 1:
-        for action in counters.actions:
-            action.process = pids[0]
-    elif pids:
-        counters.diagnostics.append(
-            Diagnosis(
-                "UNKNOWN_PROCESSES",
-                "info",
-                f"{counters.source} holds results of {len(pids)} processes but does not say which result is whose.",
+    if pid_of is None or len(pid_of) != len(counters.actions):
+        if len(pids) > 1:
+            message = (
+                f"{counters.source} holds results of {len(pids)} processes but does not say which result is whose."
             )
-        )
+            counters.diagnostics.append(Diagnosis("UNKNOWN_PROCESSES", "info", message))
+        if len(pids) != 1:
+            return
+        pid_of = pids * len(counters.actions)
+    for action, pid in zip(counters.actions, pid_of, strict=True):
+        action.process = pid

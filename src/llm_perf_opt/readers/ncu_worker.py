@@ -17,10 +17,10 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 # Facts about the device, the launch and the profiler: not counters of the kernel's work.
-_NOT_COUNTERS = re.compile(
+NOT_COUNTERS = re.compile(
     r"^(device__|launch__|profiler__|numa__|nvlink__|c2clink__|breakdown:|group:|pmsampling:|source__|derived_temp|smsp__pcsamp)"
 )
 _ROLLUPS = {1: "mean", 2: "max", 3: "min", 4: "sum"}  # IMetric.RollupOperation_*
@@ -51,7 +51,7 @@ def main(path: str) -> None:
     _limit_memory(Path(path).stat().st_size)
     try:
         with Path(path).open("rb") as file:
-            report = ncu_report.load_report(_utf8_name(path, file))  # type: ignore[no-untyped-call,call-arg]
+            report = ncu_report.load_report(utf8_name(path, file))  # type: ignore[no-untyped-call,call-arg]
             results = _read(report, out)
     except (RuntimeError, TypeError, AttributeError, ValueError, SystemError, OSError, LookupError) as error:
         # The reader does not check what it reads: damage surfaces as any of these, far from its cause.
@@ -62,7 +62,7 @@ def main(path: str) -> None:
         _send(out, {"end": results})
 
 
-def _utf8_name(path: str, file: BinaryIO) -> str:
+def utf8_name(path: str, file: IO[bytes]) -> str:
     """A name of an open file that NVIDIA's reader takes: it wants UTF-8, which a path need not be."""
     try:
         path.encode()
@@ -78,12 +78,12 @@ def _limit_memory(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash must not leave a file in the user's folder
 
 
-def _send(out: BinaryIO, what: dict[str, Any]) -> None:
+def _send(out: IO[bytes], what: dict[str, Any]) -> None:
     out.write(json.dumps(what).encode("ascii") + b"\n")
     out.flush()
 
 
-def _read(report: Any, out: BinaryIO) -> int:
+def _read(report: Any, out: IO[bytes]) -> int:
     sent: set[str] = set()
     results = 0
     for range_index in range(report.num_ranges()):
@@ -171,7 +171,7 @@ def _counters(raw: Any, names: list[str], sent: set[str]) -> tuple[dict[str, flo
     values: dict[str, float] = {}
     info: dict[str, list[str]] = {}
     for name in names:
-        if _NOT_COUNTERS.match(name):
+        if NOT_COUNTERS.match(name):
             continue
         metric = raw.metric_by_name(name)
         if metric.kind() not in _NUMBERS or not metric.has_value():

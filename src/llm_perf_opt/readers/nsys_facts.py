@@ -22,54 +22,42 @@ def list_processes(export: Export, process_ids: Int64s) -> list[Process]:
     return [Process(pid=(gid >> 24) & 0xFFFFFF, name=names.get(gid, "")) for gid in process_ids.tolist()]
 
 
-def list_devices(export: Export) -> dict[int, str]:
-    if not export.has("TARGET_INFO_GPU", "id", "name"):
-        return {}
-    column = "cuDevice" if export.has("TARGET_INFO_GPU", "cuDevice") else "id"
-    query = f"SELECT COALESCE({column}, id), name FROM TARGET_INFO_GPU"  # noqa: S608 - one of two names
-    return {int(i): str(name) for i, name in export.rows(query) if isinstance(i, int) and name}
+_GPU_FACTS = {
+    "name": "name",
+    "smCount": "sm_count",
+    "clockRate": "clock_hz",
+    "totalMemory": "memory_bytes",
+    "l2CacheSize": "l2_bytes",
+    "memoryBandwidth": "bandwidth_bytes_per_s",
+    "uuid": "uuid",
+    "computeMajor": "major",
+    "computeMinor": "minor",
+}
 
 
 def gpu_facts(export: Export) -> dict[int, dict[str, Any]]:
     """Attributes of the GPUs, under the names that the hardware data uses."""
     if not export.has("TARGET_INFO_GPU", "id", "name"):
         return {}
-    wanted = {
-        "name": "name",
-        "smCount": "sm_count",
-        "clockRate": "clock_hz",
-        "totalMemory": "memory_bytes",
-        "l2CacheSize": "l2_bytes",
-        "memoryBandwidth": "bandwidth_bytes_per_s",
-        "uuid": "uuid",
-        "computeMajor": "major",
-        "computeMinor": "minor",
-    }
-    columns = [column for column in wanted if export.has("TARGET_INFO_GPU", column)]
+    columns = [column for column in _GPU_FACTS if export.has("TARGET_INFO_GPU", column)]
     number = "cuDevice" if export.has("TARGET_INFO_GPU", "cuDevice") else "id"
     query = f"SELECT COALESCE({number}, id), {', '.join(columns)} FROM TARGET_INFO_GPU"  # noqa: S608 - from the list above
     facts: dict[int, dict[str, Any]] = {}
     for device, *values in export.rows(query):
         if isinstance(device, int):
-            own = {wanted[column]: value for column, value in zip(columns, values, strict=True) if value}
-            major = own.pop("major", None)
-            minor = own.pop("minor", 0)
-            if major:
-                own["compute_capability"] = f"{major}.{minor}"
-            facts[device] = own
+            own = {_GPU_FACTS[column]: value for column, value in zip(columns, values, strict=True) if value}
+            major, minor = own.pop("major", None), own.pop("minor", 0)
+            facts[device] = own | ({"compute_capability": f"{major}.{minor}"} if major else {})
     return facts
 
 
-def read_environment(export: Export) -> dict[str, Any]:
-    environment: dict[str, Any] = {"tool": "Nsight Systems", "gpus": list_devices(export)}
-    if export.has("META_DATA_EXPORT", "name", "value"):
-        for name, value in export.rows("SELECT name, value FROM META_DATA_EXPORT"):
-            if name in EXPORT_FACTS:
-                environment[EXPORT_FACTS[name]] = str(value)
-    if export.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
-        for name, value in export.rows("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"):
-            if name in SYSTEM_FACTS:
-                environment[SYSTEM_FACTS[name]] = str(value)
+def read_environment(export: Export, devices: dict[int, str]) -> dict[str, Any]:
+    environment: dict[str, Any] = {"tool": "Nsight Systems", "gpus": devices}
+    for table, wanted in (("META_DATA_EXPORT", EXPORT_FACTS), ("TARGET_INFO_SYSTEM_ENV", SYSTEM_FACTS)):
+        if export.has(table, "name", "value"):
+            for name, value in export.rows(f"SELECT name, value FROM {table}"):  # noqa: S608 - one of two names
+                if name in wanted:
+                    environment[wanted[name]] = str(value)
     if export.has("TARGET_INFO_SESSION_START_TIME", "utcTime"):
         for (value,) in export.rows("SELECT utcTime FROM TARGET_INFO_SESSION_START_TIME"):
             environment["recorded_at"] = str(value)
@@ -78,48 +66,31 @@ def read_environment(export: Export) -> dict[str, Any]:
 
 def diagnose(export: Export, timeline: Timeline) -> None:
     """Name what is missing, so that an empty table is never the only answer."""
-    say = export.diagnostics.append
-    kernels = timeline.kernels
-    if len(kernels) == 0 and len(timeline.graphs) == 0:
-        say(
-            Diagnosis(
-                "NO_KERNELS",
-                "warning",
-                f"{export.source} holds no GPU kernels: CUDA was not traced, or nothing was launched while recording.",
-                "Record with: nsys profile -t cuda,nvtx -s none -o OUT CMD",
-            )
+    kernels, graphs = timeline.kernels, timeline.graphs
+    if len(kernels) == 0 and len(graphs) == 0:
+        export.warn(
+            "NO_KERNELS",
+            f"{export.source} holds no GPU kernels: CUDA was not traced, or nothing was launched while recording.",
+            "Record with: nsys profile -t cuda,nvtx -s none -o OUT CMD",
         )
     if len(timeline.ranges) == 0:
-        say(
-            Diagnosis(
-                "NO_RANGES",
-                "warning",
-                f"{export.source} holds no NVTX ranges, so there are no regions to report; kernels are listed as a whole.",
-                "Mark stages with torch.cuda.nvtx.range or nvtx.annotate and record with -t cuda,nvtx.",
-            )
+        export.warn(
+            "NO_RANGES",
+            f"{export.source} holds no NVTX ranges, so there are no regions to report; kernels are listed as a whole.",
+            "Mark stages with torch.cuda.nvtx.range or nvtx.annotate and record with -t cuda,nvtx.",
         )
-    lost = int((kernels.host_time == UNKNOWN).sum())
-    if lost:
-        cause = (
-            "the recording has no CUDA API calls"
-            if not export.has(RUNTIME)
-            else "their launching calls are not in the recording"
+    if lost := int((kernels.host_time == UNKNOWN).sum()):
+        lacking = "their launching calls are not in the recording"
+        cause = lacking if export.has(RUNTIME) else "the recording has no CUDA API calls"
+        export.warn(
+            "UNKNOWN_LAUNCHES",
+            f"{lost:,} of {len(kernels):,} kernels belong to no region because {cause}.",
+            "Record from the start of the program, or make the capture range wider.",
         )
-        say(
-            Diagnosis(
-                "UNKNOWN_LAUNCHES",
-                "warning",
-                f"{lost:,} of {len(kernels):,} kernels belong to no region because {cause}.",
-                "Record from the start of the program, or make the capture range wider.",
-            )
+    if len(graphs):
+        message = (
+            f"{len(graphs):,} CUDA graph launches were traced as one block each: their time is counted "
+            "to the region around the launch, their kernels were not recorded."
         )
-    if len(timeline.graphs):
-        say(
-            Diagnosis(
-                "WHOLE_GRAPHS",
-                "info",
-                f"{len(timeline.graphs):,} CUDA graph launches were traced as one block each: their time is counted "
-                "to the region around the launch, their kernels were not recorded.",
-                "Record with --cuda-graph-trace=node to see the kernels inside graphs.",
-            )
-        )
+        fix = "Record with --cuda-graph-trace=node to see the kernels inside graphs."
+        export.diagnostics.append(Diagnosis("WHOLE_GRAPHS", "info", message, fix))

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, damaged, places_of, refuse_impossible
 from llm_perf_opt.readers.nsys_schema import DOMAIN, NVTX, PUSH_POP, START_END
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column
@@ -30,9 +29,8 @@ def range_columns(export: Export, progress: Progress | None) -> tuple[dict[str, 
     if not export.has(NVTX, "start", "end", "eventType"):
         empty: dict[str, NDArray[Any]] = {key: np.zeros(0, dtype=c.dtype) for key, c in wanted.items()}
         return empty | {"name": np.zeros(0, dtype=np.int32)}, []
-    kinds = (*PUSH_POP, *START_END)
     columns = export.columns(NVTX, wanted, progress)
-    chosen = np.isin(columns["type"], kinds)
+    chosen = np.isin(columns["type"], (*PUSH_POP, *START_END))
     columns = {key: values[chosen] for key, values in columns.items()}
     columns["name"] = _range_names(export, columns)
     name = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))"
@@ -49,7 +47,7 @@ def range_columns(export: Export, progress: Progress | None) -> tuple[dict[str, 
 
 
 def _range_names(export: Export, columns: dict[str, NDArray[Any]]) -> Int32s:
-    """Names of ranges: registered strings by id, others as text in the row itexport."""
+    """Names of ranges: registered strings by id, others as text in the row itself."""
     names = np.full(len(columns["start"]), UNKNOWN, dtype=np.int32)
     registered = columns["text_id"] != UNKNOWN
     names[registered] = export.intern_ids(columns["text_id"][registered])
@@ -101,13 +99,10 @@ def build_ranges(
     if never_closed.any():
         last = max([int(columns["start"].max()), int(end.max())] + [int(work.end.max()) for work in works if len(work)])
         end = np.where(never_closed, last, end)
-        export.diagnostics.append(
-            Diagnosis(
-                "OPEN_RANGES",
-                "warning",
-                f"{int(never_closed.sum())} ranges were never closed in the recording; they count until its end.",
-                "Close every range (pop or end) before the capture stops, or capture longer.",
-            )
+        export.warn(
+            "OPEN_RANGES",
+            f"{int(never_closed.sum())} ranges were never closed in the recording; they count until its end.",
+            "Close every range (pop or end) before the capture stops, or capture longer.",
         )
     return Ranges(
         start=columns["start"],

@@ -20,17 +20,8 @@ def export_nsys_rep(path: Path, source: str, folder: Path) -> Path:
             "On a machine that has it run: nsys export --type sqlite -o OUT.sqlite FILE.nsys-rep  and give OUT.sqlite instead.",
         )
     target = folder / "export.sqlite"
-    argv = [
-        str(nsys),
-        "export",
-        "--type",
-        "sqlite",
-        "--force-overwrite",
-        "true",
-        "-o",
-        str(target),
-        str(path.resolve()),
-    ]
+    options = ["--type", "sqlite", "--force-overwrite", "true", "-o", str(target)]
+    argv = [str(nsys), "export", *options, str(path.resolve())]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=True)
     except subprocess.TimeoutExpired as error:

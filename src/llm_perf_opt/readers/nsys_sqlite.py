@@ -10,16 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from llm_perf_opt.readers.nsys_export import (
-    THREAD_BITS,
-    Export,
-    Progress,
-    distinct_values,
-    looks_like_sqlite,
-    places_of,
-    refuse_truncated,
-)
-from llm_perf_opt.readers.nsys_facts import diagnose, gpu_facts, list_devices, list_processes, read_environment
+from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, distinct_values, places_of
+from llm_perf_opt.readers.nsys_facts import diagnose, gpu_facts, list_processes, read_environment
 from llm_perf_opt.readers.nsys_ranges import build_ranges, name_domains, range_columns
 from llm_perf_opt.readers.nsys_schema import GRAPHS, KERNELS, MEMCPY, MEMSET, NVTX, RUNTIME
 from llm_perf_opt.readers.nsys_traffic import read_traffic
@@ -34,8 +26,6 @@ from llm_perf_opt.readers.nsys_work import (
     work_columns,
 )
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, Timeline
-
-__all__ = ["count_rows", "looks_like_sqlite", "read_nsys_sqlite", "refuse_truncated"]
 
 
 def read_nsys_sqlite(
@@ -79,6 +69,8 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
     works = []
     for c, (host_time, tid) in zip(columns, joined, strict=True):
         works.append(build_work(export, c, host_time, tid, process_ids, thread_ids, nodes))
+    facts = gpu_facts(export)
+    devices = {number: str(known["name"]) for number, known in facts.items() if "name" in known}
     domains, domain_of_range = name_domains(export, ranges, domain_rows)
     kernel_work, memcpy, memset, graph_work = works
     timeline = Timeline(
@@ -93,10 +85,10 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         graphs=graph_work,
         ranges=build_ranges(export, ranges, domain_of_range, process_ids, thread_ids, works),
         graph_nodes=GraphNodes(nodes["time"], places_of(thread_ids, nodes["tid"]).astype(np.int32)),
-        devices=list_devices(export),
-        environment=read_environment(export),
+        devices=devices,
+        environment=read_environment(export, devices),
         diagnostics=export.diagnostics,
-        gpu_facts=gpu_facts(export),
+        gpu_facts=facts,
         traffic=read_traffic(export) if launch_config else {},
     )
     diagnose(export, timeline)

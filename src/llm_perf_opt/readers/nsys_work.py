@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from attrs import define
 from numpy.typing import NDArray
 
-from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.nsys_export import (
     EXPORT_AGAIN,
@@ -29,15 +27,6 @@ from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, LaunchConfig, Work
 
 _LONGEST_CHAIN = 64  # nodes from an instantiated to a captured one; one step was ever seen
-
-
-@define(eq=False)
-class Launches:
-    """The runtime calls that launched something: sorted nothing, joined by correlation id and process."""
-
-    start: Int64s
-    thread: Int64s  # globalTid
-    correlation: Int64s
 
 
 def kernel_columns(export: Export, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
@@ -86,13 +75,8 @@ def work_columns(
     }
     if not export.has(table, "start", "end"):
         if export.has(table):
-            export.diagnostics.append(
-                Diagnosis(
-                    "UNKNOWN_SCHEMA",
-                    "warning",
-                    f"The table {table} of {export.source} has no start and end columns and was not read.",
-                )
-            )
+            message = f"The table {table} of {export.source} has no start and end columns and was not read."
+            export.warn("UNKNOWN_SCHEMA", message)
         return {key: np.zeros(0, dtype=column.dtype) for key, column in wanted.items()}
     columns = export.columns(table, wanted, progress)
     if (columns["start"][1:] < columns["start"][:-1]).any():
@@ -110,32 +94,21 @@ def work_columns(
     return columns
 
 
-def launch_columns(export: Export, progress: Progress | None) -> Launches:
+def launch_columns(export: Export, progress: Progress | None) -> dict[str, NDArray[Any]]:
+    """The runtime calls that launched something, not sorted."""
+    wanted = {"start": Column("start"), "tid": Column("globalTid"), "correlation": Column("correlationId", UNKNOWN)}
     if not export.has(RUNTIME, "start", "globalTid", "correlationId"):
-        empty = np.zeros(0, dtype=np.int64)
-        return Launches(empty, empty, empty)
-    columns = export.columns(
-        RUNTIME,
-        {"start": Column("start"), "tid": Column("globalTid"), "correlation": Column("correlationId", UNKNOWN)},
-        progress,
-    )
-    return Launches(columns["start"], columns["tid"], columns["correlation"])
+        return {key: np.zeros(0, dtype=np.int64) for key in wanted}
+    return export.columns(RUNTIME, wanted, progress)
 
 
 def node_columns(export: Export) -> dict[str, NDArray[Any]]:
     """Graph nodes with the moment they were captured; an instantiated node points to the captured one."""
     if not export.has(GRAPH_NODES, "start", "graphNodeId"):
-        empty = np.zeros(0, dtype=np.int64)
-        return {"id": empty, "time": empty, "tid": empty, "pid": empty}
-    rows = export.columns(
-        GRAPH_NODES,
-        {
-            "time": Column("start"),
-            "tid": Column("globalTid", UNKNOWN),
-            "id": Column("graphNodeId"),
-            "original": Column("originalGraphNodeId", UNKNOWN),
-        },
-    )
+        return {key: np.zeros(0, dtype=np.int64) for key in ("id", "time", "tid", "pid")}
+    wanted = {"time": Column("start"), "tid": Column("globalTid", UNKNOWN)}
+    wanted |= {"id": Column("graphNodeId"), "original": Column("originalGraphNodeId", UNKNOWN)}
+    rows = export.columns(GRAPH_NODES, wanted)
     process = rows["tid"] & ~THREAD_BITS
     keys = list(zip(process.tolist(), rows["id"].tolist(), strict=True))
     original = rows["original"]
@@ -173,8 +146,8 @@ def build_work(
         config = LaunchConfig(
             mangled=columns["mangled"],
             short=columns["short"],
-            grid=np.stack([columns["gridX"], columns["gridY"], columns["gridZ"]], axis=1),
-            block=np.stack([columns["blockX"], columns["blockY"], columns["blockZ"]], axis=1),
+            grid=np.stack([columns[axis] for axis in AXES[:3]], axis=1),
+            block=np.stack([columns[axis] for axis in AXES[3:]], axis=1),
             shared_memory=columns["static"] + columns["dynamic"],
         )
     count = len(columns["start"])
@@ -183,7 +156,7 @@ def build_work(
         end=columns["end"],
         process=places_of(process_ids, columns["pid"]).astype(np.int32),
         device=columns["device"],
-        name=columns.get("name", np.full(count, _graph_name(export) if count else 0, dtype=np.int32)),
+        name=columns.get("name", np.full(count, export.intern_text("[CUDA graph]") if count else 0, dtype=np.int32)),
         host_time=host_time,
         thread=places_of(thread_ids, tid).astype(np.int32),
         graph_node=_graph_nodes(columns, nodes),
@@ -193,39 +166,32 @@ def build_work(
     )
 
 
-def _graph_name(export: Export) -> int:
-    return export.intern_text("[CUDA graph]")
-
-
-def join_launches(columns: dict[str, NDArray[Any]], launches: Launches, process_ids: Int64s) -> tuple[Int64s, Int64s]:
+def join_launches(
+    columns: dict[str, NDArray[Any]], launches: dict[str, NDArray[Any]], process_ids: Int64s
+) -> tuple[Int64s, Int64s]:
     """Launch time and thread of each piece of work, by correlation id within its process."""
     correlation = columns.pop("correlation")
     time = np.full(len(correlation), UNKNOWN, dtype=np.int64)
     thread = np.full(len(correlation), UNKNOWN, dtype=np.int64)
-    if len(correlation) == 0 or len(launches.start) == 0:
+    if len(correlation) == 0 or len(launches["start"]) == 0:
         return time, thread
-    callers = launches.thread & ~THREAD_BITS
+    callers = launches["tid"] & ~THREAD_BITS
     # Exports of 2020 have no process column: then there is one process, and the ids suffice.
-    anonymous = (columns["pid"] == 0).all() and not (callers == 0).any()
-    if anonymous:
+    if (columns["pid"] == 0).all() and not (callers == 0).any():
         columns["pid"] = np.full(len(correlation), callers[0], dtype=np.int64)
     for process in distinct_values(columns["pid"]).tolist():
         calls = np.flatnonzero(callers == process) if len(process_ids) > 1 else np.arange(len(callers))
         work = np.flatnonzero(columns["pid"] == process) if len(process_ids) > 1 else slice(None)
-        row = _lookup(launches.correlation[calls], correlation[work])
-        found = row >= 0
-        rows = calls[np.maximum(row, 0)] if len(calls) else np.zeros(len(row), dtype=np.int64)
-        if len(calls) == 0:
-            continue
-        time[work] = np.where(found, launches.start[rows], UNKNOWN)
-        thread[work] = np.where(found, launches.thread[rows], UNKNOWN)
+        if len(calls):
+            row = _lookup(launches["correlation"][calls], correlation[work])
+            found, rows = row >= 0, calls[np.maximum(row, 0)]
+            time[work] = np.where(found, launches["start"][rows], UNKNOWN)
+            thread[work] = np.where(found, launches["tid"][rows], UNKNOWN)
     return time, thread
 
 
 def _lookup(keys: Int64s, wanted: Int64s) -> Int64s:
     """Position in `keys` of each wanted key, the first where several are equal; UNKNOWN where none is."""
-    if len(keys) == 0:
-        return np.full(len(wanted), UNKNOWN, dtype=np.int64)
     high = int(keys.max())
     if 0 <= high <= 8 * len(keys) + 2**20 and keys.min() >= UNKNOWN:
         # Correlation ids count up from 1: an array indexed by id is the fastest table there is.
@@ -241,11 +207,10 @@ def _lookup(keys: Int64s, wanted: Int64s) -> Int64s:
 
 def _graph_nodes(columns: dict[str, NDArray[Any]], nodes: dict[str, NDArray[Any]]) -> Int32s:
     """Row of each piece's graph node; one node with unknown capture stands for those that have no row."""
-    count = len(columns["start"])
-    if "node" not in columns or not (columns["node"] != UNKNOWN).any():
-        return np.full(count, UNKNOWN, dtype=np.int32)
-    result = np.full(count, UNKNOWN, dtype=np.int32)
+    result = np.full(len(columns["start"]), UNKNOWN, dtype=np.int32)
     inside = columns["node"] != UNKNOWN
+    if not inside.any():
+        return result
     row_of: dict[tuple[int, int], int] = {}
     for row, key in enumerate(zip(nodes["pid"].tolist(), nodes["id"].tolist(), strict=True)):
         row_of.setdefault(key, row)

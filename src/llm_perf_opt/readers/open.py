@@ -20,7 +20,7 @@ from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
-from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
+from llm_perf_opt.readers.nsys_export import looks_like_sqlite
 from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
 from llm_perf_opt.readers.xz import MAGIC as XZ_MAGIC
 from llm_perf_opt.readers.xz import xz_parts
@@ -66,21 +66,16 @@ def read_recording(
 
     `streams`: read the stream of every piece of GPU work too. `marker_ranges`: with those that only planning needs.
     """
-    found = _read(path, source, launch_config, streams, observer)
-    return without_marker_ranges(found) if isinstance(found, Timeline) and not marker_ranges else found
-
-
-def _read(path: Path, source: str | None, launch_config: bool, streams: bool, observer: Observer | None) -> Recording:
     source = source or path.name
-    watch: Observer = observer or Silent()
     _refuse_what_is_no_file(path, source)
     with contextlib.ExitStack() as stack:
         try:
             plain = stack.enter_context(unpacked(path, source))
-            recording = _read_plain(plain, source, (launch_config, streams), watch, stack)
+            recording = _read_plain(plain, source, (launch_config, streams), observer or Silent(), stack)
+            recording.gpu_facts = plausible_facts(recording.gpu_facts)
             if isinstance(recording, Timeline):
                 refuse_implausible(recording)
-            recording.gpu_facts = plausible_facts(recording.gpu_facts)
+                return recording if marker_ranges else without_marker_ranges(recording)
             return recording
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise UnreadableInput(
@@ -102,7 +97,7 @@ def is_timeline(path: Path) -> bool:
             head = file.read(4096)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return False
-    if looks_like_sqlite(head) or (_is_nsys_rep(head, path.name) and not head.startswith(NCU_MAGIC)):
+    if looks_like_sqlite(head) or (_is_nsys_rep(path.name) and not head.startswith(NCU_MAGIC)):
         return True
     return (_as_text(head) or "").lstrip("\ufeff \t\r\n").startswith(("{", "["))
 
@@ -167,7 +162,7 @@ def _read_plain(
         from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 
         return read_ncu_rep(path, source, progress=watch.begin(source, None))
-    if _is_nsys_rep(head, source):
+    if _is_nsys_rep(source):
         from llm_perf_opt.readers.nsys_rep import export_nsys_rep
 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-")))
@@ -227,7 +222,7 @@ def _read_sqlite(path: Path, source: str, columns: tuple[bool, bool], watch: Obs
     return read_nsys_sqlite(path, source, launch_config=launch_config, streams=streams, progress=progress)
 
 
-def _is_nsys_rep(head: bytes, source: str) -> bool:
+def _is_nsys_rep(source: str) -> bool:
     return source.lower().removesuffix(".gz").removesuffix(".xz").endswith((".nsys-rep", ".qdrep"))
 
 

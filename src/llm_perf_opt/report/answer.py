@@ -17,9 +17,9 @@ from llm_perf_opt.report.stages import roofs_known, stage_regions, stage_time
 from llm_perf_opt.report.text import (
     counted,
     duration,
+    evaluated_times,
     full_label,
     gpu_time,
-    judged_times,
     label,
     quantity,
     share,
@@ -99,20 +99,20 @@ def _where(stages: list[NCUProfileRegion]) -> str:
 
 
 def _why(region: NCUProfileRegion) -> str:
-    judged = region.performance
-    assert judged is not None
-    title, text = judged.verdict.title, judged.verdict.text
+    performance = region.performance
+    assert performance is not None
+    title, text = performance.verdict.title, performance.verdict.text
     return text if text.lower().startswith(title.lower()) else f"{title[:1].upper()}{title[1:]}. {text}"
 
 
 def _first(report: NCUProfileRegionReport, worst: NCUProfileRegion) -> str:
-    judged = worst.performance
-    assert judged is not None
-    if judged.verdict.bound == "unknown" and judged.verdict.next_step:
-        return f"Find out more: {judged.verdict.next_step}"
+    performance = worst.performance
+    assert performance is not None
+    if performance.verdict.bound == "unknown" and performance.verdict.next_step:
+        return f"Find out more: {performance.verdict.next_step}"
     best = next(iter(report.opportunities), None)
     if best is None:
-        return judged.verdict.advice or "Nothing that was measured stands out."
+        return performance.verdict.advice or "Nothing that was measured stands out."
     advice = best.advice[:1].upper() + best.advice[1:]
     region = next((r for r in stage_regions(report) if r.key == best.region), worst)
     text = (
@@ -156,16 +156,16 @@ def _sentence(region: NCUProfileRegion) -> str:
 
 
 def _verdict(region: NCUProfileRegion) -> str:
-    judged = region.performance
-    if judged is None or judged.verdict.bound == "unknown":
+    performance = region.performance
+    if performance is None or performance.verdict.bound == "unknown":
         return ""
-    return f"{judged.verdict.title}. "
+    return f"{performance.verdict.title}. "
 
 
 def _time(region: NCUProfileRegion) -> str:
     """Where the time of a region goes."""
     work = _work(region)
-    wall, idle = judged_times(region)
+    wall, idle = evaluated_times(region)
     if not wall or idle is None:
         time = gpu_time(region.inclusive)
         if region.wall_ns is not None and time is None:

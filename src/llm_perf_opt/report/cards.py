@@ -7,7 +7,7 @@ from attrs import define
 from llm_perf_opt.regions.model import NCUProfileRegion, Verdict
 from llm_perf_opt.report.region_table import mean_ns
 from llm_perf_opt.report.stages import stage_columns, stage_time, time_parts
-from llm_perf_opt.report.text import NOT_MEASURED, duration, judged_times, quantity, without_profiler
+from llm_perf_opt.report.text import NOT_MEASURED, duration, evaluated_times, quantity, without_profiler
 from llm_perf_opt.report.view import View
 
 _IN_THE_HEAD = ("verdict", "instances", "time_ns")  # columns that a card shows in another way
@@ -66,7 +66,7 @@ def _host_card(region: NCUProfileRegion, place: int) -> Card:
 
 
 def _card(region: NCUProfileRegion, place: int) -> Card:
-    wall, _ = judged_times(region)
+    wall, _ = evaluated_times(region)
     timed = wall is not None
     parts = _parts(region)
     missing = "the recording holds no GPU work" if timed else "needs a timeline"

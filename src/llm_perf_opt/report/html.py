@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,7 +22,6 @@ from markupsafe import Markup
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Scope
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.cards import Card, cards
-from llm_perf_opt.report.glossary import glossary
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
 from llm_perf_opt.report.region_table import shown_columns, shown_rows
@@ -48,17 +48,7 @@ _STAGES = 8
 _SCOPES, _SCOPE_STAGES = 64, 4
 _COUNTER_REGIONS = 12
 # In the order they are run: each file uses what those before it define.
-_SCRIPTS = (
-    "base.js",
-    "state.js",
-    "families.js",
-    "icicle.js",
-    "region.js",
-    "strip.js",
-    "roofline.js",
-    "kernels.js",
-    "main.js",
-)
+_SCRIPTS = ("base", "state", "families", "icicle", "region", "strip", "roofline", "kernels", "main")
 
 
 @cache
@@ -67,30 +57,16 @@ def template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {
-        "duration": duration,
-        "visible": visible,
-        "tone": _tone,
-        "reason": _reason,
-        "sentence": _sentence,
-    }
-    environment.globals |= {
-        "gpu_time": gpu_time,
-        "work_count": work_count,
-        "full_label": full_label,
-        "share": share,
-        "quantity": quantity,
-        "trust": trust,
-        "counted": counted,
-        "percent": percent,
-        "counter_unit": counter_unit,
-    }
+    ours = {"tone": _tone, "reason": _reason, "sentence": _sentence}
+    environment.filters |= {"duration": duration, "visible": visible, **ours}
+    used = (gpu_time, work_count, full_label, share, quantity, trust, counted, percent, counter_unit)
+    environment.globals |= {function.__name__: function for function in used}
     return environment.from_string(_text("templates/report.html"))
 
 
 def render_html(view: View) -> str:
     style = _asset("report.css")
-    script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"
+    script = "(() => {\n'use strict';\n" + "\n".join(_asset(f"{name}.js") for name in _SCRIPTS) + "})();\n"
     report, scope, host_only = view.report, view.scope, view.host_only
     regions = page_regions(view)
     place = {region.key: number for number, region in enumerate(regions)}
@@ -130,11 +106,11 @@ def render_html(view: View) -> str:
     return page.lstrip()
 
 
-def _files(view: View) -> Iterator[File]:
-    yield File("report.html", render_html(view))
-
-
-RENDERER = Renderer("`report.html`: the page to look at, one file, no network", _files, needs_launches=True)
+RENDERER = Renderer(
+    "`report.html`: the page to look at, one file, no network",
+    lambda view: [File("report.html", render_html(view))],
+    needs_launches=True,
+)
 
 
 def _reason(found: Opportunity) -> str:
@@ -211,10 +187,30 @@ def _scopes(view: View) -> list[tuple[Scope, list[NCUProfileRegion | None]]]:
     return found
 
 
+@cache
+def _words() -> tuple[dict[str, Any], ...]:
+    """The words a newcomer may not know, with what they mean and where they are shown."""
+    return tuple(tomllib.loads(_text("glossary.toml"))["word"])
+
+
+def explained() -> set[str]:
+    """All words that have an explanation."""
+    return {word["name"] for word in _words()}
+
+
+def glossary(verdicts: Collection[str], *, timeline: bool, counters: bool) -> list[tuple[str, str]]:
+    """The words of a page with these verdicts; others only where there is a timeline, or there are counters."""
+    return [
+        (word["name"], word["means"])
+        for word in _words()
+        if word["name"] in verdicts or (timeline and word.get("timeline")) or (counters and word.get("counters"))
+    ]
+
+
 def _glossary(report: NCUProfileRegionReport, stages: list[Card]) -> list[tuple[str, str]]:
-    judged = [stage.verdict.title for stage in stages if stage.verdict]
+    titles = [stage.verdict.title for stage in stages if stage.verdict]
     timeline = any(stage.region.wall_ns is not None for stage in stages)
-    return glossary(judged, timeline=timeline, counters=report.coverage is not None)
+    return glossary(titles, timeline=timeline, counters=report.coverage is not None)
 
 
 def _counters(stages: list[Card]) -> list[tuple[NCUProfileRegion, list[Any]]]:

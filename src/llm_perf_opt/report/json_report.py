@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import cattrs
@@ -19,7 +19,6 @@ from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.view import View
 from llm_perf_opt.untrusted import read_json
 
-_Report = TypeVar("_Report", bound=model.NCUProfileRegionReport)
 _LARGEST = 4 << 30  # bytes of a report that is read back
 _PRETTY_UP_TO = 5_000  # regions in all scopes; larger reports are for programs and are written compactly
 
@@ -33,13 +32,6 @@ _converter = cattrs.Converter(forbid_extra_keys=False)
 for _class in [c for c in vars(model).values() if isinstance(c, type) and attrs.has(c)]:
     _converter.register_unstructure_hook(_class, make_dict_unstructure_fn(_class, _converter, **_left_out(_class)))
     _converter.register_structure_hook(_class, make_dict_structure_fn(_class, _converter, **_left_out(_class)))
-
-
-def _structure(data: object, kind: type[_Report]) -> _Report:
-    if kind is not model.NCUProfileRegionReport:
-        # A kind with more abilities has the same fields, and leaves out the same.
-        _converter.register_structure_hook(kind, make_dict_structure_fn(kind, _converter, **_left_out(kind)))
-    return _converter.structure(data, kind)
 
 
 def as_json(report: model.NCUProfileRegionReport) -> dict[str, Any]:
@@ -69,19 +61,15 @@ def _files(view: View) -> Iterator[File]:
 RENDERER = Renderer("`report.json`: everything, for programs; its schema ships with the package", _files)
 
 
-def read_report(
-    path: str | PathLike[str],
-    kind: type[_Report] = model.NCUProfileRegionReport,  # type: ignore[assignment]
-) -> _Report:
-    """A report written earlier: the file, or the directory it is in; as a report of this kind."""
+def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
+    """A report written earlier: the file, or the directory it is in."""
     file = Path(path)
     if file.is_dir():
         file = file / "report.json"
     if not file.is_file():
         raise UnreadableInput(f"There is no report at {file}.", "Make one with: llm-perf report INPUT --out DIR")
     try:
-        data = read_json(file, _LARGEST)
-        return _structure(data, kind)
+        return _converter.structure(read_json(file, _LARGEST), model.NCUProfileRegionReport)
     except OSError as error:
         raise UnreadableInput(
             f"{file} cannot be read: {error.strerror or error}.", "Give a report that can be read."

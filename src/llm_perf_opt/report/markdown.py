@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from llm_perf_opt.metrics.catalogue import role_of
 from llm_perf_opt.regions.model import KernelRecord, MetricValue, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.md_syntax import code, plain, row, table
+from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.md_tables import diagnosis_words, region_lines
 from llm_perf_opt.report.performance_md import (
     family_table,
@@ -23,7 +23,6 @@ from llm_perf_opt.report.performance_md import (
 from llm_perf_opt.report.pictures import pictures
 from llm_perf_opt.report.region_table import mean_ns
 from llm_perf_opt.report.renderers import File, Renderer
-from llm_perf_opt.report.sections import render_sections
 from llm_perf_opt.report.stakeholder import render_stakeholder
 from llm_perf_opt.report.text import (
     NOT_MEASURED,
@@ -138,13 +137,12 @@ def _count(value: int | None) -> str:
 
 
 def _counters(scope: Scope) -> list[str]:
-    lines = []
-    shown = [r for r in scope.regions if r.inclusive.metrics and r.depth <= 1][:_DETAILED_REGIONS]
-    for region in shown:
-        for _, title, value in interesting_metrics(region.inclusive.metrics):
-            lines.append(row([code(full_label(region)), title, quantity(value.value, value.unit), trust(value)]))
-    head = [row(["region", "counter", "value", "how"]), row(["---", "---", "---:", "---"])]
-    return ["", "## Counters", "", *head, *lines] if lines else []
+    rows = [
+        [code(full_label(region)), title, _amount(value), trust(value)]
+        for region in [r for r in scope.regions if r.inclusive.metrics and r.depth <= 1][:_DETAILED_REGIONS]
+        for _, title, value in interesting_metrics(region.inclusive.metrics)
+    ]
+    return ["", "## Counters", "", *table(["region", "counter", "value", "how"], rows, 1, notes=1)] if rows else []
 
 
 def _kernels_per_region(scope: Scope, top: int) -> list[str]:
@@ -168,27 +166,15 @@ def _kernels_per_region(scope: Scope, top: int) -> list[str]:
 
 
 def _kernel_table(kernels: Iterable[KernelRecord], total_ns: int | None) -> list[str]:
-    lines = [
-        row(["kernel", "device", "calls", "total", "mean", "min", "max", "share", ""]),
-        row(["---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---"]),
-    ]
+    rows = []
     for kernel in kernels:
-        times = [
-            None if t is None else t * 1e6 for t in (kernel.total_ms, kernel.mean_ms, kernel.min_ms, kernel.max_ms)
-        ]
-        lines.append(
-            row(
-                [
-                    code(kernel.short_name or kernel.kernel_name),
-                    _count(kernel.device),
-                    f"{kernel.calls:,}",
-                    *map(duration, times),
-                    share(times[0], total_ns),
-                    bar(times[0], total_ns, 8),
-                ]
-            )
-        )
-    return lines
+        taken = (kernel.total_ms, kernel.mean_ms, kernel.min_ms, kernel.max_ms)
+        times = [None if t is None else t * 1e6 for t in taken]
+        name, device = code(kernel.short_name or kernel.kernel_name), _count(kernel.device)
+        shares = [share(times[0], total_ns), bar(times[0], total_ns, 8)]
+        rows.append([name, device, f"{kernel.calls:,}", *map(duration, times), *shares])
+    head = ["kernel", "device", "calls", "total", "mean", "min", "max", "share", ""]
+    return table(head, rows, numbers=7, notes=1)
 
 
 def _other_scopes(report: NCUProfileRegionReport) -> list[str]:
@@ -241,26 +227,19 @@ def _verification(report: NCUProfileRegionReport) -> list[str]:
     """Estimates against the same regions measured as wholes."""
     if not report.verification:
         return []
-    lines = [
-        "",
-        "## Estimates against range replay",
-        "",
-        row(["region", "counter", "estimate", "measured as a whole", "estimate / measured", "stated error", ""]),
-        row(["---", "---", "---:", "---:", "---:", "---:", "---"]),
+    head = ["region", "counter", "estimate", "measured as a whole", "estimate / measured", "stated error", ""]
+    rows = [
+        [code(region), plain(counter), *numbers, "agrees" if agrees else "**differs**"]
+        for region, counter, *numbers, agrees in verified_rows(report)
     ]
-    for region, counter, estimate, truth, ratio, stated, agrees in verified_rows(report):
-        words = [code(region), plain(counter), estimate, truth, ratio, stated]
-        lines.append(row([*words, "agrees" if agrees else "**differs**"]))
-    return lines
+    return ["", "## Estimates against range replay", "", *table(head, rows, numbers=4, notes=1)]
 
 
 def _diagnostics(report: NCUProfileRegionReport) -> list[str]:
     if not report.diagnostics:
         return []
-    lines = ["", "## What you should know", ""]
-    for diagnosis in report.diagnostics:
-        lines.append(f"- **{diagnosis.severity}** {code(diagnosis.code)}: {diagnosis_words(diagnosis)}")
-    return lines
+    told = [f"- **{d.severity}** {code(d.code)}: {diagnosis_words(d)}" for d in report.diagnostics]
+    return ["", "## What you should know", "", *told]
 
 
 def _reading_notes(report: NCUProfileRegionReport) -> list[str]:
@@ -302,14 +281,16 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
         each = f" · {duration(mean_ns(region))} each" if (region.instances or 0) > 1 else ""
         told = f"Instances {_count(region.instances)} · wall {wall}{each}. No GPU work is in the recording."
         return f"# {plain(full_label(region))}\n\n{told}\n"
+    both = (region.inclusive, region.exclusive)
+    rows = [
+        ["GPU time", *(duration(gpu_time(values)) for values in both)],
+        ["kernels", *map(work_count, both)],
+        ["copies and fills", *(f"{values.memory.count:,}" for values in both)],
+    ]
     lines = [
         f"# {plain(full_label(region))}",
         "",
-        row(["", "inclusive", "own"]),
-        row(["---", "---:", "---:"]),
-        row(["GPU time", duration(gpu_time(region.inclusive)), duration(gpu_time(region.exclusive))]),
-        row(["kernels", work_count(region.inclusive), work_count(region.exclusive)]),
-        row(["copies and fills", f"{region.inclusive.memory.count:,}", f"{region.exclusive.memory.count:,}"]),
+        *table(["", "inclusive", "own"], rows, numbers=2),
         "",
         f"Instances {_count(region.instances)} · wall {wall} · GPU busy {duration(region.gpu_busy_ns)} · "
         f"GPU idle {duration(region.gpu_idle_ns)} ({share(region.gpu_idle_ns, region.wall_ns)})",
@@ -322,24 +303,18 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
     if region.kernels:
         lines += ["", "## Kernels", "", *_kernel_table(region.kernels[:top], region.inclusive.gpu_time_ns)]
     if region.inclusive.metrics:
-        lines += ["", "## Counters", "", row(["counter", "value", "how"]), row(["---", "---:", "---"])]
         metrics = region.inclusive.metrics
-        lines += [_metricrow(name, metrics[name]) for name in sorted(metrics) if not _is_detail(name, metrics)]
-        hidden = sum(_is_detail(name, metrics) for name in metrics)
-        if hidden:
+        shown = [name for name in sorted(metrics) if not _is_detail(name, metrics)]
+        cells = [_counter_cells(name, metrics[name]) for name in shown]
+        lines += ["", "## Counters", "", *table(["counter", "value", "how"], cells, 1, notes=1)]
+        if hidden := len(metrics) - len(shown):
             lines += ["", f"{hidden} average, least and greatest values over the chip's units are in `metrics.csv`."]
     if region.rules:
         lines += ["", "## What ncu's rules say", ""]
-        lines += [
-            f"- {code(rule.kernel_name)} **{plain(rule.title)}**"
-            + (
-                f" (estimated speed-up of the kernel {rule.estimated_speedup_percent:.0f} %)"
-                if rule.estimated_speedup_percent
-                else ""
-            )
-            + f": {plain(rule.message)}"
-            for rule in region.rules[:10]
-        ]
+        for rule in region.rules[:10]:
+            gain = rule.estimated_speedup_percent
+            promised = f" (estimated speed-up of the kernel {gain:.0f} %)" if gain else ""
+            lines.append(f"- {code(rule.kernel_name)} **{plain(rule.title)}**{promised}: {plain(rule.message)}")
     return "\n".join(lines) + "\n"
 
 
@@ -349,8 +324,28 @@ def _is_detail(name: str, metrics: dict[str, MetricValue]) -> bool:
     return last in ("avg", "min", "max") and f"{base}.sum" in metrics
 
 
-def _metricrow(name: str, value: MetricValue) -> str:
-    how = trust(value)
-    if role_of(name) == "time":
-        how += "; time under ncu, not of the undisturbed program"
-    return row([code(name), quantity(value.value, value.unit), how])
+def _counter_cells(name: str, value: MetricValue) -> list[str]:
+    how = trust(value) + ("; time under ncu, not of the undisturbed program" if role_of(name) == "time" else "")
+    return [code(name), _amount(value), how]
+
+
+def render_sections(region: NCUProfileRegion) -> str:
+    """`sections.txt`: a region's counters under ncu's section titles, as text; those of no section come last."""
+    lines = [full_label(region), ""]
+    metrics = region.inclusive.metrics
+    if not metrics:
+        return "\n".join([*lines, "No counters were collected for this region.", ""])
+    sections = {title: [n for n in content["metrics"] if n in metrics] for title, content in region.sections.items()}
+    seen = {name for names in sections.values() for name in names}
+    if rest := [name for name in sorted(metrics) if name not in seen]:
+        sections["Other counters" if seen else "Counters"] = rest
+    for title, names in sections.items():
+        width = max(map(len, names), default=0)
+        lines.append(f"Section: {title}")
+        lines += [f"  {n:<{width}}  {_amount(metrics[n]):>14}  {trust(metrics[n])}" for n in names]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _amount(value: MetricValue) -> str:
+    return quantity(value.value, value.unit)

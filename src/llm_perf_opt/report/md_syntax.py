@@ -22,9 +22,7 @@ def plain(text: str) -> str:
     """Text outside code spans: characters that mean something to Markdown or HTML lose their meaning."""
     shown = visible(text, 600).replace("\\", "\\\\")
     for character in "`*_[]<>|#!":
-        shown = shown.replace(
-            character, f"\\{character}" if character not in "<>" else {"<": "&lt;", ">": "&gt;"}[character]
-        )
+        shown = shown.replace(character, {"<": "&lt;", ">": "&gt;"}.get(character, f"\\{character}"))
     return shown
 
 
@@ -32,7 +30,7 @@ def row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def table(head: list[str], rows: Iterable[Iterable[str]], numbers: int = 0) -> list[str]:
-    """A table whose last `numbers` columns are right-aligned."""
-    words = len(head) - numbers
-    return [row(head), row(["---"] * words + ["---:"] * numbers), *map(row, rows)]
+def table(head: list[str], rows: Iterable[Iterable[str]], numbers: int = 0, notes: int = 0) -> list[str]:
+    """A table whose last `numbers` columns are right-aligned, but for `notes` behind them."""
+    words = len(head) - numbers - notes
+    return [row(head), row(["---"] * words + ["---:"] * numbers + ["---"] * notes), *map(row, rows)]

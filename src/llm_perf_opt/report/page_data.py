@@ -6,7 +6,7 @@ can say so; the whole is in `report.json`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def page_data(view: View, regions: list[NCUProfileRegion]) -> dict[str, Any]:
         "regions": _region_columns(regions, place, omitted),
         "rows": rows,
         "counters": [_counters(region.inclusive.metrics) for region in regions],
-        "judged": [_judged(region.performance) for region in regions],
+        "evaluated": [_evaluated(region.performance) for region in regions],
         "points": _points(regions, names),
         "roofs": [_roofs(gpu) for gpu in report.hardware],
         "peaksUsed": peaks_used(regions),
@@ -153,9 +153,7 @@ def _kernel_rows(
     """One row per region, kernel and device; how many rows each region has to leave out."""
     known_kernels = {kernel.kernel_name for kernel in scope.kernels[:MOST_KERNELS]}
     lists = [[kernel for kernel in region.kernels if kernel.kernel_name in known_kernels] for region in regions]
-    most = max(map(len, lists), default=0)
-    while most > 1 and sum(min(len(kernels), most) for kernels in lists) > MOST_ROWS:
-        most = most * 3 // 4
+    most = _most_each(lists, MOST_ROWS)
     numbers = {detail.table.key(n): n for n in range(len(detail.table))} if detail else {}
     columns: dict[str, list[Any]] = {
         key: [] for key in ("region", "name", "device", "calls", "total", "min", "max", "trend")
@@ -180,6 +178,14 @@ def _kernel_rows(
     return columns, [len(r.kernels) - n + r.kernels_omitted for r, n in zip(regions, shown, strict=True)]
 
 
+def _most_each(lists: Sequence[Sequence[Any]], limit: int) -> int:
+    """How many of each list can be shown so that all together stay within the limit."""
+    most = max(map(len, lists), default=0)
+    while most > 1 and sum(min(len(one), most) for one in lists) > limit:
+        most = most * 3 // 4
+    return most
+
+
 def _ns(milliseconds: float | None) -> int | None:
     return None if milliseconds is None else round(milliseconds * 1e6)
 
@@ -190,7 +196,7 @@ def counter_unit(name: str, value: MetricValue) -> str:
 
 
 def _counters(metrics: dict[str, MetricValue]) -> list[list[Any]]:
-    """The counters to show first, each with what is needed to judge it."""
+    """The counters to show first, each with what is needed to trust it."""
     return [
         [title, name, float(f"{v.value:.6g}"), counter_unit(name, v), trust(v), v.spread, v.coverage]
         for name, title, v in interesting_metrics(metrics)
@@ -204,7 +210,7 @@ def _in(quantity: Quantity | None, unit: Unit) -> float | None:
     return None if quantity is None else float(f"{quantity.of(unit):.6g}")
 
 
-def _judged(performance: RegionPerformance | None) -> dict[str, Any] | None:
+def _evaluated(performance: RegionPerformance | None) -> dict[str, Any] | None:
     """What the page says of a chosen region beyond its times."""
     if performance is None:
         return None
@@ -236,9 +242,7 @@ def _judged(performance: RegionPerformance | None) -> dict[str, Any] | None:
 def _points(regions: list[NCUProfileRegion], names: _Names) -> dict[str, list[Any]]:
     """Kernels by launch configuration: where each stands under the roofs."""
     lists = [region.performance.signatures if region.performance else [] for region in regions]
-    most = max(map(len, lists), default=0)
-    while most > 1 and sum(min(len(signatures), most) for signatures in lists) > MOST_SIGNATURES:
-        most = most * 3 // 4
+    most = _most_each(lists, MOST_SIGNATURES)
     rows = [(number, s) for number, signatures in enumerate(lists) for s in signatures[:most]]
 
     def column(value: Callable[[SignatureRecord], Any]) -> list[Any]:

@@ -32,20 +32,11 @@ _BUSY_STEPS = 2_000
 Event = dict[str, Any]
 
 
-@define
-class Written:
-    """What a trace holds, by kind."""
-
-    ranges: int = 0
-    kernels: int = 0
-    copies: int = 0
-    graphs: int = 0
-    gaps: int = 0
-
-
-def write_perfetto(timeline: Timeline, attribution: Attribution, path: Path) -> Written:
+def _export(source: ExportSource, path: Path) -> list[Path]:
     """Write the trace; compressed where the name ends in `.gz`. A failure leaves no half of a file."""
-    trace = _Trace(timeline, attribution)
+    assert source.timeline is not None
+    make_folder(path.parent)
+    trace = _Trace(source.timeline, source.attribution())
     with replaced(path) as raw:
         if path.name.endswith(".gz"):
             # Without a time in the header the same recording gives the same file.
@@ -53,13 +44,6 @@ def write_perfetto(timeline: Timeline, attribution: Attribution, path: Path) -> 
                 _write(trace, packed)
         else:
             _write(trace, raw)
-    return trace.written
-
-
-def _export(source: ExportSource, path: Path) -> list[Path]:
-    assert source.timeline is not None
-    make_folder(path.parent)
-    write_perfetto(source.timeline, source.attribution(), path)
     return [path]
 
 
@@ -93,17 +77,12 @@ def _text(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def _microseconds(nanoseconds: int) -> float:
-    return nanoseconds / 1000
-
-
 @define(eq=False)
 class _Trace:
     """Turns columns into events."""
 
     timeline: Timeline
     attribution: Attribution
-    written: Written = Factory(Written)
     _origin: int = 0
     _end: int = 0
     _tids: list[int] = Factory(list)  # of each thread: they are numbered within their process, from 1
@@ -137,13 +116,12 @@ class _Trace:
         return _GPU_PIDS + 1000 * process + device
 
     def _span(self, start: int, end: int) -> dict[str, float]:
-        return {"ts": _microseconds(start - self._origin), "dur": _microseconds(end - start)}
+        return {"ts": (start - self._origin) / 1000, "dur": (end - start) / 1000}
 
     # -- ranges and launches --------------------------------------------------------------------
 
     def _ranges(self) -> Iterator[Event]:
         ranges = self.timeline.ranges
-        self.written.ranges = len(ranges)
         for thread in np.unique(ranges.thread).tolist():
             on_thread = np.flatnonzero(ranges.thread == thread)
             process = int(ranges.process[on_thread[0]])
@@ -185,8 +163,8 @@ class _Trace:
         for at in mine.tolist():
             common = {"cat": "start_end", "name": _text(self._range_name(at)), "id": at, "pid": pid, "tid": tid}
             start, end = int(ranges.start[at]) - self._origin, int(ranges.end[at]) - self._origin
-            yield {"ph": "b", **common, "ts": _microseconds(start), "args": self._range_args(at)}
-            yield {"ph": "e", **common, "ts": _microseconds(end)}
+            yield {"ph": "b", **common, "ts": start / 1000, "args": self._range_args(at)}
+            yield {"ph": "e", **common, "ts": end / 1000}
 
     def _range_name(self, at: int) -> str:
         name = self.timeline.strings[int(self.timeline.ranges.name[at])]
@@ -202,11 +180,10 @@ class _Trace:
     # -- GPU work -------------------------------------------------------------------------------
 
     def _work(self, category: str, work: Work) -> Iterator[Event]:
-        setattr(
-            self.written, {"kernel": "kernels", "gpu_memcpy": "copies", "cuda_graph": "graphs"}[category], len(work)
-        )
         stream = work.stream if work.stream is not None else np.zeros(len(work), dtype=np.int32)
-        short = {number: _text(short_kernel_name(self.timeline.strings[number])) for number in _used(work.name)}
+        short = {
+            number: _text(short_kernel_name(self.timeline.strings[number])) for number in np.unique(work.name).tolist()
+        }
         first = {"kernel": 0, "gpu_memcpy": 1, "cuda_graph": 2}[category] * 2**40
         for process, device, number, mine in _by_track(work, stream):
             gpu = self._gpu_pid(process, device)
@@ -259,15 +236,8 @@ class _Trace:
             yield from _about_process(gpu, f"GPU {device} · {product} · of process {self._pid(process)}", 1000 + gpu)
             yield _about_thread(gpu, _IDLE_TRACK, "idle")
             for start, end in zip(busy.ends[:-1].tolist(), busy.starts[1:].tolist(), strict=True):
-                self.written.gaps += 1
-                yield {
-                    "ph": "X",
-                    "cat": "idle",
-                    "name": "idle",
-                    "pid": gpu,
-                    "tid": _IDLE_TRACK,
-                    **self._span(start, end),
-                }
+                idle = {"ph": "X", "cat": "idle", "name": "idle", "pid": gpu, "tid": _IDLE_TRACK}
+                yield idle | self._span(start, end)
             edges = np.linspace(self._origin, self._end, _BUSY_STEPS + 1).astype(np.int64)
             inside = busy.within(edges[:-1], edges[1:])
             for at, part, length in zip(edges[:-1].tolist(), inside.tolist(), np.diff(edges).tolist(), strict=True):
@@ -275,7 +245,7 @@ class _Trace:
                     "ph": "C",
                     "name": "GPU busy",
                     "pid": gpu,
-                    "ts": _microseconds(at - self._origin),
+                    "ts": (at - self._origin) / 1000,
                     "args": {"percent": round(100 * part / max(length, 1), 1)},
                 }
 
@@ -309,11 +279,6 @@ def _by_track(work: Work, stream: Int32s) -> Iterator[tuple[int, int, int, Int64
     for part in np.split(order, cuts):
         at = int(part[0])
         yield int(work.process[at]), int(work.device[at]), int(stream[at]), part
-
-
-def _used(numbers: Int32s) -> list[int]:
-    found: list[int] = np.unique(numbers).tolist()
-    return found
 
 
 def _extent(timeline: Timeline) -> tuple[int, int]:

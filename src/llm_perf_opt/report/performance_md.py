@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llm_perf_opt.metrics.families import label_of
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
@@ -37,11 +37,15 @@ def verdict_table(view: View) -> list[str]:
     if not found:
         return []
     lines = ["", "## Verdicts", "", *stage_lines(view), ""]
-    for region, judged in found:
-        lines += [f"- {code(full_label(region))} ({_confidence(judged.verdict)}): {_said(judged.verdict)}"]
-        if judged.gpu_verdict.bound != judged.verdict.bound:
-            lines.append(f"  While kernels run ({_confidence(judged.gpu_verdict)}): {_said(judged.gpu_verdict)}")
-        for verdict in dict.fromkeys(v.next_step for v in (judged.verdict, judged.gpu_verdict) if v.next_step):
+    for region, performance in found:
+        lines += [f"- {code(full_label(region))} ({_confidence(performance.verdict)}): {_said(performance.verdict)}"]
+        if performance.gpu_verdict.bound != performance.verdict.bound:
+            lines.append(
+                f"  While kernels run ({_confidence(performance.gpu_verdict)}): {_said(performance.gpu_verdict)}"
+            )
+        for verdict in dict.fromkeys(
+            v.next_step for v in (performance.verdict, performance.gpu_verdict) if v.next_step
+        ):
             lines.append(f"  → {code(verdict, _COMMAND)}")
     return [*lines, "", denominators(found)]
 
@@ -54,8 +58,8 @@ def denominators(found: Sequence[tuple[NCUProfileRegion, RegionPerformance]]) ->
     """Against what MFU and bandwidth are given, and on which time."""
     peaks = {
         f"{kind.replace('_', ' ')} {shown(peak)} ({used.peak_basis})": None
-        for _, judged in found
-        for used in judged.utilisation
+        for _, performance in found
+        for used in performance.utilisation
         for kind, peak in used.peaks.items()
     }
     if not peaks:
@@ -79,7 +83,7 @@ def opportunity_lines(report: NCUProfileRegionReport, count: int = _OPPORTUNITIE
 
 
 def speed_of_light_table(view: View) -> list[str]:
-    if not any(judged.speed_of_light for _, judged in evaluated(view.stages)):
+    if not any(performance.speed_of_light for _, performance in evaluated(view.stages)):
         return []
     note = (
         "At its roof a kernel takes the longest of FLOPs over peak and bytes over bandwidth; copies and kernels without "
@@ -88,11 +92,14 @@ def speed_of_light_table(view: View) -> list[str]:
     return ["", "## Speed of light", "", *stage_lines(view, LIMITS), "", note]
 
 
+def _by_stage(view: View, lines_of: Callable[[RegionPerformance], list[str]]) -> list[str]:
+    """A part for each stage that has something to show."""
+    parts = [(region, lines_of(performance)) for region, performance in evaluated(view.stages)]
+    return [line for region, lines in parts if lines for line in (f"### {plain(full_label(region))}", "", *lines, "")]
+
+
 def family_table(view: View) -> list[str]:
-    lines: list[str] = []
-    for region, judged in evaluated(view.stages):
-        if judged.families:
-            lines += [f"### {plain(full_label(region))}", "", *families(judged), ""]
+    lines = _by_stage(view, families)
     if not lines:
         return []
     unknown = view.report.unclassified_share
@@ -100,74 +107,48 @@ def family_table(view: View) -> list[str]:
     return ["", "## Kinds of work", "", *lines, *note]
 
 
-def families(judged: RegionPerformance) -> list[str]:
+def families(performance: RegionPerformance) -> list[str]:
     head = ["kind", "calls", "time", "share", "at its roof", "recoverable"]
-    rows = [
-        [
-            label_of(f.family),
-            f"{f.calls:,}",
-            shown(f.time),
-            percent(f.share),
-            shown(f.time_at_roof),
-            shown(f.recoverable),
-        ]
-        for f in judged.families
-    ]
-    return table(head, rows, numbers=5)
+    rows = []
+    for f in performance.families:
+        amounts = [shown(f.time), percent(f.share), shown(f.time_at_roof), shown(f.recoverable)]
+        rows.append([label_of(f.family), f"{f.calls:,}", *amounts])
+    return table(head, rows, numbers=5) if rows else []
 
 
 def signature_table(view: View) -> list[str]:
-    lines: list[str] = []
-    for region, judged in evaluated(view.stages):
-        if judged.signatures:
-            lines += [f"### {plain(full_label(region))}", "", *signatures(judged.signatures[:_SIGNATURES]), ""]
+    lines = _by_stage(view, lambda performance: signatures(performance.signatures[:_SIGNATURES]))
     return ["", "## Kernels against the roofs", "", *lines] if lines else []
 
 
 def signatures(records: Sequence[SignatureRecord]) -> list[str]:
-    head = [
-        "kernel",
-        "grid",
-        "bound",
-        "calls",
-        "time",
-        "FLOP/B",
-        "FLOP/s",
-        "DRAM",
-        "of tensor",
-        "of DRAM",
-        "of L2",
-        "recoverable",
+    head = ["kernel", "grid", "bound", "calls", "time", "FLOP/B", "FLOP/s", "DRAM"]
+    head += ["of tensor", "of DRAM", "of L2", "recoverable"]
+    rows = [
+        [
+            code(record.short_name),
+            "×".join(map(str, record.grid)) or NOT_MEASURED,
+            record.bound or NOT_MEASURED,
+            f"{record.calls:,}",
+            shown(record.time),
+            shown(record.intensity).removesuffix(" FLOP/B"),
+            shown(record.flop_rate),
+            shown(record.dram_rate),
+            *(percent(record.shares.get(roof)) for roof in ("tensor", "dram", "l2")),
+            shown(record.recoverable),
+        ]
+        for record in records
     ]
-    rows = []
-    for record in records:
-        rows.append(
-            [
-                code(record.short_name),
-                "×".join(map(str, record.grid)) or NOT_MEASURED,
-                record.bound or NOT_MEASURED,
-                f"{record.calls:,}",
-                shown(record.time),
-                shown(record.intensity).removesuffix(" FLOP/B"),
-                shown(record.flop_rate),
-                shown(record.dram_rate),
-                *(percent(record.shares.get(roof)) for roof in ("tensor", "dram", "l2")),
-                shown(record.recoverable),
-            ]
-        )
-    return table(head, rows, numbers=9)
+    return table(head, rows, numbers=9) if rows else []
 
 
 def rule_lines(view: View) -> list[str]:
     """ncu's own rules, where it was asked to apply them."""
     lines = []
-    for region, judged in evaluated(view.stages):
-        for rule in judged.ncu_rules[:5]:
-            promised = (
-                ""
-                if rule.weighted_speedup_percent is None
-                else f", would speed it up by {rule.weighted_speedup_percent:.1f} % in all"
-            )
+    for region, performance in evaluated(view.stages):
+        for rule in performance.ncu_rules[:5]:
+            gain = rule.weighted_speedup_percent
+            promised = "" if gain is None else f", would speed it up by {gain:.1f} % in all"
             lines.append(
                 f"- {code(full_label(region))} **{plain(rule.title)}**: {rule.kernels} kernels, "
                 f"{percent(rule.share_of_gpu_time)} of the GPU time{promised}"
@@ -202,32 +183,37 @@ def hardware_words(gpu: GpuHardware) -> str:
 
 def region_performance(region: NCUProfileRegion) -> list[str]:
     """The part of a region's own report."""
-    judged = region.performance
-    if judged is None:
+    performance = region.performance
+    if performance is None:
         return []
-    lines = ["", "## Verdict", "", f"**{plain(verdict_words(judged.verdict))}**: {plain(judged.verdict.text)}"]
-    if judged.verdict.advice:
-        lines += ["", plain(judged.verdict.advice)]
-    if judged.gpu_verdict.bound != judged.verdict.bound:
+    lines = [
+        "",
+        "## Verdict",
+        "",
+        f"**{plain(verdict_words(performance.verdict))}**: {plain(performance.verdict.text)}",
+    ]
+    if performance.verdict.advice:
+        lines += ["", plain(performance.verdict.advice)]
+    if performance.gpu_verdict.bound != performance.verdict.bound:
         lines += [
             "",
-            f"While kernels run **{plain(verdict_words(judged.gpu_verdict))}**: {plain(judged.gpu_verdict.text)}",
+            f"While kernels run **{plain(verdict_words(performance.gpu_verdict))}**: {plain(performance.gpu_verdict.text)}",
         ]
-    for verdict in (judged.verdict, judged.gpu_verdict):
-        lines += [f"- {plain(e.text)}" for e in verdict.evidence] if verdict.evidence else []
-    lines += _work_lines(judged)
-    if judged.opportunities:
+    for verdict in (performance.verdict, performance.gpu_verdict):
+        lines += [f"- {plain(e.text)}" for e in verdict.evidence]
+    lines += _work_lines(performance)
+    if performance.opportunities:
         lines += ["", "## What could be won", ""]
-        lines += [f"- **{shown(o.recoverable)}**: {plain(o.text)}" for o in judged.opportunities[:5]]
-    if judged.families:
-        lines += ["", "## Kinds of work", "", *families(judged)]
-    if judged.signatures:
-        lines += ["", "## Kernels against the roofs", "", *signatures(judged.signatures)]
+        lines += [f"- **{shown(o.recoverable)}**: {plain(o.text)}" for o in performance.opportunities[:5]]
+    if performance.families:
+        lines += ["", "## Kinds of work", "", *families(performance)]
+    if performance.signatures:
+        lines += ["", "## Kernels against the roofs", "", *signatures(performance.signatures)]
     return lines
 
 
-def _work_lines(judged: RegionPerformance) -> list[str]:
-    work, rows = judged.work, []
+def _work_lines(performance: RegionPerformance) -> list[str]:
+    work, rows = performance.work, []
     for kind, amount in {**work.tensor, **work.cuda_core}.items():
         if amount.value:
             rows.append([f"FLOPs, {kind.replace('_', ' ')}", shown(amount)])
@@ -239,11 +225,11 @@ def _work_lines(judged: RegionPerformance) -> list[str]:
     for title, value in (("DRAM read", work.dram_read), ("DRAM written", work.dram_written), ("L2", work.l2)):
         if value is not None:
             rows.append([title, shown(value)])
-    if judged.intensity is not None:
-        rows.append(["intensity", f"{shown(judged.intensity)} (the roof bends at {shown(judged.ridge)})"])
+    if performance.intensity is not None:
+        rows.append(["intensity", f"{shown(performance.intensity)} (the roof bends at {shown(performance.ridge)})"])
     for metric, title in (("mfu", "MFU"), ("mbu", "memory bandwidth used")):
         for basis in ("wall", "busy"):
-            text = reached(judged, metric, basis)
+            text = reached(performance, metric, basis)
             if text is not None:
                 rows.append([f"{title}, {basis} time", text])
     lines = ["", "## Work", "", *table(["", "value"], rows, numbers=1)] if rows else []

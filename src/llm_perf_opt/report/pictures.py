@@ -16,6 +16,7 @@ from attrs import define, evolve
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, SignatureRecord
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.page_data import peaks_used
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.stages import time_parts
 from llm_perf_opt.report.text import duration, full_label, gpu_time, quantity, share
@@ -92,6 +93,21 @@ class _Canvas:
         if text is not None:
             element.text = _NOT_XML.sub("\ufffd", text)
 
+    def legend(self, entries: Iterable[tuple[str, str, float]], tag: str = "rect") -> None:
+        """A mark and a name for each: class, name, width of the name."""
+        at = 16.0
+        for kind, name, width in entries:
+            if tag == "rect":
+                self.add(tag, kind, x=at, y=36, width=10, height=10, rx=2)
+            else:
+                self.add(tag, kind, cx=at + 5, cy=41, r=5)
+            self.add("text", "dim", text=name, x=at + 15, y=45)
+            at += 15 + width
+
+    def legend_of_families(self, families: Iterable[str], tag: str = "rect") -> None:
+        shown = [(self.family(f), visible(f, 30), max(7 * len(f), 40) + 16) for f in dict.fromkeys(families)]
+        self.legend(shown, tag)
+
     def family(self, family: str) -> str:
         """The class that has the colour of a family."""
         return self._classes[family]
@@ -124,12 +140,8 @@ def _stages(view: View) -> str:
     left, right, row, top = 210, 130, 40, 60
     canvas = _Canvas(top + row * len(shown) + 14, "Where the time of each stage goes")
     canvas.add("text", "title", text="Where the time of each stage goes", x=16, y=24)
-    at = 16.0
     seen = dict.fromkeys((kind, name) for _, parts in shown for kind, name, _ in parts)
-    for kind, name in seen:
-        canvas.add("rect", kind, x=at, y=36, width=10, height=10, rx=2)
-        canvas.add("text", "dim", text=name, x=at + 15, y=45)
-        at += 15 + 7 * len(name) + 18
+    canvas.legend((kind, name, 7 * len(name) + 18) for kind, name in seen)
     longest = max(sum(time for *_, time in parts) for _, parts in shown) or 1.0
     for number, (region, parts) in enumerate(shown):
         y = top + row * number
@@ -177,11 +189,7 @@ def _kernels(view: View) -> str:
     families = {kernel.family or OTHER for kernel in shown}
     canvas = _Canvas(top + row * len(shown) + 14, "Kernels with the most GPU time", families)
     canvas.add("text", "title", text=f"Kernels with the most GPU time, {where}", x=16, y=24)
-    at = 16.0
-    for family in dict.fromkeys(kernel.family or OTHER for kernel in shown):
-        canvas.add("rect", canvas.family(family), x=at, y=36, width=10, height=10, rx=2)
-        canvas.add("text", "dim", text=visible(family, 30), x=at + 15, y=45)
-        at += 15 + max(7 * len(family), 40) + 16
+    canvas.legend_of_families(kernel.family or OTHER for kernel in shown)
     longest = max(kernel.total_ms or 0.0 for kernel in shown)
     for number, kernel in enumerate(shown):
         y, time = top + row * number, (kernel.total_ms or 0.0) * 1e6
@@ -218,16 +226,9 @@ def _roofline(view: View) -> str:
     gpu = _gpu_of(view, points)
     if gpu is None or gpu.bandwidth is None or not points:
         return ""
-    used = {
-        name
-        for region in view.stages[:_STAGES]
-        if region.performance
-        for name, amount in (region.performance.work.tensor | region.performance.work.cuda_core).items()
-        if amount.value > 0
-    }
-    peaks = {n: p.of("FLOP/s") for n, p in gpu.peaks.items() if n in used} or {
-        n: p.of("FLOP/s") for n, p in list(gpu.peaks.items())[:1]
-    }
+    used = peaks_used(view.stages[:_STAGES])
+    chosen = {n: p for n, p in gpu.peaks.items() if n in used} or dict(list(gpu.peaks.items())[:1])
+    peaks = {n: p.of("FLOP/s") for n, p in chosen.items()}
     if not peaks:
         return ""
     return _draw_roofline(points, gpu, gpu.bandwidth.of("B/s"), peaks)
@@ -252,11 +253,7 @@ def _draw_roofline(points: list[SignatureRecord], gpu: GpuHardware, bandwidth: f
     canvas = _Canvas(height, f"Roofline of {visible(gpu.name, 60)}", {p.family or OTHER for p in points})
     title = f"Roofline, {visible(gpu.name, 60)}: kernels of the stages, size is time"
     canvas.add("text", "title", text=title, x=16, y=24)
-    at = 16.0
-    for family in dict.fromkeys(p.family or OTHER for p in points):
-        canvas.add("circle", canvas.family(family), cx=at + 5, cy=41, r=5)
-        canvas.add("text", "dim", text=visible(family, 30), x=at + 15, y=45)
-        at += 15 + max(7 * len(family), 40) + 16
+    canvas.legend_of_families((p.family or OTHER for p in points), "circle")
     for tick in _decades(low_x, high_x):
         canvas.add("line", "grid", x1=x(tick), x2=x(tick), y1=top, y2=height - bottom)
         canvas.add("text", "dim", text=f"{tick:g}", x=x(tick), y=height - bottom + 18, text_anchor="middle")

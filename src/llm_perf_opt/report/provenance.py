@@ -110,16 +110,14 @@ def _run_card(run: dict[str, Any]) -> ProvenanceCard:
             code = f", exit code {step['exit_code']}" if isinstance(step.get("exit_code"), int) else ""
             title = visible(f"{step.get('name', 'step')}{seconds}{code}")
             card.commands.append((title, visible(shlex.join(map(str, step["argv"])), 4000)))
-    card.configuration = visible_lines(str(run.get("configuration") or ""))
+    card.configuration = "\n".join(
+        visible(line, 400) if line else "" for line in str(run.get("configuration") or "").splitlines()
+    )
     return card
 
 
 def _pairs(value: object) -> list[tuple[object, object]]:
     return list(value.items()) if isinstance(value, dict) else []
-
-
-def visible_lines(text: str) -> str:
-    return "\n".join(visible(line, 400) if line else "" for line in text.splitlines())
 
 
 def _report_card(report: NCUProfileRegionReport) -> ProvenanceCard:

@@ -48,8 +48,16 @@ def _of(value: Callable[[NCUProfileRegion], Any]) -> Callable[[RegionRow], Any]:
     return lambda row: value(row.region)
 
 
-def _judged(value: Callable[[RegionPerformance], Any]) -> Callable[[RegionRow], Any]:
+def _evaluated(value: Callable[[RegionPerformance], Any]) -> Callable[[RegionRow], Any]:
     return _of(of_performance(value))
+
+
+def _time(region: NCUProfileRegion) -> float | None:
+    return gpu_time(region.inclusive)
+
+
+def _own_time(region: NCUProfileRegion) -> float | None:
+    return gpu_time(region.exclusive)
 
 
 def _share_of_all(row: RegionRow) -> float | None:
@@ -64,6 +72,7 @@ def _share_around(row: RegionRow) -> float | None:
 
 _WALL = "from begin to end of the range on the host, all instances"
 _IDLE = "part of the wall time in which the GPU ran nothing of this process"
+_NESTED = "sum of kernel durations, nested regions included"
 _C = Column[RegionRow]
 
 REGION_COLUMNS: tuple[_C, ...] = (
@@ -85,24 +94,8 @@ REGION_COLUMNS: tuple[_C, ...] = (
     _C("kernels", _of(lambda r: r.inclusive.kernel_count)),
     _C("own_kernels", _of(lambda r: r.exclusive.kernel_count)),
     _C("", _of(lambda r: r.inclusive), "kernels", work_count, from_width=62, where=ON_GPU),
-    _C(
-        "gpu_time_ns",
-        _of(lambda r: gpu_time(r.inclusive)),
-        "GPU time",
-        duration,
-        "sum of kernel durations, nested regions included",
-        from_width=0,
-        where=ON_GPU,
-    ),
-    _C(
-        "own_gpu_time_ns",
-        _of(lambda r: gpu_time(r.exclusive)),
-        "own",
-        duration,
-        "without nested regions",
-        from_width=100,
-        where=ON_GPU,
-    ),
+    _C("gpu_time_ns", _of(_time), "GPU time", duration, _NESTED, from_width=0, where=ON_GPU),
+    _C("own_gpu_time_ns", _of(_own_time), "own", duration, "without nested regions", from_width=100, where=ON_GPU),
     _C("", _share_of_all, "of all", percent, "share of all GPU time of the recording", from_width=82, where=ON_GPU),
     _C("busy", _share_of_all, is_bar=True, where=ON_GPU),
     _C("copies", _of(lambda r: r.inclusive.memory.count)),
@@ -112,25 +105,25 @@ REGION_COLUMNS: tuple[_C, ...] = (
     _C("graph_time_ns", _of(lambda r: r.inclusive.graph_time_ns)),
     _C("adopted_kernels", _of(lambda r: r.adopted_kernels)),
     _C("graph_kernels", _of(lambda r: r.graph_kernels)),
-    _C("verdict", _judged(lambda p: p.verdict.bound)),
-    _C("verdict_title", _judged(lambda p: p.verdict.title)),
-    _C("confidence", _judged(lambda p: p.verdict.confidence)),
-    _C("kernel_verdict", _judged(lambda p: p.gpu_verdict.bound)),
-    _C("flops", _judged(lambda p: in_unit(p.work.flops, "FLOP"))),
-    _C("dram_bytes", _judged(lambda p: in_unit(p.work.dram, "B"))),
-    _C("intensity_flop_per_byte", _judged(lambda p: in_unit(p.intensity, "FLOP/B"))),
-    _C("mfu_wall", _judged(used("mfu", "wall"))),
-    _C("mfu_busy", _judged(used("mfu", "busy"))),
-    _C("mbu_wall", _judged(used("mbu", "wall"))),
-    _C("mbu_busy", _judged(used("mbu", "busy"))),
-    _C("speed_of_light_ns", _judged(lambda p: in_unit(p.speed_of_light.limit, "ns") if p.speed_of_light else None)),
+    _C("verdict", _evaluated(lambda p: p.verdict.bound)),
+    _C("verdict_title", _evaluated(lambda p: p.verdict.title)),
+    _C("confidence", _evaluated(lambda p: p.verdict.confidence)),
+    _C("kernel_verdict", _evaluated(lambda p: p.gpu_verdict.bound)),
+    _C("flops", _evaluated(lambda p: in_unit(p.work.flops, "FLOP"))),
+    _C("dram_bytes", _evaluated(lambda p: in_unit(p.work.dram, "B"))),
+    _C("intensity_flop_per_byte", _evaluated(lambda p: in_unit(p.intensity, "FLOP/B"))),
+    _C("mfu_wall", _evaluated(used("mfu", "wall"))),
+    _C("mfu_busy", _evaluated(used("mfu", "busy"))),
+    _C("mbu_wall", _evaluated(used("mbu", "wall"))),
+    _C("mbu_busy", _evaluated(used("mbu", "busy"))),
+    _C("speed_of_light_ns", _evaluated(lambda p: in_unit(p.speed_of_light.limit, "ns") if p.speed_of_light else None)),
     _C("time_source", _of(lambda r: r.time_source)),
     _C("nvtx_include", _of(lambda r: r.nvtx_include)),
     # The same values under the names of report.json, for programs that know those.
     _C("path", _of(lambda r: r.key)),
     _C("kernel_count", _of(lambda r: r.inclusive.kernel_count)),
     _C("exclusive_kernel_count", _of(lambda r: r.exclusive.kernel_count)),
-    _C("exclusive_gpu_time_ns", _of(lambda r: gpu_time(r.exclusive))),
+    _C("exclusive_gpu_time_ns", _of(_own_time)),
     _C("memory_count", _of(lambda r: r.inclusive.memory.count)),
     _C("memory_time_ns", _of(lambda r: r.inclusive.memory.time_ns)),
     _C("memory_bytes", _of(lambda r: r.inclusive.memory.bytes)),

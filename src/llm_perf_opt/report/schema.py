@@ -10,6 +10,7 @@ import json
 import types
 import typing
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -73,8 +74,6 @@ def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    from pathlib import Path
-
     target = Path(__file__).with_name("report.schema.json")
     target.write_text(json.dumps(build_schema(), indent=2) + "\n", encoding="utf-8")
 

@@ -11,7 +11,7 @@ from typing import Any
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance, SpeedOfLight
 from llm_perf_opt.report.columns import Column, count
-from llm_perf_opt.report.text import duration, gpu_time, judged_times, percent, quantity, weight, work_count
+from llm_perf_opt.report.text import duration, evaluated_times, gpu_time, percent, quantity, weight, work_count
 
 MOST_STAGES = 12
 LIMITS = "limits"  # the part of the table about how fast a stage could be
@@ -37,7 +37,7 @@ def evaluated(stages: Sequence[NCUProfileRegion]) -> list[tuple[NCUProfileRegion
 
 def stage_time(region: NCUProfileRegion) -> float | None:
     """Wall time as the verdicts see it, else GPU time."""
-    wall, _ = judged_times(region)
+    wall, _ = evaluated_times(region)
     return wall if wall is not None else gpu_time(region.inclusive)
 
 
@@ -104,7 +104,7 @@ def reached(performance: RegionPerformance, metric: str, time_basis: str) -> str
 
 
 def _gpu_busy(region: NCUProfileRegion) -> float | None:
-    wall, idle = judged_times(region)
+    wall, idle = evaluated_times(region)
     return 1 - idle / wall if wall and idle is not None else None
 
 
@@ -176,6 +176,7 @@ def _used_column(metric: str, title: str, hint: str, *, busy: bool, width: int |
     )
 
 
+_BUSY = "of the wall time, the GPU ran something of this process"
 _FLOPS = "FLOPs over what the peak allows"
 _BYTES = "DRAM bytes over what the memory can move"
 
@@ -184,14 +185,7 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
     Column("gpu_verdict", of_performance(lambda p: p.gpu_verdict.title), "its kernels", words=True),
     Column("instances", lambda r: r.instances, "inst.", count, from_width=130),
     Column("time_ns", stage_time, "time", duration, from_width=0),
-    Column(
-        "gpu_busy",
-        _gpu_busy,
-        "GPU busy",
-        percent,
-        hint="of the wall time, the GPU ran something of this process",
-        from_width=0,
-    ),
+    Column("gpu_busy", _gpu_busy, "GPU busy", percent, _BUSY, from_width=0),
     Column("kernels", lambda r: r.inclusive, "kernels", work_count, from_width=98),
     Column("mean_kernel_ns", _mean_kernel, "each", duration, hint="how long a launch takes on average"),
     _used_column("mfu", "MFU", _FLOPS, busy=False, width=76),

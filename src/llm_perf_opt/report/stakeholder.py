@@ -29,16 +29,8 @@ def render_stakeholder(view: View) -> str:
     if not found:
         lines += ["No stage could be evaluated: " + _why(report), ""]
         return "\n".join(lines)
-    lines += [
-        _headline(report, found),
-        "",
-        "## Stages",
-        "",
-        *stage_lines(view, brief=True),
-        "",
-        denominators(found),
-        "",
-    ]
+    lines += [_headline(report, found), "", "## Stages", "", *stage_lines(view, brief=True), ""]
+    lines += [denominators(found), ""]
     lines += ["## What holds them back", "", *_verdicts(found)]
     lines += _recommendations(report)
     lines += ["", "## Where the GPU's time goes", "", *_kinds(found), "", *_kernels(found)]
@@ -48,13 +40,11 @@ def render_stakeholder(view: View) -> str:
 
 def _environment(view: View) -> str:
     report = view.report
-    gpus = sorted({g.name for g in report.hardware if g.name}) or sorted(
-        set(report.environment.get("gpus", {}).values())
-    )
+    gpus = {g.name for g in report.hardware if g.name} or set(report.environment.get("gpus", {}).values())
     facts = report.environment.get("recordings", [])
     drivers = sorted({str(f["driver"]) for f in facts if f.get("driver")})
     tools = sorted({" ".join(str(f.get(k, "")) for k in ("tool", "tool_version")).strip() for f in facts} - {""})
-    parts = [", ".join(map(plain, gpus)) or ("no GPU" if view.host_only else "unknown GPU")]
+    parts = [", ".join(map(plain, sorted(gpus))) or ("no GPU" if view.host_only else "unknown GPU")]
     parts += [f"driver {plain(d)}" for d in drivers]
     parts += [plain(t) for t in tools]
     parts.append(f"inputs {', '.join(code(str(i.get('path', ''))) for i in report.inputs)}")
@@ -68,7 +58,7 @@ def _why(report: NCUProfileRegionReport) -> str:
 
 def _headline(report: NCUProfileRegionReport, found: list[Stage]) -> str:
     """How much of the time the stages take could be won back, and where most of it is."""
-    lights = [(region, judged.speed_of_light) for region, judged in found if judged.speed_of_light]
+    lights = [(region, performance.speed_of_light) for region, performance in found if performance.speed_of_light]
     if not lights:
         if any(region.wall_ns is not None for region, _ in found):
             return "The recording holds no GPU work of the stages, so what could be won on the GPU is not known."
@@ -98,12 +88,14 @@ def _times(now: Quantity, limit: Quantity) -> str:
 
 def _verdicts(found: list[Stage]) -> list[str]:
     lines = []
-    for region, judged in found:
+    for region, performance in found:
         lines.append(
-            f"- {code(full_label(region))} is **{plain(verdict_words(judged.verdict))}**. {plain(judged.verdict.text)}"
+            f"- {code(full_label(region))} is **{plain(verdict_words(performance.verdict))}**. {plain(performance.verdict.text)}"
         )
-        if judged.gpu_verdict.bound not in (judged.verdict.bound, "unknown"):
-            lines.append(f"  Its kernels are {plain(judged.gpu_verdict.title)}. {plain(judged.gpu_verdict.text)}")
+        if performance.gpu_verdict.bound not in (performance.verdict.bound, "unknown"):
+            lines.append(
+                f"  Its kernels are {plain(performance.gpu_verdict.title)}. {plain(performance.gpu_verdict.text)}"
+            )
     return lines
 
 
@@ -120,15 +112,15 @@ def _recommendations(report: NCUProfileRegionReport) -> list[str]:
 def _kinds(found: list[Stage]) -> list[str]:
     """Share of the GPU's time by kind of work, one column a stage."""
     names: dict[str, float] = {}
-    for _, judged in found:
-        for family in judged.families:
+    for _, performance in found:
+        for family in performance.families:
             names[family.family] = names.get(family.family, 0.0) + family.time.of("ns")
     chosen = sorted(names, key=lambda n: -names[n])[:_KINDS]
     rows = []
     for name in chosen:
         cells = [label_of(name)]
-        for _, judged in found:
-            own = next((f for f in judged.families if f.family == name), None)
+        for _, performance in found:
+            own = next((f for f in performance.families if f.family == name), None)
             cells.append(NOT_MEASURED if own is None else f"{shown(own.time)} ({percent(own.share)})")
         rows.append(cells)
     return table(["kind of work", *(code(full_label(region)) for region, _ in found)], rows, numbers=len(found))
@@ -136,40 +128,29 @@ def _kinds(found: list[Stage]) -> list[str]:
 
 def _kernels(found: list[Stage]) -> list[str]:
     """The longest kernels of all stages."""
-    rows: list[tuple[float, list[str]]] = []
-    for region, judged in found:
-        known = {(s.kernel_name): s for s in reversed(judged.signatures)}
-        for kernel in region.kernels[:_KERNELS]:
-            signature = known.get(kernel.kernel_name)
-            total_ns = (kernel.total_ms or 0.0) * 1e6
-            of_roof = (
-                ""
-                if signature is None or signature.time_at_roof is None
-                else percent((signature.time_at_roof / signature.time).of("ratio") if signature.time.value else None)
-            )
-            rows.append(
-                (
-                    total_ns,
-                    [
-                        code(kernel.short_name or kernel.kernel_name),
-                        code(full_label(region)),
-                        label_of(kernel.family) if kernel.family else NOT_MEASURED,
-                        f"{kernel.calls:,}",
-                        shown(Quantity(total_ns, "ns")) if kernel.total_ms is not None else NOT_MEASURED,
-                        of_roof or NOT_MEASURED,
-                    ],
-                )
-            )
-    rows.sort(key=lambda item: -item[0])
-    head = ["kernel", "stage", "kind", "calls", "time", "of its roof"]
-    return table(head, [cells for _, cells in rows[:_KERNELS]], numbers=3) if rows else []
+    kernels = [(region, performance, k) for region, performance in found for k in region.kernels[:_KERNELS]]
+    rows = []
+    for region, performance, kernel in sorted(kernels, key=lambda row: -(row[2].total_ms or 0.0))[:_KERNELS]:
+        signature = next((s for s in performance.signatures if s.kernel_name == kernel.kernel_name), None)
+        part = signature.time_at_roof if signature and signature.time.value else None
+        rows.append(
+            [
+                code(kernel.short_name or kernel.kernel_name),
+                code(full_label(region)),
+                label_of(kernel.family) if kernel.family else NOT_MEASURED,
+                f"{kernel.calls:,}",
+                NOT_MEASURED if kernel.total_ms is None else shown(Quantity(kernel.total_ms * 1e6, "ns")),
+                percent((part / signature.time).of("ratio") if part is not None and signature else None),
+            ]
+        )
+    return table(["kernel", "stage", "kind", "calls", "time", "of its roof"], rows, numbers=3) if rows else []
 
 
 def _not_known(report: NCUProfileRegionReport, found: list[Stage]) -> list[str]:
     """What was not measured, and the command that would tell."""
     told: dict[str, None] = {}
-    for region, judged in found:
-        for verdict in (judged.verdict, judged.gpu_verdict):
+    for region, performance in found:
+        for verdict in (performance.verdict, performance.gpu_verdict):
             if verdict.bound == "unknown":
                 told[f"- {code(full_label(region))}: {plain(verdict.text)} Run: {code(verdict.next_step, 1000)}"] = None
     for diagnosis in report.diagnostics:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from llm_perf_opt.regions.attribution import Attribution
-from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Timeline, Work
+from llm_perf_opt.regions.columns import UNKNOWN, Timeline, Work
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.table import ROOT
@@ -33,6 +33,12 @@ def regions_table(report: NCUProfileRegionReport) -> Table:
     return {column.name: [column.value(row) for row in rows] for column in PROGRAM_COLUMNS}
 
 
+def flat_table(labels: Sequence[str], rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> Table:
+    """Rows of labels with a record at their end: a column for each label, and for each of these fields of the record."""
+    table: Table = {label: [row[n] for row in rows] for n, label in enumerate(labels)}
+    return table | {name: [getattr(row[-1], name) for row in rows] for name in columns}
+
+
 def kernels_table(report: NCUProfileRegionReport) -> Table:
     """One row per scope, region, kernel and device; rows with no region count the whole scope."""
     found = [
@@ -41,8 +47,7 @@ def kernels_table(report: NCUProfileRegionReport) -> Table:
         for region, kernels in [(None, scope.kernels), *((r.key, r.kernels) for r in scope.regions)]
         for kernel in kernels
     ]
-    table: Table = {"scope": [scope for scope, _, _ in found], "region": [region for _, region, _ in found]}
-    return table | {name: [getattr(kernel, name) for _, _, kernel in found] for name in KERNEL_COLUMNS}
+    return flat_table(("scope", "region"), found, KERNEL_COLUMNS)
 
 
 def metrics_table(report: NCUProfileRegionReport) -> Table:
@@ -53,12 +58,7 @@ def metrics_table(report: NCUProfileRegionReport) -> Table:
         for region in scope.regions
         for name, value in sorted(region.inclusive.metrics.items())
     ]
-    table: Table = {
-        "scope": [row[0] for row in found],
-        "region": [row[1] for row in found],
-        "metric": [row[2] for row in found],
-    }
-    return table | {name: [getattr(row[3], name) for row in found] for name in METRIC_COLUMNS}
+    return flat_table(("scope", "region", "metric"), found, METRIC_COLUMNS)
 
 
 def launches_table(timeline: Timeline, attribution: Attribution) -> Table:
@@ -78,9 +78,6 @@ def launches_table(timeline: Timeline, attribution: Attribution) -> Table:
     def or_none(values: list[int]) -> list[int | None]:
         return [None if value == UNKNOWN else value for value in values]
 
-    def no_stream(work: Work) -> Int32s:
-        return np.full(len(work), UNKNOWN, dtype=np.int32)
-
     innermost = []
     for _, work, membership in kinds:
         found = np.full(len(work), ROOT, dtype=np.int64)
@@ -98,8 +95,8 @@ def launches_table(timeline: Timeline, attribution: Attribution) -> Table:
         "launched_ns": or_none(column(lambda work: work.host_time)),
         "process_id": [timeline.processes[number].pid for number in column(lambda work: work.process)],
         "device": column(lambda work: work.device),
-        "stream": or_none(column(lambda work: work.stream if work.stream is not None else no_stream(work))),
-        "bytes": column(lambda w: w.bytes if w.bytes is not None else np.zeros(len(w), dtype=np.int64)),
+        "stream": or_none(column(lambda work: np.full(len(work), UNKNOWN) if work.stream is None else work.stream)),
+        "bytes": column(lambda w: np.zeros(len(w), dtype=np.int64) if w.bytes is None else w.bytes),
         "region": [None if n == ROOT else keys[n] for n in np.concatenate(innermost)[order].tolist()],
     }
 

@@ -32,9 +32,7 @@ def duration(nanoseconds: float | None) -> str:
         return NOT_MEASURED
     for step, unit in _TIME_STEPS:
         if abs(nanoseconds) >= step:
-            return (
-                f"{nanoseconds / step:.3g} {unit}" if nanoseconds < 1000 * step else f"{nanoseconds / step:.0f} {unit}"
-            )
+            return f"{nanoseconds / step:{'.3g' if nanoseconds < 1000 * step else '.0f'}} {unit}"
     return f"{nanoseconds:.0f} ns"
 
 
@@ -97,7 +95,7 @@ def idle_share(region: NCUProfileRegion) -> float | None:
     return region.gpu_idle_ns / region.wall_ns
 
 
-def judged_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
+def evaluated_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
     """Wall and idle time as verdicts see them: of the program alone where that was timed, else of the timeline."""
     time = region.performance.time if region.performance else None
     if time is None or time.profiled_wall is None or time.wall is None or time.idle is None:
@@ -173,11 +171,8 @@ def interesting_metrics(metrics: dict[str, MetricValue]) -> list[tuple[str, str,
 def launch_place(launch: ProfiledLaunch) -> str:
     """Where a picked launch stands among all kernels: `rank 3 of 41, 8.2 % of the GPU time, 126 launches of 14.1 µs`."""
     if launch.rank is None:
-        return (
-            "no timeline, so its share of the time is not known"
-            if not launch.kernels_ranked
-            else ("not among the kernels of the timeline")
-        )
+        unranked = "no timeline, so its share of the time is not known"
+        return "not among the kernels of the timeline" if launch.kernels_ranked else unranked
     mean = duration(None if launch.mean_ms is None else launch.mean_ms * 1e6)
     return (
         f"rank {launch.rank} of {launch.kernels_ranked}, {share(launch.share_of_gpu_time, 1.0)} of the GPU time, "

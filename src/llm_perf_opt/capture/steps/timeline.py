@@ -43,7 +43,7 @@ from llm_perf_opt.nsight.outcome import Finished
 from llm_perf_opt.nsight.tools import Tool, library_path_for
 from llm_perf_opt.process import redirect
 from llm_perf_opt.process.supervise import Ended, InterruptedTwice, run_short, run_supervised
-from llm_perf_opt.readers.nsys_sqlite import refuse_truncated
+from llm_perf_opt.readers.nsys_export import refuse_truncated
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.compress import unpack_again
 from llm_perf_opt.rundir.directory import RunDirectory

@@ -59,37 +59,37 @@ const WAYS = ["wall", "busy"];
 const METRICS = { mfu: "MFU", mbu: "bandwidth" };
 
 function verdict(number) {
-  const judged = data.judged[number];
-  if (!judged) return [el("p", { class: "missing" }, "No verdict: too small a part of the run to be judged by itself. The region around it is.")];
-  const [title, text, confidence] = judged.verdict;
+  const evaluated = data.evaluated[number];
+  if (!evaluated) return [el("p", { class: "missing" }, "No verdict: too small a part of the run to be evaluated by itself. The region around it is.")];
+  const [title, text, confidence] = evaluated.verdict;
   const parts = [
     el("p", {}, el("span", { class: "verdict" }, title), confidence ? el("span", { class: "dim small" }, ` ${confidence} confidence`) : null),
     el("p", { class: "small" }, text),
   ];
-  if (judged.gpuVerdict[0] !== title) parts.push(el("p", { class: "small dim" }, `While kernels run: ${judged.gpuVerdict[0]}. ${judged.gpuVerdict[1]}`));
-  if (judged.advice) parts.push(el("p", { class: "small dim" }, `→ ${judged.advice}`));
-  if (judged.next) parts.push(copyable("to know more", judged.next));
+  if (evaluated.gpuVerdict[0] !== title) parts.push(el("p", { class: "small dim" }, `While kernels run: ${evaluated.gpuVerdict[0]}. ${evaluated.gpuVerdict[1]}`));
+  if (evaluated.advice) parts.push(el("p", { class: "small dim" }, `→ ${evaluated.advice}`));
+  if (evaluated.next) parts.push(copyable("to know more", evaluated.next));
   return parts;
 }
 
 function limits(number) {
-  const judged = data.judged[number];
-  if (!judged) return [el("p", { class: "missing" }, "Not computed for so small a region.")];
+  const evaluated = data.evaluated[number];
+  if (!evaluated) return [el("p", { class: "missing" }, "Not computed for so small a region.")];
   const list = [];
   for (const metric of Object.keys(METRICS)) {
     for (const measured of [false, true]) {
-      const found = WAYS.map((way) => judged.utilisation.find(([m, time, peak]) => m === metric && time === way && (peak === "calibrated") === measured)).filter(Boolean);
+      const found = WAYS.map((way) => evaluated.utilisation.find(([m, time, peak]) => m === metric && time === way && (peak === "calibrated") === measured)).filter(Boolean);
       if (found.length) list.push([`${METRICS[metric]}${measured ? ", measured peak" : ""}`, found.map(([, time, , value]) => `${(100 * value).toFixed(1)} % ${time}`).join(" · ")]);
     }
   }
-  list.push(["intensity", judged.intensity === null ? MISSING : `${significant(judged.intensity)} FLOP/B`]);
-  if (judged.light) {
-    const [now, limit, above, waiting, others] = judged.light;
-    const known = judged.light[5];
+  list.push(["intensity", evaluated.intensity === null ? MISSING : `${significant(evaluated.intensity)} FLOP/B`]);
+  if (evaluated.light) {
+    const [now, limit, above, waiting, others] = evaluated.light;
+    const known = evaluated.light[5];
     list.push([known ? "speed of light" : "without waiting", `${duration(limit)}${limit ? ` · ${now / limit >= 100 ? count(Math.round(now / limit)) : significant(now / limit)}× faster` : ""}`], ["kernels above roofs", known ? duration(above) : MISSING], ["GPU waiting", duration(waiting)], ["work of other regions", others > 0 ? duration(others) : MISSING]);
   }
-  if (judged.tokens) list.push(["tokens", quantity(judged.tokens[0], "tok/s")], ["tokens at the limit", quantity(judged.tokens[2], "tok/s")]);
-  return [facts(list), ...judged.missing.map((text) => el("p", { class: "missing" }, text))];
+  if (evaluated.tokens) list.push(["tokens", quantity(evaluated.tokens[0], "tok/s")], ["tokens at the limit", quantity(evaluated.tokens[2], "tok/s")]);
+  return [facts(list), ...evaluated.missing.map((text) => el("p", { class: "missing" }, text))];
 }
 
 function facts(pairs) {

@@ -88,7 +88,7 @@ function drawRoofline() {
 function whyNoRoofline(list, gpu) {
   if (!points.region.length) return "A roofline needs counters of the kernels (FLOPs and DRAM bytes), and this report has none. Record them with: llm-perf profile -- CMD";
   if (!list.length && state.region === NONE) return "No region is switched on.";
-  if (!list.length) return `${selectionName()} is too small a part of the run to be judged by itself: choose the region around it.`;
+  if (!list.length) return `${selectionName()} is too small a part of the run to be evaluated by itself: choose the region around it.`;
   if (!gpu || gpu.bandwidth === null) return `The peaks of this GPU${gpu ? ` (${gpu.name})` : ""} are not known, so there is no roof to draw. Measure them with: llm-perf calibrate`;
   return "";
 }
@@ -142,7 +142,7 @@ function drawWork(picture, list, gpu) {
   picture.replaceChildren(axes, roofs, dots);
   dots.firstChild?.setAttribute("tabindex", "0");
   const idle = list.length - working.length;
-  const omitted = state.region === NONE ? 0 : data.judged[state.region]?.pointsOmitted ?? 0;
+  const omitted = state.region === NONE ? 0 : data.evaluated[state.region]?.pointsOmitted ?? 0;
   byId("roofline-note").textContent = [
     `${plural(working.length, "dot")}: one kernel with one launch configuration each; size is time.`,
     gpu.measuredBandwidth ? "Dashed: the roof measured on this GPU." : "No measured roof: llm-perf calibrate measures it on this GPU.",

@@ -24,8 +24,8 @@ from attrs import Factory, define
 
 from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
 from llm_perf_opt.readers.ncu_container import MAGIC
+from llm_perf_opt.readers.nsys_export import looks_like_sqlite
 from llm_perf_opt.readers.nsys_rep import export_nsys_rep
-from llm_perf_opt.readers.nsys_sqlite import looks_like_sqlite
 from llm_perf_opt.readers.open import unpacked
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.rundir.layout import MANIFEST, Share, artefact
