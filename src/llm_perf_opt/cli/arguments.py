@@ -13,11 +13,13 @@ from llm_perf_opt.options.values import bytes_of, parse_seconds
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
     """Give a parser its options."""
+    either = parser.add_mutually_exclusive_group()
     for option in options:
+        place = either if option.either else parser
         names = [name for name in (option.short, option.flag) if name]
         settings: dict[str, Any] = {"help": _help(option), "default": option.unset}
         if option.kind == "switch":
-            parser.add_argument(*names, action="store_true", **settings)
+            place.add_argument(*names, action="store_true", **settings)
             continue
         if isinstance(option.unset, list):
             settings["action"] = "append"
@@ -25,12 +27,19 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
             settings["choices"] = option.choices
         if option.metavar:
             settings["metavar"] = option.metavar
-        parser.add_argument(*names, type=_TYPES.get(option.kind, str), **settings)
+        place.add_argument(*names, type=_TYPES.get(option.kind, str), **settings)
 
 
 def values_of(arguments: argparse.Namespace) -> dict[Option, Any]:
     """What was parsed, by option; a switch that is not there says nothing."""
-    return _values(vars(arguments), options_of(arguments.verb))
+    found = {}
+    for option in options_of(arguments.verb):
+        value = getattr(arguments, option.dest)
+        if option.kind != "switch":
+            found[option] = value
+        elif value:
+            found[option] = not option.default if option.given is None else option.given
+    return found
 
 
 def stored_values(settings: Mapping[str, Any], verb: str, run: str) -> dict[str, Any]:
@@ -52,22 +61,6 @@ def stored_values(settings: Mapping[str, Any], verb: str, run: str) -> dict[str,
 def given_of(arguments: argparse.Namespace, verb: str) -> list[Option]:
     """The options that the command line has, and not by chance with their defaults."""
     return [option for option in options_of(verb) if getattr(arguments, option.dest) != option.unset]
-
-
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    return _number(text, 1, "a whole number above 0")
-
-
-def _values(parsed: Mapping[str, Any], options: Iterable[Option]) -> dict[Option, Any]:
-    found = {}
-    for option in options:
-        value = parsed[option.dest]
-        if option.kind != "switch":
-            found[option] = value
-        elif value:
-            found[option] = not option.default if option.given is None else option.given
-    return found
 
 
 def _help(option: Option) -> str:
@@ -113,7 +106,7 @@ def _as_typed(parse: Callable[[str], object]) -> Callable[[str], str]:
 
 
 _TYPES: dict[str, Callable[[str], Any]] = {
-    "count": positive,
+    "count": lambda text: _number(text, 1, "a whole number above 0"),
     "number": lambda text: _number(text, 0, "a whole number"),
     "seconds": _seconds,
     "size": _as_typed(bytes_of),

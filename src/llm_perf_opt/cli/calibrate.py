@@ -10,9 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
-from llm_perf_opt.options import options_of
 
 HELP = "measure the peaks this GPU reaches"
 DESCRIPTION = """\
@@ -28,10 +26,6 @@ examples:
   llm-perf calibrate --out calibration.json
   llm-perf report run.sqlite run.ncu-rep --calibration calibration.json
 """
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, options_of("calibrate"))
 
 
 def run(arguments: argparse.Namespace) -> int:

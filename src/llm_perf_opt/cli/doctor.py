@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.options import options_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.doctor.examine import Examination
@@ -29,10 +27,6 @@ examples:
   llm-perf doctor --json > machine.json  everything that was found, for a bug report
 """
 _MARKS = {"ok": "green", "warning": "yellow", "missing": "red", "error": "red"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, options_of("doctor"))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -36,12 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
     for option in EXPORTS:
         parser.add_argument(f"--{option.name}", metavar=option.metavar, help=option.what)
-    parser.add_argument(
-        "--attribution",
-        choices=("auto", "thread", "process"),
-        default="auto",
-        help="whose ranges a launch belongs to, as in llm-perf report (default: auto)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.options.declared import SHOWING
+from llm_perf_opt.options.declared import SHOWING, options_of
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
 
@@ -37,7 +37,8 @@ examples:
 """
 
 
-# A module of this name each, with HELP, DESCRIPTION, EXAMPLES, add_arguments and run; in the order of the help.
+# A module of this name each, with HELP, DESCRIPTION, EXAMPLES, run, and add_arguments where options are not all; in the
+# order of the help.
 VERBS = (
     *("doctor", "profile", "plan", "report", "ranges", "export"),
     *("demo", "scrub", "calibrate", "runs", "completion"),
@@ -92,8 +93,9 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
             epilog=verb.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_options(sub, SHOWING)
-        verb.add_arguments(sub)
+        add_options(sub, (*SHOWING, *options_of(name)))
+        if hasattr(verb, "add_arguments"):
+            verb.add_arguments(sub)
         sub.set_defaults(run=verb.run)
     return parser
 

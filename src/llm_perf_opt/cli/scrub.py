@@ -37,9 +37,6 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="RUN|FILE", help="a run directory, or recordings")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--out", metavar="DIR", help="folder for the copy (default: INPUT-scrubbed here)")
-    where.add_argument("--in-place", action="store_true", help="put the clean files in the place of the originals")
 
 
 def run(arguments: argparse.Namespace) -> int:

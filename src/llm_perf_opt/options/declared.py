@@ -173,7 +173,7 @@ _COMMAND_LINE = (
         flag_help="leave out the scope that adds everything up",
     ),
     Option(
-        flag="--attribution", default="auto", choices=("auto", "thread", "process"), verbs=_READ,
+        flag="--attribution", default="auto", choices=("auto", "thread", "process"), verbs=(*_READ, "export"),
         to="report.attribution",
         help="Whose ranges a launch belongs to: its thread's, else its process's (auto); its thread's only, as nsys; its process's.",
     ),
@@ -210,6 +210,24 @@ _COMMAND_LINE = (
     Option(
         flag="--out", metavar="DIR", verbs=("doctor",), help="The folder runs will be written to (default: this one)."
     ),
+    Option(
+        flag="--out", metavar="DIR", verbs=("scrub",), either=True,
+        help="Folder for the copy (default: INPUT-scrubbed here).",
+    ),
+    Option(
+        flag="--in-place", kind="switch", default=False, verbs=("scrub",), either=True,
+        help="Put the clean files in the place of the originals.",
+    ),
+    Option(flag="--keep", kind="count", metavar="N", verbs=("runs prune",), help="Keep the newest N runs."),
+    Option(
+        flag="--max-size", metavar="SIZE", verbs=("runs prune",),
+        help="Keep as many of the newest as fit into this, as in 2GB.",
+    ),
+    Option(
+        flag="--format", choices=("xz", "gz"), default="xz", verbs=("runs compress",),
+        help="xz (default) packs better, gz is faster.",
+    ),
+    Option(flag="--yes", kind="switch", default=False, verbs=("runs prune", "runs compress"), help="Do it."),
 )  # fmt: skip
 
 

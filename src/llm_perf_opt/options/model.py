@@ -48,6 +48,7 @@ class Option:
     to: tuple[str, ...] = field(default=(), converter=_places)
     verbs: tuple[str, ...] = ()  # of the command line
     short: str = ""  # another flag
+    either: bool = False  # at most one of the verb's options of this kind can be given
     metavar: str = ""
     flag_help: str = ""  # where a flag says the opposite of its key
     given: Any = None  # of a switch on the command line: what it sets; None: the opposite of the default
