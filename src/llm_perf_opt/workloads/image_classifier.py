@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import define
 
 from llm_perf_opt.dnn_models.shallow_resnet import ShallowResNet
 from llm_perf_opt.errors import UserError
@@ -23,15 +22,7 @@ FORWARD = "forward"
 _SHAPE = {"width": 32, "classes": 10, "image_size": 224}
 
 
-@define(frozen=True)
-class PreparedPictures:
-    """One batch."""
-
-    items: tuple[Item, ...]
-    pixels: Any
-
-
-class ShallowResNetSession(Session[PreparedPictures]):
+class ShallowResNetSession(Session[Any]):
     """One stage, `forward`; inside it `stem`, `stage1` to `stage4` and `head`. The output is a class a picture."""
 
     stages = (FORWARD,)
@@ -66,19 +57,18 @@ class ShallowResNetSession(Session[PreparedPictures]):
         network.eval().requires_grad_(False)
         return network
 
-    def prepare(self, items: Sequence[Item]) -> PreparedPictures:
+    def prepare(self, items: Sequence[Item]) -> Any:
         pictures = []
         for item in items:
             if item.image is None:
                 self.note("Inputs without a picture are drawn as a page.")
             page = open_page(item.image) if item.image is not None else draw_page(item.text())
             pictures.append(whole_page(page, self._shape["image_size"]))
-        pixels = torch.from_numpy(np.stack(pictures)).to(self.device, getattr(torch, self.options.dtype))
-        return PreparedPictures(tuple(items), pixels)
+        return torch.from_numpy(np.stack(pictures)).to(self.device, getattr(torch, self.options.dtype))
 
-    def run(self, prepared: PreparedPictures, watch: Watch) -> Output:
+    def run(self, prepared: Any, watch: Watch) -> Output:
         with explained_failures(self.name), torch.no_grad(), watch.step(self.whole), watch.stage(FORWARD):
-            classes = self._model.forward_with_nvtx(prepared.pixels).argmax(-1)
+            classes = self._model.forward_with_nvtx(prepared).argmax(-1)
         found = classes.tolist()
         texts = [f"class {number}" for number in found]
         # A class is no token: nothing is generated.
