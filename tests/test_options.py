@@ -221,6 +221,7 @@ def test_a_bad_value_of_ncu_is_refused_where_there_is_no_ncu(
     assert "Did you mean kernel?" in refused.value.fix
 
 
+@pytest.mark.process
 def test_quiet_holds_for_a_resumed_run_too(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +233,7 @@ def test_quiet_holds_for_a_resumed_run_too(
     assert not capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_profile_uses_the_calibration_it_is_given(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     peaks = {"tensor_bf16": {"value": 7e14, "unit": "FLOP/s"}}
     entry = {"gpu": "NVIDIA H200", "uuid": "", "compute_capability": "9.0", "peaks": peaks, "bandwidth": None}

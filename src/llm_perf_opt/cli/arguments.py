@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llm_perf_opt.errors import UserError
@@ -11,9 +11,9 @@ from llm_perf_opt.options import Option, options_of
 from llm_perf_opt.options.values import bytes_of, parse_seconds
 
 
-def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
     """Give a parser its options."""
-    either = parser.add_mutually_exclusive_group()
+    either = parser.add_mutually_exclusive_group() if any(option.either for option in options) else parser
     for option in options:
         place = either if option.either else parser
         names = [name for name in (option.short, option.flag) if name]

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.api import inputs
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.report.renderers import EXPORTS, ExportOption, ExportSource, exporter
 
@@ -72,6 +71,8 @@ def _check(places: dict[ExportOption, Path]) -> None:
 
 def _source(arguments: argparse.Namespace) -> ExportSource:
     """The recordings; the report and whose ranges the launches belong to are worked out once, when they are needed."""
+    from llm_perf_opt.api import inputs
+
     loaded = inputs.load(arguments.input, quiet=arguments.json or arguments.quiet, streams=True)
     timeline = _timeline(loaded.recordings)
 

@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.report import stem
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 
@@ -126,6 +125,7 @@ def _leave_out_damaged(result: Result, error: UnreadableInput) -> None:
 
 def _report(paths: list[Path]) -> NCUProfileRegionReport:
     from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.api.reporting import make_report
 
     return make_report([str(path) for path in paths], ReportOptions(), quiet=True)
 
