@@ -167,8 +167,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
             estimated = 0
             if isinstance(shape, AttentionShape):
                 self.attention[shape] += 1
-                scores = shape.batch * shape.heads * shape.queries * shape.keys
-                estimated = rules.softmax_flops_per_score * scores
+                estimated = rules.softmax_flops_per_score * shape.scores
             elif shape is not None:
                 self.matrices[shape] += 1
             return MATRIX, flops, estimated, formula
@@ -179,7 +178,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
         if name in rules.flops_per_input and inputs:
             return self._estimated(floating, rules.flops_per_input[name] * inputs[0].numel())
         per_element = rules.flops_per_element.get(name)
-        if per_element is None and torch.Tag.pointwise in _tags(known.packet):
+        if per_element is None and torch.Tag.pointwise in getattr(known.packet, known.packet.overloads()[0]).tags:
             per_element = 1
         if per_element is not None and results:
             return self._estimated(floating, per_element * results[0].numel())
@@ -201,22 +200,13 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
             stage=stage.name,
             repeats=stage.repeats,
             operators=rows,
-            matrices=sorted(self.matrices.items(), key=lambda item: -_size(item[0]) * item[1]),
+            matrices=sorted(self.matrices.items(), key=lambda item: -item[0].flops * item[1]),
             attention=list(self.attention.items()),
             distinct_bytes_read=distinct,
             free_calls=self.free_calls,
             failure=failure,
             notes=self.notes,
         )
-
-
-def _size(shape: MatrixShape) -> int:
-    return shape.batch * shape.m * shape.k * shape.n
-
-
-def _tags(packet: Any) -> list[Any]:
-    overload = getattr(packet, packet.overloads()[0])
-    return list(overload.tags)
 
 
 def _dtype(inputs: list[Any], out: Any) -> str:

@@ -64,7 +64,7 @@ class Term:
     """One part of a stage."""
 
     name: str
-    part: str  # "projections and MLP" | "attention" | "experts" | "output head" | "embedding"
+    part: str  # PROJECTIONS | ATTENTION | EXPERTS | HEAD | EMBEDDING
     formula: str  # of the full FLOPs, in SYMBOLS
     flops_full: int = 0
     flops_needed: int = 0
@@ -76,16 +76,6 @@ class Term:
     activation_bytes_written: int = 0
     bytes_formula: str = ""
     note: str = ""
-
-    @property
-    def bytes(self) -> int:
-        return (
-            self.weight_bytes
-            + self.cache_bytes_read
-            + self.cache_bytes_written
-            + self.activation_bytes_read
-            + self.activation_bytes_written
-        )
 
 
 @define
@@ -100,34 +90,32 @@ class StageFormula:
         """FLOPs of one kind ("full", "needed", "tensor_cores"), of all terms or of one part."""
         return sum(getattr(term, f"flops_{kind}") for term in self.terms if part in (None, term.part))
 
+    def _sum(self, *names: str) -> int:
+        return sum(getattr(term, name) for term in self.terms for name in names)
+
     @property
     def weight_bytes(self) -> int:
-        return sum(term.weight_bytes for term in self.terms)
+        return self._sum("weight_bytes")
 
     @property
     def cache_bytes_read(self) -> int:
-        return sum(term.cache_bytes_read for term in self.terms)
+        return self._sum("cache_bytes_read")
 
     @property
     def cache_bytes_written(self) -> int:
-        return sum(term.cache_bytes_written for term in self.terms)
+        return self._sum("cache_bytes_written")
 
     @property
     def bytes_read(self) -> int:
-        return sum(t.weight_bytes + t.cache_bytes_read + t.activation_bytes_read for t in self.terms)
+        return self._sum("weight_bytes", "cache_bytes_read", "activation_bytes_read")
 
     @property
     def bytes_written(self) -> int:
-        return sum(term.cache_bytes_written + term.activation_bytes_written for term in self.terms)
+        return self._sum("cache_bytes_written", "activation_bytes_written")
 
 
-PROJECTIONS, ATTENTION, EXPERTS, HEAD, EMBEDDING = (
-    "projections and MLP",
-    "attention",
-    "experts",
-    "output head",
-    "embedding",
-)
+PROJECTIONS, ATTENTION, EXPERTS = "projections and MLP", "attention", "experts"
+HEAD, EMBEDDING = "output head", "embedding"
 
 
 def stage_formula(
@@ -170,7 +158,7 @@ def symbols(architecture: Architecture, work: StageWork, bytes_per_value: int) -
         "B": work.batch,
         "n": work.new_tokens,
         "c": work.cached_tokens,
-        "T": work.batch * work.new_tokens,
+        "T": work.tokens,
         "S": work.cached_tokens + work.new_tokens,
         "P": work.head_positions,
         "L": a.layers,
@@ -186,15 +174,8 @@ def symbols(architecture: Architecture, work: StageWork, bytes_per_value: int) -
     }
     if a.experts is not None:
         e = a.experts
-        touched = distinct_experts(e, work.batch * work.new_tokens)
-        values |= {
-            "E": e.count,
-            "k": e.per_token,
-            "J": e.width,
-            "X": round(touched, 3),
-            "Lx": e.layers,
-            "Js": e.shared_width,
-        }
+        touched = round(distinct_experts(e, work.tokens), 3)
+        values |= {"E": e.count, "k": e.per_token, "J": e.width, "X": touched, "Lx": e.layers, "Js": e.shared_width}
     if a.latent is not None:
         values |= {"r": a.latent.kv_rank, "p": a.latent.rope_dim, "o": a.latent.nope_dim}
         if a.latent.query_rank:
@@ -233,7 +214,7 @@ def _products(
 
 
 def _inputs(a: Architecture, work: StageWork, w: int) -> list[Term]:
-    rows = work.batch * work.new_tokens
+    rows = work.tokens
     if a.patch_inputs:
         term = Term("patch embedding", PROJECTIONS, "2 · T · A · h", bytes_formula="(A · h + T · A + T · h) · w")
         return [_products(term, rows, [(a.patch_inputs, a.hidden)], 1, w)]
@@ -254,7 +235,7 @@ def _inputs(a: Architecture, work: StageWork, w: int) -> list[Term]:
 
 
 def _projections(a: Architecture, work: StageWork, w: int) -> list[Term]:
-    rows = work.batch * work.new_tokens
+    rows = work.tokens
     into = Term(
         "query, key and value projections",
         PROJECTIONS,
@@ -273,11 +254,11 @@ def _output_projection(a: Architecture, work: StageWork, w: int) -> Term:
         "2 · T · H·v · h · L",
         bytes_formula="weights H·v · h · L · w; activations T · (H·v + h) · L · w",
     )
-    return _products(term, work.batch * work.new_tokens, [(a.heads * a.value_dim, a.hidden)], a.layers, w)
+    return _products(term, work.tokens, [(a.heads * a.value_dim, a.hidden)], a.layers, w)
 
 
 def _latent_projections(a: Architecture, latent: LatentAttention, work: StageWork, w: int) -> list[Term]:
-    rows = work.batch * work.new_tokens
+    rows = work.tokens
     queries = a.heads * a.key_dim
     if latent.query_rank:
         query = Term("query projection through its bottleneck", PROJECTIONS, "2 · T · (h·q + q · H·d) · L")
@@ -358,7 +339,7 @@ def _attention(a: Architecture, work: StageWork, w: int, skips_tiles: bool) -> T
         term.note = "needed: a query sees the keys up to its own position, about half of them where the cache is empty"
     per_pair = 2 * work.batch * a.heads * (a.key_dim + a.value_dim)
     cached_width = a.kv_heads * (a.key_dim + a.value_dim)
-    rows = work.batch * work.new_tokens
+    rows = work.tokens
     for window in a.layer_windows():
         full, needed = scores(work, window, a.causal)
         tiled = a.kv_heads * tiled_scores(work, window, a.causal and skips_tiles, a.heads // a.kv_heads)
@@ -394,9 +375,12 @@ def _mlp(a: Architecture, work: StageWork, w: int) -> Term:
         f"2 · T · M · h · I · {times}",
         bytes_formula=f"weights M · h · I · {times} · w; activations T · (2·h + 2·I) · {times} · w",
     )
-    inward = [(a.hidden, a.intermediate)] * (a.mlp_matrices - 1)
-    products = [*inward, (a.intermediate, a.hidden)]
-    return _products(term, work.batch * work.new_tokens, products, a.dense_layers, w, keeps=a.intermediate)
+    return _fused_mlp(term, a, work.tokens, a.intermediate, a.dense_layers, w)
+
+
+def _fused_mlp(term: Term, a: Architecture, rows: int, width: int, layers: int, w: int) -> Term:
+    products = [*[(a.hidden, width)] * (a.mlp_matrices - 1), (width, a.hidden)]
+    return _products(term, rows, products, layers, w, keeps=width)
 
 
 def distinct_experts(experts: Experts, tokens: int) -> float:
@@ -405,7 +389,7 @@ def distinct_experts(experts: Experts, tokens: int) -> float:
 
 
 def _experts(a: Architecture, experts: Experts, work: StageWork, w: int) -> list[Term]:
-    rows = work.batch * work.new_tokens
+    rows = work.tokens
     router = Term("router", PROJECTIONS, "2 · T · h · E · Lx", bytes_formula="weights, inputs and results, each once")
     _products(router, rows, [(a.hidden, experts.count)], experts.layers, w)
     pairs = rows * experts.per_token
@@ -434,9 +418,7 @@ def _experts(a: Architecture, experts: Experts, work: StageWork, w: int) -> list
             "2 · T · M · h · Js · Lx" + (" + 2 · T · h · Lx for their gate" if experts.shared_gate else ""),
             bytes_formula="weights M · h · Js · Lx · w; activations T · (2·h + 2·Js) · Lx · w",
         )
-        inward = [(a.hidden, experts.shared_width)] * (a.mlp_matrices - 1)
-        products = [*inward, (experts.shared_width, a.hidden)]
-        _products(shared, rows, products, experts.layers, w, keeps=experts.shared_width)
+        _fused_mlp(shared, a, rows, experts.shared_width, experts.layers, w)
         if experts.shared_gate:
             _products(shared, rows, [(a.hidden, 1)], experts.layers, w)
         terms.append(shared)
@@ -444,21 +426,15 @@ def _experts(a: Architecture, experts: Experts, work: StageWork, w: int) -> list
 
 
 def _head(a: Architecture, work: StageWork, w: int) -> Term:
-    every = work.head_positions == work.new_tokens and work.new_tokens > 1
-    term = Term(
-        "output head",
-        HEAD,
-        "2 · B · P · h · V",
-        bytes_formula="weights h · V · w; activations B · P · (h + V) · w",
-        note=(
+    formula = "weights h · V · w; activations B · P · (h + V) · w"
+    term = Term("output head", HEAD, "2 · B · P · h · V", bytes_formula=formula)
+    if work.new_tokens > 1:
+        term.note = (
             "applied to every position, as a plain forward() of transformers does; generate() and logits_to_keep=1 "
             "need the last position only"
-            if every
+            if work.head_positions == work.new_tokens
             else "applied to the last positions only (logits_to_keep)"
-            if work.new_tokens > 1
-            else ""
-        ),
-    )
+        )
     return _products(term, work.batch * work.head_positions, [(a.hidden, a.vocabulary)], 1, w)
 
 

@@ -6,6 +6,7 @@ import tomllib
 from functools import cache
 from importlib.resources import files
 
+import cattrs
 from attrs import define
 
 
@@ -26,14 +27,4 @@ class OperatorRules:
 @cache
 def operator_rules() -> OperatorRules:
     text = files("llm_perf_opt.static_analysis").joinpath("operators.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
-    return OperatorRules(
-        free=frozenset(table["free"]),
-        moves_data=frozenset(table["moves_data"]),
-        overwrites=frozenset(table["overwrites"]),
-        reads_rows=table["reads_rows"],
-        writes_rows=table["writes_rows"],
-        flops_per_element=table["flops_per_element"],
-        flops_per_input=table["flops_per_input"],
-        softmax_flops_per_score=table["softmax_flops_per_score"],
-    )
+    return cattrs.structure(tomllib.loads(text), OperatorRules)
