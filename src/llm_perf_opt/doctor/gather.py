@@ -48,19 +48,9 @@ from llm_perf_opt.rundir.secrets import is_secret
 from llm_perf_opt.version import __version__
 
 _GPU_FIELDS = (
-    "index",
-    "name",
-    "uuid",
-    "driver_version",
-    "compute_cap",
-    "memory.total",
-    "memory.used",
-    "utilization.gpu",
-    "mig.mode.current",
-    "compute_mode",
+    "index,name,uuid,driver_version,compute_cap,memory.total,memory.used,utilization.gpu,mig.mode.current,compute_mode",
+    "index,name,uuid,driver_version,memory.total,memory.used,compute_mode",  # what drivers before 510 know
 )
-# What drivers before 510 know.
-_OLD_GPU_FIELDS = ("index", "name", "uuid", "driver_version", "memory.total", "memory.used", "compute_mode")
 ReportProgress = Callable[[str], None]
 
 
@@ -130,9 +120,9 @@ def _gpu() -> Gpu:
     smi = shutil.which("nvidia-smi") or shutil.which("/usr/lib/wsl/lib/nvidia-smi")
     if smi is None:
         return gpu
-    for fields in (_GPU_FIELDS, _OLD_GPU_FIELDS):
-        gpu.query_fields = list(fields)
-        gpu.query = ask([smi, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+    for fields in _GPU_FIELDS:
+        gpu.query_fields = fields.split(",")
+        gpu.query = ask([smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"])
         if "not a valid field" not in gpu.query.output + gpu.query.errors:
             break
     if answered(gpu.query):

@@ -87,7 +87,7 @@ def try_timeline(nsys: Tool, timeout_s: float = TIMEOUT_S) -> Trial:
             trial.status = "nothing"
             trial.problem = f"nsys export ended with code {exported.exit_code} and wrote nothing: {last}"
             return trial
-        return _read_timeline(trial, sqlite)
+        return _read(trial, sqlite)
 
 
 def try_counters(ncu: Tool, known: KnownOptions, timeout_s: float = TIMEOUT_S) -> Trial:
@@ -110,34 +110,26 @@ def try_counters(ncu: Tool, known: KnownOptions, timeout_s: float = TIMEOUT_S) -
         if outcome.status == "nothing" or not report.exists():
             trial.status = "nothing"
             return trial
-        return _read_counters(trial, report)
+        return _read(trial, report)
 
 
-def _read_timeline(trial: Trial, sqlite: Path) -> Trial:
+def _read(trial: Trial, file: Path) -> Trial:
+    """The trial with what is in its recording."""
     try:
-        recording = read_recording(sqlite)
+        recording = read_recording(file)
     except UserError as error:
         return attrs.evolve(trial, status="nothing", problem=error.message)
-    assert isinstance(recording, Timeline)
-    kernels, ranges = len(recording.kernels), len(recording.ranges)
-    return attrs.evolve(trial, kernels=kernels, ranges=ranges, status=trial.status if kernels else "nothing")
-
-
-def _read_counters(trial: Trial, report: Path) -> Trial:
-    try:
-        recording = read_recording(report)
-    except UserError as error:
-        return attrs.evolve(trial, status="nothing", problem=error.message)
-    assert isinstance(recording, CounterSet)
-    measured = recording.actions[0].metrics if recording.actions else {}
-    counters = {name: measured[name] for name in METRICS if name in measured}
-    return attrs.evolve(
-        trial,
-        kernels=len(recording.actions),
-        counters=counters,
-        device=next(iter(recording.environment.get("gpus", {}).values()), ""),
-        status=trial.status if counters else "nothing",
-    )
+    if isinstance(recording, Timeline):
+        trial.kernels, trial.ranges = len(recording.kernels), len(recording.ranges)
+        found = bool(trial.kernels)
+    else:
+        assert isinstance(recording, CounterSet)
+        measured = recording.actions[0].metrics if recording.actions else {}
+        trial.kernels = len(recording.actions)
+        trial.counters = {name: measured[name] for name in METRICS if name in measured}
+        trial.device = next(iter(recording.environment.get("gpus", {}).values()), "")
+        found = bool(trial.counters)
+    return trial if found else attrs.evolve(trial, status="nothing")
 
 
 def _trial(under: str, outcome: Outcome, ended: Ended) -> Trial:
