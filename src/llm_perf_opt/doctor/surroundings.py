@@ -29,29 +29,30 @@ def check_packages(facts: Facts) -> list[Check]:
     return [_package(package) for package in facts.packages if package.name in _PACKAGE_WHY]
 
 
-def check_models(facts: Facts) -> Iterator[Check]:
+def check_models(facts: Facts) -> list[Check]:
     """PyTorch and transformers: needed only to run a model of this package."""
+    found = next((p.version for p in facts.packages if p.name == "transformers"), "")
+    text = found or "not installed; only models of this package need it (pip install transformers)"
+    return [_torch(facts), *([] if found == "" or facts.torch.version is None else [Check("transformers", "ok", text)])]
+
+
+def _torch(facts: Facts) -> Check:
     torch, name = facts.torch, "PyTorch"
     built = f"{torch.version}, {f'built for CUDA {torch.cuda}' if torch.cuda else 'built without CUDA'}"
     why = "programs that use PyTorch would run on the CPU or fail"
     fix = "python -c 'import torch; print(torch.zeros(1).cuda())'"
     if torch.version is None:
-        yield Check(name, "ok", "not installed; only models of this package need it (pip install torch)")
-    elif torch.problem:
-        yield Check(name, "warning", f"{torch.version}: {torch.problem}", why, fix)
-    elif not has_gpu(facts):
-        yield Check(name, "ok", built)
-    elif torch.cuda is None:
+        return Check(name, "ok", "not installed; only models of this package need it (pip install torch)")
+    if torch.problem:
+        return Check(name, "warning", f"{torch.version}: {torch.problem}", why, fix)
+    if not has_gpu(facts):
+        return Check(name, "ok", built)
+    if torch.cuda is None:
         install = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
-        yield Check(name, "warning", built, why, install)
-    elif not torch.sees_gpu:
-        yield Check(name, "warning", f"{built}, sees no GPU", why, fix)
-    else:
-        yield Check(name, "ok", f"{built}, sees the GPU")
-    for package in facts.packages:
-        if package.name == "transformers" and torch.version is not None:
-            text = package.version or "not installed; only models of this package need it (pip install transformers)"
-            yield Check("transformers", "ok", text)
+        return Check(name, "warning", built, why, install)
+    if not torch.sees_gpu:
+        return Check(name, "warning", f"{built}, sees no GPU", why, fix)
+    return Check(name, "ok", f"{built}, sees the GPU")
 
 
 def check_folders(facts: Facts) -> list[Check]:

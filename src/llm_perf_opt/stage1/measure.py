@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from attrs import Factory, define
@@ -161,9 +162,8 @@ def _in_order(
     for times, _ in runs:
         for timed in times:
             begin.setdefault(timed.path, timed.end_s - timed.seconds)
-    return sorted(by_path.items(), key=lambda item: [begin.get("/".join(p), 0.0) for p in _prefixes(item[0])])
+    return sorted(by_path.items(), key=lambda item: [begin.get(p, 0.0) for p in accumulate(item[0].split("/"), _below)])
 
 
-def _prefixes(path: str) -> list[list[str]]:
-    names = path.split("/")
-    return [names[: end + 1] for end in range(len(names))]
+def _below(path: str, name: str) -> str:
+    return f"{path}/{name}"

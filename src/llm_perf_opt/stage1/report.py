@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.report.md_syntax import code, plain
+from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.text import duration, quantity, share
 from llm_perf_opt.stage1.measure import Spread, Timing
 from llm_perf_opt.stage1.torch_profile import KernelRow, OperatorRow, Profile
@@ -16,12 +16,8 @@ _ALL = 200
 _MS = 1e6  # nanoseconds
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [
-        "| " + " | ".join(header) + " |",
-        "|" + "|".join("---" if n == 0 else "---:" for n in range(len(header))) + "|",
-    ]
-    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+def _table(header: list[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [*table(header, rows, numbers=len(header) - 1), ""]
 
 
 def milliseconds(value: float | None) -> str:

@@ -30,16 +30,7 @@ from llm_perf_opt.static_analysis.counts import (
 from llm_perf_opt.static_analysis.matrix_flops import has_formula, is_grouped, matrix_flops
 from llm_perf_opt.static_analysis.operators import operator_rules
 from llm_perf_opt.static_analysis.stage import StaticStage
-from llm_perf_opt.static_analysis.traffic import (
-    Signature,
-    Touch,
-    by_position,
-    moved,
-    signature_of,
-    tensors_in,
-    touch,
-    traffic,
-)
+from llm_perf_opt.static_analysis.traffic import Signature, Touch, moved, signature_of, tensors_in, touch, traffic
 
 EXPERTS_NOTE = (
     "The experts were counted in transformers' grouped_mm form: their eager form loops over the experts that "
@@ -132,7 +123,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **kwargs)
 
     def _count(self, known: Known, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        arguments = by_position(known.signature, args, kwargs)
+        arguments = known.signature.by_position(args, kwargs)
         inputs = [tensor for _, value in arguments for tensor in tensors_in(value)]
         reads, writes = traffic(known.name, known.signature, arguments, out, self.rules)
         if is_grouped(known.packet):

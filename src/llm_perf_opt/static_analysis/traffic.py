@@ -36,30 +36,23 @@ class Signature:
     outputs_fresh: tuple[bool, ...]  # for each result: newly made, not a view and not an argument
     makes_views: bool  # every tensor that is returned is a view, and nothing is written
 
+    def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int, Any]]:
+        """Arguments with their positions in the schema."""
+        return [*enumerate(args), *((self.positions.get(key, -1), value) for key, value in kwargs.items())]
+
 
 def signature_of(func: Any, name: str, rules: OperatorRules) -> Signature:
     schema = func._schema
-    written, outputs = [], []
-    read_first = name not in rules.overwrites
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written.append(position)
-            if argument.is_out:
-                read_first = False
-    for returned in schema.returns:
-        outputs.append(returned.alias_info is None)
+    changed = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    fresh = tuple(returned.alias_info is None for returned in schema.returns)
+    positions = {argument.name: position for position, argument in enumerate(schema.arguments)}
     return Signature(
-        positions={argument.name: position for position, argument in enumerate(schema.arguments)},
-        written=tuple(written),
-        read_first=read_first,
-        outputs_fresh=tuple(outputs),
-        makes_views=bool(outputs) and not any(outputs) and not written,
+        positions=positions,
+        written=tuple(positions[argument.name] for argument in changed),
+        read_first=name not in rules.overwrites and not any(argument.is_out for argument in changed),
+        outputs_fresh=fresh,
+        makes_views=bool(fresh) and not any(fresh) and not changed,
     )
-
-
-def by_position(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int, Any]]:
-    """Arguments with their positions in the schema."""
-    return [*enumerate(args), *((signature.positions.get(key, -1), value) for key, value in kwargs.items())]
 
 
 def tensors_in(value: Any) -> list[Any]:
@@ -89,11 +82,6 @@ def touch(tensor: Any, most_elements: int | None = None) -> Touch:
         view=(tensor.storage_offset(), tensor.shape, tensor.stride(), count),
         bytes=bytes_,
     )
-
-
-def once(touches: list[Touch]) -> list[Touch]:
-    """The same part of the same storage counts once, as in `x * x`."""
-    return list({(found.storage, found.view): found for found in touches}.values())
 
 
 def traffic(
@@ -128,7 +116,12 @@ def traffic(
     for number, result in enumerate(results):
         if fresh[number] if number < len(fresh) else fresh[:1] == (True,):
             writes += [touch(tensor) for tensor in tensors_in(result)]
-    return once(reads), once(writes)
+    return _once(reads), _once(writes)
+
+
+def _once(touches: list[Touch]) -> list[Touch]:
+    """The same part of the same storage counts once, as in `x * x`."""
+    return list({(found.storage, found.view): found for found in touches}.values())
 
 
 def moved(touches: list[Touch]) -> int:

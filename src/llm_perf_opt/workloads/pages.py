@@ -7,6 +7,7 @@ here too, so nothing of them belongs to anybody else.
 from __future__ import annotations
 
 import math
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_perf_opt.errors import MissingTool, UserError
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.workloads.device import imported
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,15 +27,9 @@ _GREY = (127, 127, 127)  # what is beside a page that is not square; 0 after nor
 
 
 def _pillow() -> Any:
-    try:
-        import PIL.Image
-        import PIL.ImageDraw
-        import PIL.ImageFont
-    except ImportError as error:
-        raise MissingTool(
-            f"Pages need Pillow, and it cannot be imported ({error}).", "Install it: pip install 'llm-perf-opt[torch]'."
-        ) from error
-    return PIL
+    for name in ("PIL.Image", "PIL.ImageDraw", "PIL.ImageFont"):
+        imported(name, "Pages need Pillow")
+    return sys.modules["PIL"]
 
 
 def open_page(path: Path) -> Image:
