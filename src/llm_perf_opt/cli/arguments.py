@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options import Option, options_of
+from llm_perf_opt.options.model import ALLOWED, Kind, fits
 from llm_perf_opt.options.values import bytes_of, parse_seconds
 
 
@@ -72,24 +73,19 @@ def _help(option: Option) -> str:
     return head.replace("%", "%%")
 
 
-def _number(text: str, least: int, allowed: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
-    return number
+def _typed(kind: Kind) -> Callable[[str], int | float]:
+    """A number of this kind, or why what was typed is none."""
 
+    def parse(text: str) -> int | float:
+        try:
+            number = float(text) if kind == "seconds" else int(text)
+        except ValueError:
+            number = -1
+        if not fits(kind, number):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {ALLOWED[kind]}")
+        return number
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+    return parse
 
 
 def _as_typed(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -106,9 +102,9 @@ def _as_typed(parse: Callable[[str], object]) -> Callable[[str], str]:
 
 
 _TYPES: dict[str, Callable[[str], Any]] = {
-    "count": lambda text: _number(text, 1, "a whole number above 0"),
-    "number": lambda text: _number(text, 0, "a whole number"),
-    "seconds": _seconds,
+    "count": _typed("count"),
+    "number": _typed("number"),
+    "seconds": _typed("seconds"),
     "size": _as_typed(bytes_of),
     "duration": _as_typed(parse_seconds),
 }

@@ -47,8 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     report_progress("\r")
     found = examine(facts)
-    ready = found.ready.timeline and found.ready.counters
-    code = ExitCode.DONE if ready else ExitCode.MISSING_TOOL
+    code = ExitCode.DONE if found.ready.timeline and found.ready.counters else ExitCode.MISSING_TOOL
     if arguments.json:
         content = {
             "ready": {"timeline": found.ready.timeline, "counters": found.ready.counters},

@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.regions.names import visible
     from llm_perf_opt.rundir.scrub.run import scrub
 
     inputs = [Path(path) for path in dict.fromkeys(arguments.input)]
@@ -67,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
             "Choose another folder with --out.",
         ) from error
     if arguments.quiet and not arguments.json:
-        _warn(result)
+        for warning in result.warnings:  # what stays against expectation is printed even where nothing else is
+            print(f"warning: {visible(warning, 500)}", file=sys.stderr)
         print("" if arguments.in_place else out, end="" if arguments.in_place else "\n")
     else:
         _print_result(result, None if arguments.in_place else out, compared, arguments.json)
@@ -161,14 +163,6 @@ def _replace(copy: Path, result: Result) -> None:
         path.unlink()
 
 
-def _warn(result: Result) -> None:
-    """What stays in the copy against expectation is printed even where nothing else is."""
-    from llm_perf_opt.regions.names import visible
-
-    for warning in result.warnings:
-        print(f"warning: {visible(warning, 500)}", file=sys.stderr)
-
-
 def _print_result(result: Result, out: Path | None, compared: list[str], as_json: bool) -> None:
     import attrs
 
@@ -184,6 +178,7 @@ def _print_result(result: Result, out: Path | None, compared: list[str], as_json
         return
     from llm_perf_opt.regions.names import visible
     from llm_perf_opt.report.terminal import console
+    from llm_perf_opt.report.text import counted
 
     say = console()
     for file in result.files:
@@ -191,10 +186,8 @@ def _print_result(result: Result, out: Path | None, compared: list[str], as_json
         say.print(f"{file.action:<9} {visible(file.path, 120)}{detail}", markup=False, soft_wrap=True)
     for warning in result.warnings:
         say.print(f"warning   {visible(warning, 500)}", markup=False, soft_wrap=True)
-    plural = "" if result.secrets == 1 else "s"
-    searched = f"Searched for {result.secrets} secret{plural} of the environment: none is left in the copy"
-    if result.warnings:
-        searched += ", but see the warnings"
-    reports = " Its report is the same as before." if compared else ""
-    say.print(f"{searched}.{reports}", markup=False, soft_wrap=True)
+    searched = f"Searched for {counted(result.secrets, 'secret')} of the environment: none is left in the copy"
+    searched += ", but see the warnings." if result.warnings else "."
+    same = " Its report is the same as before." if compared else ""
+    say.print(f"{searched}{same}", markup=False, soft_wrap=True)
     say.print(f"Written to {out}" if out else "The originals were replaced.", markup=False, soft_wrap=True)

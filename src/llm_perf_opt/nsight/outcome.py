@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
@@ -93,13 +94,6 @@ class _Finding:
     source: str = "profiler"
 
 
-class _Values(dict[str, str]):
-    """Values of a message: one that is not known leaves a gap instead of an error."""
-
-    def __missing__(self, key: str) -> str:
-        return ""
-
-
 def clean(text: str, limit: int = MAX_EVIDENCE) -> str:
     """One printable line of at most `limit` characters: logs carry colours, tabs and worse."""
     text = _ANSI.sub("", text[: 4 * _MAX_LINE])
@@ -111,7 +105,8 @@ def diagnose(
     rule: Rule, evidence: Sequence[str] = (), more: int = 0, source: str = "profiler", **values: str
 ) -> Diagnosis:
     """The diagnosis of a rule: its cause, the line that shows it, and the fix."""
-    known = _Values({name: clean(value) for name, value in values.items()})
+    # One that is not known leaves a gap instead of an error.
+    known = defaultdict(str, {name: clean(value) for name, value in values.items()})
     message = rule.cause.format_map(known)
     if evidence:
         said = " · ".join(clean(line) for line in evidence)
