@@ -120,8 +120,7 @@ class DecodingSession(Session[P]):
         batch, steps = self.infer.batch_size, self.infer.max_new_tokens - 1
 
         def prefill() -> None:
-            with torch.no_grad():
-                decoder.call(inputs(), None, None, None).logits[:, -1].argmax(-1)
+            decoder.call(inputs(), None, None, None).logits[:, -1].argmax(-1)
 
         stages = [StaticStage(PREFILL, prefill, 1, {"batch": batch, "tokens": width, "context": width})]
         if steps:
@@ -234,16 +233,13 @@ class TinyLlmSession(CausalLmSession):
 
 
 def _static_step(decoder: GreedyDecoder, batch: int, held: int) -> Callable[[], None]:
-    with torch.no_grad():
-        ids = torch.zeros((batch, held), dtype=torch.long, device="meta")
-        token = torch.zeros((batch, 1), dtype=torch.long, device="meta")
-        cache = decoder.call({"input_ids": ids}, None, None, None).past_key_values
+    ids, token = (torch.zeros((batch, length), dtype=torch.long, device="meta") for length in (held, 1))
+    cache = decoder.call({"input_ids": ids}, None, None, None).past_key_values
 
     def step() -> None:
         # A step replaces the tensors a layer holds: copies of the layers leave the original as it is.
         mine = copy.copy(cache)
         mine.layers = [copy.copy(layer) for layer in cache.layers]
-        with torch.no_grad():
-            decoder.call({"input_ids": token}, None, None, mine).logits[:, -1].argmax(-1)
+        decoder.call({"input_ids": token}, None, None, mine).logits[:, -1].argmax(-1)
 
     return step

@@ -15,7 +15,7 @@ from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures, find_device
 from llm_perf_opt.workloads.hf_models import size_of
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions, nearest
-from llm_perf_opt.workloads.pages import draw_page, open_page, whole_page
+from llm_perf_opt.workloads.pages import whole_page
 from llm_perf_opt.workloads.session import Output, Session, Watch
 
 FORWARD = "forward"
@@ -58,12 +58,7 @@ class ShallowResNetSession(Session[Any]):
         return network
 
     def prepare(self, items: Sequence[Item]) -> Any:
-        pictures = []
-        for item in items:
-            if item.image is None:
-                self.note("Inputs without a picture are drawn as a page.")
-            page = open_page(item.image) if item.image is not None else draw_page(item.text())
-            pictures.append(whole_page(page, self._shape["image_size"]))
+        pictures = [whole_page(self.page_of(item), self._shape["image_size"]) for item in items]
         return torch.from_numpy(np.stack(pictures)).to(self.device, getattr(torch, self.options.dtype))
 
     def run(self, prepared: Any, watch: Watch) -> Output:
@@ -85,8 +80,5 @@ class ShallowResNetSession(Session[Any]):
             network = self._network().to(dtype)
             pixels = torch.zeros((self.infer.batch_size, 3, side, side), dtype=dtype)
 
-        def forward() -> None:
-            with torch.no_grad():
-                network(pixels).argmax(-1)
-
-        return [StaticStage(FORWARD, forward, 1, {"batch": self.infer.batch_size, "pictures": self.infer.batch_size})]
+        shape = {"batch": self.infer.batch_size, "pictures": self.infer.batch_size}
+        return [StaticStage(FORWARD, lambda: network(pixels).argmax(-1), 1, shape)]

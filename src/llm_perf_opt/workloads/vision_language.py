@@ -8,6 +8,7 @@ without a download; a local folder in the native format works the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from llm_perf_opt.workloads.device import explained_failures
 from llm_perf_opt.workloads.greedy import Prompt
 from llm_perf_opt.workloads.hf_models import build_on_meta, merged, preset, read_config
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
-from llm_perf_opt.workloads.pages import A4_AT_110_DPI, draw_page, open_page, page_tiles, tile_grid, whole_page
+from llm_perf_opt.workloads.pages import A4_AT_110_DPI, page_tiles, tile_grid, whole_page
 from llm_perf_opt.workloads.session import Output, Watch
 from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer, fitted
 
@@ -83,9 +84,7 @@ class DeepseekOcrSession(DecodingSession[PreparedPages]):
     def prepare(self, items: Sequence[Item]) -> PreparedPages:
         pictures, tiles, counts, sequences = [], [], [], []
         for item in items:
-            if item.image is None:
-                self.note("Inputs without a picture are drawn as a page.")
-            page = open_page(item.image) if item.image is not None else draw_page(item.text())
+            page = self.page_of(item)
             cut = page_tiles(page, _TILE, self.infer.max_image_tiles)
             pictures.append(whole_page(page, self._side))
             tiles += cut
@@ -151,30 +150,17 @@ class DeepseekOcrSession(DecodingSession[PreparedPages]):
             columns, rows = tile_grid(A4_AT_110_DPI, _TILE, self.infer.max_image_tiles)
             count = columns * rows
             width = self._picture_tokens(count) + (self.infer.prompt_tokens or len(_QUESTION))
-        dtype = getattr(torch, self.options.dtype)
-
-        def pictures(number: int, side: int) -> Any:
-            return torch.zeros((number, 3, side, side), dtype=dtype, device="meta")
-
-        pages, tiles = pictures(batch, self._side), pictures(batch * count, _TILE) if count else None
+        zeros = partial(torch.zeros, dtype=getattr(torch, self.options.dtype), device="meta")
+        pages = zeros(batch, 3, self._side, self._side)
+        tiles = zeros(batch * count, 3, _TILE, _TILE) if count else None
         hidden = inner.multi_modal_projector.in_features
-        seen_pages = torch.zeros(
-            (batch, self._picture_tokens(count) - count * _QUERIES_OF_TILE - 1, hidden), dtype=dtype, device="meta"
-        )
-        seen_tiles = torch.zeros((batch * count, _QUERIES_OF_TILE, hidden), dtype=dtype, device="meta")
-
-        def vision() -> None:
-            with torch.no_grad():
-                _seen(inner, pages, tiles)
-
-        def projector() -> None:
-            with torch.no_grad():
-                _projected(inner, seen_pages, seen_tiles if count else None, [count] * batch)
-
+        seen_pages = zeros(batch, self._picture_tokens(count) - count * _QUERIES_OF_TILE - 1, hidden)
+        seen_tiles = zeros(batch * count, _QUERIES_OF_TILE, hidden) if count else None
+        projector = partial(_projected, inner, seen_pages, seen_tiles, [count] * batch)
         ids = torch.zeros((batch, width), dtype=torch.long, device="meta")
         shape = {"batch": batch, "pages": batch, "tiles": batch * count}
         return [
-            StaticStage(VISION, vision, 1, shape),
+            StaticStage(VISION, lambda: _seen(inner, pages, tiles), 1, shape),
             StaticStage(PROJECTOR, projector, 1, shape | {"tokens": batch * self._picture_tokens(count)}),
             *self._static_decoding(model, lambda: {"inputs_embeds": model.get_input_embeddings()(ids)}, width),
         ]
