@@ -310,9 +310,6 @@ def _print_packed(entries: list[dict[str, Any]], *, done: bool) -> None:
         print("There is nothing to pack.")
 
 
-# -- words -----------------------------------------------------------------------------------------
-
-
 def _print_json(**content: Any) -> int:
     print(json.dumps(content))
     return int(ExitCode.DONE)

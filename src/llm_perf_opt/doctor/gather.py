@@ -88,9 +88,6 @@ def _attempt(under: str, attempt: Callable[[], Trial]) -> Trial:
         return Trial(under, "nothing", problem=f"{error.strerror or error}: {error.filename or 'temporary folder'}")
 
 
-# -- the GPU ---------------------------------------------------------------------------------------
-
-
 def _gpu() -> Gpu:
     gpu = Gpu(
         device_nodes=sorted(str(p) for p in Path("/dev").glob("nvidia*") if not p.is_dir()),
@@ -110,9 +107,6 @@ def _gpu() -> Gpu:
         asked = "--query-compute-apps=pid,process_name,used_memory"
         gpu.processes = ask([smi, asked, "--format=csv,noheader,nounits"])
     return gpu
-
-
-# -- the profilers ---------------------------------------------------------------------------------
 
 
 _TOOLS = {

@@ -177,8 +177,6 @@ class CausalLmSession(DecodingSession[PreparedText]):
     def _vocabulary(self) -> int:
         return int(self.hf_config.get_text_config(decoder=True).vocab_size)
 
-    # -- running -------------------------------------------------------------------------------------------
-
     def prepare(self, items: Sequence[Item]) -> PreparedText:
         self._load_tokenizer()
         sequences = [self._tokens(item) for item in items]
@@ -205,8 +203,6 @@ class CausalLmSession(DecodingSession[PreparedText]):
             with watch.step(self.whole):
                 generated = self._decoder.generate(prepared.prompt, watch)
         return self._finished(generated, prepared.prompt)
-
-    # -- counting ------------------------------------------------------------------------------------------
 
     def static_stages(self) -> list[StaticStage]:
         width = self._first_width or self.infer.prompt_tokens

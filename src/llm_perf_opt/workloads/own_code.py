@@ -47,7 +47,6 @@ def has_own_code(path: Path) -> bool:
 class PreparedFile:
     """One page, as the model's own code wants it."""
 
-    item: Item
     path: Path
     question: str
 
@@ -94,12 +93,12 @@ class OwnCodeOcrSession(Session[PreparedFile]):
         (item,) = items
         question = item.prompt if item.image is not None and item.prompt else _QUESTION
         if item.image is not None:
-            return PreparedFile(item, item.image, question)
+            return PreparedFile(item.image, question)
         if self._drawn is None:
             self._drawn = tempfile.TemporaryDirectory(prefix="llm-perf-pages-")
         path = Path(self._drawn.name) / f"page-{len(list(Path(self._drawn.name).iterdir()))}.png"
         self.page_of(item).save(path)
-        return PreparedFile(item, path, question)
+        return PreparedFile(path, question)
 
     def run(self, prepared: PreparedFile, watch: Watch) -> Output:
         found = _Found(watch)

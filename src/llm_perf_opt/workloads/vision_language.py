@@ -21,7 +21,7 @@ from llm_perf_opt.workloads.causal_lm import DECODE, PREFILL, DecodingSession
 from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures
 from llm_perf_opt.workloads.greedy import Prompt
-from llm_perf_opt.workloads.hf_models import build_on_meta, merged, preset, read_config
+from llm_perf_opt.workloads.hf_models import build_on_meta, preset, read_config
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
 from llm_perf_opt.workloads.pages import A4_AT_110_DPI, page_tiles, tile_grid, whole_page
 from llm_perf_opt.workloads.session import Output, Watch
@@ -71,8 +71,6 @@ class DeepseekOcrSession(DecodingSession[PreparedPages]):
             self.tokenizer = ByteTokenizer()
             self.note("The model has no tokenizer: the bytes of each question are its tokens.")
 
-    # -- inputs --------------------------------------------------------------------------------------------
-
     @property
     def _side(self) -> int:
         return int(self.hf_config.vision_config.sam_config.image_size)
@@ -113,8 +111,6 @@ class DeepseekOcrSession(DecodingSession[PreparedPages]):
         dtype = getattr(torch, self.options.dtype)
         return torch.from_numpy(np.stack(pictures)).to(self.device, dtype)
 
-    # -- running -------------------------------------------------------------------------------------------
-
     def run(self, prepared: PreparedPages, watch: Watch) -> Output:
         inner, prompt = self._model.model, prepared.prompt
         with explained_failures(self.name), torch.no_grad():
@@ -136,8 +132,6 @@ class DeepseekOcrSession(DecodingSession[PreparedPages]):
         embedded = self._model.get_input_embeddings()(ids)
         places = (ids == self.hf_config.image_token_id).unsqueeze(-1)
         return {"inputs_embeds": embedded.masked_scatter(places, features.to(embedded.dtype))}
-
-    # -- counting ------------------------------------------------------------------------------------------
 
     def static_stages(self) -> list[StaticStage]:
         model = build_on_meta(self.options, self.hf_config, self.auto_class)
@@ -175,7 +169,7 @@ def _with_preset(options: ModelOptions) -> tuple[ModelOptions, dict[str, Any] | 
     names = {"default": "deepseek_ocr", "tiny": "deepseek_ocr_tiny"}
     if size not in names:
         raise UserError(f"model.config.preset={size!r} is not known.", f"Known are {', '.join(names)}.")
-    return evolve(options, config=changes), merged(preset(names[size]), {})
+    return evolve(options, config=changes), preset(names[size])
 
 
 def _seen(inner: Any, pages: Any, tiles: Any) -> tuple[Any, Any]:
