@@ -49,7 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.in_place:
         _refuse_what_is_there(out, inputs)
     # Beside the goal, so that the finished copy only has to be renamed; private until then.
-    beside = _folder_of(inputs[0]) if arguments.in_place else out.absolute().parent
+    beside = (
+        (inputs[0] if inputs[0].is_dir() else inputs[0].parent).absolute()
+        if arguments.in_place
+        else out.absolute().parent
+    )
     try:
         beside.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".llm-perf-scrub-", dir=beside) as name:
@@ -82,10 +86,6 @@ def _refuse_what_is_there(out: Path, inputs: list[Path]) -> None:
     for path in inputs:
         if path.is_dir() and out.absolute().resolve().is_relative_to(path.resolve()):
             raise UserError(f"{out} lies inside the run itself.", "Choose a folder outside of it with --out.")
-
-
-def _folder_of(path: Path) -> Path:
-    return path.absolute() if path.is_dir() else path.absolute().parent
 
 
 def _compare(result: Result) -> list[str]:

@@ -52,11 +52,12 @@ def devices(facts: Facts) -> list[Device]:
         if len(cells) != len(facts.gpu.query_fields):
             continue  # "No devices were found"
         row = dict(zip(facts.gpu.query_fields, cells, strict=True))
+        capability = row.get("compute_cap", "")
         found.append(
             Device(
                 name=row["name"],
                 driver=row["driver_version"],
-                capability=_decimal(row.get("compute_cap", "")),
+                capability=float(capability) if re.fullmatch(r"\d+\.\d+", capability) else None,
                 memory_mib=_whole(row["memory.total"]),
                 used_mib=_whole(row["memory.used"]),
                 busy_percent=_whole(row.get("utilization.gpu", "")),
@@ -214,7 +215,3 @@ def _compute_mode(found: list[Device], in_use: bool) -> list[Check]:
 
 def _whole(text: str) -> int | None:
     return int(text) if text.isdigit() else None
-
-
-def _decimal(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d+\.\d+", text) else None

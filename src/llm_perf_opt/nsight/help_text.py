@@ -291,11 +291,8 @@ def _allows(option: OptionHelp, value: str) -> bool:
             return any(re.search(value[6:], name) for name in allowed)
         except re.error:
             return True  # ncu's dialect of regular expressions is not Python's
-    return any(re.fullmatch(_with_number(name), value) for name in allowed)
-
-
-def _with_number(name: str) -> str:
-    return re.sub(r":N$", r":\\d+", re.escape(name).replace(r"\[:N\]", r"(?::\d+)?"))
+    numbered = [re.escape(name).replace(r"\[:N\]", r"(?::\d+)?") for name in allowed]
+    return any(re.fullmatch(re.sub(r":N$", r":\\d+", name), value) for name in numbered)
 
 
 def _error(code: str, message: str, fix: str) -> Diagnosis:

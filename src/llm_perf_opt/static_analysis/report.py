@@ -170,17 +170,13 @@ def _formula(
             )
             continue
         exact = observed_architecture(count, architecture, work)
-        size = _BYTES_OF.get(dtype or _main_dtype(count), 2)
+        by_dtype = count.matrix_flops_by_dtype()
+        size = _BYTES_OF.get(dtype or max(by_dtype, key=by_dtype.__getitem__, default="bfloat16"), 2)
         # a stage that could not be counted tells nothing about its kernel: the usual one is assumed
         skips = skips_tiles(count) if count.complete else True
         formula = stage_formula(exact, work, size, skips_tiles=skips)
         return formula, work, source, ""
     return None, given, "", "; ".join(reason for reason in reasons if reason) or "the stage is no part of a transformer"
-
-
-def _main_dtype(count: StageCount) -> str:
-    by_dtype = count.matrix_flops_by_dtype()
-    return max(by_dtype, key=lambda name: by_dtype[name], default="bfloat16")
 
 
 def _totals(repeats: int, count: StageCount, formula: StageFormula | None) -> StageTotals:
