@@ -28,9 +28,17 @@ from llm_perf_opt.static_analysis.counts import (
     StageCount,
 )
 from llm_perf_opt.static_analysis.matrix_flops import has_formula, is_grouped, matrix_flops
-from llm_perf_opt.static_analysis.operators import operator_rules
 from llm_perf_opt.static_analysis.stage import StaticStage
-from llm_perf_opt.static_analysis.traffic import Signature, Touch, moved, signature_of, tensors_in, touch, traffic
+from llm_perf_opt.static_analysis.traffic import (
+    Signature,
+    Touch,
+    moved,
+    operator_rules,
+    signature_of,
+    tensors_in,
+    touch,
+    traffic,
+)
 
 EXPERTS_NOTE = (
     "The experts were counted in transformers' grouped_mm form: their eager form loops over the experts that "

@@ -7,13 +7,35 @@ which rows are taken counts those rows; what is changed in place is counted once
 
 from __future__ import annotations
 
+import tomllib
+from functools import cache
+from importlib.resources import files
 from math import prod
 from typing import Any
 
+import cattrs
 import torch
 from attrs import define
 
-from llm_perf_opt.static_analysis.operators import OperatorRules
+
+@define(frozen=True)
+class OperatorRules:
+    """`operators.toml`: how operators are counted that torch has no FLOP formula for, by their names."""
+
+    free: frozenset[str]
+    moves_data: frozenset[str]
+    overwrites: frozenset[str]
+    reads_rows: dict[str, int]
+    writes_rows: dict[str, int]
+    flops_per_element: dict[str, int]
+    flops_per_input: dict[str, int]
+    softmax_flops_per_score: int
+
+
+@cache
+def operator_rules() -> OperatorRules:
+    text = files("llm_perf_opt.static_analysis").joinpath("operators.toml").read_text(encoding="utf-8")
+    return cattrs.structure(tomllib.loads(text), OperatorRules)
 
 
 @define(frozen=True)

@@ -26,9 +26,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]}?" if close else ""
 
 
-def refuse(key: str, value: object, wanted: str, fix: str = "") -> UserError:
+def refuse(key: str, value: object, wanted: str) -> UserError:
     """The error for a value that cannot be used."""
-    return UserError(f"{key}={value!r} is not possible: {wanted}.", fix or f"Set {key} to such a value.")
+    return UserError(f"{key}={value!r} is not possible: {wanted}.", f"Set {key} to such a value.")
 
 
 def at_least(least: int, key: str) -> Any:

@@ -104,13 +104,13 @@ def build_nsys_export_cmd(nsys: StrPath, report: StrPath, sqlite: StrPath) -> li
     return [os.fspath(nsys), "export", "--type", "sqlite", "--force-overwrite", "true", "-o", target, source]
 
 
-def build_nsys_stats_cmd(nsys: StrPath, source: StrPath, *, report: str = "cuda_gpu_kern_sum") -> list[str]:
-    """Print one of nsys's summaries of a report or SQLite file as CSV on standard output.
+def build_nsys_stats_cmd(nsys: StrPath, source: StrPath) -> list[str]:
+    """Print nsys's summary of the kernels of a report or SQLite file as CSV on standard output.
 
     Not into a file: nsys reads the name behind `--output` as a list (a comma in a folder's name sends the
     result elsewhere) or, after `@`, as a command to run.
     """
-    options = ["--quiet", "--report", report, "--format", "csv", "--output", "-"]
+    options = ["--quiet", "--report", "cuda_gpu_kern_sum", "--format", "csv", "--output", "-"]
     return [os.fspath(nsys), "stats", *options, os.fspath(source)]
 
 
