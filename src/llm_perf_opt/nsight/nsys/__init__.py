@@ -1,1 +1,1 @@
-"""Nsight Systems: its command line, what it samples of the GPU, how much it has written."""
+"""Nsight Systems: its command line, and what it samples of the GPU."""
