@@ -114,7 +114,7 @@ def by_name(facts: Facts) -> dict[str, Check]:
 
 
 @pytest.mark.parametrize("path", MACHINES, ids=lambda p: p.stem)
-def test_a_recorded_machine_is_judged_as_it_was(path: Path) -> None:
+def test_a_recorded_machine_is_evaluated_as_it_was(path: Path) -> None:
     recorded = machine(path)
     facts = cattrs.structure(recorded["facts"], Facts)
     found = examine(facts)

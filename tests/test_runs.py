@@ -162,7 +162,7 @@ def test_what_is_not_ours_stays_and_is_named(tmp_path: Path, capsys: pytest.Capt
     (run / "report.json").symlink_to(outside / "metrics.json")
     (run / "nsys" / "run.sqlite").unlink()
     (run / "nsys" / "run.sqlite").symlink_to(outside / "metrics.json")
-    # A list that lies: it may come from a stranger.
+    # A list that lies: it may be untrusted.
     (run / ".llm-perf-files").write_text(
         "../r2/manifest.json\n/etc/hostname\nreport.json\ntorch_profiler/metrics.json\n"
     )
@@ -419,7 +419,7 @@ def test_counters_in_both_forms_count_once() -> None:
     assert len(llm_perf_opt.load(run).inputs) == 2
 
 
-def test_packing_a_stranger_s_run_does_not_make_it_ours(
+def test_packing_an_untrusted_run_does_not_make_it_ours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run("a", recordings=True)

@@ -76,7 +76,7 @@ def step(context: int, batch: int = 1) -> StageWork:
     return StageWork(batch=batch, new_tokens=1, cached_tokens=context, head_positions=1)
 
 
-# ------------------------------------------------------------------------------------- the GPU as the judge
+# ------------------------------------------------------------------------------------- compared with the GPU
 
 
 def test_prefill_estimate_is_what_the_tensor_cores_of_an_h200_counted() -> None:

@@ -224,6 +224,6 @@ def test_a_tool_without_readable_help_is_not_trusted_blindly_nor_refused() -> No
 
 @pytest.mark.slow
 @given(st.lists(st.text(max_size=8) | st.sampled_from(sorted(NCU)), max_size=6))
-def test_any_argv_can_be_judged(argv: list[str]) -> None:
+def test_any_argv_can_be_checked(argv: list[str]) -> None:
     validate(argv, NCU)
     validate(argv, NSYS)

@@ -32,7 +32,7 @@ def import_torch(number: int) -> Any:
     return torch
 
 
-def calibrate(torch: Any, device: int, say: Callable[[str], None]) -> dict[str, Any]:
+def calibrate(torch: Any, device: int, report_progress: Callable[[str], None]) -> dict[str, Any]:
     """One entry for the store."""
     properties = torch.cuda.get_device_properties(device)
     torch.cuda.set_device(device)
@@ -40,7 +40,7 @@ def calibrate(torch: Any, device: int, say: Callable[[str], None]) -> dict[str, 
     capability = (int(properties.major), int(properties.minor))
     try:
         with torch.inference_mode():
-            found = measure(cases(torch, f"cuda:{device}", capability), event_clock(torch), say=say)
+            found = measure(cases(torch, f"cuda:{device}", capability), event_clock(torch), say=report_progress)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = kept
     if not found.best:

@@ -35,11 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
         store.load(path)  # a file that cannot be added to should be known before half a minute of work
     quiet = arguments.json or arguments.quiet
 
-    def say(text: str) -> None:
+    def report_progress(text: str) -> None:
         if not quiet:
             print(f"  {text}", file=sys.stderr)
 
-    entry = gpu.calibrate(torch, arguments.device, say)
+    entry = gpu.calibrate(torch, arguments.device, report_progress)
     store.save(entry, path)
     if arguments.json:
         print(json.dumps({"out": str(path), "calibration": entry}))

@@ -87,11 +87,11 @@ def _profile(
         return None
     with explained_failures(session.name):
         profile = take_profile(session, prepared.prepared(0), settings.torch_profiler, folder)
-    told = attrs.asdict(profile)
+    fields = attrs.asdict(profile)
     if "cuda" not in profile.activities:
-        for operator in told["operators"]:  # nobody looked at a device: that is not zero
+        for operator in fields["operators"]:  # nobody looked at a device: that is not zero
             operator |= {"self_device_ms": None, "self_device_bytes": None}
-    metrics["torch_profiler"] = {"status": "done", **told}
+    metrics["torch_profiler"] = {"status": "done", **fields}
     return profile
 
 

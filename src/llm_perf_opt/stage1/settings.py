@@ -1,4 +1,4 @@
-"""What stage 1 is told. Plain values again: the Hydra runner turns its configuration into these."""
+"""What stage 1 is asked for. Plain values again: the Hydra runner turns its configuration into these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a workload can be told, as plain values; how they are written on a command line is not known here.
+"""What a workload can be asked for, as plain values; how they are written on a command line is not known here.
 
 Wrong values are refused here, before anything is loaded, with the key a user would have to change.
 """
