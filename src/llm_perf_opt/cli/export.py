@@ -13,7 +13,6 @@ from llm_perf_opt.report.renderers import EXPORTS, ExportOption, ExportSource, e
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.attribution import Attribution
-    from llm_perf_opt.regions.columns import Recording, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
 
 HELP = "a trace for ui.perfetto.dev, and tables as CSV or Parquet"
@@ -72,9 +71,12 @@ def _check(places: dict[ExportOption, Path]) -> None:
 def _source(arguments: argparse.Namespace) -> ExportSource:
     """The recordings; the report and whose ranges the launches belong to are worked out once, when they are needed."""
     from llm_perf_opt.api import inputs
+    from llm_perf_opt.regions.columns import Timeline
+    from llm_perf_opt.regions.merge import merge_timelines
 
     loaded = inputs.load(arguments.input, quiet=arguments.json or arguments.quiet, streams=True)
-    timeline = _timeline(loaded.recordings)
+    timelines = [recording for recording in loaded.recordings if isinstance(recording, Timeline)]
+    timeline = merge_timelines(timelines) if timelines else None
 
     @cache
     def report() -> NCUProfileRegionReport:
@@ -90,11 +92,3 @@ def _source(arguments: argparse.Namespace) -> ExportSource:
         return attribute(timeline, arguments.attribution)
 
     return ExportSource(report, timeline, attribution)
-
-
-def _timeline(recordings: list[Recording]) -> Timeline | None:
-    from llm_perf_opt.regions.columns import Timeline
-    from llm_perf_opt.regions.merge import merge_timelines
-
-    timelines = [r for r in recordings if isinstance(r, Timeline)]
-    return merge_timelines(timelines) if timelines else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.model import Kind, Option
 
 _NCU, _NSYS, _CLI = "pipeline.ncu.", "pipeline.nsys.", "pipeline.ncu.ncu_cli."
@@ -371,3 +372,20 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flatten(value, f"{full}.")
         else:
             yield full, value
+
+
+def checked_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same configuration; `UserError` names the first key that is missing or has a value it cannot have.
+
+    Hydra's overrides go through here, and so does what a manifest holds, which may be untrusted.
+    """
+    values = dict(flatten(config))
+    if missing := [name for name in KEYS if name not in values]:
+        raise UserError(
+            f"The configuration has no {missing[0]} any more.",
+            "Set single keys, as in run.mode=deep; none can be removed.",
+        )
+    for name, value in values.items():
+        if name in KEYS:
+            KEYS[name].check(value)
+    return dict(config)

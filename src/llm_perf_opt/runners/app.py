@@ -23,10 +23,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.options import default_config, in_keys
+from llm_perf_opt.options import checked_values, default_config, in_keys
 from llm_perf_opt.process import interrupts
 from llm_perf_opt.regions.names import printable
-from llm_perf_opt.runners.checked import checked_values
 from llm_perf_opt.runners.overrides import normalised
 
 Job = Callable[[dict[str, Any], Path], int]

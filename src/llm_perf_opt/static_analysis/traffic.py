@@ -106,7 +106,7 @@ def touch(tensor: Any, most_elements: int | None = None) -> Touch:
     )
 
 
-def traffic(
+def reads_and_writes(
     name: str, signature: Signature, arguments: list[tuple[int, Any]], out: Any, rules: OperatorRules
 ) -> tuple[list[Touch], list[Touch]]:
     """What the call reads and what it writes."""
