@@ -93,9 +93,10 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
             epilog=verb.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_options(sub, (*SHOWING, *options_of(name)))
+        add_options(sub, SHOWING)
         if hasattr(verb, "add_arguments"):
             verb.add_arguments(sub)
+        add_options(sub, options_of(name))
         sub.set_defaults(run=verb.run)
     return parser
 
