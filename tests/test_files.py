@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.files import cache_folder, finished_name, replacing, unfinished_name, write_text
-from llm_perf_opt.nsight.nsys.recording_size import recording_bytes
+from llm_perf_opt.nsight.progress import recording_bytes
 from llm_perf_opt.processes import family, is_alive, started_at
 
 

@@ -14,10 +14,9 @@ from fake_tools import tools as tools
 from llm_perf_opt.cli.arguments import add_options, values_of
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.help_text import parse_ncu_help, parse_nsys_help
-from llm_perf_opt.options import KEYS, OPTIONS, Option, default_config, flatten, options_of
+from llm_perf_opt.options import KEYS, OPTIONS, Option, checked_values, default_config, flatten, options_of
 from llm_perf_opt.options.declared import RESUME
 from llm_perf_opt.request import CounterRequest, ProfileRequest, TimelineRequest, profile_request, report_request
-from llm_perf_opt.runners.checked import checked_values
 from llm_perf_opt.runners.overrides import normalised
 from llm_perf_opt.runners.requests import deep_request
 from llm_perf_opt.runners.stage1_settings import stage1_settings

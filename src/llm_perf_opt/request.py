@@ -50,9 +50,8 @@ class CounterRequest:
     """The counters ncu takes. Region patterns are those of the report: what is shown is what is measured."""
 
     enable: bool = True
-    options: NcuOptions = Factory(
-        NcuOptions
-    )  # as the user gave them; `nvtx_include` stays empty, patterns go in the report's
+    # As the user gave them; `nvtx_include` stays empty, patterns go in the report's.
+    options: NcuOptions = Factory(NcuOptions)
     # auto: the timeline decides which launches are worth their cost; as_given: ncu gets the options and nothing else.
     strategy: Strategy = "auto"
     gating_nvtx: bool = True  # profile inside the chosen regions only

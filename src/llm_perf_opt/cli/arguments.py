@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options import Option, options_of
+from llm_perf_opt.options.model import ALLOWED, Kind, fits
 from llm_perf_opt.options.values import bytes_of, parse_seconds
 
 
-def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
     """Give a parser its options."""
+    either = parser.add_mutually_exclusive_group() if any(option.either for option in options) else parser
     for option in options:
+        place = either if option.either else parser
         names = [name for name in (option.short, option.flag) if name]
         settings: dict[str, Any] = {"help": _help(option), "default": option.unset}
         if option.kind == "switch":
-            parser.add_argument(*names, action="store_true", **settings)
+            place.add_argument(*names, action="store_true", **settings)
             continue
         if isinstance(option.unset, list):
             settings["action"] = "append"
@@ -25,12 +28,19 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
             settings["choices"] = option.choices
         if option.metavar:
             settings["metavar"] = option.metavar
-        parser.add_argument(*names, type=_TYPES.get(option.kind, str), **settings)
+        place.add_argument(*names, type=_TYPES.get(option.kind, str), **settings)
 
 
 def values_of(arguments: argparse.Namespace) -> dict[Option, Any]:
     """What was parsed, by option; a switch that is not there says nothing."""
-    return _values(vars(arguments), options_of(arguments.verb))
+    found = {}
+    for option in options_of(arguments.verb):
+        value = getattr(arguments, option.dest)
+        if option.kind != "switch":
+            found[option] = value
+        elif value:
+            found[option] = not option.default if option.given is None else option.given
+    return found
 
 
 def stored_values(settings: Mapping[str, Any], verb: str, run: str) -> dict[str, Any]:
@@ -54,22 +64,6 @@ def given_of(arguments: argparse.Namespace, verb: str) -> list[Option]:
     return [option for option in options_of(verb) if getattr(arguments, option.dest) != option.unset]
 
 
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    return _number(text, 1, "a whole number above 0")
-
-
-def _values(parsed: Mapping[str, Any], options: Iterable[Option]) -> dict[Option, Any]:
-    found = {}
-    for option in options:
-        value = parsed[option.dest]
-        if option.kind != "switch":
-            found[option] = value
-        elif value:
-            found[option] = not option.default if option.given is None else option.given
-    return found
-
-
 def _help(option: Option) -> str:
     text = option.flag_help or option.help
     head = text[:1].lower() + text[1:] if text[1:2].islower() else text
@@ -79,24 +73,19 @@ def _help(option: Option) -> str:
     return head.replace("%", "%%")
 
 
-def _number(text: str, least: int, allowed: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
-    return number
+def _typed(kind: Kind) -> Callable[[str], int | float]:
+    """A number of this kind, or why what was typed is none."""
 
+    def parse(text: str) -> int | float:
+        try:
+            number = float(text) if kind == "seconds" else int(text)
+        except ValueError:
+            number = -1
+        if not fits(kind, number):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {ALLOWED[kind]}")
+        return number
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+    return parse
 
 
 def _as_typed(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -113,9 +102,9 @@ def _as_typed(parse: Callable[[str], object]) -> Callable[[str], str]:
 
 
 _TYPES: dict[str, Callable[[str], Any]] = {
-    "count": positive,
-    "number": lambda text: _number(text, 0, "a whole number"),
-    "seconds": _seconds,
+    "count": _typed("count"),
+    "number": _typed("number"),
+    "seconds": _typed("seconds"),
     "size": _as_typed(bytes_of),
     "duration": _as_typed(parse_seconds),
 }

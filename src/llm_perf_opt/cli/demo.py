@@ -6,9 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from llm_perf_opt.cli.arguments import add_options
-from llm_perf_opt.options import options_of
-
 HELP = "a full report from a recording that ships with the package"
 DESCRIPTION = """\
 Builds the full report from a recording made on an NVIDIA H200: a decoder of 1.0 billion parameters
@@ -21,10 +18,6 @@ examples:
   llm-perf demo --out /tmp/demo-report
 """
 _RECORDINGS = ("decoder-8layers.sqlite.xz", "decoder-8layers.ncu-rep.xz")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, options_of("demo"))
 
 
 def run(arguments: argparse.Namespace) -> int:

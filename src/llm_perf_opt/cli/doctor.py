@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.options import options_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.doctor.examine import Examination
@@ -31,10 +29,6 @@ examples:
 _MARKS = {"ok": "green", "warning": "yellow", "missing": "red", "error": "red"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, options_of("doctor"))
-
-
 def run(arguments: argparse.Namespace) -> int:
     import attrs
 
@@ -53,8 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     report_progress("\r")
     found = examine(facts)
-    ready = found.ready.timeline and found.ready.counters
-    code = ExitCode.DONE if ready else ExitCode.MISSING_TOOL
+    code = ExitCode.DONE if found.ready.timeline and found.ready.counters else ExitCode.MISSING_TOOL
     if arguments.json:
         content = {
             "ready": {"timeline": found.ready.timeline, "counters": found.ready.counters},

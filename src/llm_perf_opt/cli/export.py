@@ -8,13 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.api import inputs
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.report.renderers import EXPORTS, ExportOption, ExportSource, exporter
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.attribution import Attribution
-    from llm_perf_opt.regions.columns import Recording, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
 
 HELP = "a trace for ui.perfetto.dev, and tables as CSV or Parquet"
@@ -36,12 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
     for option in EXPORTS:
         parser.add_argument(f"--{option.name}", metavar=option.metavar, help=option.what)
-    parser.add_argument(
-        "--attribution",
-        choices=("auto", "thread", "process"),
-        default="auto",
-        help="whose ranges a launch belongs to, as in llm-perf report (default: auto)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,9 +70,14 @@ def _check(places: dict[ExportOption, Path]) -> None:
 
 def _source(arguments: argparse.Namespace) -> ExportSource:
     """The recordings; the report and whose ranges the launches belong to are worked out once, when they are needed."""
+    from llm_perf_opt.api import inputs
+    from llm_perf_opt.regions.columns import Timeline
+    from llm_perf_opt.regions.merge import merge_timelines
+
     files = inputs.Inputs.of(arguments.input)
     recordings = inputs.load(files, quiet=arguments.json or arguments.quiet, streams=True)
-    timeline = _timeline(recordings)
+    timelines = [recording for recording in recordings if isinstance(recording, Timeline)]
+    timeline = merge_timelines(timelines) if timelines else None
 
     @cache
     def report() -> NCUProfileRegionReport:
@@ -96,11 +93,3 @@ def _source(arguments: argparse.Namespace) -> ExportSource:
         return attribute(timeline, arguments.attribution)
 
     return ExportSource(report, timeline, attribution)
-
-
-def _timeline(recordings: list[Recording]) -> Timeline | None:
-    from llm_perf_opt.regions.columns import Timeline
-    from llm_perf_opt.regions.merge import merge_timelines
-
-    timelines = [r for r in recordings if isinstance(r, Timeline)]
-    return merge_timelines(timelines) if timelines else None

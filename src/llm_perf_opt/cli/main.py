@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.options.declared import SHOWING
+from llm_perf_opt.options.declared import SHOWING, options_of
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
 
@@ -37,7 +37,8 @@ examples:
 """
 
 
-# A module of this name each, with HELP, DESCRIPTION, EXAMPLES, add_arguments and run; in the order of the help.
+# A module of this name each, with HELP, DESCRIPTION, EXAMPLES, run, and add_arguments where options are not all; in the
+# order of the help.
 VERBS = (
     *("doctor", "profile", "plan", "report", "ranges", "export"),
     *("demo", "scrub", "calibrate", "runs", "completion"),
@@ -93,7 +94,9 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add_options(sub, SHOWING)
-        verb.add_arguments(sub)
+        if hasattr(verb, "add_arguments"):
+            verb.add_arguments(sub)
+        add_options(sub, options_of(name))
         sub.set_defaults(run=verb.run)
     return parser
 
@@ -111,44 +114,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code
-    except UserError as error:
-        _print_error(error, as_json)
-        return int(error.code)
-    except MemoryError:
-        fix = "Use a machine with more, or a shorter recording."
-        _print_error(UserError("There is not enough memory for this input.", fix), as_json)
-        return int(ExitCode.BAD_INPUT)
-    except ImportError as error:
-        _print_error(_not_loaded(error), as_json)
-        return int(ExitCode.MISSING_TOOL)
-    except RuntimeError as error:
-        if _NO_THREAD not in str(error):
-            raise
-        fix = "Raise the limits of memory and processes (ulimit -a), or end other programs."
-        _print_error(UserError("The system gives this program no further thread.", fix), as_json)
-        return int(ExitCode.BAD_INPUT)
     except BrokenPipeError:
         # The reader of our output (head, less) has gone: nothing is wrong, but nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return int(ExitCode.DONE)
-    except OSError as error:
-        _print_error(_refused(error), as_json)
-        return int(ExitCode.BAD_INPUT)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
+    except (UserError, MemoryError, ImportError, RuntimeError, OSError) as error:
+        explained = _explained(error)
+        if explained is None:
+            raise
+        _print_error(explained, as_json)
+        return int(explained.code)
 
 
-def _not_loaded(error: ImportError) -> UserError:
-    """A package that is damaged, or for which there is no memory; numpy says that in thirty lines."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return UserError(
-        f"A library of llm-perf cannot be loaded: {lines[-1] if lines else error.name}.",
-        "Check the limit of memory (ulimit -v), or install llm-perf again.",
-    )
-
-
-def _refused(error: OSError) -> UserError:
+def _explained(error: Exception) -> UserError | None:
+    """What a person can do about it; None for an error that should not be."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, MemoryError):
+        fix = "Use a machine with more, or a shorter recording."
+        return UserError("There is not enough memory for this input.", fix)
+    if isinstance(error, ImportError):
+        # A package that is damaged, or for which there is no memory; numpy says that in thirty lines.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = f"A library of llm-perf cannot be loaded: {lines[-1] if lines else error.name}."
+        fix = "Check the limit of memory (ulimit -v), or install llm-perf again."
+        return UserError(why, fix, ExitCode.MISSING_TOOL)
+    if isinstance(error, RuntimeError):
+        fix = "Raise the limits of memory and processes (ulimit -a), or end other programs."
+        no_thread = _NO_THREAD in str(error)
+        return UserError("The system gives this program no further thread.", fix) if no_thread else None
+    assert isinstance(error, OSError)
     try:
         Path.cwd()
     except FileNotFoundError:

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.cli.arguments import add_options, values_of
+from llm_perf_opt.cli.arguments import values_of
 from llm_perf_opt.errors import ExitCode, MissingTool
-from llm_perf_opt.options import options_of
 from llm_perf_opt.regions.names import printable
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs="*", metavar="CMD", help="the program and its arguments, after --")
-    add_options(parser, options_of("plan"))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,9 +6,8 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from llm_perf_opt.cli.arguments import add_options, given_of, stored_values, values_of
+from llm_perf_opt.cli.arguments import given_of, stored_values, values_of
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.options import options_of
 
 HELP = "profile a program: a timeline, then counters of a few launches of each kernel, and the report"
 DESCRIPTION = """\
@@ -30,7 +29,6 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs="*", metavar="CMD", help="the program and its arguments, after --")
-    add_options(parser, options_of("profile"))
 
 
 def run(arguments: argparse.Namespace) -> int:

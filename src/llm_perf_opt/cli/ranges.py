@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.cli.arguments import add_options, values_of
+from llm_perf_opt.cli.arguments import values_of
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.options import options_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
@@ -28,10 +27,11 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
-    add_options(parser, options_of("ranges"))
 
 
 def run(arguments: argparse.Namespace) -> int:
+    import attrs
+
     from llm_perf_opt.api.reporting import make_report
     from llm_perf_opt.request import report_request
 
@@ -40,38 +40,30 @@ def run(arguments: argparse.Namespace) -> int:
     scope = report.main_scope
     regions = scope.regions if scope else []
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "ranges": [
-                        {
-                            "key": r.key,
-                            "domain": r.domain,
-                            "path": r.path,
-                            "name": r.name,
-                            "kind": r.range_kind,
-                            "instances": r.instances,
-                            "kernel_count": r.inclusive.kernel_count,
-                            "gpu_time_ns": r.inclusive.gpu_time_ns,
-                            "wall_ns": r.wall_ns,
-                            "nvtx_include": r.nvtx_include,
-                            "ncu_options": ncu_options(r),
-                        }
-                        for r in regions
-                    ],
-                    "available_ranges": report.available_ranges,
-                    "diagnostics": [
-                        {"code": d.code, "severity": d.severity, "message": d.message, "fix": d.fix}
-                        for d in report.diagnostics
-                    ],
-                }
-            )
-        )
+        answer = {
+            "ranges": [_fields(region) for region in regions],
+            "available_ranges": report.available_ranges,
+            "diagnostics": [attrs.asdict(diagnosis) for diagnosis in report.diagnostics],
+        }
+        print(json.dumps(answer))
     else:
         _show(report, regions, arguments.quiet)
     if not regions and request.strict:
         return int(ExitCode.NOTHING_MATCHED)
     return int(ExitCode.DONE)
+
+
+def _fields(region: NCUProfileRegion) -> dict[str, Any]:
+    return {
+        **{name: getattr(region, name) for name in ("key", "domain", "path", "name")},
+        "kind": region.range_kind,
+        "instances": region.instances,
+        "kernel_count": region.inclusive.kernel_count,
+        "gpu_time_ns": region.inclusive.gpu_time_ns,
+        "wall_ns": region.wall_ns,
+        "nvtx_include": region.nvtx_include,
+        "ncu_options": ncu_options(region),
+    }
 
 
 def ncu_options(region: NCUProfileRegion) -> list[str]:

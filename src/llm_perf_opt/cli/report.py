@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from llm_perf_opt.cli.arguments import add_options, values_of
+from llm_perf_opt.cli.arguments import values_of
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.options import options_of
 
 HELP = "the region report of any recordings"
 DESCRIPTION = """\
@@ -26,7 +25,6 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
-    add_options(parser, options_of("report"))
 
 
 def parse_formats(text: str) -> list[str]:

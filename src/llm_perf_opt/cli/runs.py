@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.cli.arguments import positive
+from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.options import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from datetime import datetime
 
     from llm_perf_opt.rundir.compress import Packing
@@ -34,34 +35,31 @@ examples:
   llm-perf runs prune --keep 10 --yes
   llm-perf runs compress tmp/profile-output/20250101-120000 --yes
 """
+_STEP = ("name", "capture", "status", "exit_code", "seconds")
 _FOLDER = "a run, or a folder of runs (default: tmp/profile-output)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="list|show|prune|compress", required=True)
-
-    def add(name: str, help_text: str, run_it: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    for name, help_text, nargs, metavar, run_it in (
+        ("list", "list the runs, newest first, with state and size", "?", "FOLDER", _list),
+        ("show", "show how a run went, what is in it and what it lacks", None, "RUN", _show),
+        ("prune", "remove old runs; a dry run unless --yes is given", "?", "FOLDER", _prune),
+        (
+            "compress",
+            "pack large recordings, which stay readable; a dry run unless --yes is given",
+            "*",
+            "RUN",
+            _compress,
+        ),
+    ):
         sub = actions.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
         # The verb has the option too; without SUPPRESS the default here would overwrite it.
-        sub.add_argument(
-            "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object instead of text"
-        )
+        as_json = "print one JSON object instead of text"
+        sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=as_json)
+        sub.add_argument("folder", nargs=nargs, metavar=metavar, help=_FOLDER if nargs else "a run directory")
+        add_options(sub, options_of(f"runs {name}"))
         sub.set_defaults(action_run=run_it)
-        return sub
-
-    listing = add("list", "list the runs, newest first, with state and size", _list)
-    listing.add_argument("folder", nargs="?", metavar="FOLDER", help=_FOLDER)
-    showing = add("show", "show how a run went, what is in it and what it lacks", _show)
-    showing.add_argument("folder", metavar="RUN", help="a run directory")
-    pruning = add("prune", "remove old runs; a dry run unless --yes is given", _prune)
-    pruning.add_argument("folder", nargs="?", metavar="FOLDER", help=_FOLDER)
-    pruning.add_argument("--keep", metavar="N", type=positive, help="keep the newest N runs")
-    pruning.add_argument("--max-size", metavar="SIZE", help="keep as many of the newest as fit into this, as in 2GB")
-    packing = add("compress", "pack large recordings, which stay readable; a dry run unless --yes is given", _compress)
-    packing.add_argument("folder", nargs="*", metavar="RUN", help=_FOLDER)
-    packing.add_argument("--format", choices=("xz", "gz"), default="xz", help="xz (default) packs better, gz is faster")
-    for sub in (pruning, packing):
-        sub.add_argument("--yes", action="store_true", help="do it")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,16 +116,7 @@ def _show(arguments: argparse.Namespace) -> int:
             **_fields(found),
             settings=manifest.settings,
             tools=manifest.tools,
-            steps=[
-                {
-                    "name": s.name,
-                    "capture": s.capture,
-                    "status": s.status,
-                    "exit_code": s.exit_code,
-                    "seconds": s.seconds,
-                }
-                for s in manifest.steps
-            ],
+            steps=[{field: getattr(step, field) for field in _STEP} for step in manifest.steps],
             resumed=manifest.resumed,
             files=[
                 {"name": f.name, "bytes": f.bytes, "ours": f.is_ours, "reason": f.why_not_ours} for f in found.files
@@ -164,12 +153,10 @@ def _next_commands(run_: Run) -> list[str]:
     """What one would type next."""
     from llm_perf_opt.capture.resume import RESUMABLE
 
-    place = shlex.quote(str(run_.path))
-    found = []
-    manifest = run_.manifest
-    if manifest is not None and run_.state in ("failed", "interrupted", "killed") and manifest.made_by in RESUMABLE:
-        found.append(f"llm-perf profile --resume {place}")
-    return [*found, f"llm-perf report {place}"]
+    place, manifest = shlex.quote(str(run_.path)), run_.manifest
+    ended = run_.state in ("failed", "interrupted", "killed")
+    resume = [f"llm-perf profile --resume {place}"] if ended and manifest and manifest.made_by in RESUMABLE else []
+    return [*resume, f"llm-perf report {place}"]
 
 
 def _fields(run_: Run) -> dict[str, Any]:
@@ -260,6 +247,8 @@ def _say_pruned(decision: Decision, others: Iterable[tuple[Path, str]], *, done:
 
 
 def _compress(arguments: argparse.Namespace) -> int:
+    import attrs
+
     from llm_perf_opt.rundir.compress import Packing, candidates, compress
     from llm_perf_opt.rundir.directory import RunDirectory
     from llm_perf_opt.rundir.inventory import OVER, RUNS, take_inventory
@@ -267,6 +256,11 @@ def _compress(arguments: argparse.Namespace) -> int:
     folders = [Path(folder) for folder in dict.fromkeys(arguments.folder)] or [RUNS]
     entries: list[dict[str, Any]] = []
     code = ExitCode.DONE
+
+    def report_progress(name: str) -> None:
+        if not arguments.json:
+            print(f"packing {_shown(run_.path / name)} …", file=sys.stderr, flush=True)
+
     for run_ in [run_ for folder in folders for run_ in take_inventory(folder).runs]:
         files: list[Packing] = []
         problem = "" if run_.state in OVER else run_.problem
@@ -279,37 +273,18 @@ def _compress(arguments: argparse.Namespace) -> int:
                 problem = error.message
             else:
                 try:
-                    files = compress(directory, arguments.format, _progress(run_.path, arguments.json))
+                    files = compress(directory, arguments.format, report_progress)
                 except OSError as error:
-                    problem = (
-                        f"It could not be packed completely: {error.strerror} ({error.filename}). Nothing is lost."
-                    )
-                    code = ExitCode.BAD_INPUT
+                    lost = f"{error.strerror} ({error.filename}). Nothing is lost."
+                    problem, code = f"It could not be packed completely: {lost}", ExitCode.BAD_INPUT
                 finally:
                     directory.release()
-        entries.append(
-            {
-                "path": str(run_.path),
-                "problem": problem,
-                "files": [
-                    {"name": f.name, "bytes": f.bytes, "packed_bytes": f.packed_bytes, "detail": f.detail}
-                    for f in files
-                ],
-            }
-        )
+        entries.append({"path": str(run_.path), "problem": problem, "files": [attrs.asdict(file) for file in files]})
     if arguments.json:
         _print_json(dry_run=not arguments.yes, runs=entries)
     else:
         _print_packed(entries, done=arguments.yes)
     return int(code)
-
-
-def _progress(path: Path, as_json: bool) -> Callable[[str], None]:
-    def say(name: str) -> None:
-        if not as_json:
-            print(f"packing {_shown(path / name)} …", file=sys.stderr, flush=True)
-
-    return say
 
 
 def _print_packed(entries: list[dict[str, Any]], *, done: bool) -> None:
@@ -329,15 +304,10 @@ def _print_packed(entries: list[dict[str, Any]], *, done: bool) -> None:
                 print(f"would pack {name} ({_size(file['bytes'])})")
     if done:
         print(f"Packed {_size(before)} into {_size(after)}.")
+    elif before:
+        print(f"{_size(before)} could be packed. Nothing was changed; add --yes to do it.")
     else:
-        print(
-            f"{_size(before)} could be packed. Nothing was changed; add --yes to do it."
-            if before
-            else "There is nothing to pack."
-        )
-
-
-# -- words -----------------------------------------------------------------------------------------
+        print("There is nothing to pack.")
 
 
 def _print_json(**content: Any) -> int:

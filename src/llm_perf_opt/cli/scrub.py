@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.report import stem
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 
@@ -37,12 +36,10 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="+", metavar="RUN|FILE", help="a run directory, or recordings")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--out", metavar="DIR", help="folder for the copy (default: INPUT-scrubbed here)")
-    where.add_argument("--in-place", action="store_true", help="put the clean files in the place of the originals")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.regions.names import visible
     from llm_perf_opt.rundir.scrub.run import scrub
 
     inputs = [Path(path) for path in dict.fromkeys(arguments.input)]
@@ -52,7 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.in_place:
         _refuse_what_is_there(out, inputs)
     # Beside the goal, so that the finished copy only has to be renamed; private until then.
-    beside = _folder_of(inputs[0]) if arguments.in_place else out.absolute().parent
+    beside = (
+        (inputs[0] if inputs[0].is_dir() else inputs[0].parent).absolute()
+        if arguments.in_place
+        else out.absolute().parent
+    )
     try:
         beside.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".llm-perf-scrub-", dir=beside) as name:
@@ -71,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
             "Choose another folder with --out.",
         ) from error
     if arguments.quiet and not arguments.json:
-        _warn(result)
+        for warning in result.warnings:  # what stays against expectation is printed even where nothing else is
+            print(f"warning: {visible(warning, 500)}", file=sys.stderr)
         print("" if arguments.in_place else out, end="" if arguments.in_place else "\n")
     else:
         _print_result(result, None if arguments.in_place else out, compared, arguments.json)
@@ -84,10 +86,6 @@ def _refuse_what_is_there(out: Path, inputs: list[Path]) -> None:
     for path in inputs:
         if path.is_dir() and out.absolute().resolve().is_relative_to(path.resolve()):
             raise UserError(f"{out} lies inside the run itself.", "Choose a folder outside of it with --out.")
-
-
-def _folder_of(path: Path) -> Path:
-    return path.absolute() if path.is_dir() else path.absolute().parent
 
 
 def _compare(result: Result) -> list[str]:
@@ -129,6 +127,7 @@ def _leave_out_damaged(result: Result, error: UnreadableInput) -> None:
 
 def _report(paths: list[Path]) -> NCUProfileRegionReport:
     from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.api.reporting import make_report
 
     return make_report([str(path) for path in paths], ReportOptions(), quiet=True)
 
@@ -164,14 +163,6 @@ def _replace(copy: Path, result: Result) -> None:
         path.unlink()
 
 
-def _warn(result: Result) -> None:
-    """What stays in the copy against expectation is printed even where nothing else is."""
-    from llm_perf_opt.regions.names import visible
-
-    for warning in result.warnings:
-        print(f"warning: {visible(warning, 500)}", file=sys.stderr)
-
-
 def _print_result(result: Result, out: Path | None, compared: list[str], as_json: bool) -> None:
     import attrs
 
@@ -187,6 +178,7 @@ def _print_result(result: Result, out: Path | None, compared: list[str], as_json
         return
     from llm_perf_opt.regions.names import visible
     from llm_perf_opt.report.terminal import console
+    from llm_perf_opt.report.text import counted
 
     say = console()
     for file in result.files:
@@ -194,10 +186,8 @@ def _print_result(result: Result, out: Path | None, compared: list[str], as_json
         say.print(f"{file.action:<9} {visible(file.path, 120)}{detail}", markup=False, soft_wrap=True)
     for warning in result.warnings:
         say.print(f"warning   {visible(warning, 500)}", markup=False, soft_wrap=True)
-    plural = "" if result.secrets == 1 else "s"
-    searched = f"Searched for {result.secrets} secret{plural} of the environment: none is left in the copy"
-    if result.warnings:
-        searched += ", but see the warnings"
-    reports = " Its report is the same as before." if compared else ""
-    say.print(f"{searched}.{reports}", markup=False, soft_wrap=True)
+    searched = f"Searched for {counted(result.secrets, 'secret')} of the environment: none is left in the copy"
+    searched += ", but see the warnings." if result.warnings else "."
+    same = " Its report is the same as before." if compared else ""
+    say.print(f"{searched}{same}", markup=False, soft_wrap=True)
     say.print(f"Written to {out}" if out else "The originals were replaced.", markup=False, soft_wrap=True)

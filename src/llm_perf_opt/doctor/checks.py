@@ -56,9 +56,6 @@ def readiness(checks: Sequence[Check], *, tried: bool) -> Readiness:
 
 
 def _reasons(checks: Sequence[Check]) -> str:
-    return "; ".join(f"{check.name}: {_in_short(check.found)}" for check in dict.fromkeys(checks))
-
-
-def _in_short(text: str) -> str:
-    """What stands before the details."""
-    return re.split(r"[:;.,] |\.$", text, maxsplit=1)[0]
+    # What stands before the details.
+    short = {check: re.split(r"[:;.,] |\.$", check.found, maxsplit=1)[0] for check in checks}
+    return "; ".join(f"{check.name}: {found}" for check, found in short.items())

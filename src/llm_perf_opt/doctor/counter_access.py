@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from llm_perf_opt.doctor.checks import COUNTERS, Check
 from llm_perf_opt.doctor.gpu import devices, has_gpu
@@ -89,19 +90,17 @@ def check_lock_file(facts: Facts) -> list[Check]:
     return [Check("lock file of ncu", "error", text, why, fix, COUNTERS)]
 
 
-def check_config_files(facts: Facts) -> list[Check]:
+def check_config_files(facts: Facts) -> Iterator[Check]:
     """Settings that profilers read by themselves."""
-    checks = []
     for file in facts.config_files:
         tool = "ncu" if file.path.endswith(".ncu-cfg") else "nsys"
         if not file.lines:
-            checks.append(Check(f"settings of {tool}", "ok", f"{file.path} sets nothing"))
+            yield Check(f"settings of {tool}", "ok", f"{file.path} sets nothing")
             continue
         text = f"{file.path} sets: {' | '.join(file.lines)}"
         why = f"{tool} reads it in every run here, and no command line shows it: filters and metrics may differ from what was asked"
         fix = f"mv '{file.path}' '{file.path}.off'" + ("  (or give ncu --config-file off)" if tool == "ncu" else "")
-        checks.append(Check(f"settings of {tool}", "warning", text, why, fix))
-    return checks
+        yield Check(f"settings of {tool}", "warning", text, why, fix)
 
 
 def _privileged(facts: Facts) -> bool:
@@ -112,18 +111,15 @@ def _privileged(facts: Facts) -> bool:
 
 
 def _rule(facts: Facts) -> str:
-    who = "root" if facts.privileges.root else "not root"
-    where = ", in a container" if facts.privileges.container else ""
-    privilege = "with" if _privileged(facts) else "without"
-    this = f"this is {who}{where}, {privilege} the capability"
     restricted = admin_only(facts)
     if restricted is None:
         return "the driver's rule is not published here (/proc/driver/nvidia/params)"
-    return (
-        f"the driver lets administrators alone read them, and {this}"
-        if restricted
-        else "the driver lets everybody read them"
-    )
+    if not restricted:
+        return "the driver lets everybody read them"
+    who = "root" if facts.privileges.root else "not root"
+    where = ", in a container" if facts.privileges.container else ""
+    privilege = "with" if _privileged(facts) else "without"
+    return f"the driver lets administrators alone read them, and this is {who}{where}, {privilege} the capability"
 
 
 def _refused(name: str, found: str, facts: Facts) -> Check:
@@ -137,9 +133,6 @@ def _allow(facts: Facts) -> str:
         return "In Windows: NVIDIA Control Panel, Developer, Manage GPU Performance Counters, allow access to all users"
     if facts.privileges.container:
         return f"docker run --gpus all --cap-add SYS_ADMIN …  (in Kubernetes: securityContext.capabilities.add); or on the host: {_ALLOW_ALL}, and reboot"
-    rebuild = (
-        "sudo dracut --force"
-        if re.search(r"\b(?:rhel|fedora|centos|suse)\b", facts.system)
-        else "sudo update-initramfs -u"
-    )
+    dracut = re.search(r"\b(?:rhel|fedora|centos|suse)\b", facts.system)
+    rebuild = "sudo dracut --force" if dracut else "sudo update-initramfs -u"
     return f'{_ALLOW_ALL} && {rebuild} && sudo reboot  (or run as root: sudo -E env "PATH=$PATH" llm-perf …)'

@@ -13,54 +13,25 @@ from pathlib import Path
 
 import attrs
 
-from llm_perf_opt.doctor import trial
+from llm_perf_opt.doctor import system_facts, trial
 from llm_perf_opt.doctor.machine_facts import Facts, Gpu, Importer, Profiler, Trial
 from llm_perf_opt.doctor.probe import answered, ask, read_number, read_text, shortened
 from llm_perf_opt.doctor.python_packages import find_packages, find_torch
-from llm_perf_opt.doctor.system_facts import (
-    describe_system,
-    find_config_files,
-    find_folders,
-    find_lock_file,
-    find_privileges,
-    find_processes,
-    find_variables,
-    limit_of_open_files,
-)
 from llm_perf_opt.errors import MissingTool
+from llm_perf_opt.nsight import tools
 from llm_perf_opt.nsight.help_text import KnownOptions, validate
 from llm_perf_opt.nsight.ncu.argv import DEFAULT_METRICS, NcuOptions, ncu_arguments, without_unknown_defaults
 from llm_perf_opt.nsight.nsys.argv import nsys_arguments
 from llm_perf_opt.nsight.nsys.gpu_metrics import cannot_sample
-from llm_perf_opt.nsight.tools import (
-    NCU_VARIABLE,
-    NSYS_VARIABLE,
-    Tool,
-    find_ncu,
-    find_nsys,
-    importer_of,
-    installed_ncu,
-    known_options,
-    library_path_for,
-)
+from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.readers.nsys_tool import installed_nsys
 from llm_perf_opt.rundir.secrets import is_secret
 from llm_perf_opt.version import __version__
 
 _GPU_FIELDS = (
-    "index",
-    "name",
-    "uuid",
-    "driver_version",
-    "compute_cap",
-    "memory.total",
-    "memory.used",
-    "utilization.gpu",
-    "mig.mode.current",
-    "compute_mode",
+    "index,name,uuid,driver_version,compute_cap,memory.total,memory.used,utilization.gpu,mig.mode.current,compute_mode",
+    "index,name,uuid,driver_version,memory.total,memory.used,compute_mode",  # what drivers before 510 know
 )
-# What drivers before 510 know.
-_OLD_GPU_FIELDS = ("index", "name", "uuid", "driver_version", "memory.total", "memory.used", "compute_mode")
 ReportProgress = Callable[[str], None]
 
 
@@ -69,18 +40,18 @@ def gather(*, try_it: bool = True, out: Path | None = None, report_progress: Rep
     facts = Facts(
         llm_perf_opt=__version__,
         python=platform.python_version(),
-        system=describe_system(),
+        system=system_facts.describe_system(),
         gpu=_gpu(),
-        privileges=find_privileges(),
-        processes=list(find_processes()),
-        variables=find_variables(os.environ),
+        privileges=system_facts.find_privileges(),
+        processes=list(system_facts.find_processes()),
+        variables=system_facts.find_variables(os.environ),
         secret_variables=sorted(name for name, value in os.environ.items() if value and is_secret(name, value)),
-        config_files=list(find_config_files()),
-        lock_file=find_lock_file(),
-        folders=list(find_folders(out or Path())),
+        config_files=list(system_facts.find_config_files()),
+        lock_file=system_facts.find_lock_file(),
+        folders=list(system_facts.find_folders(out or Path())),
         perf_event_paranoid=read_number("/proc/sys/kernel/perf_event_paranoid"),
         ptrace_scope=read_number("/proc/sys/kernel/yama/ptrace_scope"),
-        open_files=limit_of_open_files(),
+        open_files=system_facts.limit_of_open_files(),
         try_asked=try_it,
     )
     facts.ncu, ncu, ncu_options = _profiler("ncu")
@@ -117,9 +88,6 @@ def _attempt(under: str, attempt: Callable[[], Trial]) -> Trial:
         return Trial(under, "nothing", problem=f"{error.strerror or error}: {error.filename or 'temporary folder'}")
 
 
-# -- the GPU ---------------------------------------------------------------------------------------
-
-
 def _gpu() -> Gpu:
     gpu = Gpu(
         device_nodes=sorted(str(p) for p in Path("/dev").glob("nvidia*") if not p.is_dir()),
@@ -130,9 +98,9 @@ def _gpu() -> Gpu:
     smi = shutil.which("nvidia-smi") or shutil.which("/usr/lib/wsl/lib/nvidia-smi")
     if smi is None:
         return gpu
-    for fields in (_GPU_FIELDS, _OLD_GPU_FIELDS):
-        gpu.query_fields = list(fields)
-        gpu.query = ask([smi, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+    for fields in _GPU_FIELDS:
+        gpu.query_fields = fields.split(",")
+        gpu.query = ask([smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"])
         if "not a valid field" not in gpu.query.output + gpu.query.errors:
             break
     if answered(gpu.query):
@@ -141,27 +109,29 @@ def _gpu() -> Gpu:
     return gpu
 
 
-# -- the profilers ---------------------------------------------------------------------------------
+_TOOLS = {
+    "ncu": (tools.find_ncu, tools.installed_ncu, tools.NCU_VARIABLE),
+    "nsys": (tools.find_nsys, installed_nsys, tools.NSYS_VARIABLE),
+}
 
 
 def _profiler(name: str) -> tuple[Profiler, Tool | None, KnownOptions]:
+    find, installed, variable = _TOOLS[name]
     try:
-        tool = find_ncu() if name == "ncu" else find_nsys()
+        tool = find()
     except MissingTool as error:
-        variable = NCU_VARIABLE if name == "ncu" else NSYS_VARIABLE
         named = variable if os.environ.get(variable) else ""
         return Profiler(name, named=named, problem=shortened(error.message)), None, {}
-    installed = installed_ncu() if name == "ncu" else installed_nsys()
     own = tool.path.resolve()
     profiler = Profiler(
         name,
         path=shortened(tool.path),
         version=tool.version,
         source=tool.source,
-        others=sorted({shortened(path) for path in installed if path.resolve() != own}),
+        others=sorted({shortened(path) for path in installed() if path.resolve() != own}),
     )
     try:
-        options = known_options(tool)
+        options = tools.known_options(tool)
     except MissingTool as error:
         profiler.refused = [error.message]
         return profiler, tool, {}
@@ -195,10 +165,10 @@ def _our_arguments(name: str, options: NcuOptions) -> list[str]:
 
 
 def _importer(nsys: Tool | None) -> Importer:
-    program = importer_of(nsys.path) if nsys is not None else None
+    program = tools.importer_of(nsys.path) if nsys is not None else None
     if nsys is None or program is None:
         return Importer()
-    library_path = library_path_for(nsys.path)
+    library_path = tools.library_path_for(nsys.path)
     environment = {"LD_LIBRARY_PATH": library_path} if library_path else {}
     libraries = ask(["ldd", str(program)], environment) if shutil.which("ldd") else None
     if libraries is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from attrs import define
 
@@ -10,6 +11,17 @@ from llm_perf_opt.doctor.checks import BOTH, COUNTERS, Check
 from llm_perf_opt.doctor.machine_facts import Facts, Trial
 
 _NO_GPU_FIX = "llm-perf demo  (a full report from a recording; `llm-perf report` needs no GPU either)"
+_WITH_DRIVER = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …"
+_RESTART = "docker run --gpus all …  (a container that lost its GPU must be started again)"
+# What nvidia-smi says, and what helps.
+_DRIVER_FIXES = {
+    "version mismatch": "sudo reboot  (the driver was updated while it was loaded)",
+    "communicate with the NVIDIA driver": "sudo modprobe nvidia && nvidia-smi  (where that fails: install the driver for this kernel, and look at dmesg)",
+    "did not answer": "dmesg | grep -i -E 'nvrm|xid'  (a GPU that fell off the bus needs a reboot)",
+    "Insufficient Permissions": _RESTART,
+    "Unknown Error": _RESTART,
+    "": "nvidia-smi; dmesg | grep -i nvidia",
+}
 _MUCH_MEMORY_MIB = 2048
 _BUSY_PERCENT = 10
 _LEAST_CAPABILITY = 7.0  # what ncu supports since 2020
@@ -19,7 +31,6 @@ _LEAST_CAPABILITY = 7.0  # what ncu supports since 2020
 class Device:
     """One line of nvidia-smi."""
 
-    index: str
     name: str
     driver: str
     capability: float | None
@@ -41,12 +52,12 @@ def devices(facts: Facts) -> list[Device]:
         if len(cells) != len(facts.gpu.query_fields):
             continue  # "No devices were found"
         row = dict(zip(facts.gpu.query_fields, cells, strict=True))
+        capability = row.get("compute_cap", "")
         found.append(
             Device(
-                index=row["index"],
                 name=row["name"],
                 driver=row["driver_version"],
-                capability=_decimal(row.get("compute_cap", "")),
+                capability=float(capability) if re.fullmatch(r"\d+\.\d+", capability) else None,
                 memory_mib=_whole(row["memory.total"]),
                 used_mib=_whole(row["memory.used"]),
                 busy_percent=_whole(row.get("utilization.gpu", "")),
@@ -76,23 +87,22 @@ def check_gpu(facts: Facts) -> list[Check]:
     tried = undisturbed(facts)
     if tried is not None and tried.status == "captured":
         why = "clocks, memory and other users of the GPU cannot be recorded with the run"
-        fix = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …"
         problem = "is not there" if query is None else f"says: {_said(facts)}"
-        return [Check("GPU", "warning", f"{tried.device}, but nvidia-smi {problem}", why, fix)]
+        return [Check("GPU", "warning", f"{tried.device}, but nvidia-smi {problem}", why, _WITH_DRIVER)]
     why = "without a GPU there is nothing to profile; recordings can be read all the same"
     if query is None and not facts.gpu.device_nodes:
         found_text = "no NVIDIA GPU: there is neither nvidia-smi nor /dev/nvidia*"
-        return [Check("GPU", "missing", found_text, why, _start_with_gpu(facts), BOTH)]
+        start = "docker run --gpus all …  (on a machine with a GPU); or " if facts.privileges.container else ""
+        return [Check("GPU", "missing", found_text, why, start + _NO_GPU_FIX, BOTH)]
     if query is None:
-        fix = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …"
         text = "there are device files (/dev/nvidia*) but no nvidia-smi: the driver's programs are not installed here"
-        return [Check("GPU", "error", text, why, fix, BOTH)]
+        return [Check("GPU", "error", text, why, _WITH_DRIVER, BOTH)]
     said = _said(facts)
     if "No devices were found" in said or (query.exit_code == 0 and not said):
-        return [
-            Check("GPU", "missing", "nvidia-smi runs and finds no devices", why, "lspci | grep -i nvidia; dmesg", BOTH)
-        ]
-    return [Check("GPU", "error", f"nvidia-smi fails: {said}", why, _driver_fix(said, facts), BOTH)]
+        fix = "lspci | grep -i nvidia; dmesg"
+        return [Check("GPU", "missing", "nvidia-smi runs and finds no devices", why, fix, BOTH)]
+    fix = next(fix for sign, fix in _DRIVER_FIXES.items() if sign in said)
+    return [Check("GPU", "error", f"nvidia-smi fails: {said}", why, fix, BOTH)]
 
 
 def check_visible(facts: Facts) -> list[Check]:
@@ -117,34 +127,33 @@ def check_kernel(facts: Facts) -> list[Check]:
     why = "a program that cannot use the GPU by itself cannot be profiled"
     fix = "nvidia-smi; echo $CUDA_VISIBLE_DEVICES; ls -l /dev/nvidia*"
     if "libcuda" in tried.problem:
-        fix = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …  (or install the driver)"
+        fix = f"{_WITH_DRIVER}  (or install the driver)"
     return [Check("CUDA", "error", f"a small kernel did not run: {tried.problem}", why, fix, BOTH)]
 
 
-def check_use(facts: Facts) -> list[Check]:
+def check_use(facts: Facts) -> Iterator[Check]:
     """Others on the GPU, and rules about sharing it."""
     found = devices(facts)
     if not found:
-        return []
-    checks = []
+        return
     users = _users(facts)
-    used = max((d.used_mib or 0 for d in found), default=0)
-    busy = max((d.busy_percent or 0 for d in found), default=0)
+    used = max(d.used_mib or 0 for d in found)
+    busy = max(d.busy_percent or 0 for d in found)
+    name = "use of the GPU"
     why = "others on the GPU change what is measured, and kernel replay may lack the memory to save and restore"
     fix = "nvidia-smi  (wait for them, stop them, or choose another GPU: export CUDA_VISIBLE_DEVICES=N)"
     if users:
-        checks.append(Check("use of the GPU", "warning", f"in use by {'; '.join(users)}", why, fix))
+        yield Check(name, "warning", f"in use by {'; '.join(users)}", why, fix)
     elif used > _MUCH_MEMORY_MIB or busy > _BUSY_PERCENT:
         text = f"{used / 1024:.1f} GiB of its memory and {busy} % of its time are in use by processes not to be seen from here"
-        checks.append(Check("use of the GPU", "warning", text, why, fix))
+        yield Check(name, "warning", text, why, fix)
     else:
-        checks.append(Check("use of the GPU", "ok", "nobody else uses it"))
-    checks += _compute_mode(found, bool(users))
+        yield Check(name, "ok", "nobody else uses it")
+    yield from _compute_mode(found, bool(users))
     if any(device.mig for device in found):
         text = "MIG is on: programs see a slice of the GPU"
         why = "ncu cannot lock clocks on a slice, and counters of units that slices share are missing"
-        checks.append(Check("MIG", "warning", text, why, "sudo nvidia-smi -mig 0  (needs an idle GPU)"))
-    return checks
+        yield Check("MIG", "warning", text, why, "sudo nvidia-smi -mig 0  (needs an idle GPU)")
 
 
 def check_capability(facts: Facts) -> list[Check]:
@@ -164,24 +173,6 @@ def _found(found: list[Device]) -> Check:
     memory = f", {first.memory_mib / 1024:.0f} GiB" if first.memory_mib else ""
     capability = f", compute capability {first.capability}" if first.capability else ""
     return Check("GPU", "ok", f"{', '.join(counted)}{memory}{capability}, driver {first.driver}")
-
-
-def _start_with_gpu(facts: Facts) -> str:
-    if facts.privileges.container:
-        return f"docker run --gpus all …  (on a machine with a GPU); or {_NO_GPU_FIX}"
-    return _NO_GPU_FIX
-
-
-def _driver_fix(said: str, facts: Facts) -> str:
-    if "version mismatch" in said:
-        return "sudo reboot  (the driver was updated while it was loaded)"
-    if "communicate with the NVIDIA driver" in said:
-        return "sudo modprobe nvidia && nvidia-smi  (where that fails: install the driver for this kernel, and look at dmesg)"
-    if "did not answer" in said:
-        return "dmesg | grep -i -E 'nvrm|xid'  (a GPU that fell off the bus needs a reboot)"
-    if "Insufficient Permissions" in said or "Unknown Error" in said:
-        return "docker run --gpus all …  (a container that lost its GPU must be started again)"
-    return "nvidia-smi; dmesg | grep -i nvidia"
 
 
 def _said(facts: Facts) -> str:
@@ -224,7 +215,3 @@ def _compute_mode(found: list[Device], in_use: bool) -> list[Check]:
 
 def _whole(text: str) -> int | None:
     return int(text) if text.isdigit() else None
-
-
-def _decimal(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d+\.\d+", text) else None

@@ -7,6 +7,7 @@ import re
 import tomllib
 from importlib.resources import files
 
+import cattrs
 from attrs import define
 
 
@@ -14,7 +15,7 @@ from attrs import define
 class Program:
     """A program that may be in the way."""
 
-    name: re.Pattern[str]
+    name: str  # a regular expression
     what: str
     stop: str
 
@@ -26,12 +27,12 @@ class Variable:
     name: str
     why: str
     fix: str
-    harmless: tuple[str, ...]
+    harmless: tuple[str, ...] = ("",)
 
 
 @define(frozen=True)
 class Known:
-    packages: dict[str, dict[str, str]]  # library → family of the system → package
+    libraries: dict[str, dict[str, str]]  # library → family of the system → package
     programs: tuple[Program, ...]
     variables: tuple[Variable, ...]
 
@@ -39,15 +40,9 @@ class Known:
 @functools.cache
 def known() -> Known:
     content = tomllib.loads((files(__package__) / "known.toml").read_text(encoding="utf-8"))
-    return Known(
-        packages=content["libraries"],
-        programs=tuple(Program(re.compile(p["name"]), p["what"], p["stop"]) for p in content["programs"]),
-        variables=tuple(
-            Variable(v["name"], v["why"], v["fix"], tuple(v.get("harmless", ("",)))) for v in content["variables"]
-        ),
-    )
+    return cattrs.structure(content, Known)
 
 
 def program_called(name: str) -> Program | None:
     """The known program with this name."""
-    return next((program for program in known().programs if program.name.fullmatch(name)), None)
+    return next((program for program in known().programs if re.fullmatch(program.name, name)), None)

@@ -142,7 +142,7 @@ def missing_libraries(facts: Facts) -> list[str]:
 
 def install_libraries(missing: Sequence[str], facts: Facts) -> str:
     """The command that brings them, for this system."""
-    packages = known().packages
+    packages = known().libraries
     family = _family(facts)
     named = list(dict.fromkeys(packages[library][family] for library in missing if library in packages))
     unknown = [library for library in missing if library not in packages]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from llm_perf_opt.doctor.checks import BOTH, COUNTERS, Check, Purpose
 from llm_perf_opt.doctor.gpu import has_gpu
 from llm_perf_opt.doctor.machine_facts import Facts, Folder, Package
@@ -29,28 +31,28 @@ def check_packages(facts: Facts) -> list[Check]:
 
 def check_models(facts: Facts) -> list[Check]:
     """PyTorch and transformers: needed only to run a model of this package."""
-    torch, checks = facts.torch, []
+    found = next((p.version for p in facts.packages if p.name == "transformers"), "")
+    text = found or "not installed; only models of this package need it (pip install transformers)"
+    return [_torch(facts), *([] if found == "" or facts.torch.version is None else [Check("transformers", "ok", text)])]
+
+
+def _torch(facts: Facts) -> Check:
+    torch, name = facts.torch, "PyTorch"
+    built = f"{torch.version}, {f'built for CUDA {torch.cuda}' if torch.cuda else 'built without CUDA'}"
     why = "programs that use PyTorch would run on the CPU or fail"
     fix = "python -c 'import torch; print(torch.zeros(1).cuda())'"
     if torch.version is None:
-        checks.append(Check("PyTorch", "ok", "not installed; only models of this package need it (pip install torch)"))
-    elif torch.problem:
-        checks.append(Check("PyTorch", "warning", f"{torch.version}: {torch.problem}", why, fix))
-    elif not has_gpu(facts):
-        checks.append(Check("PyTorch", "ok", f"{torch.version}, {_built(torch.cuda)}"))
-    elif torch.cuda is None:
+        return Check(name, "ok", "not installed; only models of this package need it (pip install torch)")
+    if torch.problem:
+        return Check(name, "warning", f"{torch.version}: {torch.problem}", why, fix)
+    if not has_gpu(facts):
+        return Check(name, "ok", built)
+    if torch.cuda is None:
         install = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
-        checks.append(Check("PyTorch", "warning", f"{torch.version}, {_built(torch.cuda)}", why, install))
-    elif not torch.sees_gpu:
-        text = f"{torch.version}, {_built(torch.cuda)}, sees no GPU"
-        checks.append(Check("PyTorch", "warning", text, why, fix))
-    else:
-        checks.append(Check("PyTorch", "ok", f"{torch.version}, {_built(torch.cuda)}, sees the GPU"))
-    for package in facts.packages:
-        if package.name == "transformers" and torch.version is not None:
-            text = package.version or "not installed; only models of this package need it (pip install transformers)"
-            checks.append(Check("transformers", "ok", text))
-    return checks
+        return Check(name, "warning", built, why, install)
+    if not torch.sees_gpu:
+        return Check(name, "warning", f"{built}, sees no GPU", why, fix)
+    return Check(name, "ok", f"{built}, sees the GPU")
 
 
 def check_folders(facts: Facts) -> list[Check]:
@@ -58,27 +60,20 @@ def check_folders(facts: Facts) -> list[Check]:
     return [_folder(folder) for folder in facts.folders if folder.exists or folder.role != "shared memory"]
 
 
-def check_limits(facts: Facts) -> list[Check]:
+def check_limits(facts: Facts) -> Iterator[Check]:
     """What the system forbids this process; little of it matters to the profilers."""
-    checks = []
     if facts.open_files is not None and facts.open_files < _FEW_FILES:
         text = f"this shell may open {facts.open_files} files at once"
-        checks.append(
-            Check("open files", "warning", text, "nsys opens many while it writes a report", "ulimit -n 4096")
-        )
-    notes = []
-    if facts.privileges.container:
-        notes.append(f"container ({facts.privileges.container})")
-    if facts.privileges.seccomp:
-        notes.append("seccomp filter on")
-    if facts.ptrace_scope:
-        notes.append(f"ptrace_scope {facts.ptrace_scope}")
-    if facts.perf_event_paranoid is not None and facts.perf_event_paranoid > 2:
-        notes.append(f"perf_event_paranoid {facts.perf_event_paranoid}")
-    if notes:
-        text = f"{', '.join(notes)}: matters only for CPU sampling, which is not used here"
-        checks.append(Check("sandbox", "ok", text))
-    return checks
+        yield Check("open files", "warning", text, "nsys opens many while it writes a report", "ulimit -n 4096")
+    notes = {
+        f"container ({facts.privileges.container})": facts.privileges.container,
+        "seccomp filter on": facts.privileges.seccomp,
+        f"ptrace_scope {facts.ptrace_scope}": facts.ptrace_scope,
+        f"perf_event_paranoid {facts.perf_event_paranoid}": (facts.perf_event_paranoid or 0) > 2,
+    }
+    if any(notes.values()):
+        text = ", ".join(note for note, applies in notes.items() if applies)
+        yield Check("sandbox", "ok", f"{text}: matters only for CPU sampling, which is not used here")
 
 
 def check_secrets(facts: Facts) -> list[Check]:
@@ -105,19 +100,14 @@ def _package(package: Package) -> Check:
     return Check(package.name, "ok", package.version)
 
 
-def _built(cuda: str | None) -> str:
-    return f"built for CUDA {cuda}" if cuda else "built without CUDA"
-
-
 def _folder(folder: Folder) -> Check:
     why, fix = _ROLES[folder.role]
     needed = folder.role in ("working folder", "temporary folder")
     blocks: tuple[Purpose, ...] = BOTH if needed else ()
-    bad = "error" if needed else "warning"
     name = f"{folder.role} ({folder.path})"
     if not folder.exists or not folder.writable:
         text = "cannot be written" if folder.exists else "is not there"
-        return Check(name, "error" if bad == "error" else "warning", text, why, fix, blocks)
+        return Check(name, "error" if needed else "warning", text, why, fix, blocks)
     if folder.free_bytes is None:
         return Check(name, "ok", "can be written")
     text = f"{folder.free_bytes / 1e9:,.1f} GB free"

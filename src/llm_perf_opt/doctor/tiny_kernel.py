@@ -46,7 +46,6 @@ PTX = """\
     ret;
 }}
 """
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _NO_GPU = (100, 101)  # CUDA_ERROR_NO_DEVICE, CUDA_ERROR_INVALID_DEVICE
 
 
@@ -75,19 +74,14 @@ class Driver:
 def run(driver: Driver) -> dict[str, object]:
     """Launch the kernel and look at what it wrote."""
     driver.call("cuInit", 0)
-    count, version, device = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    driver.call("cuDeviceGetCount", ctypes.byref(count))
-    driver.call("cuDriverGetVersion", ctypes.byref(version))
+    device = ctypes.c_int()
     driver.call("cuDeviceGet", ctypes.byref(device), 0)
     name = ctypes.create_string_buffer(256)
     driver.call("cuDeviceGetName", name, len(name), device)
-    capability = [ctypes.c_int(), ctypes.c_int()]
-    for value, attribute in zip(capability, (_MAJOR, _MINOR), strict=True):
-        driver.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
     context = ctypes.c_void_p()
     driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     driver.call("cuCtxSetCurrent", context)
-    function, target = _load(driver)
+    function = _load(driver)
     values = (ctypes.c_uint32 * (BLOCKS * THREADS))()
     memory = ctypes.c_uint64()
     driver.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(ctypes.sizeof(values)))
@@ -101,15 +95,11 @@ def run(driver: Driver) -> dict[str, object]:
     driver.call("cuDevicePrimaryCtxRelease_v2", device)
     return {
         "device": name.value.decode("utf-8", "replace"),
-        "devices": count.value,
-        "driver": version.value,
-        "capability": [value.value for value in capability],
-        "target": target,
         "right": list(values) == [3 * i for i in range(BLOCKS * THREADS)],
     }
 
 
-def _load(driver: Driver) -> tuple[ctypes.c_void_p, str]:
+def _load(driver: Driver) -> ctypes.c_void_p:
     """The kernel, compiled by the driver."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     refused: CudaError | None = None
@@ -121,7 +111,7 @@ def _load(driver: Driver) -> tuple[ctypes.c_void_p, str]:
             refused = refused or error
             continue
         driver.call("cuModuleGetFunction", ctypes.byref(function), module, KERNEL.encode())
-        return function, target
+        return function
     assert refused is not None
     raise refused
 

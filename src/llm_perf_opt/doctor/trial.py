@@ -44,15 +44,15 @@ def program() -> list[str]:
     return [sys.executable, "-P", str(TINY_KERNEL)]
 
 
-def try_undisturbed(timeout_s: float = TIMEOUT_S) -> Trial:
+def try_undisturbed() -> Trial:
     """Without a profiler: what fails here fails anywhere."""
     began = time.monotonic()
     try:
         done = subprocess.run(
-            program(), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
+            program(), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        return Trial("", "nothing", timeout_s, timed_out=True, problem=f"it did not end within {timeout_s:g} s")
+        return Trial("", "nothing", TIMEOUT_S, timed_out=True, problem=f"it did not end within {TIMEOUT_S:g} s")
     answer = _last_json(done.stdout)
     problem = str(answer.get("error", "")) or ("" if done.returncode == 0 else _last_line(done.stderr) or "no message")
     return Trial(
@@ -64,7 +64,7 @@ def try_undisturbed(timeout_s: float = TIMEOUT_S) -> Trial:
     )
 
 
-def try_timeline(nsys: Tool, timeout_s: float = TIMEOUT_S) -> Trial:
+def try_timeline(nsys: Tool) -> Trial:
     """Under nsys: a recording with the kernels in it."""
     with tempfile.TemporaryDirectory(prefix="llm-perf-doctor-") as name:
         folder = Path(name)
@@ -72,7 +72,7 @@ def try_timeline(nsys: Tool, timeout_s: float = TIMEOUT_S) -> Trial:
         argv = build_nsys_cmd(folder / "trial", program(), nsys=nsys.path)
         library_path = library_path_for(nsys.path)
         environment = {"LD_LIBRARY_PATH": library_path} if library_path else {}
-        ended = run_supervised(argv, log=log, environment=environment, timeout_s=timeout_s, grace_s=_GRACE_S)
+        ended = run_supervised(argv, log=log, environment=environment, timeout_s=TIMEOUT_S, grace_s=_GRACE_S)
         outcome = _evaluate("nsys", argv, ended, log, log)
         trial = _trial("nsys", outcome, ended)
         if outcome.status == "nothing":
@@ -80,14 +80,14 @@ def try_timeline(nsys: Tool, timeout_s: float = TIMEOUT_S) -> Trial:
         sqlite = folder / "trial.sqlite"
         export = build_nsys_export_cmd(nsys.path, folder / "trial.nsys-rep", sqlite)
         exported = run_supervised(
-            export, log=folder / "export.log", environment=environment, timeout_s=timeout_s, grace_s=_GRACE_S
+            export, log=folder / "export.log", environment=environment, timeout_s=TIMEOUT_S, grace_s=_GRACE_S
         )
         if not sqlite.exists():
             last = _last_line(_tail(folder / "export.log"))
             trial.status = "nothing"
             trial.problem = f"nsys export ended with code {exported.exit_code} and wrote nothing: {last}"
             return trial
-        return _read_timeline(trial, sqlite)
+        return _read(trial, sqlite)
 
 
 def try_counters(ncu: Tool, known: KnownOptions, timeout_s: float = TIMEOUT_S) -> Trial:
@@ -110,34 +110,26 @@ def try_counters(ncu: Tool, known: KnownOptions, timeout_s: float = TIMEOUT_S) -
         if outcome.status == "nothing" or not report.exists():
             trial.status = "nothing"
             return trial
-        return _read_counters(trial, report)
+        return _read(trial, report)
 
 
-def _read_timeline(trial: Trial, sqlite: Path) -> Trial:
+def _read(trial: Trial, file: Path) -> Trial:
+    """The trial with what is in its recording."""
     try:
-        recording = read_recording(sqlite)
+        recording = read_recording(file)
     except UserError as error:
         return attrs.evolve(trial, status="nothing", problem=error.message)
-    assert isinstance(recording, Timeline)
-    kernels, ranges = len(recording.kernels), len(recording.ranges)
-    return attrs.evolve(trial, kernels=kernels, ranges=ranges, status=trial.status if kernels else "nothing")
-
-
-def _read_counters(trial: Trial, report: Path) -> Trial:
-    try:
-        recording = read_recording(report)
-    except UserError as error:
-        return attrs.evolve(trial, status="nothing", problem=error.message)
-    assert isinstance(recording, CounterSet)
-    measured = recording.actions[0].metrics if recording.actions else {}
-    counters = {name: measured[name] for name in METRICS if name in measured}
-    return attrs.evolve(
-        trial,
-        kernels=len(recording.actions),
-        counters=counters,
-        device=next(iter(recording.environment.get("gpus", {}).values()), ""),
-        status=trial.status if counters else "nothing",
-    )
+    if isinstance(recording, Timeline):
+        trial.kernels, trial.ranges = len(recording.kernels), len(recording.ranges)
+        found = bool(trial.kernels)
+    else:
+        assert isinstance(recording, CounterSet)
+        measured = recording.actions[0].metrics if recording.actions else {}
+        trial.kernels = len(recording.actions)
+        trial.counters = {name: measured[name] for name in METRICS if name in measured}
+        trial.device = next(iter(recording.environment.get("gpus", {}).values()), "")
+        found = bool(trial.counters)
+    return trial if found else attrs.evolve(trial, status="nothing")
 
 
 def _trial(under: str, outcome: Outcome, ended: Ended) -> Trial:

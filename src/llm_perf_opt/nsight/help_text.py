@@ -188,16 +188,19 @@ def validate(
     `argv_options` is the part between the tool and the program (`ncu_arguments`, `nsys_arguments`),
     `tool` its name and version for the messages. Everything reported as "error" must stop the launch.
     """
-    if not known:
-        return [
-            Diagnosis(
-                "UNCHECKED_OPTIONS",
-                "warning",
-                f"{tool} printed no help that could be read, so the options were not checked against its version.",
-                "If it refuses an option, compare with its --help.",
-            )
-        ]
-    found: list[Diagnosis] = []
+    if known:
+        return list(_errors(argv_options, known, tool))
+    return [
+        Diagnosis(
+            "UNCHECKED_OPTIONS",
+            "warning",
+            f"{tool} printed no help that could be read, so the options were not checked against its version.",
+            "If it refuses an option, compare with its --help.",
+        )
+    ]
+
+
+def _errors(argv_options: Sequence[str], known: Mapping[str, OptionHelp], tool: str) -> Iterator[Diagnosis]:
     seen: set[str] = set()
     # Folders of the user's own bring sets and sections that the list does not have.
     own_sections = any(part.startswith("--section-folder") for part in argv_options)
@@ -205,33 +208,45 @@ def validate(
     while rest:
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":
-            found.append(_stray(word, tool))
+            yield _error(
+                "STRAY_ARGUMENT",
+                f"{word!r} stands where {tool} expects an option: it would be taken for the program to run.",
+                "Give every value right after its option, each as an element of its own.",
+            )
             continue
         written, value = _taken_apart(word, known)
         option = _find(written, known)
         if option is None:
-            found.append(_unknown(written, known, tool))
+            near = nearest(written, [option.name for option in known.values()], 3)
+            fix = f"The nearest it has: {', '.join(near)}."
+            yield _error("UNKNOWN_OPTION", f"{tool} has no option {written!r}.", fix)
             # Its value, as far as can be told; otherwise it would be reported as a stray word too.
             if value is None and rest and not rest[0].startswith("-"):
                 rest.pop(0)
             continue
-        if option.name in seen and not option.repeatable:
-            found.append(_repeated(option, tool))
-        seen.add(option.name)
+        name = option.name
+        if name in seen and not option.repeatable:
+            fix = "Take it out of extra_args and change the setting of the same name instead."
+            yield _error("REPEATED_OPTION", f"{name} is given twice, which {tool} refuses.", fix)
+        seen.add(name)
         if not option.takes_value:
             if value is not None:
-                found.append(
-                    _error("BAD_VALUE", f"{option.name} of {tool} takes no value.", f"Write {option.name} alone.")
-                )
+                yield _error("BAD_VALUE", f"{name} of {tool} takes no value.", f"Write {name} alone.")
+            continue
+        if value is None and not rest:
+            yield _error("MISSING_VALUE", f"{name} of {tool} needs a value.", f"Write it right after {name}.")
+            continue
+        if value is None and len(rest[0]) == 2 and rest[0] in known:
+            yield _error(
+                "MISSING_VALUE",
+                f"{tool} reads {rest[0]!r} after {name} as an option of its own, not as a value.",
+                f"Write a value that does not look like an option; a filter can be written regex:^[-]{rest[0][1:]}$",
+            )
             continue
         if value is None:
-            if not rest or (len(rest[0]) == 2 and rest[0] in known):
-                found.append(_missing(option, rest, tool))
-                continue
             value = rest.pop(0)
-        if not (own_sections and option.name in ("--set", "--section")):
-            found += _bad_values(option, value, tool)
-    return found
+        if not (own_sections and name in ("--set", "--section")):
+            yield from _bad_values(option, value, tool)
 
 
 def _taken_apart(token: str, known: Mapping[str, OptionHelp]) -> tuple[str, str | None]:
@@ -276,49 +291,9 @@ def _allows(option: OptionHelp, value: str) -> bool:
             return any(re.search(value[6:], name) for name in allowed)
         except re.error:
             return True  # ncu's dialect of regular expressions is not Python's
-    return any(re.fullmatch(_with_number(name), value) for name in allowed)
-
-
-def _with_number(name: str) -> str:
-    return re.sub(r":N$", r":\\d+", re.escape(name).replace(r"\[:N\]", r"(?::\d+)?"))
+    numbered = [re.escape(name).replace(r"\[:N\]", r"(?::\d+)?") for name in allowed]
+    return any(re.fullmatch(re.sub(r":N$", r":\\d+", name), value) for name in numbered)
 
 
 def _error(code: str, message: str, fix: str) -> Diagnosis:
     return Diagnosis(code, "error", message, fix)
-
-
-def _stray(token: str, tool: str) -> Diagnosis:
-    return _error(
-        "STRAY_ARGUMENT",
-        f"{token!r} stands where {tool} expects an option: it would be taken for the program to run.",
-        "Give every value right after its option, each as an element of its own.",
-    )
-
-
-def _unknown(written: str, known: Mapping[str, OptionHelp], tool: str) -> Diagnosis:
-    names = [option.name for option in known.values()]
-    return _error(
-        "UNKNOWN_OPTION",
-        f"{tool} has no option {written!r}.",
-        f"The nearest it has: {', '.join(nearest(written, names, 3))}.",
-    )
-
-
-def _repeated(option: OptionHelp, tool: str) -> Diagnosis:
-    return _error(
-        "REPEATED_OPTION",
-        f"{option.name} is given twice, which {tool} refuses.",
-        "Take it out of extra_args and change the setting of the same name instead.",
-    )
-
-
-def _missing(option: OptionHelp, rest: Sequence[str], tool: str) -> Diagnosis:
-    if not rest:
-        return _error(
-            "MISSING_VALUE", f"{option.name} of {tool} needs a value.", f"Write it right after {option.name}."
-        )
-    return _error(
-        "MISSING_VALUE",
-        f"{tool} reads {rest[0]!r} after {option.name} as an option of its own, not as a value.",
-        f"Write a value that does not look like an option; a filter can be written regex:^[-]{rest[0][1:]}$",
-    )

@@ -8,16 +8,9 @@ from importlib.resources import files
 from typing import Any
 
 from attrs import Factory, define, field
+from attrs.converters import optional
 
 from llm_perf_opt.errors import ExitCode
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    return None if text is None else re.compile(text)
-
-
-def _exit_code(name: str | ExitCode) -> ExitCode:
-    return name if isinstance(name, ExitCode) else ExitCode[name]
 
 
 @define(frozen=True, kw_only=True)
@@ -28,13 +21,13 @@ class Rule:
     cause: str
     fix: str
     severity: str = "error"
-    exit_code: ExitCode = field(default=ExitCode.DONE, converter=_exit_code)
+    exit_code: ExitCode = ExitCode.DONE
     tool: str = ""
     printed_by: str = "profiler"
-    pattern: re.Pattern[str] | None = field(default=None, converter=_pattern)
-    with_options: re.Pattern[str] | None = field(default=None, converter=_pattern)
-    without_options: re.Pattern[str] | None = field(default=None, converter=_pattern)
-    without_line: re.Pattern[str] | None = field(default=None, converter=_pattern)
+    pattern: re.Pattern[str] | None = field(default=None, converter=optional(re.compile))
+    with_options: re.Pattern[str] | None = field(default=None, converter=optional(re.compile))
+    without_options: re.Pattern[str] | None = field(default=None, converter=optional(re.compile))
+    without_line: re.Pattern[str] | None = field(default=None, converter=optional(re.compile))
     more_lines: int = 0
     hides: frozenset[str] = Factory(frozenset)
     needs_failure: bool = False
@@ -68,7 +61,8 @@ def _rule(raw: dict[str, Any]) -> Rule:
     for part in ("cause", "fix"):
         for name, text in TEXTS.items():
             raw[part] = raw[part].replace(f"{{{name}}}", text)
-    return Rule(**raw, hides=frozenset(hidden))
+    code = ExitCode[raw.pop("exit_code", "DONE")]
+    return Rule(**raw, exit_code=code, hides=frozenset(hidden))
 
 
 RULES = tuple(_rule(raw) for raw in _TABLE["message"])

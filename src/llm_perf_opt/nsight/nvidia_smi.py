@@ -7,25 +7,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-_FACTS = (
-    "index",
-    "name",
-    "uuid",
-    "driver_version",
-    "compute_cap",
-    "memory.total",
-    "clocks.sm",
-    "clocks.mem",
-    "clocks.max.sm",
-    "pstate",
-)
+_FACTS = "index,name,uuid,driver_version,compute_cap,memory.total,clocks.sm,clocks.mem,clocks.max.sm,pstate"
 _TIMEOUT_S = 30.0
 _LOOK_S = 0.1  # between two looks at whether the answer is still wanted
 
 
 def gpu_facts(stop: threading.Event | None = None) -> list[dict[str, str]]:
     """Name, driver and clocks of every GPU; empty where there is none, or where `stop` is set before the answer."""
-    argv = ["nvidia-smi", f"--query-gpu={','.join(_FACTS)}", "--format=csv,noheader"]
+    argv = ["nvidia-smi", f"--query-gpu={_FACTS}", "--format=csv,noheader"]
     until = time.monotonic() + _TIMEOUT_S
     try:
         with subprocess.Popen(
@@ -47,7 +36,7 @@ def gpu_facts(stop: threading.Event | None = None) -> list[dict[str, str]]:
     if child.returncode:
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.strip()]
-    return [dict(zip(_FACTS, row, strict=False)) for row in rows]
+    return [dict(zip(_FACTS.split(","), row, strict=False)) for row in rows]
 
 
 class GpusAsked:

@@ -8,7 +8,7 @@ hand on what they cannot read; the validators then refuse it, because they know 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -19,16 +19,7 @@ from llm_perf_opt.spelling import nearest
 StrPath = str | os.PathLike[str]
 _Options = TypeVar("_Options", bound=attrs.AttrsInstance)
 
-_SWITCH_WORDS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+_SWITCH_WORDS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 
 
 def text(value: Any) -> str | None:
@@ -114,6 +105,12 @@ def workload(work_argv: Sequence[StrPath], tool: str) -> list[str]:
             "Give the program first, then its arguments.",
         )
     return argv
+
+
+def valued_flags(options: attrs.AttrsInstance, otherwise: Container[str]) -> list[str]:
+    """`--name value` for every setting that is given; `otherwise`: those that are not written so."""
+    given = attrs.asdict(options, recurse=False, filter=lambda attribute, value: attribute.name not in otherwise)
+    return [word for name, value in given.items() if value is not None for word in (flag_of(name), str(value))]
 
 
 def flag_of(name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
@@ -32,8 +32,6 @@ _NSYS_RECORDS = ("profile", "start", "stop", "launch")  # its other commands ans
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure)(?:: .*)?$")
 _ELASTIC = "torch.distributed.elastic"  # torchrun's summary of its children: their own exception says more
-_DISCONNECTED = re.compile(r"==PROF== Disconnected from process")
-_PROFILED = re.compile(r"==PROF== Profiling \"")
 # nsys exits 0 on its own account here, so any other code is the program's
 _NSYS_EXITS_0 = frozenset(
     {
@@ -46,9 +44,8 @@ _NSYS_EXITS_0 = frozenset(
         "DISK_FULL",
     }
 )
-_WANTED_ENDS = frozenset(
-    {"CAPTURE_RANGE_END_KILLED", "RECORDING_TOO_LARGE", "ENDED_ON_PURPOSE"}
-)  # ended early, as it was asked for
+# Ended early, as it was asked for.
+_WANTED_ENDS = frozenset({"CAPTURE_RANGE_END_KILLED", "RECORDING_TOO_LARGE", "ENDED_ON_PURPOSE"})
 _CRASHES = frozenset({signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV})
 _STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
@@ -97,13 +94,6 @@ class _Finding:
     source: str = "profiler"
 
 
-class _Values(dict[str, str]):
-    """Values of a message: one that is not known leaves a gap instead of an error."""
-
-    def __missing__(self, key: str) -> str:
-        return ""
-
-
 def clean(text: str, limit: int = MAX_EVIDENCE) -> str:
     """One printable line of at most `limit` characters: logs carry colours, tabs and worse."""
     text = _ANSI.sub("", text[: 4 * _MAX_LINE])
@@ -115,7 +105,8 @@ def diagnose(
     rule: Rule, evidence: Sequence[str] = (), more: int = 0, source: str = "profiler", **values: str
 ) -> Diagnosis:
     """The diagnosis of a rule: its cause, the line that shows it, and the fix."""
-    known = _Values({name: clean(value) for name, value in values.items()})
+    # One that is not known leaves a gap instead of an error.
+    known = defaultdict(str, {name: clean(value) for name, value in values.items()})
     message = rule.cause.format_map(known)
     if evidence:
         said = " · ".join(clean(line) for line in evidence)
@@ -142,25 +133,15 @@ def evaluate(run: Finished) -> Outcome:
         findings = [*_by_exit_code(run), *findings]
     for finding in findings:
         if finding.rule.code in ("WORKLOAD_FAILED", "WORKLOAD_CRASHED"):
-            _add_exception(finding, program)
-            _add_last_words(finding, run.workload_output)
+            _add_last_words(finding, program, run.workload_output)
 
     no_data = any(finding.rule.no_data for finding in findings) or _nothing_saved(lines)
     elsewhere = _elsewhere(run, lines)
     if not usable or no_data:
         findings += _explain_nothing(reports, findings, elsewhere)
     left = _without_consequences(findings)
-    leftover = _leftover(run, reports)
-    diagnoses = [
-        diagnose(
-            f.rule,
-            f.evidence,
-            f.more,
-            f.source,
-            **{"exit": str(run.exit_code), "leftover": leftover, "mode": run.replay_mode, **f.values},
-        )
-        for f in left
-    ]
+    common = {"exit": str(run.exit_code), "leftover": _leftover(run, reports), "mode": run.replay_mode}
+    diagnoses = [diagnose(f.rule, f.evidence, f.more, f.source, **common | f.values) for f in left]
     status = _status(run, left, usable and not no_data)
     return Outcome(status, diagnoses, _exit_code(status, left), elsewhere if status == "nothing" else [])
 
@@ -290,7 +271,7 @@ def _signal_name(number: int | None) -> str:
 
 def _by_signal(finding: _Finding, lines: list[str]) -> _Finding:
     """ncu gives the signal's number as the error code; only a program that ended by itself disconnects first."""
-    if finding.rule.code != "WORKLOAD_FAILED" or any(_DISCONNECTED.search(line) for line in lines):
+    if finding.rule.code != "WORKLOAD_FAILED" or any("==PROF== Disconnected from process" in line for line in lines):
         return finding
     code = finding.values.get("exit", "")
     number = int(code) if len(code) < 4 else 0
@@ -324,32 +305,24 @@ def _by_exit_code(run: Finished) -> Iterator[_Finding]:
         yield _Finding(STATES["WORKLOAD_FAILED" if handed_on else "UNKNOWN_EXIT"])
 
 
-def _add_exception(finding: _Finding, program: list[str]) -> None:
-    """Python's last exception says more than an error code."""
+def _add_last_words(finding: _Finding, program: list[str], program_output: str) -> None:
+    """Python's last exception says more than an error code; where there is none, what the program said last."""
     inside, last = False, None
     for line in program:
         if line.startswith("Traceback (most recent call last)"):
             inside = True
         elif inside and _EXCEPTION.match(line) and not line.startswith(_ELASTIC):
             last = line
+    if last is None and finding.source != "program":
+        last = next((line for line in reversed(_lines(program_output)) if line.strip()), None)
     if last is not None:
         finding.evidence, finding.more, finding.source = [last], 0, "program"
 
 
-def _add_last_words(finding: _Finding, program_output: str) -> None:
-    """Where there is no exception, what the program said last is the best there is."""
-    if finding.source != "program" and (lines := [line for line in _lines(program_output) if line.strip()]):
-        finding.evidence, finding.more, finding.source = [lines[-1]], 0, "program"
-
-
 def _nothing_saved(lines: list[str]) -> bool:
     """Whether ncu failed to save every single result: the file then holds a torn first block and no kernel."""
-    seen = Counter(
-        "failed" if "Failed to save the report" in line else "profiled"
-        for line in lines
-        if _PROFILED.search(line) or "==ERROR== Failed to save the report" in line
-    )
-    return 0 < seen["profiled"] <= seen["failed"]
+    failed = sum("==ERROR== Failed to save the report" in line for line in lines)
+    return 0 < sum('==PROF== Profiling "' in line for line in lines) <= failed
 
 
 def _elsewhere(run: Finished, lines: list[str]) -> list[str]:
@@ -415,6 +388,5 @@ def _exit_code(status: Status, findings: list[_Finding]) -> ExitCode:
             return finding.rule.exit_code
     if status == "partial" and any(finding.rule.code in _WANTED_ENDS for finding in findings):
         return ExitCode.DONE
-    return {"captured": ExitCode.DONE, "partial": ExitCode.WORKLOAD_FAILED, "nothing": ExitCode.NOTHING_CAPTURED}[
-        status
-    ]
+    codes = {"captured": ExitCode.DONE, "partial": ExitCode.WORKLOAD_FAILED, "nothing": ExitCode.NOTHING_CAPTURED}
+    return codes[status]

@@ -1,4 +1,4 @@
-"""Reads how far a run is from the lines the profilers print while they work.
+"""Reads how far a run is from the lines the profilers print while they work, and from the files they hold open.
 
 Kernel replay takes minutes to hours, and the only sign of life is one line a kernel. The lines come from a
 log the program may write into as well, may be cut anywhere and name kernels as the program chose to: what
@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from attrs import define, evolve
+
+from llm_perf_opt.processes import family, open_files
 
 Phase = Literal["starting", "running", "profiling", "report", "done"]
 
@@ -35,6 +37,7 @@ _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MAX_LINE = 20_000  # demangled names can be long; anything longer is not a progress line
+_STREAM_ENDINGS = (".qdstrm", "_storage.dat", ".nsys-rep")  # of recordings
 _WINDOW = 32  # kernels differ: the last ones say most about the next
 
 
@@ -143,3 +146,13 @@ class ProgressReader:
         if percent and percent >= 5:  # the first percent are no measure of the rest
             left = (now - self._report_since) * (100 - percent) / percent
         self._state = evolve(self._state, phase="report", percent=percent, seconds_left=left)
+
+
+def recording_bytes(pid: int) -> int:
+    """Bytes of the recordings held open by a process and its descendants; 0 where none can be seen.
+
+    nsys writes its raw stream to a file of the temporary folder and turns it into a report at the end, so the
+    output folder tells nothing while it records.
+    """
+    files = (file for member in family(pid) for file in open_files(member))
+    return sum({identity: size for name, size, identity in files if name.endswith(_STREAM_ENDINGS)}.values())

@@ -101,22 +101,22 @@ _known: dict[Tool, KnownOptions] = {}
 _sampling: dict[Tool, tuple[str, str]] = {}
 
 
-def known_options(tool: Tool, timeout_s: float = _TIMEOUT_S) -> KnownOptions:
+def known_options(tool: Tool) -> KnownOptions:
     """The options this very installation understands, for `help_text.validate`; asked once."""
     if tool not in _known:
         # Each answer takes ncu about a second, nearly all of it waiting.
         questions = _questions(tool.name, os.fspath(tool.path))
         with ThreadPoolExecutor() as pool:
-            _understand(tool, list(pool.map(lambda argv: _output(argv, timeout_s), questions)))
+            _understand(tool, list(pool.map(_output, questions)))
     return _known[tool]
 
 
-def said_about_sampling(nsys: Tool, timeout_s: float = _TIMEOUT_S) -> tuple[str, str]:
+def said_about_sampling(nsys: Tool) -> tuple[str, str]:
     """What this nsys says of the GPUs it can sample, and of the sets of metrics it has; asked once."""
     if nsys not in _sampling:
         questions = _about_sampling(os.fspath(nsys.path))
         with ThreadPoolExecutor() as pool:
-            devices, sets = pool.map(lambda argv: _answer_or_why_not(argv, timeout_s), questions)
+            devices, sets = pool.map(_answer_or_why_not, questions)
         _sampling[nsys] = (devices, sets)
     return _sampling[nsys]
 
@@ -125,10 +125,10 @@ def _about_sampling(program: str) -> list[list[str]]:
     return [[program, "profile", option] for option in ("--gpu-metrics-devices=help", "--gpu-metrics-set=help")]
 
 
-def _answer_or_why_not(argv: Sequence[str], timeout_s: float) -> str:
+def _answer_or_why_not(argv: Sequence[str]) -> str:
     """An answer that a run can do without."""
     try:
-        return _output(argv, timeout_s)
+        return _output(argv)
     except MissingTool as error:
         return error.message
 
@@ -242,12 +242,12 @@ class Asked:
         if first is not None:
             self._answers[first] = self._about(name, first)
             if name == "nsys":
-                asked = [(argv, _TIMEOUT_S) for argv in _about_sampling(first)]
-                self._of_sampling[first] = [self._pool.submit(_answer_or_why_not, *question) for question in asked]
+                asked = _about_sampling(first)
+                self._of_sampling[first] = [self._pool.submit(_answer_or_why_not, argv) for argv in asked]
         return self._pool.submit(find)
 
     def _about(self, name: str, program: str) -> list[Future[str]]:
-        return [self._pool.submit(_output, argv, _TIMEOUT_S) for argv in _questions(name, program)]
+        return [self._pool.submit(_output, argv) for argv in _questions(name, program)]
 
     def tools(self) -> tuple[Tool | None, Tool | None]:
         """nsys and ncu, each with its options known; raises what was wrong with the first."""
@@ -285,7 +285,7 @@ def _kill(child: subprocess.Popen[str]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _output(argv: Sequence[str], timeout_s: float) -> str:
+def _output(argv: Sequence[str], timeout_s: float = _TIMEOUT_S) -> str:
     """Standard output and error of a short command. At a time-out its whole process group is ended."""
     stop: threading.Event | None = getattr(_here, "stop", None)
     if stop is not None and stop.is_set():

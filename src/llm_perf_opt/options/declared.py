@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.model import Kind, Option
 
 _NCU, _NSYS, _CLI = "pipeline.ncu.", "pipeline.nsys.", "pipeline.ncu.ncu_cli."
@@ -173,7 +174,7 @@ _COMMAND_LINE = (
         flag_help="leave out the scope that adds everything up",
     ),
     Option(
-        flag="--attribution", default="auto", choices=("auto", "thread", "process"), verbs=_READ,
+        flag="--attribution", default="auto", choices=("auto", "thread", "process"), verbs=(*_READ, "export"),
         to="report.attribution",
         help="Whose ranges a launch belongs to: its thread's, else its process's (auto); its thread's only, as nsys; its process's.",
     ),
@@ -210,6 +211,24 @@ _COMMAND_LINE = (
     Option(
         flag="--out", metavar="DIR", verbs=("doctor",), help="The folder runs will be written to (default: this one)."
     ),
+    Option(
+        flag="--out", metavar="DIR", verbs=("scrub",), either=True,
+        help="Folder for the copy (default: INPUT-scrubbed here).",
+    ),
+    Option(
+        flag="--in-place", kind="switch", default=False, verbs=("scrub",), either=True,
+        help="Put the clean files in the place of the originals.",
+    ),
+    Option(flag="--keep", kind="count", metavar="N", verbs=("runs prune",), help="Keep the newest N runs."),
+    Option(
+        flag="--max-size", metavar="SIZE", verbs=("runs prune",),
+        help="Keep as many of the newest as fit into this, as in 2GB.",
+    ),
+    Option(
+        flag="--format", choices=("xz", "gz"), default="xz", verbs=("runs compress",),
+        help="xz (default) packs better, gz is faster.",
+    ),
+    Option(flag="--yes", kind="switch", default=False, verbs=("runs prune", "runs compress"), help="Do it."),
 )  # fmt: skip
 
 
@@ -353,3 +372,20 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flatten(value, f"{full}.")
         else:
             yield full, value
+
+
+def checked_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same configuration; `UserError` names the first key that is missing or has a value it cannot have.
+
+    Hydra's overrides go through here, and so does what a manifest holds, which may be untrusted.
+    """
+    values = dict(flatten(config))
+    if missing := [name for name in KEYS if name not in values]:
+        raise UserError(
+            f"The configuration has no {missing[0]} any more.",
+            "Set single keys, as in run.mode=deep; none can be removed.",
+        )
+    for name, value in values.items():
+        if name in KEYS:
+            KEYS[name].check(value)
+    return dict(config)

@@ -15,7 +15,7 @@ from llm_perf_opt.spelling import nearest
 Kind = Literal[
     "switch", "number", "count", "seconds", "duration", "size", "text", "list", "patterns", "assignments", "mapping"
 ]  # fmt: skip
-_ALLOWED = {
+ALLOWED = {
     "switch": "true or false",
     "number": "a whole number",
     "count": "a whole number above 0",
@@ -48,6 +48,7 @@ class Option:
     to: tuple[str, ...] = field(default=(), converter=_places)
     verbs: tuple[str, ...] = ()  # of the command line
     short: str = ""  # another flag
+    either: bool = False  # at most one of the verb's options of this kind can be given
     metavar: str = ""
     flag_help: str = ""  # where a flag says the opposite of its key
     given: Any = None  # of a switch on the command line: what it sets; None: the opposite of the default
@@ -81,7 +82,7 @@ class Option:
     @property
     def allowed(self) -> str:
         """What it may be, for people."""
-        words = ", ".join(self.choices) if self.choices else _ALLOWED[self.kind]
+        words = ", ".join(self.choices) if self.choices else ALLOWED[self.kind]
         return f"{words}; null leaves it open" if self.nullable else words
 
     def check(self, value: Any) -> None:
@@ -89,7 +90,7 @@ class Option:
         if value is None and self.nullable:
             return
         shown = f"{self.key}={_shortened(value)}"
-        if not _fits(self.kind, value):
+        if not fits(self.kind, value):
             raise UserError(f"{shown} does not fit.", f"Allowed: {self.allowed}.")
         if self.choices and value not in self.choices:
             close = nearest(str(value), self.choices, 1)[0]
@@ -103,7 +104,7 @@ class Option:
             return isinstance(value, list) and all(map(could_be_typed, value))
         if self.kind not in ("switch", "number", "count", "seconds") and not could_be_typed(value):
             return False
-        return _fits(self.kind, value) and (not self.choices or value in self.choices)
+        return fits(self.kind, value) and (not self.choices or value in self.choices)
 
 
 def could_be_typed(text: object) -> bool:
@@ -117,7 +118,8 @@ def could_be_typed(text: object) -> bool:
     return True
 
 
-def _fits(kind: Kind, value: Any) -> bool:
+def fits(kind: Kind, value: Any) -> bool:
+    """Is it a value of this kind?"""
     if kind == "switch":
         return isinstance(value, bool)
     if kind == "mapping":

@@ -23,10 +23,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.options import default_config, in_keys
+from llm_perf_opt.options import checked_values, default_config, in_keys
 from llm_perf_opt.process import interrupts
 from llm_perf_opt.regions.names import printable
-from llm_perf_opt.runners.checked import checked_values
 from llm_perf_opt.runners.overrides import normalised
 
 Job = Callable[[dict[str, Any], Path], int]
@@ -55,7 +54,8 @@ def start(job: Job, words: Sequence[str] | None = None) -> int:
             return int(ExitCode.BAD_INPUT) if ended.code else int(ExitCode.DONE)
         except (HydraException, OmegaConfBaseException) as error:
             fix = "Values with spaces, commas or brackets are quoted twice, as in 'KEY=\"a value\"' or 'KEY=[a,b]'."
-            print_error(UserError(f"Hydra cannot make a configuration of this: {_first_lines(error)}", fix))
+            said = " ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
+            print_error(UserError(f"Hydra cannot make a configuration of this: {said}", fix))
             return int(ExitCode.BAD_INPUT)
         except BrokenPipeError:  # the reader of our output has gone
             return int(ExitCode.DONE)
@@ -147,10 +147,6 @@ def _worst(codes: Path) -> int:
     """The first code that is not 0; no code at all: Hydra only printed something, as with --cfg."""
     lines = codes.read_text(encoding="ascii").split() if codes.exists() else []
     return next((int(line) for line in lines if int(line)), int(ExitCode.DONE))
-
-
-def _first_lines(error: Exception) -> str:
-    return " ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
 
 
 def print_error(error: UserError) -> None:

@@ -48,7 +48,7 @@ def resume(
 
     from llm_perf_opt.capture.session import resume_profile
     from llm_perf_opt.errors import UserError
-    from llm_perf_opt.runners.checked import checked_values
+    from llm_perf_opt.options import checked_values
     from llm_perf_opt.runners.requests import deep_request
 
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as private:

@@ -62,7 +62,8 @@ def _normalised(word: str, sweep: bool) -> str:
         if key.startswith(short) and f"{full}{key.removeprefix(short)}" in KEYS:
             key = full + key.removeprefix(short)
     free = next((k for k in KEYS.values() if k.kind == "mapping" and f"{key}.".startswith(f"{k.key}.")), None)
-    if free is None and key not in KEYS and not _is_branch(key):
+    is_branch = any(name.startswith(f"{key}.") for name in KEYS)
+    if free is None and key not in KEYS and not is_branch:
         raise _unknown(key)
     if sign == "~":
         raise UserError(f"{word!r} would remove a key, and all are needed.", f"Set it instead: {key}=VALUE")
@@ -70,10 +71,6 @@ def _normalised(word: str, sweep: bool) -> str:
         raise _unknown(key)
     # A free mapping may get new names; every other key exists already.
     return f"{'++' if free else ''}{key}={_value(key, value, sweep)}"
-
-
-def _is_branch(key: str) -> bool:
-    return any(name.startswith(f"{key}.") for name in KEYS)
 
 
 def _group(group: str, value: str) -> str:

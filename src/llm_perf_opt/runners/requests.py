@@ -51,10 +51,5 @@ def workload_command(config: Mapping[str, Any], run: Path, file: Path, folder: P
 
 def stage1_command(config: Path, folder: Path, out: Path) -> list[str]:
     """Stage 1 with a configuration, the folder where its relative paths start, and where it leaves its files."""
-    paths = (str(path.resolve()) for path in (config, folder, out))
-    return [
-        sys.executable,
-        "-m",
-        STAGE1,
-        *(w for pair in zip(("--resolved", "--folder", "--out"), paths, strict=True) for w in pair),
-    ]
+    options = ("--resolved", str(config.resolve()), "--folder", str(folder.resolve()), "--out", str(out.resolve()))
+    return [sys.executable, "-m", STAGE1, *options]

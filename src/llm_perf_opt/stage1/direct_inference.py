@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,7 @@ class Predicted:
     seconds: float
 
 
-def predict(
-    session: Session[Any], batches: Sequence[Sequence[Item]], output: Path, progress: Callable[[], None] = lambda: None
-) -> Predicted:
+def predict(session: Session[Any], batches: Sequence[Sequence[Item]], output: Path) -> Predicted:
     """Run every batch once and write a line an item; no ranges, so that a profiler outside sees no second pass."""
     watch, wait = MarkingWatch(session.device), waiter(session.device)
     items = tokens = 0
@@ -67,5 +65,4 @@ def predict(
             items += len(batch)
             tokens += sum(len(new) for new in result.tokens)
             seconds += took
-            progress()
     return Predicted(output, items, tokens, seconds)

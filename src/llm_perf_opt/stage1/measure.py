@@ -6,7 +6,9 @@ Every number comes with its count and spread. Inputs are prepared outside of eve
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from attrs import Factory, define
@@ -97,9 +99,7 @@ def warm_up(session: Session[Any], batches: Batches, rounds: int) -> None:
                 session.run(batches.prepared(number), watch)
 
 
-def time_passes(
-    session: Session[Any], batches: Batches, repeats: int, progress: Callable[[], None] = lambda: None
-) -> Timing:
+def time_passes(session: Session[Any], batches: Batches, repeats: int) -> Timing:
     """Run all batches `repeats` times."""
     watch, wait = TimingWatch(session.device), waiter(session.device)
     timing = Timing(watch.clock, repeats, len(batches))
@@ -111,7 +111,6 @@ def time_passes(
             wait()
             output = session.run(prepared, watch)
             runs.append((watch.times(), output))
-            progress()
     timing.memory = peak_memory(session.device)
     _summarise(timing, runs, session.whole)
     return timing
@@ -119,7 +118,7 @@ def time_passes(
 
 def _summarise(timing: Timing, runs: Sequence[tuple[list[Timed], Output]], whole: str) -> None:
     by_path: dict[str, list[float]] = {}
-    first, each, tokens, prefill, decode = [], [], [], [], []
+    found: dict[str, list[float]] = defaultdict(list)  # by field of the timing
     for times, output in runs:
         here = {timed.path: timed for timed in times}
         for timed in sorted(times, key=lambda t: t.path.count("/")):
@@ -127,30 +126,26 @@ def _summarise(timing: Timing, runs: Sequence[tuple[list[Timed], Output]], whole
         new = sum(len(row) for row in output.tokens)
         timing.new_tokens += new
         if new and whole in here:
-            tokens.append(new / here[whole].seconds)
-        facts = output.facts.get("prefill", {})
+            found["tokens_per_second"].append(new / here[whole].seconds)
+        prompt = output.facts.get("prefill", {}).get("tokens", 0)
         if (stage := here.get(f"{whole}/prefill")) is not None:
-            first.append(1000 * stage.end_s)
-            timing.prompt_tokens += facts.get("tokens", 0)
-            if facts.get("tokens"):
-                prefill.append(facts["tokens"] / stage.seconds)
+            found["time_to_first_token_ms"].append(1000 * stage.end_s)
+            timing.prompt_tokens += prompt
+            if prompt:
+                found["prefill_tokens_per_second"].append(prompt / stage.seconds)
         steps = output.facts.get("decode", {}).get("steps", 0)
         if steps and (stage := here.get(f"{whole}/decode")) is not None:
-            each.append(1000 * stage.seconds / steps)
+            found["time_per_output_token_ms"].append(1000 * stage.seconds / steps)
             # The first token of every sequence was prefill's; what follows the end of a sequence is none.
-            later = new - len(output.tokens)
-            decode.append(later / stage.seconds)
+            found["decode_tokens_per_second"].append((new - len(output.tokens)) / stage.seconds)
     timing.runs = len(runs)
     timing.stages = [
-        StageTime(path.rpartition("/")[2], path, found)
+        StageTime(path.rpartition("/")[2], path, measured)
         for path, values in _in_order(by_path, runs)
-        if (found := spread(values)) is not None
+        if (measured := spread(values)) is not None
     ]
-    timing.time_to_first_token_ms = spread(first)
-    timing.time_per_output_token_ms = spread(each)
-    timing.tokens_per_second = spread(tokens)
-    timing.prefill_tokens_per_second = spread(prefill)
-    timing.decode_tokens_per_second = spread(decode)
+    for name, values in found.items():
+        setattr(timing, name, spread(values))
 
 
 def _in_order(
@@ -161,9 +156,8 @@ def _in_order(
     for times, _ in runs:
         for timed in times:
             begin.setdefault(timed.path, timed.end_s - timed.seconds)
-    return sorted(by_path.items(), key=lambda item: [begin.get("/".join(p), 0.0) for p in _prefixes(item[0])])
+    return sorted(by_path.items(), key=lambda item: [begin.get(p, 0.0) for p in accumulate(item[0].split("/"), _below)])
 
 
-def _prefixes(path: str) -> list[list[str]]:
-    names = path.split("/")
-    return [names[: end + 1] for end in range(len(names))]
+def _below(path: str, name: str) -> str:
+    return f"{path}/{name}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.report.md_syntax import code, plain
+from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.text import duration, quantity, share
 from llm_perf_opt.stage1.measure import Spread, Timing
 from llm_perf_opt.stage1.torch_profile import KernelRow, OperatorRow, Profile
@@ -16,12 +16,8 @@ _ALL = 200
 _MS = 1e6  # nanoseconds
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [
-        "| " + " | ".join(header) + " |",
-        "|" + "|".join("---" if n == 0 else "---:" for n in range(len(header))) + "|",
-    ]
-    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+def _table(header: list[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [*table(header, rows, numbers=len(header) - 1), ""]
 
 
 def milliseconds(value: float | None) -> str:
@@ -42,7 +38,11 @@ def headline(timing: Timing) -> list[tuple[str, str]]:
         ("new tokens per second, decode", timing.decode_tokens_per_second, _rate),
         ("prompt tokens per second, prefill", timing.prefill_tokens_per_second, _rate),
     ]
-    rows = [(name, f"{show(value.mean)}{_plus_minus(value, show)}") for name, value, show in found if value is not None]
+    rows = [
+        (name, show(value.mean) if value.std is None else f"{show(value.mean)} ± {show(value.std)}")
+        for name, value, show in found
+        if value is not None
+    ]
     for key, value in timing.memory.items():
         if isinstance(value, int):
             rows.append((key.removesuffix("_bytes").replace("_", " ") + " memory", quantity(value, "byte")))
@@ -51,10 +51,6 @@ def headline(timing: Timing) -> list[tuple[str, str]]:
 
 def _rate(value: float) -> str:
     return f"{value:,.1f} tokens/s" if value < 1000 else f"{value:,.0f} tokens/s"
-
-
-def _plus_minus(value: Spread, show: Any) -> str:
-    return "" if value.std is None else f" ± {show(value.std)}"
 
 
 def render_report(metrics: Mapping[str, Any], timing: Timing, profile: Profile | None, notes: Sequence[str]) -> str:
@@ -79,7 +75,9 @@ def render_report(metrics: Mapping[str, Any], timing: Timing, profile: Profile |
         [["&nbsp;&nbsp;" * s.path.count("/") + code(s.name), *spread_cells(s.milliseconds)] for s in timing.stages],
     )
     static = metrics["static_analysis"]
-    lines += ["## Static analysis", "", _static_sentence(static), ""]
+    done = static["status"] == "done"
+    about_it = "See `static_analysis/static_compute.md`." if done else f"Not done: {plain(static['reason'])}"
+    lines += ["## Static analysis", "", about_it, ""]
     lines += ["## PyTorch profiler", ""]
     if profile is None:
         lines += [f"Off: {plain(metrics['torch_profiler']['reason'])}", ""]
@@ -88,12 +86,6 @@ def render_report(metrics: Mapping[str, Any], timing: Timing, profile: Profile |
     if notes:
         lines += ["## Notes", "", *(f"- {plain(note)}" for note in notes), ""]
     return "\n".join(lines)
-
-
-def _static_sentence(static: Mapping[str, Any]) -> str:
-    if static["status"] == "done":
-        return "See `static_analysis/static_compute.md`."
-    return f"Not done: {plain(static['reason'])}"
 
 
 def _profile_summary(profile: Profile) -> list[str]:

@@ -26,7 +26,7 @@ from llm_perf_opt.stage1.report import render_operators, render_report, show_sum
 from llm_perf_opt.stage1.settings import Stage1Settings
 from llm_perf_opt.stage1.torch_profile import Profile, take_profile
 from llm_perf_opt.version import __version__
-from llm_perf_opt.workloads.datasets import Item, batches, described, load_items, sample
+from llm_perf_opt.workloads.datasets import batches, described, load_items, sample
 from llm_perf_opt.workloads.device import explained_failures, import_torch
 from llm_perf_opt.workloads.registry import open_session
 from llm_perf_opt.workloads.session import Session
@@ -38,13 +38,16 @@ PREDICTIONS = "predictions.jsonl"
 
 def run_stage1(settings: Stage1Settings, run_dir: Path, *, quiet: bool = False) -> int:
     """Load, warm up, time, profile, analyse, predict; in that order, each where it was asked for."""
+    import yaml
+
     session = open_session(settings.model, settings.infer)
     items = load_items(settings.dataset, settings.manifest, settings.folder)
     chosen = sample(items, settings.dataset.sampling)
     session.load()
     folder = make_folder(make_folder(run_dir) / FOLDER)
     _write_json(run_dir / "env.json", without_secrets(os.environ))
-    _write_inputs(run_dir / "inputs.yaml", chosen)
+    inputs = [described(item) for item in chosen]
+    write_text(run_dir / "inputs.yaml", yaml.safe_dump(inputs, sort_keys=False, allow_unicode=True))
     grouped = list(batches(chosen, settings.infer.batch_size))
     prepared = Batches(session, grouped)
     with explained_failures(session.name):
@@ -84,11 +87,11 @@ def _profile(
         return None
     with explained_failures(session.name):
         profile = take_profile(session, prepared.prepared(0), settings.torch_profiler, folder)
-    told = attrs.asdict(profile)
+    fields = attrs.asdict(profile)
     if "cuda" not in profile.activities:
-        for operator in told["operators"]:  # nobody looked at a device: that is not zero
+        for operator in fields["operators"]:  # nobody looked at a device: that is not zero
             operator |= {"self_device_ms": None, "self_device_bytes": None}
-    metrics["torch_profiler"] = {"status": "done", **told}
+    metrics["torch_profiler"] = {"status": "done", **fields}
     return profile
 
 
@@ -167,13 +170,6 @@ def _versions() -> dict[str, str | None]:
     found["torch"] = torch.__version__
     found["cuda"] = torch.version.cuda
     return found
-
-
-def _write_inputs(path: Path, items: list[Item]) -> None:
-    import yaml
-
-    text: str = yaml.safe_dump([described(item) for item in items], sort_keys=False, allow_unicode=True)
-    write_text(path, text)
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -1,4 +1,4 @@
-"""What stage 1 is told. Plain values again: the Hydra runner turns its configuration into these."""
+"""What stage 1 is asked for. Plain values again: the Hydra runner turns its configuration into these."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import Attribute, Factory, define, field
+from attrs import Factory, define, field
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, nearest, refuse
+from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, at_least, nearest, refuse
 from llm_perf_opt.workloads.session import Session
 
 ACTIVITIES = ("cpu", "cuda")
 # Counts operations of a session's static stages, writes its files into the folder, and answers with a summary.
 StaticAnalysis = Callable[[Session[Any], Path], Mapping[str, Any]]
-
-
-def _count(least: int, key: str) -> Any:
-    def check(instance: object, attribute: Attribute[Any], value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise refuse(key, value, f"it has to be a whole number of at least {least}")
-
-    return check
 
 
 def _to_activities(value: object) -> tuple[str, ...]:
@@ -53,7 +45,7 @@ class TorchProfilerOptions:
     record_shapes: bool = False
     profile_memory: bool = True
     with_stack: bool = False  # Python call stacks; large traces
-    warmup_rounds: int = field(default=1, validator=_count(0, "pipeline.torch_profiler.warmup_rounds"))
+    warmup_rounds: int = field(default=1, validator=at_least(0, "pipeline.torch_profiler.warmup_rounds"))
 
 
 @define(frozen=True, kw_only=True)
@@ -73,8 +65,8 @@ class Stage1Settings:
     dataset: DatasetOptions = Factory(DatasetOptions)
     manifest: Path | None = None  # inputs.manifest; takes the place of the dataset
     folder: Path | None = None  # where relative paths start; default: the working directory
-    repeats: int = field(default=3, validator=_count(1, "repeats"))  # timed passes over the inputs
-    warmup: int = field(default=1, validator=_count(0, "warmup"))  # passes before them, neither timed nor marked
+    repeats: int = field(default=3, validator=at_least(1, "repeats"))  # timed passes over the inputs
+    warmup: int = field(default=1, validator=at_least(0, "warmup"))  # passes before them, neither timed nor marked
     torch_profiler: TorchProfilerOptions = Factory(TorchProfilerOptions)
     direct_inference: DirectInferenceOptions = Factory(DirectInferenceOptions)
     static_analysis: bool = True

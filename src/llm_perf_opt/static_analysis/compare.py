@@ -37,11 +37,11 @@ class Comparison:
     explanations: list[str] = Factory(list)
 
 
-def flops(value: float) -> str:
+def flops_text(value: float | None) -> str:
     return quantity(value, "FLOP")
 
 
-def bytes_text(value: float) -> str:
+def bytes_text(value: float | None) -> str:
     return quantity(value, "byte")
 
 
@@ -93,7 +93,7 @@ def _differences(count: StageCount, formula: StageFormula, parts: list[PartCompa
         if abs(gap) <= AGREEMENT * whole:
             continue
         said.append(
-            f"{part.part}: the counter has {flops(part.counter_flops)}, the formula {flops(part.formula_flops)} "
+            f"{part.part}: the counter has {flops_text(part.counter_flops)}, the formula {flops_text(part.formula_flops)} "
             f"({gap / whole:+.1%} of the stage). {_cause(part.part, gap, count)}"
         )
     if not said and count.complete:
@@ -122,7 +122,7 @@ def _causal(formula: StageFormula, count: StageCount) -> list[str]:
     full, needed = formula.flops("full", ATTENTION), formula.flops("needed", ATTENTION)
     if full == needed:
         return []
-    tiles = flops(formula.flops("tensor_cores", ATTENTION))
+    tiles = flops_text(formula.flops("tensor_cores", ATTENTION))
     kernel = (
         f"A kernel that skips masked tiles does about {tiles}."
         if skips_tiles(count)
@@ -130,8 +130,8 @@ def _causal(formula: StageFormula, count: StageCount) -> list[str]:
         f"does all of it, about {tiles} in whole tiles."
     )
     return [
-        f"Attention is counted in full on both sides ({flops(full)}), every query with every key; torch's counter knows "
-        f"no mask. Under the mask {flops(needed)} are needed. {kernel}"
+        f"Attention is counted in full on both sides ({flops_text(full)}), every query with every key; torch's counter knows "
+        f"no mask. Under the mask {flops_text(needed)} are needed. {kernel}"
     ]
 
 

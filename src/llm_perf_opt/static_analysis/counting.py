@@ -17,6 +17,7 @@ import torch
 from attrs import define
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from llm_perf_opt.static_analysis import traffic
 from llm_perf_opt.static_analysis.counts import (
     ESTIMATED,
     MATRIX,
@@ -28,18 +29,8 @@ from llm_perf_opt.static_analysis.counts import (
     StageCount,
 )
 from llm_perf_opt.static_analysis.matrix_flops import has_formula, is_grouped, matrix_flops
-from llm_perf_opt.static_analysis.operators import operator_rules
 from llm_perf_opt.static_analysis.stage import StaticStage
-from llm_perf_opt.static_analysis.traffic import (
-    Signature,
-    Touch,
-    by_position,
-    moved,
-    signature_of,
-    tensors_in,
-    touch,
-    traffic,
-)
+from llm_perf_opt.static_analysis.traffic import Signature, Touch, moved, tensors_in
 
 EXPERTS_NOTE = (
     "The experts were counted in transformers' grouped_mm form: their eager form loops over the experts that "
@@ -65,7 +56,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.rules = operator_rules()
+        self.rules = traffic.operator_rules()
         self.known: dict[Any, Known] = {}
         self.rows: dict[tuple[str, str, str], OperatorCount] = {}
         self.matrices: Counter[MatrixShape] = Counter()
@@ -99,7 +90,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
     def _get_to_know(self, func: Any) -> Known:
         packet = func._overloadpacket
         name = str(packet)
-        signature = signature_of(func, name, self.rules)
+        signature = traffic.signature_of(func, name, self.rules)
         matrix = has_formula(packet)
         composite_key = torch._C.DispatchKey.CompositeImplicitAutograd
         known = Known(
@@ -132,9 +123,9 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **kwargs)
 
     def _count(self, known: Known, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        arguments = by_position(known.signature, args, kwargs)
+        arguments = known.signature.by_position(args, kwargs)
         inputs = [tensor for _, value in arguments for tensor in tensors_in(value)]
-        reads, writes = traffic(known.name, known.signature, arguments, out, self.rules)
+        reads, writes = traffic.reads_and_writes(known.name, known.signature, arguments, out, self.rules)
         if is_grouped(known.packet):
             reads = _touched_experts(args, reads)
         dtype = _dtype(inputs, out)
@@ -167,8 +158,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
             estimated = 0
             if isinstance(shape, AttentionShape):
                 self.attention[shape] += 1
-                scores = shape.batch * shape.heads * shape.queries * shape.keys
-                estimated = rules.softmax_flops_per_score * scores
+                estimated = rules.softmax_flops_per_score * shape.scores
             elif shape is not None:
                 self.matrices[shape] += 1
             return MATRIX, flops, estimated, formula
@@ -179,7 +169,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
         if name in rules.flops_per_input and inputs:
             return self._estimated(floating, rules.flops_per_input[name] * inputs[0].numel())
         per_element = rules.flops_per_element.get(name)
-        if per_element is None and torch.Tag.pointwise in _tags(known.packet):
+        if per_element is None and torch.Tag.pointwise in getattr(known.packet, known.packet.overloads()[0]).tags:
             per_element = 1
         if per_element is not None and results:
             return self._estimated(floating, per_element * results[0].numel())
@@ -201,22 +191,13 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
             stage=stage.name,
             repeats=stage.repeats,
             operators=rows,
-            matrices=sorted(self.matrices.items(), key=lambda item: -_size(item[0]) * item[1]),
+            matrices=sorted(self.matrices.items(), key=lambda item: -item[0].flops * item[1]),
             attention=list(self.attention.items()),
             distinct_bytes_read=distinct,
             free_calls=self.free_calls,
             failure=failure,
             notes=self.notes,
         )
-
-
-def _size(shape: MatrixShape) -> int:
-    return shape.batch * shape.m * shape.k * shape.n
-
-
-def _tags(packet: Any) -> list[Any]:
-    overload = getattr(packet, packet.overloads()[0])
-    return list(overload.tags)
 
 
 def _dtype(inputs: list[Any], out: Any) -> str:
@@ -232,8 +213,8 @@ def _touched_experts(args: tuple[Any, ...], reads: list[Touch]) -> list[Touch]:
     if rows.dim() != 2 or weights.dim() != 3:
         return reads
     groups = weights.shape[0]
-    whole = touch(weights)
-    part = touch(weights, weights[0].numel() * min(groups, rows.shape[0]))
+    whole = traffic.touch(weights)
+    part = traffic.touch(weights, weights[0].numel() * min(groups, rows.shape[0]))
     return [part if (found.storage, found.view) == (whole.storage, whole.view) else found for found in reads]
 
 

@@ -45,6 +45,10 @@ class MatrixShape:
     k: int
     n: int
 
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.k * self.n
+
 
 @define(frozen=True)
 class AttentionShape:
@@ -60,6 +64,15 @@ class AttentionShape:
     key_dim: int
     value_dim: int
     mask: str  # "causal": the kernel knows and may skip; "tensor": a mask is given, so it may not; "none"
+
+    @property
+    def scores(self) -> int:
+        return self.batch * self.heads * self.queries * self.keys
+
+    @property
+    def flops(self) -> int:
+        """Scores, then values."""
+        return 2 * self.scores * (self.key_dim + self.value_dim)
 
 
 @define

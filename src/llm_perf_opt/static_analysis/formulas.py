@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from attrs import Factory, define, field
+from attrs import Factory, define, evolve, field, fields
 
 from llm_perf_opt.static_analysis.architecture import Architecture, Experts, LatentAttention
 from llm_perf_opt.static_analysis.stage import StageWork
@@ -64,7 +64,7 @@ class Term:
     """One part of a stage."""
 
     name: str
-    part: str  # "projections and MLP" | "attention" | "experts" | "output head" | "embedding"
+    part: str  # PROJECTIONS | ATTENTION | EXPERTS | HEAD | EMBEDDING
     formula: str  # of the full FLOPs, in SYMBOLS
     flops_full: int = 0
     flops_needed: int = 0
@@ -76,16 +76,6 @@ class Term:
     activation_bytes_written: int = 0
     bytes_formula: str = ""
     note: str = ""
-
-    @property
-    def bytes(self) -> int:
-        return (
-            self.weight_bytes
-            + self.cache_bytes_read
-            + self.cache_bytes_written
-            + self.activation_bytes_read
-            + self.activation_bytes_written
-        )
 
 
 @define
@@ -100,34 +90,32 @@ class StageFormula:
         """FLOPs of one kind ("full", "needed", "tensor_cores"), of all terms or of one part."""
         return sum(getattr(term, f"flops_{kind}") for term in self.terms if part in (None, term.part))
 
+    def _sum(self, *names: str) -> int:
+        return sum(getattr(term, name) for term in self.terms for name in names)
+
     @property
     def weight_bytes(self) -> int:
-        return sum(term.weight_bytes for term in self.terms)
+        return self._sum("weight_bytes")
 
     @property
     def cache_bytes_read(self) -> int:
-        return sum(term.cache_bytes_read for term in self.terms)
+        return self._sum("cache_bytes_read")
 
     @property
     def cache_bytes_written(self) -> int:
-        return sum(term.cache_bytes_written for term in self.terms)
+        return self._sum("cache_bytes_written")
 
     @property
     def bytes_read(self) -> int:
-        return sum(t.weight_bytes + t.cache_bytes_read + t.activation_bytes_read for t in self.terms)
+        return self._sum("weight_bytes", "cache_bytes_read", "activation_bytes_read")
 
     @property
     def bytes_written(self) -> int:
-        return sum(term.cache_bytes_written + term.activation_bytes_written for term in self.terms)
+        return self._sum("cache_bytes_written", "activation_bytes_written")
 
 
-PROJECTIONS, ATTENTION, EXPERTS, HEAD, EMBEDDING = (
-    "projections and MLP",
-    "attention",
-    "experts",
-    "output head",
-    "embedding",
-)
+PROJECTIONS, ATTENTION, EXPERTS = "projections and MLP", "attention", "experts"
+HEAD, EMBEDDING = "output head", "embedding"
 
 
 def stage_formula(
@@ -170,7 +158,7 @@ def symbols(architecture: Architecture, work: StageWork, bytes_per_value: int) -
         "B": work.batch,
         "n": work.new_tokens,
         "c": work.cached_tokens,
-        "T": work.batch * work.new_tokens,
+        "T": work.tokens,
         "S": work.cached_tokens + work.new_tokens,
         "P": work.head_positions,
         "L": a.layers,
@@ -186,15 +174,8 @@ def symbols(architecture: Architecture, work: StageWork, bytes_per_value: int) -
     }
     if a.experts is not None:
         e = a.experts
-        touched = distinct_experts(e, work.batch * work.new_tokens)
-        values |= {
-            "E": e.count,
-            "k": e.per_token,
-            "J": e.width,
-            "X": round(touched, 3),
-            "Lx": e.layers,
-            "Js": e.shared_width,
-        }
+        touched = round(distinct_experts(e, work.tokens), 3)
+        values |= {"E": e.count, "k": e.per_token, "J": e.width, "X": touched, "Lx": e.layers, "Js": e.shared_width}
     if a.latent is not None:
         values |= {"r": a.latent.kv_rank, "p": a.latent.rope_dim, "o": a.latent.nope_dim}
         if a.latent.query_rank:
@@ -204,39 +185,47 @@ def symbols(architecture: Architecture, work: StageWork, bytes_per_value: int) -
     return values
 
 
-# ---------------------------------------------------------------------------------------------------- parts
-
-
 def padded(rows: int, tile: int) -> int:
     return ceil(rows / tile) * tile
 
 
-def _products(
-    term: Term, rows: int, products: list[tuple[int, int]], times: int, bytes_per_value: int, keeps: int | None = None
+def _product(
+    name: str,
+    formula: str,
+    bytes_formula: str,
+    rows: int,
+    products: list[tuple[int, int]],
+    times: int,
+    w: int,
+    keeps: int | None = None,
 ) -> Term:
-    """Adds products of `rows` rows with matrices (inputs, outputs), in `times` layers.
+    """Products of `rows` rows with matrices (inputs, outputs), in `times` layers.
 
     `keeps` is the number of values of a row that go in and out of memory where neighbours are fused; by
     default each product reads its input and writes its result.
     """
-    weights = sum(inputs * outputs for inputs, outputs in products)
-    flops = 2 * rows * weights * times
-    term.flops_full += flops
-    term.flops_needed += flops
-    term.flops_tensor_cores += 2 * padded(rows, ROW_TILE) * weights * times
-    term.weight_bytes += weights * times * bytes_per_value
+    weights = sum(inputs * outputs for inputs, outputs in products) * times
     read = products[0][0] if keeps is None else products[0][0] + keeps
     written = sum(outputs for _, outputs in products) if keeps is None else products[-1][1] + keeps
-    term.activation_bytes_read += rows * read * times * bytes_per_value
-    term.activation_bytes_written += rows * written * times * bytes_per_value
-    return term
+    return Term(
+        name,
+        PROJECTIONS,
+        formula,
+        flops_full=2 * rows * weights,
+        flops_needed=2 * rows * weights,
+        flops_tensor_cores=2 * padded(rows, ROW_TILE) * weights,
+        weight_bytes=weights * w,
+        activation_bytes_read=rows * read * times * w,
+        activation_bytes_written=rows * written * times * w,
+        bytes_formula=bytes_formula,
+    )
 
 
 def _inputs(a: Architecture, work: StageWork, w: int) -> list[Term]:
-    rows = work.batch * work.new_tokens
+    rows = work.tokens
     if a.patch_inputs:
-        term = Term("patch embedding", PROJECTIONS, "2 · T · A · h", bytes_formula="(A · h + T · A + T · h) · w")
-        return [_products(term, rows, [(a.patch_inputs, a.hidden)], 1, w)]
+        moved = "(A · h + T · A + T · h) · w"
+        return [_product("patch embedding", "2 · T · A · h", moved, rows, [(a.patch_inputs, a.hidden)], 1, w)]
     if not a.vocabulary:
         return []
     lookups = 2 if a.learned_positions else 1
@@ -254,56 +243,41 @@ def _inputs(a: Architecture, work: StageWork, w: int) -> list[Term]:
 
 
 def _projections(a: Architecture, work: StageWork, w: int) -> list[Term]:
-    rows = work.batch * work.new_tokens
-    into = Term(
-        "query, key and value projections",
-        PROJECTIONS,
-        "2 · T · h · (H·d + G·d + G·v) · L",
-        bytes_formula="weights h · (H·d + G·d + G·v) · L · w; activations T · (h + H·d + G·d + G·v) · L · w",
-    )
     widths = [a.heads * a.key_dim, a.kv_heads * a.key_dim, a.kv_heads * a.value_dim]
-    _products(into, rows, [(a.hidden, width) for width in widths], a.layers, w)
+    name, formula = "query, key and value projections", "2 · T · h · (H·d + G·d + G·v) · L"
+    moved = "weights h · (H·d + G·d + G·v) · L · w; activations T · (h + H·d + G·d + G·v) · L · w"
+    into = _product(name, formula, moved, work.tokens, [(a.hidden, width) for width in widths], a.layers, w)
     return [into, _output_projection(a, work, w)]
 
 
 def _output_projection(a: Architecture, work: StageWork, w: int) -> Term:
-    term = Term(
-        "output projection of attention",
-        PROJECTIONS,
-        "2 · T · H·v · h · L",
-        bytes_formula="weights H·v · h · L · w; activations T · (H·v + h) · L · w",
-    )
-    return _products(term, work.batch * work.new_tokens, [(a.heads * a.value_dim, a.hidden)], a.layers, w)
+    name, formula = "output projection of attention", "2 · T · H·v · h · L"
+    moved = "weights H·v · h · L · w; activations T · (H·v + h) · L · w"
+    return _product(name, formula, moved, work.tokens, [(a.heads * a.value_dim, a.hidden)], a.layers, w)
 
 
 def _latent_projections(a: Architecture, latent: LatentAttention, work: StageWork, w: int) -> list[Term]:
-    rows = work.batch * work.new_tokens
-    queries = a.heads * a.key_dim
-    if latent.query_rank:
-        query = Term("query projection through its bottleneck", PROJECTIONS, "2 · T · (h·q + q · H·d) · L")
-        _products(query, rows, [(a.hidden, latent.query_rank), (latent.query_rank, queries)], a.layers, w)
-        query.activation_bytes_read += rows * latent.query_rank * a.layers * w
+    def product(name: str, formula: str, rows: int, *products: tuple[int, int]) -> Term:
+        moved = "weights, inputs and results of the products, each once"
+        return _product(name, formula, moved, rows, list(products), a.layers, w)
+
+    rows, rank, queries = work.tokens, latent.query_rank, a.heads * a.key_dim
+    if rank:
+        name, formula = "query projection through its bottleneck", "2 · T · (h·q + q · H·d) · L"
+        query = product(name, formula, rows, (a.hidden, rank), (rank, queries))
+        query.activation_bytes_read += rows * rank * a.layers * w
     else:
-        query = Term("query projection", PROJECTIONS, "2 · T · h · H·d · L")
-        _products(query, rows, [(a.hidden, queries)], a.layers, w)
-    down = Term("key and value bottleneck", PROJECTIONS, "2 · T · h · (r + p) · L")
-    _products(down, rows, [(a.hidden, latent.kv_rank + latent.rope_dim)], a.layers, w)
-    wide = a.heads * (latent.nope_dim + a.value_dim)
-    context = work.batch * (work.cached_tokens + work.new_tokens)
+        query = product("query projection", "2 · T · h · H·d · L", rows, (a.hidden, queries))
+    bottleneck = (a.hidden, latent.kv_rank + latent.rope_dim)
+    down = product("key and value bottleneck", "2 · T · h · (r + p) · L", rows, bottleneck)
+    name, wide = "keys and values from the bottleneck", a.heads * (latent.nope_dim + a.value_dim)
     if latent.latent_cache:
-        up = Term(
-            "keys and values from the bottleneck",
-            PROJECTIONS,
-            "2 · B · S · r · H · (o + v) · L",
-            note="made anew for the whole context in every pass, because the cache holds the bottleneck only",
-        )
-        _products(up, context, [(latent.kv_rank, wide)], a.layers, w)
+        context = work.batch * (work.cached_tokens + work.new_tokens)
+        up = product(name, "2 · B · S · r · H · (o + v) · L", context, (latent.kv_rank, wide))
+        up.note = "made anew for the whole context in every pass, because the cache holds the bottleneck only"
         up.activation_bytes_read = 0  # read from the cache, counted with attention
     else:
-        up = Term("keys and values from the bottleneck", PROJECTIONS, "2 · T · r · H · (o + v) · L")
-        _products(up, rows, [(latent.kv_rank, wide)], a.layers, w)
-    for term in (query, down, up):
-        term.bytes_formula = "weights, inputs and results of the products, each once"
+        up = product(name, "2 · T · r · H · (o + v) · L", rows, (latent.kv_rank, wide))
     return [query, down, up, _output_projection(a, work, w)]
 
 
@@ -358,7 +332,7 @@ def _attention(a: Architecture, work: StageWork, w: int, skips_tiles: bool) -> T
         term.note = "needed: a query sees the keys up to its own position, about half of them where the cache is empty"
     per_pair = 2 * work.batch * a.heads * (a.key_dim + a.value_dim)
     cached_width = a.kv_heads * (a.key_dim + a.value_dim)
-    rows = work.batch * work.new_tokens
+    rows = work.tokens
     for window in a.layer_windows():
         full, needed = scores(work, window, a.causal)
         tiled = a.kv_heads * tiled_scores(work, window, a.causal and skips_tiles, a.heads // a.kv_heads)
@@ -387,16 +361,15 @@ def _attention(a: Architecture, work: StageWork, w: int, skips_tiles: bool) -> T
 
 
 def _mlp(a: Architecture, work: StageWork, w: int) -> Term:
-    times = "L" if a.experts is None else "(L - Lx)"
-    term = Term(
-        "MLP",
-        PROJECTIONS,
-        f"2 · T · M · h · I · {times}",
-        bytes_formula=f"weights M · h · I · {times} · w; activations T · (2·h + 2·I) · {times} · w",
-    )
-    inward = [(a.hidden, a.intermediate)] * (a.mlp_matrices - 1)
-    products = [*inward, (a.intermediate, a.hidden)]
-    return _products(term, work.batch * work.new_tokens, products, a.dense_layers, w, keeps=a.intermediate)
+    layers = "L" if a.experts is None else "(L - Lx)"
+    formula = f"2 · T · M · h · I · {layers}"
+    moved = f"weights M · h · I · {layers} · w; activations T · (2·h + 2·I) · {layers} · w"
+    products = _mlp_products(a, a.intermediate)
+    return _product("MLP", formula, moved, work.tokens, products, a.dense_layers, w, keeps=a.intermediate)
+
+
+def _mlp_products(a: Architecture, width: int) -> list[tuple[int, int]]:
+    return [*[(a.hidden, width)] * (a.mlp_matrices - 1), (width, a.hidden)]
 
 
 def distinct_experts(experts: Experts, tokens: int) -> float:
@@ -405,9 +378,9 @@ def distinct_experts(experts: Experts, tokens: int) -> float:
 
 
 def _experts(a: Architecture, experts: Experts, work: StageWork, w: int) -> list[Term]:
-    rows = work.batch * work.new_tokens
-    router = Term("router", PROJECTIONS, "2 · T · h · E · Lx", bytes_formula="weights, inputs and results, each once")
-    _products(router, rows, [(a.hidden, experts.count)], experts.layers, w)
+    rows = work.tokens
+    each_once = "weights, inputs and results, each once"
+    router = _product("router", "2 · T · h · E · Lx", each_once, rows, [(a.hidden, experts.count)], experts.layers, w)
     pairs = rows * experts.per_token
     weights = a.mlp_matrices * a.hidden * experts.width
     touched = distinct_experts(experts, rows)
@@ -426,40 +399,31 @@ def _experts(a: Architecture, experts: Experts, work: StageWork, w: int) -> list
         bytes_formula="weights X · M · h · J · Lx · w; activations T · k · (2·h + 2·J) · Lx · w",
         note="only the experts a token is sent to; which those are depends on the data, even routing is assumed for bytes",
     )
-    terms = [router, chosen]
-    if experts.shared_width:
-        shared = Term(
-            "shared experts",
-            PROJECTIONS,
-            "2 · T · M · h · Js · Lx" + (" + 2 · T · h · Lx for their gate" if experts.shared_gate else ""),
-            bytes_formula="weights M · h · Js · Lx · w; activations T · (2·h + 2·Js) · Lx · w",
-        )
-        inward = [(a.hidden, experts.shared_width)] * (a.mlp_matrices - 1)
-        products = [*inward, (experts.shared_width, a.hidden)]
-        _products(shared, rows, products, experts.layers, w, keeps=experts.shared_width)
-        if experts.shared_gate:
-            _products(shared, rows, [(a.hidden, 1)], experts.layers, w)
-        terms.append(shared)
-    return terms
+    if not (width := experts.shared_width):
+        return [router, chosen]
+    moved = "weights M · h · Js · Lx · w; activations T · (2·h + 2·Js) · Lx · w"
+    name, formula, layers = "shared experts", "2 · T · M · h · Js · Lx", experts.layers
+    shared = _product(name, formula, moved, rows, _mlp_products(a, width), layers, w, keeps=width)
+    if experts.shared_gate:
+        gate = _product("", "", "", rows, [(a.hidden, 1)], layers, w)
+        shared.formula += " + 2 · T · h · Lx for their gate"
+        for number in (field.name for field in fields(Term) if field.default == 0):
+            setattr(shared, number, getattr(shared, number) + getattr(gate, number))
+    return [router, chosen, shared]
 
 
 def _head(a: Architecture, work: StageWork, w: int) -> Term:
-    every = work.head_positions == work.new_tokens and work.new_tokens > 1
-    term = Term(
-        "output head",
-        HEAD,
-        "2 · B · P · h · V",
-        bytes_formula="weights h · V · w; activations B · P · (h + V) · w",
-        note=(
+    moved = "weights h · V · w; activations B · P · (h + V) · w"
+    rows, head = work.batch * work.head_positions, [(a.hidden, a.vocabulary)]
+    term = evolve(_product("output head", "2 · B · P · h · V", moved, rows, head, 1, w), part=HEAD)
+    if work.new_tokens > 1:
+        term.note = (
             "applied to every position, as a plain forward() of transformers does; generate() and logits_to_keep=1 "
             "need the last position only"
-            if every
+            if work.head_positions == work.new_tokens
             else "applied to the last positions only (logits_to_keep)"
-            if work.new_tokens > 1
-            else ""
-        ),
-    )
-    return _products(term, work.batch * work.head_positions, [(a.hidden, a.vocabulary)], 1, w)
+        )
+    return term
 
 
 def _notes(a: Architecture, work: StageWork) -> list[str]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
-from llm_perf_opt.report.md_syntax import code, plain
-from llm_perf_opt.report.text import NOT_MEASURED, counted, quantity, share
+from llm_perf_opt.report.md_syntax import code, plain, table
+from llm_perf_opt.report.text import NOT_MEASURED, counted, share
+from llm_perf_opt.static_analysis.compare import PartComparison, bytes_text, flops_text
 from llm_perf_opt.static_analysis.counts import MOVES_DATA, NOT_COUNTED, OperatorCount
+from llm_perf_opt.static_analysis.formulas import Term
 from llm_perf_opt.static_analysis.result import StageResult, StaticCompute
 from llm_perf_opt.version import __version__
 
 _TOP = 12  # operators shown for each stage
 _SHAPES = 10  # products shown for each stage
+T = TypeVar("T")
+Columns = dict[str, Callable[[T], str]]  # title -> cell
 
 
 def render_markdown(result: StaticCompute) -> str:
@@ -52,37 +57,22 @@ def _model(result: StaticCompute) -> list[str]:
 
 
 def _overview(stages: list[StageResult]) -> list[str]:
-    rows = []
-    for stage in stages:
-        total, comparison = stage.total, stage.comparison
-        ratio = comparison.flops_ratio if comparison and stage.count.complete else None
-        rows.append(
-            [
-                code(stage.name),
-                f"{stage.repeats:,}",
-                _flops(total.matrix_flops_counter),
-                _flops(total.matrix_flops_formula_full),
-                _number(ratio, ".4f"),
-                _flops(total.matrix_flops_formula_needed),
-                _flops(total.matrix_flops_tensor_cores_estimate),
-                _bytes(total.bytes_operator_by_operator),
-                _bytes(total.bytes_least_formula),
-                f"{_plain_number(stage.intensity_operator_by_operator)} to {_plain_number(stage.intensity_most)}",
-            ]
-        )
-    head = [
-        "stage",
-        "runs",
-        "matrix FLOPs, counter",
-        "matrix FLOPs, formula",
-        "ratio",
-        "needed under the mask",
-        "tensor cores, estimate",
-        "bytes, operator by operator",
-        "bytes, least",
-        "FLOP per byte",
-    ]
-    return _table(head, rows, left=1)
+    def ratio(stage: StageResult) -> float | None:
+        return stage.comparison.flops_ratio if stage.comparison and stage.count.complete else None
+
+    columns: Columns[StageResult] = {
+        "stage": lambda s: code(s.name),
+        "runs": lambda s: f"{s.repeats:,}",
+        "matrix FLOPs, counter": lambda s: flops_text(s.total.matrix_flops_counter),
+        "matrix FLOPs, formula": lambda s: flops_text(s.total.matrix_flops_formula_full),
+        "ratio": lambda s: _ratio(ratio(s)),
+        "needed under the mask": lambda s: flops_text(s.total.matrix_flops_formula_needed),
+        "tensor cores, estimate": lambda s: flops_text(s.total.matrix_flops_tensor_cores_estimate),
+        "bytes, operator by operator": lambda s: bytes_text(s.total.bytes_operator_by_operator),
+        "bytes, least": lambda s: bytes_text(s.total.bytes_least_formula),
+        "FLOP per byte": lambda s: f"{_short(s.intensity_operator_by_operator)} to {_short(s.intensity_most)}",
+    }
+    return _table(columns, stages, words=1)
 
 
 def _stage(stage: StageResult) -> list[str]:
@@ -128,24 +118,20 @@ def _what(stage: StageResult) -> list[str]:
 
 def _parts(stage: StageResult) -> list[str]:
     assert stage.comparison is not None
-    rows = [
-        [plain(part.part), _flops(part.counter_flops), _flops(part.formula_flops), _number(part.ratio, ".4f")]
-        for part in stage.comparison.parts
-    ]
-    rows.append(
-        [
-            "all",
-            _flops(stage.count.matrix_flops),
-            _flops(stage.formula.flops() if stage.formula else None),
-            _number(stage.comparison.flops_ratio, ".4f"),
-        ]
-    )
-    types = ", ".join(f"{_flops(value)} in {name}" for name, value in stage.matrix_flops_by_dtype.items())
+    ratio, formula = stage.comparison.flops_ratio, stage.formula.flops() if stage.formula else 0
+    columns: Columns[PartComparison] = {
+        "matrix FLOPs": lambda part: plain(part.part),
+        "counter": lambda part: flops_text(part.counter_flops),
+        "formula": lambda part: flops_text(part.formula_flops),
+        "ratio": lambda part: _ratio(part.ratio),
+    }
+    whole = PartComparison("all", stage.count.matrix_flops, formula, ratio)
+    types = ", ".join(f"{flops_text(value)} in {name}" for name, value in stage.matrix_flops_by_dtype.items())
     return [
-        *_table(["matrix FLOPs", "counter", "formula", "ratio"], rows, left=1),
+        *_table(columns, [*stage.comparison.parts, whole], words=1),
         "",
-        f"By type of the inputs: {plain(types)}. Other FLOPs, estimated: {_flops(stage.count.estimated_flops)}. "
-        f"Weights, cache and inputs read, each byte once: {_bytes(stage.count.distinct_bytes_read)}.",
+        f"By type of the inputs: {plain(types)}. Other FLOPs, estimated: {flops_text(stage.count.estimated_flops)}. "
+        f"Weights, cache and inputs read, each byte once: {bytes_text(stage.count.distinct_bytes_read)}.",
         "",
     ]
 
@@ -153,19 +139,16 @@ def _parts(stage: StageResult) -> list[str]:
 def _terms(stage: StageResult) -> list[str]:
     assert stage.formula is not None
     formula = stage.formula
-    rows = [
-        [
-            plain(term.name),
-            code(term.formula),
-            _flops(term.flops_full),
-            _flops(term.flops_needed),
-            _bytes(term.weight_bytes),
-            _bytes(term.cache_bytes_read + term.cache_bytes_written),
-            _bytes(term.activation_bytes_read + term.activation_bytes_written),
-        ]
-        for term in formula.terms
-    ]
-    lines = _table(["term", "formula", "FLOPs", "needed", "weights", "cache", "activations"], rows, left=2)
+    columns: Columns[Term] = {
+        "term": lambda term: plain(term.name),
+        "formula": lambda term: code(term.formula),
+        "FLOPs": lambda term: flops_text(term.flops_full),
+        "needed": lambda term: flops_text(term.flops_needed),
+        "weights": lambda term: bytes_text(term.weight_bytes),
+        "cache": lambda term: bytes_text(term.cache_bytes_read + term.cache_bytes_written),
+        "activations": lambda term: bytes_text(term.activation_bytes_read + term.activation_bytes_written),
+    }
+    lines = _table(columns, formula.terms, words=2)
     values = ", ".join(code(f"{name} = {value:.10g}") for name, value in formula.symbols.items())
     lines += ["", f"With {values}.", ""]
     lines += [f"- {plain(term.name)}: {plain(term.note)}." for term in formula.terms if term.note]
@@ -178,34 +161,19 @@ def _operators(operators: list[OperatorCount]) -> list[str]:
     shown = [*[row for row in operators if row.matrix_flops], *[row for row in shown if not row.matrix_flops]]
     flops = sum(row.matrix_flops for row in operators)
     moved = sum(row.bytes for row in operators)
-    rows = [
-        [
-            code(row.operator),
-            plain(row.dtype),
-            f"{row.calls:,}",
-            _flops(row.matrix_flops) if row.matrix_flops else NOT_MEASURED,
-            share(row.matrix_flops, flops) if row.matrix_flops else NOT_MEASURED,
-            _flops(row.estimated_flops) if row.estimated_flops else NOT_MEASURED,
-            _bytes(row.bytes_read),
-            _bytes(row.bytes_written),
-            share(row.bytes, moved),
-            plain(row.treatment + (f", formula of {row.formula}" if row.formula else "")),
-        ]
-        for row in shown
-    ]
-    head = [
-        "operator",
-        "type",
-        "calls",
-        "matrix FLOPs",
-        "of all",
-        "other FLOPs, estimated",
-        "read",
-        "written",
-        "of all bytes",
-        "treatment",
-    ]
-    lines = _table(head, rows, left=2)
+    columns: Columns[OperatorCount] = {
+        "operator": lambda row: code(row.operator),
+        "type": lambda row: plain(row.dtype),
+        "calls": lambda row: f"{row.calls:,}",
+        "matrix FLOPs": lambda row: flops_text(row.matrix_flops or None),
+        "of all": lambda row: share(row.matrix_flops, flops) if row.matrix_flops else NOT_MEASURED,
+        "other FLOPs, estimated": lambda row: flops_text(row.estimated_flops or None),
+        "read": lambda row: bytes_text(row.bytes_read),
+        "written": lambda row: bytes_text(row.bytes_written),
+        "of all bytes": lambda row: share(row.bytes, moved),
+        "treatment": lambda row: plain(row.treatment + (f", formula of {row.formula}" if row.formula else "")),
+    }
+    lines = _table(columns, shown, words=2)
     if len(operators) > len(shown):
         lines += ["", f"{len(operators) - len(shown)} more are in static_compute.json."]
     return lines
@@ -218,28 +186,24 @@ def _shapes(stage: StageResult) -> list[str]:
             f"{shape.batch} × {shape.heads} heads ({shape.kv_heads} for keys), {shape.queries} queries by {shape.keys} keys, "
             f"width {shape.key_dim} and {shape.value_dim}"
         )
-        flops = 2 * shape.batch * shape.heads * shape.queries * shape.keys * (shape.key_dim + shape.value_dim)
-        rows.append((flops * calls, [code(shape.operator), size, plain(shape.dtype), f"{calls:,}"]))
+        rows.append((shape.flops * calls, [code(shape.operator), size, plain(shape.dtype), f"{calls:,}"]))
     for product, calls in stage.count.matrices:
         batch = f"{product.batch} × " if product.batch > 1 else ""
         size = f"{batch}({product.m}, {product.k}) by ({product.k}, {product.n})"
-        flops = 2 * product.batch * product.m * product.k * product.n
-        rows.append((flops * calls, [code(product.operator), size, plain(product.dtype), f"{calls:,}"]))
+        rows.append((product.flops * calls, [code(product.operator), size, plain(product.dtype), f"{calls:,}"]))
     rows.sort(key=lambda row: -row[0])
-    return _table(
-        ["operator", "shape", "type", "calls", "FLOPs"],
-        [[*row, _flops(total)] for total, row in rows[:_SHAPES]],
-        left=3,
-    )
+    head = ["operator", "shape", "type", "calls", "FLOPs"]
+    return table(head, [[*row, flops_text(total)] for total, row in rows[:_SHAPES]], numbers=2)
 
 
 def _silent(rows: list[OperatorCount]) -> list[str]:
-    ordered = sorted(rows, key=lambda row: row.bytes, reverse=True)
-    return _table(
-        ["operator", "type", "calls", "bytes"],
-        [[code(row.operator), plain(row.dtype), f"{row.calls:,}", _bytes(row.bytes)] for row in ordered],
-        left=2,
-    )
+    columns: Columns[OperatorCount] = {
+        "operator": lambda row: code(row.operator),
+        "type": lambda row: plain(row.dtype),
+        "calls": lambda row: f"{row.calls:,}",
+        "bytes": lambda row: bytes_text(row.bytes),
+    }
+    return _table(columns, sorted(rows, key=lambda row: row.bytes, reverse=True), words=2)
 
 
 def _reading(result: StaticCompute) -> list[str]:
@@ -261,16 +225,8 @@ def _reading(result: StaticCompute) -> list[str]:
     ]
 
 
-def _flops(value: float | None) -> str:
-    return quantity(value, "FLOP")
-
-
-def _bytes(value: float | None) -> str:
-    return quantity(value, "byte")
-
-
-def _number(value: float | None, form: str) -> str:
-    return NOT_MEASURED if value is None else format(value, form)
+def _ratio(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.4f}"
 
 
 def _in_words(count: int) -> str:
@@ -280,10 +236,11 @@ def _in_words(count: int) -> str:
     return str(count)
 
 
-def _plain_number(value: float | None) -> str:
+def _short(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _table(head: list[str], rows: Iterable[list[str]], left: int) -> list[str]:
-    aligned = ["---" if column < left else "---:" for column in range(len(head))]
-    return ["| " + " | ".join(cells) + " |" for cells in (head, aligned, *rows)]
+def _table(columns: Columns[T], items: Iterable[T], words: int) -> list[str]:
+    """A row an item, its first `words` cells words and the rest numbers."""
+    rows = [[cell(item) for cell in columns.values()] for item in items]
+    return table(list(columns), rows, len(columns) - words)

@@ -51,16 +51,6 @@ def attention_shape(name: str, dtype: str, named: dict[str, Any]) -> AttentionSh
     )
 
 
-def attention_flops(shape: AttentionShape) -> int:
-    """Scores, then values: 2 · batch · heads · queries · keys · (key width + value width)."""
-    scores = shape.batch * shape.heads * shape.queries * shape.keys
-    return 2 * scores * (shape.key_dim + shape.value_dim)
-
-
-def flops_of_product(shape: MatrixShape) -> int:
-    return 2 * shape.batch * shape.m * shape.k * shape.n
-
-
 def _plain(name: str, dtype: str, left: Any, right: Any) -> MatrixShape:
     """mm and bmm; a vector on the right is a matrix with one column."""
     *batch, m, k = left.shape
@@ -126,14 +116,14 @@ def matrix_flops(
     kind = _own().get(packet)
     if kind == "attention":
         attention = attention_shape(name, dtype, named)
-        return attention_flops(attention), attention, "llm-perf"
+        return attention.flops, attention, "llm-perf"
     if kind == "grouped":
         grouped = _grouped(name, dtype, *args[:2])
-        return flops_of_product(grouped), grouped, "llm-perf"
+        return grouped.flops, grouped, "llm-perf"
     if kind is not None:
         left, right = args[1:3] if kind == "plain after the first" else args[:2]
         plain = _plain(name, dtype, left if left.dim() > 1 else left.unsqueeze(0), right)
-        return flops_of_product(plain), plain, "llm-perf"
+        return plain.flops, plain, "llm-perf"
     flops = int(flop_registry[packet](*args, **kwargs, out_val=out))
     return flops, _shape_of(packet, name, dtype, args, out), "torch"
 

@@ -95,10 +95,9 @@ def counted_parts(count: StageCount, architecture: Architecture, work: StageWork
     """Matrix FLOPs of the counter, sorted into the parts the formulas have."""
     parts = dict.fromkeys(PARTS, 0)
     for attention, calls in count.attention:
-        pairs = attention.batch * attention.heads * attention.queries * attention.keys
-        parts[ATTENTION] += 2 * pairs * (attention.key_dim + attention.value_dim) * calls
+        parts[ATTENTION] += attention.flops * calls
     for shape, calls in count.matrices:
-        parts[_part_of(shape, architecture, work)] += 2 * shape.batch * shape.m * shape.k * shape.n * calls
+        parts[_part_of(shape, architecture, work)] += shape.flops * calls
     # products without a known shape
     parts[PROJECTIONS] += count.matrix_flops - sum(parts.values())
     return parts
@@ -110,7 +109,7 @@ def _part_of(shape: MatrixShape, architecture: Architecture, work: StageWork) ->
     if "grouped_mm" in shape.operator:
         return EXPERTS
     experts = architecture.experts
-    pairs = work.batch * work.new_tokens * (experts.per_token if experts else 0)
+    pairs = work.tokens * (experts.per_token if experts else 0)
     if experts and shape.batch == pairs and experts.width in (shape.m, shape.k, shape.m // 2) and shape.n == 1:
         return EXPERTS  # batched_mm: one product for each pair of token and expert
     heads = work.batch * architecture.heads

@@ -28,6 +28,9 @@ from llm_perf_opt.static_analysis.result import SCHEMA_VERSION, StageResult, Sta
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage
 
 _BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
+# Sums that are properties, for `static_compute.json`.
+_COUNT_SUMS = ("complete", "matrix_flops", "estimated_flops", "bytes_read", "bytes_written")
+_FORMULA_SUMS = ("weight_bytes", "cache_bytes_read", "cache_bytes_written", "bytes_read", "bytes_written")
 _TRUSTED_GUESS = 0.001  # formulas of an unknown model type stand if they meet the counter this closely
 
 
@@ -167,7 +170,8 @@ def _formula(
             )
             continue
         exact = observed_architecture(count, architecture, work)
-        size = _BYTES_OF.get(dtype or _main_dtype(count), 2)
+        by_dtype = count.matrix_flops_by_dtype()
+        size = _BYTES_OF.get(dtype or max(by_dtype, key=by_dtype.__getitem__, default="bfloat16"), 2)
         # a stage that could not be counted tells nothing about its kernel: the usual one is assumed
         skips = skips_tiles(count) if count.complete else True
         formula = stage_formula(exact, work, size, skips_tiles=skips)
@@ -175,27 +179,14 @@ def _formula(
     return None, given, "", "; ".join(reason for reason in reasons if reason) or "the stage is no part of a transformer"
 
 
-def _main_dtype(count: StageCount) -> str:
-    by_dtype = count.matrix_flops_by_dtype()
-    return max(by_dtype, key=lambda name: by_dtype[name], default="bfloat16")
-
-
 def _totals(repeats: int, count: StageCount, formula: StageFormula | None) -> StageTotals:
-    def by_counter(value: int) -> int | None:
-        return value * repeats if count.complete else None
-
-    def by_formula(value: int) -> int:
-        return value * repeats
-
-    return StageTotals(
-        matrix_flops_counter=by_counter(count.matrix_flops),
-        matrix_flops_formula_full=by_formula(formula.flops("full")) if formula else None,
-        matrix_flops_formula_needed=by_formula(formula.flops("needed")) if formula else None,
-        matrix_flops_tensor_cores_estimate=by_formula(formula.flops("tensor_cores")) if formula else None,
-        estimated_other_flops=by_counter(count.estimated_flops),
-        bytes_operator_by_operator=by_counter(count.bytes_read + count.bytes_written),
-        bytes_least_formula=by_formula(formula.bytes_read + formula.bytes_written) if formula else None,
-    )
+    counter = [count.matrix_flops, count.estimated_flops, count.bytes_read + count.bytes_written]
+    flops, others, moved = (value * repeats if count.complete else None for value in counter)
+    if formula is None:
+        return StageTotals(flops, None, None, None, others, moved, None)
+    full, needed, tiled = (formula.flops(kind) * repeats for kind in ("full", "needed", "tensor_cores"))
+    least = (formula.bytes_read + formula.bytes_written) * repeats
+    return StageTotals(flops, full, needed, tiled, others, moved, least)
 
 
 def as_json(result: StaticCompute) -> dict[str, Any]:
@@ -204,27 +195,15 @@ def as_json(result: StaticCompute) -> dict[str, Any]:
     for stage, plain in zip(result.stages, data["stages"], strict=True):
         count, formula = stage.count, stage.formula
         plain["count"] |= {
-            "complete": count.complete,
-            "matrix_flops": count.matrix_flops,
-            "estimated_flops": count.estimated_flops,
-            "bytes_read": count.bytes_read,
-            "bytes_written": count.bytes_written,
+            **{name: getattr(count, name) for name in _COUNT_SUMS},
             "operators_not_counted": [_brief(row) for row in count.treated(NOT_COUNTED)],
             "operators_that_move_data_only": [_brief(row) for row in count.treated(MOVES_DATA)],
         }
         for name in ("matrices", "attention"):
             plain["count"][name] = [{**asdict(shape), "calls": calls} for shape, calls in getattr(count, name)]
         if formula is not None:
-            plain["formula"] |= {
-                "flops_full": formula.flops("full"),
-                "flops_needed": formula.flops("needed"),
-                "flops_tensor_cores": formula.flops("tensor_cores"),
-                "weight_bytes": formula.weight_bytes,
-                "cache_bytes_read": formula.cache_bytes_read,
-                "cache_bytes_written": formula.cache_bytes_written,
-                "bytes_read": formula.bytes_read,
-                "bytes_written": formula.bytes_written,
-            }
+            plain["formula"] |= {f"flops_{kind}": formula.flops(kind) for kind in ("full", "needed", "tensor_cores")}
+            plain["formula"] |= {name: getattr(formula, name) for name in _FORMULA_SUMS}
     return data
 
 
@@ -232,15 +211,12 @@ def _brief(row: OperatorCount) -> dict[str, Any]:
     return {"operator": row.operator, "dtype": row.dtype, "calls": row.calls, "bytes": row.bytes}
 
 
-def render_json(result: StaticCompute) -> str:
-    return orjson.dumps(as_json(result), option=orjson.OPT_INDENT_2).decode() + "\n"
-
-
 def write_static_compute(result: StaticCompute, folder: Path) -> list[Path]:
     """Writes both files into the folder, which is made if need be."""
     make_folder(folder)
+    content = orjson.dumps(as_json(result), option=orjson.OPT_INDENT_2).decode() + "\n"
     return [
-        write_text(folder / "static_compute.json", render_json(result)),
+        write_text(folder / "static_compute.json", content),
         write_text(folder / "static_compute.md", render_markdown(result)),
     ]
 

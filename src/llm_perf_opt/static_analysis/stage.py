@@ -17,6 +17,11 @@ class StageWork:
     head_positions: int = field(default=0, validator=validators.ge(0))  # positions the output head is applied to
     part: str = field(default="text", validator=validators.in_(("text", "vision")))  # of a vision-language model
 
+    @property
+    def tokens(self) -> int:
+        """New tokens of the whole batch."""
+        return self.batch * self.new_tokens
+
 
 @define(frozen=True)
 class StaticStage:

@@ -7,13 +7,35 @@ which rows are taken counts those rows; what is changed in place is counted once
 
 from __future__ import annotations
 
+import tomllib
+from functools import cache
+from importlib.resources import files
 from math import prod
 from typing import Any
 
+import cattrs
 import torch
 from attrs import define
 
-from llm_perf_opt.static_analysis.operators import OperatorRules
+
+@define(frozen=True)
+class OperatorRules:
+    """`operators.toml`: how operators are counted that torch has no FLOP formula for, by their names."""
+
+    free: frozenset[str]
+    moves_data: frozenset[str]
+    overwrites: frozenset[str]
+    reads_rows: dict[str, int]
+    writes_rows: dict[str, int]
+    flops_per_element: dict[str, int]
+    flops_per_input: dict[str, int]
+    softmax_flops_per_score: int
+
+
+@cache
+def operator_rules() -> OperatorRules:
+    text = files("llm_perf_opt.static_analysis").joinpath("operators.toml").read_text(encoding="utf-8")
+    return cattrs.structure(tomllib.loads(text), OperatorRules)
 
 
 @define(frozen=True)
@@ -36,30 +58,23 @@ class Signature:
     outputs_fresh: tuple[bool, ...]  # for each result: newly made, not a view and not an argument
     makes_views: bool  # every tensor that is returned is a view, and nothing is written
 
+    def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int, Any]]:
+        """Arguments with their positions in the schema."""
+        return [*enumerate(args), *((self.positions.get(key, -1), value) for key, value in kwargs.items())]
+
 
 def signature_of(func: Any, name: str, rules: OperatorRules) -> Signature:
     schema = func._schema
-    written, outputs = [], []
-    read_first = name not in rules.overwrites
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written.append(position)
-            if argument.is_out:
-                read_first = False
-    for returned in schema.returns:
-        outputs.append(returned.alias_info is None)
+    changed = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    fresh = tuple(returned.alias_info is None for returned in schema.returns)
+    positions = {argument.name: position for position, argument in enumerate(schema.arguments)}
     return Signature(
-        positions={argument.name: position for position, argument in enumerate(schema.arguments)},
-        written=tuple(written),
-        read_first=read_first,
-        outputs_fresh=tuple(outputs),
-        makes_views=bool(outputs) and not any(outputs) and not written,
+        positions=positions,
+        written=tuple(positions[argument.name] for argument in changed),
+        read_first=name not in rules.overwrites and not any(argument.is_out for argument in changed),
+        outputs_fresh=fresh,
+        makes_views=bool(fresh) and not any(fresh) and not changed,
     )
-
-
-def by_position(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int, Any]]:
-    """Arguments with their positions in the schema."""
-    return [*enumerate(args), *((signature.positions.get(key, -1), value) for key, value in kwargs.items())]
 
 
 def tensors_in(value: Any) -> list[Any]:
@@ -91,12 +106,7 @@ def touch(tensor: Any, most_elements: int | None = None) -> Touch:
     )
 
 
-def once(touches: list[Touch]) -> list[Touch]:
-    """The same part of the same storage counts once, as in `x * x`."""
-    return list({(found.storage, found.view): found for found in touches}.values())
-
-
-def traffic(
+def reads_and_writes(
     name: str, signature: Signature, arguments: list[tuple[int, Any]], out: Any, rules: OperatorRules
 ) -> tuple[list[Touch], list[Touch]]:
     """What the call reads and what it writes."""
@@ -128,7 +138,12 @@ def traffic(
     for number, result in enumerate(results):
         if fresh[number] if number < len(fresh) else fresh[:1] == (True,):
             writes += [touch(tensor) for tensor in tensors_in(result)]
-    return once(reads), once(writes)
+    return _once(reads), _once(writes)
+
+
+def _once(touches: list[Touch]) -> list[Touch]:
+    """The same part of the same storage counts once, as in `x * x`."""
+    return list({(found.storage, found.view): found for found in touches}.values())
 
 
 def moved(touches: list[Touch]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,22 +29,116 @@ from llm_perf_opt.workloads.hf_models import (
     size_of,
 )
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
-from llm_perf_opt.workloads.session import Output, Session, Watch
+from llm_perf_opt.workloads.session import Output, P, Session, Watch
 from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer, Tokenizer, fitted, made_up
 
 PREFILL, DECODE = "prefill", "decode"
+
+
+class DecodingSession(Session[P]):
+    """A model of transformers whose last stages are `prefill`, which ends with the first token, and `decode`."""
+
+    auto_class_name = "AutoModelForCausalLM"
+
+    def __init__(self, model: ModelOptions, infer: InferOptions) -> None:
+        super().__init__(model, infer)
+        self.tokenizer: Tokenizer | None = None
+        self._model: Any = None
+        self._decoder: Any = None  # a GreedyDecoder once the model is loaded
+
+    @property
+    def auto_class(self) -> Any:
+        return getattr(import_transformers(), self.auto_class_name)
+
+    def load(self) -> None:
+        self.device = find_device(self.options.device)
+        self._model = build(self.options, self.hf_config, self.device, self.auto_class)
+        self._load_tokenizer()
+        self._decoder = self._new_decoder()
+        if self.options.path is None:
+            self.note("Weights are random: times and bytes are those of the architecture, texts mean nothing.")
+            if self.infer.ignore_eos is None:
+                self.note("With random weights the end-of-text token is ignored, because it comes up by chance.")
+        if left_out := beyond_greedy(self._model):
+            self.note(f"Decoding is greedy; the model's generation settings also ask for {', '.join(left_out)}.")
+
+    @abstractmethod
+    def _load_tokenizer(self) -> None: ...
+
+    def _new_decoder(self) -> GreedyDecoder:
+        """The way to decode that the options ask for."""
+        options, infer = self.options, self.infer
+        ignore = infer.ignore_eos if infer.ignore_eos is not None else options.path is None
+        ends = [] if ignore else end_tokens(self._model)
+        padding = padding_token(self._model)
+        common: dict[str, Any] = {"ends": ends, "padding": padding, "new_tokens": infer.max_new_tokens}
+        if options.cuda_graphs:
+            return FixedDecoder(self._model, capture=captured, **common)
+        if options.compile:
+            return FixedDecoder(self._model, compile_mode=options.compile, **common)
+        return GreedyDecoder(self._model, **common)
+
+    def _padded(self, sequences: Sequence[Sequence[int]]) -> Prompt:
+        """The tokens of a batch on the device, with all ready to run them."""
+        prompt = padded(sequences, self._decoder.padding, self.device)
+        new = self.infer.max_new_tokens
+        refuse_length(self.hf_config, prompt.width + new, prompt.width, new)
+        self._decoder.ready(prompt)
+        return prompt
+
+    def _finished(self, generated: Any, prompt: Prompt) -> Output:
+        """The output of a batch, on the host."""
+        tokens = trimmed(generated, self._decoder.ends)
+        computed = prompt.batch * prompt.width
+        facts = {
+            PREFILL: {"batch": prompt.batch, "tokens": sum(prompt.lengths), "computed_tokens": computed},
+            DECODE: {"batch": prompt.batch, "steps": generated.shape[1] - 1, "first_context": prompt.width + 1},
+        }
+        texts = ["" if self.tokenizer is None else self.tokenizer.decode(row) for row in tokens]
+        return Output(tokens, texts, facts)
+
+    def facts(self) -> Mapping[str, Any]:
+        if self._model is None:
+            return {}
+        options, text = self.options, self.hf_config.get_text_config(decoder=True)
+        compiled = f"torch.compile {options.compile}" if options.compile else "eager"
+        return {
+            "class": type(self._model).__name__,
+            "model_type": self.hf_config.model_type,
+            **size_of(self._model),
+            "layers": getattr(text, "num_hidden_layers", None),
+            "hidden_size": getattr(text, "hidden_size", None),
+            "vocabulary": getattr(text, "vocab_size", None),
+            "attention": getattr(text, "_attn_implementation", None),
+            "weights": "random" if options.path is None else "from model.path",
+            "decode": "CUDA graph" if options.cuda_graphs else compiled,
+        }
+
+    def _static_decoding(self, model: Any, inputs: Callable[[], dict[str, Any]], width: int) -> list[StaticStage]:
+        """Prefill and decode on the meta device. One decode step at the middle length stands for all steps."""
+        decoder = GreedyDecoder(model, ends=[], padding=0, new_tokens=self.infer.max_new_tokens)
+        batch, steps = self.infer.batch_size, self.infer.max_new_tokens - 1
+
+        def prefill() -> None:
+            decoder.call(inputs(), None, None, None).logits[:, -1].argmax(-1)
+
+        stages = [StaticStage(PREFILL, prefill, 1, {"batch": batch, "tokens": width, "context": width})]
+        if steps:
+            held = width + (steps - 1) // 2
+            shape = {"batch": batch, "tokens": 1, "context": held + 1}
+            stages.append(StaticStage(DECODE, _static_step(decoder, batch, held), steps, shape))
+        return stages
 
 
 @define(frozen=True)
 class PreparedText:
     """One batch of prompts."""
 
-    items: tuple[Item, ...]
     prompt: Prompt
 
 
-class CausalLmSession(Session[PreparedText]):
-    """`hf_causal_lm`: stages `prefill`, which ends with the first token, and `decode` with a `decode_step` a token."""
+class CausalLmSession(DecodingSession[PreparedText]):
+    """`hf_causal_lm`: stages `prefill` and `decode` with a `decode_step` a token."""
 
     stages = (PREFILL, DECODE)
     default_config: str | None = None
@@ -52,24 +147,8 @@ class CausalLmSession(Session[PreparedText]):
         super().__init__(model, infer)
         default = None if self.default_config is None else preset(self.default_config)
         self.hf_config = read_config(model, default)
-        self.tokenizer: Tokenizer | None = None
-        self._model: Any = None
-        self._decoder: GreedyDecoder | None = None
         self._first_width: int | None = None
         self._tokenizer_tried = False
-
-    @property
-    def auto_class(self) -> Any:
-        return import_transformers().AutoModelForCausalLM
-
-    # -- loading -------------------------------------------------------------------------------------------
-
-    def load(self) -> None:
-        self.device = find_device(self.options.device)
-        self._model = build(self.options, self.hf_config, self.device, self.auto_class)
-        self._load_tokenizer()
-        self._decoder = decoder_for(self._model, self.options, self.infer)
-        note_decoding(self, self._model)
 
     def _load_tokenizer(self) -> None:
         if self._tokenizer_tried:
@@ -98,19 +177,13 @@ class CausalLmSession(Session[PreparedText]):
     def _vocabulary(self) -> int:
         return int(self.hf_config.get_text_config(decoder=True).vocab_size)
 
-    # -- running -------------------------------------------------------------------------------------------
-
     def prepare(self, items: Sequence[Item]) -> PreparedText:
         self._load_tokenizer()
         sequences = [self._tokens(item) for item in items]
-        assert self._decoder is not None, "load() comes first"
-        prompt = padded(sequences, self._decoder.padding, self.device)
-        new = self.infer.max_new_tokens
-        refuse_length(self.hf_config, prompt.width + new, prompt.width, new)
+        prompt = self._padded(sequences)
         if self._first_width is None:
             self._first_width = prompt.width
-        self._decoder.ready(prompt)
-        return PreparedText(tuple(items), prompt)
+        return PreparedText(prompt)
 
     def _tokens(self, item: Item) -> list[int]:
         if item.image is not None:
@@ -125,17 +198,11 @@ class CausalLmSession(Session[PreparedText]):
         return tokens if length is None else fitted(tokens, length)
 
     def run(self, prepared: PreparedText, watch: Watch) -> Output:
-        assert self._decoder is not None, "load() comes first"
         with explained_failures(self.name), torch.no_grad():
             self._decoder.begin(prepared.prompt)
             with watch.step(self.whole):
                 generated = self._decoder.generate(prepared.prompt, watch)
-        return finished(generated, prepared.prompt, self._decoder.ends, self.tokenizer)
-
-    def facts(self) -> Mapping[str, Any]:
-        return {} if self._model is None else model_facts(self._model, self.options, self.hf_config)
-
-    # -- counting ------------------------------------------------------------------------------------------
+        return self._finished(generated, prepared.prompt)
 
     def static_stages(self) -> list[StaticStage]:
         width = self._first_width or self.infer.prompt_tokens
@@ -145,7 +212,7 @@ class CausalLmSession(Session[PreparedText]):
             )
         model = build_on_meta(self.options, self.hf_config, self.auto_class)
         ids = torch.zeros((self.infer.batch_size, width), dtype=torch.long, device="meta")
-        return static_decoding(model, lambda: {"input_ids": ids}, width, self.infer)
+        return self._static_decoding(model, lambda: {"input_ids": ids}, width)
 
 
 class TinyLlmSession(CausalLmSession):
@@ -161,94 +228,14 @@ class TinyLlmSession(CausalLmSession):
             self.note("On a CPU this model runs in one thread; OMP_NUM_THREADS changes that.")
 
 
-# --- shared with the vision-language model -------------------------------------------------------------------
-
-
-def decoder_for(model: Any, options: ModelOptions, infer: InferOptions) -> GreedyDecoder:
-    """The way to decode that the options ask for."""
-    ignore = infer.ignore_eos if infer.ignore_eos is not None else options.path is None
-    ends = [] if ignore else end_tokens(model)
-    common: dict[str, Any] = {"ends": ends, "padding": padding_token(model), "new_tokens": infer.max_new_tokens}
-    if options.cuda_graphs:
-        return FixedDecoder(model, capture=captured, **common)
-    if options.compile:
-        return FixedDecoder(model, compile_mode=options.compile, **common)
-    return GreedyDecoder(model, **common)
-
-
-def note_decoding(session: Session[Any], model: Any) -> None:
-    """What a reader should know of how tokens were chosen."""
-    if session.options.path is None:
-        session.note("Weights are random: times and bytes are those of the architecture, texts mean nothing.")
-        if session.infer.ignore_eos is None:
-            session.note("With random weights the end-of-text token is ignored, because it comes up by chance.")
-    left_out = beyond_greedy(model)
-    if left_out:
-        session.note(f"Decoding is greedy; the model's generation settings also ask for {', '.join(left_out)}.")
-
-
-def model_facts(model: Any, options: ModelOptions, config: Any) -> dict[str, Any]:
-    """What the model is, for `metrics.json`."""
-    text = config.get_text_config(decoder=True)
-    return {
-        "class": type(model).__name__,
-        "model_type": config.model_type,
-        **size_of(model),
-        "layers": getattr(text, "num_hidden_layers", None),
-        "hidden_size": getattr(text, "hidden_size", None),
-        "vocabulary": getattr(text, "vocab_size", None),
-        "attention": getattr(text, "_attn_implementation", None),
-        "weights": "random" if options.path is None else "from model.path",
-        "decode": "CUDA graph"
-        if options.cuda_graphs
-        else f"torch.compile {options.compile}".strip()
-        if options.compile
-        else "eager",
-    }
-
-
-def finished(generated: Any, prompt: Prompt, ends: Sequence[int], tokenizer: Tokenizer | None) -> Output:
-    """The output of a batch, on the host."""
-    tokens = trimmed(generated, ends)
-    steps = generated.shape[1] - 1
-    facts = {
-        PREFILL: {"batch": prompt.batch, "tokens": sum(prompt.lengths), "computed_tokens": prompt.batch * prompt.width},
-        DECODE: {"batch": prompt.batch, "steps": steps, "first_context": prompt.width + 1},
-    }
-    texts = ["" if tokenizer is None else tokenizer.decode(row) for row in tokens]
-    return Output(tokens, texts, facts)
-
-
-def static_decoding(
-    model: Any, inputs: Callable[[], dict[str, Any]], width: int, infer: InferOptions
-) -> list[StaticStage]:
-    """Prefill and decode on the meta device. One decode step at the middle length stands for all steps."""
-    decoder = GreedyDecoder(model, ends=[], padding=0, new_tokens=infer.max_new_tokens)
-    batch, steps = infer.batch_size, infer.max_new_tokens - 1
-
-    def prefill() -> None:
-        with torch.no_grad():
-            decoder.call(inputs(), None, None, None).logits[:, -1].argmax(-1)
-
-    stages = [StaticStage(PREFILL, prefill, 1, {"batch": batch, "tokens": width, "context": width})]
-    if steps:
-        held = width + (steps - 1) // 2
-        shape = {"batch": batch, "tokens": 1, "context": held + 1}
-        stages.append(StaticStage(DECODE, _static_step(decoder, batch, held), steps, shape))
-    return stages
-
-
 def _static_step(decoder: GreedyDecoder, batch: int, held: int) -> Callable[[], None]:
-    with torch.no_grad():
-        ids = torch.zeros((batch, held), dtype=torch.long, device="meta")
-        token = torch.zeros((batch, 1), dtype=torch.long, device="meta")
-        cache = decoder.call({"input_ids": ids}, None, None, None).past_key_values
+    ids, token = (torch.zeros((batch, length), dtype=torch.long, device="meta") for length in (held, 1))
+    cache = decoder.call({"input_ids": ids}, None, None, None).past_key_values
 
     def step() -> None:
         # A step replaces the tensors a layer holds: copies of the layers leave the original as it is.
         mine = copy.copy(cache)
         mine.layers = [copy.copy(layer) for layer in cache.layers]
-        with torch.no_grad():
-            decoder.call({"input_ids": token}, None, None, mine).logits[:, -1].argmax(-1)
+        decoder.call({"input_ids": token}, None, None, mine).logits[:, -1].argmax(-1)
 
     return step

@@ -87,9 +87,6 @@ def default_prompts() -> list[str]:
     return _lines((files("llm_perf_opt.workloads") / "data" / "prompts.txt").read_text(encoding="utf-8"))
 
 
-# --- sources -----------------------------------------------------------------------------------------------
-
-
 def _from_files(options: DatasetOptions, name: str, folder: Path) -> list[Item]:
     root = None if options.root is None else folder / options.root
     if _GLOB_SIGNS & set(name):
@@ -170,9 +167,6 @@ def _manifest_item(entry: object, number: int, source: Path, shape: str) -> Item
     name = str(given) if given is not None else _name(found, number) if found else f"prompt-{number}"
     extra = {key: value for key, value in entry.items() if key not in _MANIFEST_KEYS}
     return Item(name, prompt=prompt, path=found, extra=extra)
-
-
-# --- files -------------------------------------------------------------------------------------------------
 
 
 def _is_there(path: Path) -> bool:

@@ -5,6 +5,7 @@ torch is imported when a model is about to run and not before: reading recording
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import sys
@@ -21,27 +22,23 @@ _NO_GPU = (
 
 def import_torch() -> Any:
     """torch, or how to get it."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingTool(
-            f"Running a model needs PyTorch, and it cannot be imported ({error}).",
-            "Install it: pip install 'llm-perf-opt[torch]'.",
-        ) from error
-    return torch
+    return imported("torch", "Running a model needs PyTorch")
 
 
 def import_transformers() -> Any:
     """transformers, or how to get it."""
     import_torch()
+    return imported("transformers", "This model needs transformers")
+
+
+def imported(name: str, needed: str) -> Any:
+    """A module of the extra `torch`; `needed`: the beginning of the sentence where it is not there."""
     try:
-        import transformers
+        return importlib.import_module(name)
     except ImportError as error:
         raise MissingTool(
-            f"This model needs transformers, and it cannot be imported ({error}).",
-            "Install it: pip install 'llm-perf-opt[torch]'.",
+            f"{needed}, and it cannot be imported ({error}).", "Install it: pip install 'llm-perf-opt[torch]'."
         ) from error
-    return transformers
 
 
 def find_device(name: str) -> Any:

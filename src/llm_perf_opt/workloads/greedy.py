@@ -144,16 +144,16 @@ class GreedyDecoder:
 
     def _stepper(self, prompt: Prompt, chooser: Chooser, tokens: Any, cache: Any) -> Callable[[], Any]:
         mask = prompt.mask
-        where = None if mask is None else positions(mask)[:, -1:]
-        state = {"tokens": tokens, "mask": mask, "where": where, "cache": cache}
+        where: Any = None if mask is None else positions(mask)[:, -1:]
 
         def step() -> Any:
-            if state["mask"] is not None:
-                state["mask"] = torch.cat([state["mask"], state["mask"].new_ones((prompt.batch, 1))], dim=-1)
-                state["where"] = state["where"] + 1
-            out = self.call({"input_ids": state["tokens"][:, None]}, state["mask"], state["where"], state["cache"])
-            state["tokens"], state["cache"] = chooser(out.logits), out.past_key_values
-            return state["tokens"]
+            nonlocal tokens, mask, where, cache
+            if mask is not None:
+                mask = torch.cat([mask, mask.new_ones((prompt.batch, 1))], dim=-1)
+                where = where + 1
+            out = self.call({"input_ids": tokens[:, None]}, mask, where, cache)
+            tokens, cache = chooser(out.logits), out.past_key_values
+            return tokens
 
         return step
 

@@ -164,21 +164,12 @@ def _attention_error(options: ModelOptions, error: UserError) -> UserError:
 def build_on_meta(options: ModelOptions, config: Any, auto_class: Any) -> Any:
     """The same model without memory, with attention and experts as operators that run on the meta device."""
     attention = "eager" if options.attn_implementation == "eager" else "sdpa"
+    wanted = {"dtype": getattr(torch, options.dtype), "trust_remote_code": options.trust_remote_code}
     with explained_failures(options.name), torch.device("meta"):
         try:
-            model = auto_class.from_config(
-                config,
-                dtype=getattr(torch, options.dtype),
-                attn_implementation=attention,
-                trust_remote_code=options.trust_remote_code,
-            )
+            model = auto_class.from_config(config, attn_implementation=attention, **wanted)
         except ValueError:  # some architectures have no scaled dot product attention
-            model = auto_class.from_config(
-                config,
-                dtype=getattr(torch, options.dtype),
-                attn_implementation="eager",
-                trust_remote_code=options.trust_remote_code,
-            )
+            model = auto_class.from_config(config, attn_implementation="eager", **wanted)
     if hasattr(model, "set_experts_implementation"):
         with suppress(ValueError):  # the model has no experts
             # Looping over experts needs to know which expert each token goes to, and the meta device has no data.

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import define
 
 from llm_perf_opt.dnn_models.shallow_resnet import ShallowResNet
 from llm_perf_opt.errors import UserError
@@ -16,22 +15,14 @@ from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures, find_device
 from llm_perf_opt.workloads.hf_models import size_of
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions, nearest
-from llm_perf_opt.workloads.pages import draw_page, open_page, whole_page
+from llm_perf_opt.workloads.pages import whole_page
 from llm_perf_opt.workloads.session import Output, Session, Watch
 
 FORWARD = "forward"
 _SHAPE = {"width": 32, "classes": 10, "image_size": 224}
 
 
-@define(frozen=True)
-class PreparedPictures:
-    """One batch."""
-
-    items: tuple[Item, ...]
-    pixels: Any
-
-
-class ShallowResNetSession(Session[PreparedPictures]):
+class ShallowResNetSession(Session[Any]):
     """One stage, `forward`; inside it `stem`, `stage1` to `stage4` and `head`. The output is a class a picture."""
 
     stages = (FORWARD,)
@@ -66,19 +57,13 @@ class ShallowResNetSession(Session[PreparedPictures]):
         network.eval().requires_grad_(False)
         return network
 
-    def prepare(self, items: Sequence[Item]) -> PreparedPictures:
-        pictures = []
-        for item in items:
-            if item.image is None:
-                self.note("Inputs without a picture are drawn as a page.")
-            page = open_page(item.image) if item.image is not None else draw_page(item.text())
-            pictures.append(whole_page(page, self._shape["image_size"]))
-        pixels = torch.from_numpy(np.stack(pictures)).to(self.device, getattr(torch, self.options.dtype))
-        return PreparedPictures(tuple(items), pixels)
+    def prepare(self, items: Sequence[Item]) -> Any:
+        pictures = [whole_page(self.page_of(item), self._shape["image_size"]) for item in items]
+        return torch.from_numpy(np.stack(pictures)).to(self.device, getattr(torch, self.options.dtype))
 
-    def run(self, prepared: PreparedPictures, watch: Watch) -> Output:
+    def run(self, prepared: Any, watch: Watch) -> Output:
         with explained_failures(self.name), torch.no_grad(), watch.step(self.whole), watch.stage(FORWARD):
-            classes = self._model.forward_with_nvtx(prepared.pixels).argmax(-1)
+            classes = self._model.forward_with_nvtx(prepared).argmax(-1)
         found = classes.tolist()
         texts = [f"class {number}" for number in found]
         # A class is no token: nothing is generated.
@@ -95,8 +80,5 @@ class ShallowResNetSession(Session[PreparedPictures]):
             network = self._network().to(dtype)
             pixels = torch.zeros((self.infer.batch_size, 3, side, side), dtype=dtype)
 
-        def forward() -> None:
-            with torch.no_grad():
-                network(pixels).argmax(-1)
-
-        return [StaticStage(FORWARD, forward, 1, {"batch": self.infer.batch_size, "pictures": self.infer.batch_size})]
+        shape = {"batch": self.infer.batch_size, "pictures": self.infer.batch_size}
+        return [StaticStage(FORWARD, lambda: network(pixels).argmax(-1), 1, shape)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 DOMAIN = "LLM"
@@ -19,25 +20,14 @@ _domain: Any = None
 _attributes: dict[str, Any] = {}
 
 
-class _NoNvtx:
-    """Takes the place of the domain where the nvtx package is not installed."""
-
-    def get_event_attributes(self, message: str) -> None:
-        return None
-
-    def push_range(self, attributes: None) -> None:
-        return None
-
-    def pop_range(self) -> None:
-        return None
-
-
 def _open_domain() -> Any:
     global _domain
     try:
         import nvtx
     except ImportError:
-        _domain = _NoNvtx()
+        _domain = SimpleNamespace(
+            get_event_attributes=lambda message: None, push_range=lambda attributes: None, pop_range=lambda: None
+        )
     else:
         _domain = nvtx.get_domain(DOMAIN)
     return _domain

@@ -27,7 +27,6 @@ from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures, find_device, import_transformers
 from llm_perf_opt.workloads.hf_models import build, read_config, size_of
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
-from llm_perf_opt.workloads.pages import draw_page
 from llm_perf_opt.workloads.session import Output, Session, Watch
 
 # Names of parts in the published code, and the ranges they become.
@@ -48,7 +47,6 @@ def has_own_code(path: Path) -> bool:
 class PreparedFile:
     """One page, as the model's own code wants it."""
 
-    item: Item
     path: Path
     question: str
 
@@ -95,13 +93,12 @@ class OwnCodeOcrSession(Session[PreparedFile]):
         (item,) = items
         question = item.prompt if item.image is not None and item.prompt else _QUESTION
         if item.image is not None:
-            return PreparedFile(item, item.image, question)
-        self.note("Inputs without a picture are drawn as a page.")
+            return PreparedFile(item.image, question)
         if self._drawn is None:
             self._drawn = tempfile.TemporaryDirectory(prefix="llm-perf-pages-")
         path = Path(self._drawn.name) / f"page-{len(list(Path(self._drawn.name).iterdir()))}.png"
-        draw_page(item.text()).save(path)
-        return PreparedFile(item, path, question)
+        self.page_of(item).save(path)
+        return PreparedFile(path, question)
 
     def run(self, prepared: PreparedFile, watch: Watch) -> Output:
         found = _Found(watch)

@@ -7,6 +7,7 @@ here too, so nothing of them belongs to anybody else.
 from __future__ import annotations
 
 import math
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_perf_opt.errors import MissingTool, UserError
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.workloads.device import imported
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,15 +27,9 @@ _GREY = (127, 127, 127)  # what is beside a page that is not square; 0 after nor
 
 
 def _pillow() -> Any:
-    try:
-        import PIL.Image
-        import PIL.ImageDraw
-        import PIL.ImageFont
-    except ImportError as error:
-        raise MissingTool(
-            f"Pages need Pillow, and it cannot be imported ({error}).", "Install it: pip install 'llm-perf-opt[torch]'."
-        ) from error
-    return PIL
+    for name in ("PIL.Image", "PIL.ImageDraw", "PIL.ImageFont"):
+        imported(name, "Pages need Pillow")
+    return sys.modules["PIL"]
 
 
 def open_page(path: Path) -> Image:
@@ -49,25 +45,25 @@ def open_page(path: Path) -> Image:
         ) from error
 
 
-def draw_page(text: str, size: tuple[int, int] = A4_AT_110_DPI) -> Image:
+def draw_page(text: str) -> Image:
     """Black text on white. The first line is the title; `| a | b |` lines become a table, `---` a rule."""
-    pil = _pillow()
-    page: Image = pil.Image.new("RGB", size, "white")
+    pil, (width, height) = _pillow(), A4_AT_110_DPI
+    page: Image = pil.Image.new("RGB", A4_AT_110_DPI, "white")
     pen = pil.ImageDraw.Draw(page)
     title, body = pil.ImageFont.load_default(size=30), pil.ImageFont.load_default(size=18)
-    y, right = _MARGIN, size[0] - _MARGIN
+    y, right = _MARGIN, width - _MARGIN
     for number, line in enumerate(text.splitlines()):
-        if y > size[1] - _MARGIN:
+        if y > height - _MARGIN:
             break
         if number == 0:
             pen.text((_MARGIN, y), line, fill="black", font=title)
             y += 56
         elif line.startswith("|"):
             cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-            width = (right - _MARGIN) / len(cells)
+            cell_width = (right - _MARGIN) / len(cells)
             for column, cell in enumerate(cells):
-                left = _MARGIN + column * width
-                pen.rectangle((left, y, left + width, y + 30), outline="black")
+                left = _MARGIN + column * cell_width
+                pen.rectangle((left, y, left + cell_width, y + 30), outline="black")
                 pen.text((left + 8, y + 4), cell, fill="black", font=body)
             y += 30
         elif line.strip() == "---":

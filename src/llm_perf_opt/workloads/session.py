@@ -16,6 +16,7 @@ from attrs import define
 from llm_perf_opt.static_analysis.stage import StaticStage
 from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
+from llm_perf_opt.workloads.pages import draw_page, open_page
 
 P = TypeVar("P")
 
@@ -84,6 +85,13 @@ class Session(ABC, Generic[P]):
     def facts(self) -> Mapping[str, Any]:
         """What the model is: parameters, layers, types; empty before `load`."""
         return {}
+
+    def page_of(self, item: Item) -> Any:
+        """The picture of an input; a text becomes one."""
+        if item.image is not None:
+            return open_page(item.image)
+        self.note("Inputs without a picture are drawn as a page.")
+        return draw_page(item.text())
 
     def note(self, sentence: str) -> None:
         """Something the reader of the numbers should know, said once."""

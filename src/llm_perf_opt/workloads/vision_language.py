@@ -7,32 +7,25 @@ without a download; a local folder in the native format works the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from attrs import define
+from attrs import define, evolve
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.static_analysis.stage import StaticStage
-from llm_perf_opt.workloads.causal_lm import (
-    DECODE,
-    PREFILL,
-    decoder_for,
-    finished,
-    model_facts,
-    note_decoding,
-    static_decoding,
-)
+from llm_perf_opt.workloads.causal_lm import DECODE, PREFILL, DecodingSession
 from llm_perf_opt.workloads.datasets import Item
-from llm_perf_opt.workloads.device import explained_failures, find_device, import_transformers
-from llm_perf_opt.workloads.greedy import GreedyDecoder, Prompt, padded
-from llm_perf_opt.workloads.hf_models import build, build_on_meta, merged, preset, read_config, refuse_length
+from llm_perf_opt.workloads.device import explained_failures
+from llm_perf_opt.workloads.greedy import Prompt
+from llm_perf_opt.workloads.hf_models import build_on_meta, preset, read_config
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
-from llm_perf_opt.workloads.pages import A4_AT_110_DPI, draw_page, open_page, page_tiles, tile_grid, whole_page
-from llm_perf_opt.workloads.session import Output, Session, Watch
-from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer, Tokenizer, fitted
+from llm_perf_opt.workloads.pages import A4_AT_110_DPI, page_tiles, tile_grid, whole_page
+from llm_perf_opt.workloads.session import Output, Watch
+from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer, fitted
 
 VISION, PROJECTOR = "vision", "projector"
 ARCHITECTURE = "deepseek_ocr2"
@@ -46,17 +39,17 @@ _QUESTION = "Free OCR."
 class PreparedPages:
     """One batch of pages with questions."""
 
-    items: tuple[Item, ...]
     prompt: Prompt
     pages: Any  # one picture an item
     tiles: Any  # the tiles of all items behind each other; None where there are none
     tiles_per_item: list[int]
 
 
-class DeepseekOcrSession(Session[PreparedPages]):
+class DeepseekOcrSession(DecodingSession[PreparedPages]):
     """`deepseek_ocr`: stages `vision`, `projector`, `prefill`, `decode`."""
 
     stages = (VISION, PROJECTOR, PREFILL, DECODE)
+    auto_class_name = "AutoModelForImageTextToText"
 
     def __init__(self, model: ModelOptions, infer: InferOptions) -> None:
         super().__init__(model, infer)
@@ -68,28 +61,15 @@ class DeepseekOcrSession(Session[PreparedPages]):
             )
         if infer.batch_size > 1 and model.cuda_graphs:
             self.note("Batches of unequal pages are captured once for every shape.")
-        self._model: Any = None
-        self._decoder: GreedyDecoder | None = None
-        self._tokenizer: Tokenizer | None = None
         self._first: PreparedPages | None = None
 
-    @property
-    def auto_class(self) -> Any:
-        return import_transformers().AutoModelForImageTextToText
-
-    def load(self) -> None:
-        self.device = find_device(self.options.device)
-        self._model = build(self.options, self.hf_config, self.device, self.auto_class)
-        self._decoder = decoder_for(self._model, self.options, self.infer)
+    def _load_tokenizer(self) -> None:
         if self.options.path is not None:
             with explained_failures(self.name):
-                self._tokenizer = LocalTokenizer(self.options.path, self.options.trust_remote_code)
+                self.tokenizer = LocalTokenizer(self.options.path, self.options.trust_remote_code)
         else:
-            self._tokenizer = ByteTokenizer()
+            self.tokenizer = ByteTokenizer()
             self.note("The model has no tokenizer: the bytes of each question are its tokens.")
-        note_decoding(self, self._model)
-
-    # -- inputs --------------------------------------------------------------------------------------------
 
     @property
     def _side(self) -> int:
@@ -100,32 +80,24 @@ class DeepseekOcrSession(Session[PreparedPages]):
         return _QUERIES_OF_TILE * tiles + (_QUERIES_OF_PAGE if self._side > _TILE else _QUERIES_OF_TILE) + 1
 
     def prepare(self, items: Sequence[Item]) -> PreparedPages:
-        assert self._decoder is not None, "load() comes first"
         pictures, tiles, counts, sequences = [], [], [], []
         for item in items:
-            if item.image is None:
-                self.note("Inputs without a picture are drawn as a page.")
-            page = open_page(item.image) if item.image is not None else draw_page(item.text())
+            page = self.page_of(item)
             cut = page_tiles(page, _TILE, self.infer.max_image_tiles)
             pictures.append(whole_page(page, self._side))
             tiles += cut
             counts.append(len(cut))
             sequences.append(self._tokens(item, len(cut)))
-        prompt = padded(sequences, self._decoder.padding, self.device)
-        new = self.infer.max_new_tokens
-        refuse_length(self.hf_config, prompt.width + new, prompt.width, new)
-        prepared = PreparedPages(
-            tuple(items), prompt, self._tensor(pictures), self._tensor(tiles) if tiles else None, counts
-        )
-        self._decoder.ready(prompt)
+        prompt = self._padded(sequences)
+        prepared = PreparedPages(prompt, self._tensor(pictures), self._tensor(tiles) if tiles else None, counts)
         if self._first is None:
             self._first = prepared
         return prepared
 
     def _tokens(self, item: Item, tiles: int) -> list[int]:
-        assert self._tokenizer is not None
+        assert self.tokenizer is not None
         question = item.prompt if item.image is not None and item.prompt else _QUESTION
-        text = self._tokenizer.encode("\n" + question)
+        text = self.tokenizer.encode("\n" + question)
         if self.infer.prompt_tokens is not None:
             text = fitted(text, self.infer.prompt_tokens)
         picture = [int(self.hf_config.image_token_id)] * self._picture_tokens(tiles)
@@ -139,11 +111,7 @@ class DeepseekOcrSession(Session[PreparedPages]):
         dtype = getattr(torch, self.options.dtype)
         return torch.from_numpy(np.stack(pictures)).to(self.device, dtype)
 
-    # -- running -------------------------------------------------------------------------------------------
-
     def run(self, prepared: PreparedPages, watch: Watch) -> Output:
-        assert self._decoder is not None
-        assert self._tokenizer is not None
         inner, prompt = self._model.model, prepared.prompt
         with explained_failures(self.name), torch.no_grad():
             self._decoder.begin(prompt)
@@ -153,9 +121,8 @@ class DeepseekOcrSession(Session[PreparedPages]):
                 with watch.stage(PROJECTOR):
                     features = _projected(inner, pages, tiles, prepared.tiles_per_item)
                 generated = self._decoder.generate(prompt, watch, lambda: self._embedded(prompt, features))
-        output = finished(generated, prompt, self._decoder.ends, self._tokenizer)
-        pictures = {"pages": len(prepared.items), "tiles": sum(prepared.tiles_per_item)}
-        output.facts[VISION] = pictures
+        output = self._finished(generated, prompt)
+        output.facts[VISION] = {"pages": prompt.batch, "tiles": sum(prepared.tiles_per_item)}
         output.facts[PROJECTOR] = {"tokens": sum(self._picture_tokens(n) for n in prepared.tiles_per_item)}
         return output
 
@@ -165,11 +132,6 @@ class DeepseekOcrSession(Session[PreparedPages]):
         embedded = self._model.get_input_embeddings()(ids)
         places = (ids == self.hf_config.image_token_id).unsqueeze(-1)
         return {"inputs_embeds": embedded.masked_scatter(places, features.to(embedded.dtype))}
-
-    def facts(self) -> Mapping[str, Any]:
-        return {} if self._model is None else model_facts(self._model, self.options, self.hf_config)
-
-    # -- counting ------------------------------------------------------------------------------------------
 
     def static_stages(self) -> list[StaticStage]:
         model = build_on_meta(self.options, self.hf_config, self.auto_class)
@@ -182,39 +144,24 @@ class DeepseekOcrSession(Session[PreparedPages]):
             columns, rows = tile_grid(A4_AT_110_DPI, _TILE, self.infer.max_image_tiles)
             count = columns * rows
             width = self._picture_tokens(count) + (self.infer.prompt_tokens or len(_QUESTION))
-        dtype = getattr(torch, self.options.dtype)
-
-        def pictures(number: int, side: int) -> Any:
-            return torch.zeros((number, 3, side, side), dtype=dtype, device="meta")
-
-        pages, tiles = pictures(batch, self._side), pictures(batch * count, _TILE) if count else None
+        zeros = partial(torch.zeros, dtype=getattr(torch, self.options.dtype), device="meta")
+        pages = zeros(batch, 3, self._side, self._side)
+        tiles = zeros(batch * count, 3, _TILE, _TILE) if count else None
         hidden = inner.multi_modal_projector.in_features
-        seen_pages = torch.zeros(
-            (batch, self._picture_tokens(count) - count * _QUERIES_OF_TILE - 1, hidden), dtype=dtype, device="meta"
-        )
-        seen_tiles = torch.zeros((batch * count, _QUERIES_OF_TILE, hidden), dtype=dtype, device="meta")
-
-        def vision() -> None:
-            with torch.no_grad():
-                _seen(inner, pages, tiles)
-
-        def projector() -> None:
-            with torch.no_grad():
-                _projected(inner, seen_pages, seen_tiles if count else None, [count] * batch)
-
+        seen_pages = zeros(batch, self._picture_tokens(count) - count * _QUERIES_OF_TILE - 1, hidden)
+        seen_tiles = zeros(batch * count, _QUERIES_OF_TILE, hidden) if count else None
+        projector = partial(_projected, inner, seen_pages, seen_tiles, [count] * batch)
         ids = torch.zeros((batch, width), dtype=torch.long, device="meta")
         shape = {"batch": batch, "pages": batch, "tiles": batch * count}
         return [
-            StaticStage(VISION, vision, 1, shape),
+            StaticStage(VISION, lambda: _seen(inner, pages, tiles), 1, shape),
             StaticStage(PROJECTOR, projector, 1, shape | {"tokens": batch * self._picture_tokens(count)}),
-            *static_decoding(model, lambda: {"inputs_embeds": model.get_input_embeddings()(ids)}, width, self.infer),
+            *self._static_decoding(model, lambda: {"inputs_embeds": model.get_input_embeddings()(ids)}, width),
         ]
 
 
 def _with_preset(options: ModelOptions) -> tuple[ModelOptions, dict[str, Any] | None]:
     """`model.config.preset` chooses the shape that the rest of `model.config` changes."""
-    from attrs import evolve
-
     if options.path is not None:
         return options, None
     changes = dict(options.config)
@@ -222,7 +169,7 @@ def _with_preset(options: ModelOptions) -> tuple[ModelOptions, dict[str, Any] | 
     names = {"default": "deepseek_ocr", "tiny": "deepseek_ocr_tiny"}
     if size not in names:
         raise UserError(f"model.config.preset={size!r} is not known.", f"Known are {', '.join(names)}.")
-    return evolve(options, config=changes), merged(preset(names[size]), {})
+    return evolve(options, config=changes), preset(names[size])
 
 
 def _seen(inner: Any, pages: Any, tiles: Any) -> tuple[Any, Any]:

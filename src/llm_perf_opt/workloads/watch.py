@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from attrs import define
@@ -38,10 +38,8 @@ class MarkingWatch:
             yield
             self._wait()
 
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        with mark(name):
-            yield
+    def step(self, name: str) -> AbstractContextManager[None]:
+        return mark(name)
 
 
 class TimingWatch:
@@ -66,15 +64,11 @@ class TimingWatch:
         self._first: Any = None
         self._stamps: list[tuple[str, Any, Any]] = []
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        with self._timed(name, wait=True):
-            yield
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        return self._timed(name, wait=True)
 
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        with self._timed(name, wait=False):
-            yield
+    def step(self, name: str) -> AbstractContextManager[None]:
+        return self._timed(name, wait=False)
 
     @contextmanager
     def _timed(self, name: str, wait: bool) -> Iterator[None]:
@@ -95,8 +89,7 @@ class TimingWatch:
     def times(self) -> list[Timed]:
         """Every range instance since the last call, in the order they ended."""
         self._wait()
-        taken = [
-            Timed(path, self._between(start, end), self._between(self._first, end)) for path, start, end in self._stamps
-        ]
+        between = self._between
+        taken = [Timed(path, between(start, end), between(self._first, end)) for path, start, end in self._stamps]
         self._stamps, self._first = [], None
         return taken

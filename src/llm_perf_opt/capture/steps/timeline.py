@@ -38,8 +38,8 @@ from llm_perf_opt.nsight.nsys.argv import (
     build_nsys_stop_cmd,
 )
 from llm_perf_opt.nsight.nsys.argv import environment as nsys_environment
-from llm_perf_opt.nsight.nsys.recording_size import recording_bytes
 from llm_perf_opt.nsight.outcome import Finished
+from llm_perf_opt.nsight.progress import recording_bytes
 from llm_perf_opt.nsight.tools import Tool, library_path_for
 from llm_perf_opt.process import redirect
 from llm_perf_opt.process.supervise import Ended, InterruptedTwice, run_short, run_supervised

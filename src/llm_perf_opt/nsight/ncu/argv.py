@@ -25,6 +25,7 @@ from llm_perf_opt.nsight.option_values import (
     listed,
     switch,
     text,
+    valued_flags,
     with_overrides,
     workload,
 )
@@ -121,19 +122,10 @@ def build_ncu_cmd(
     ncu: StrPath = "ncu",
     **overrides: Any,
 ) -> list[str]:
-    """The argv that profiles `work_argv` into `out_base`.ncu-rep.
-
-    `nvtx_expr`: ncu expressions (a list means "or") in place of `options.nvtx_include`; an empty list
-    means no filter. `nvtx=False` drops `--nvtx` where no filter needs it: without it the results carry
-    no range stacks and belong to no region. `overrides` are fields of `NcuOptions`. `%p`, `%h`, `%i`,
-    `%q{VAR}` in `out_base` are filled in by ncu.
-    """
+    """The argv that profiles `work_argv` into `out_base`.ncu-rep; the rest as in `ncu_arguments`."""
     argv = workload(work_argv, "ncu")
-    return [
-        os.fspath(ncu),
-        *ncu_arguments(out_base, nvtx_expr=nvtx_expr, options=options, nvtx=nvtx, **overrides),
-        *argv,
-    ]
+    options_ = ncu_arguments(out_base, nvtx_expr=nvtx_expr, options=options, nvtx=nvtx, **overrides)
+    return [os.fspath(ncu), *options_, *argv]
 
 
 def ncu_arguments(
@@ -144,15 +136,17 @@ def ncu_arguments(
     nvtx: bool = True,
     **overrides: Any,
 ) -> list[str]:
-    """ncu's own part of the command, without the program: what `help_text.validate` checks."""
+    """ncu's own part of the command, without the program: what `help_text.validate` checks.
+
+    `nvtx_expr`: ncu expressions (a list means "or") in place of `options.nvtx_include`; an empty list
+    means no filter. `nvtx=False` drops `--nvtx` where no filter needs it: without it the results carry
+    no range stacks and belong to no region. `overrides` are fields of `NcuOptions`. `%p`, `%h`, `%i`,
+    `%q{VAR}` in `out_base` are filled in by ncu.
+    """
     asked = with_overrides(options or NcuOptions(), overrides, "pipeline.ncu.ncu_cli")
     if nvtx_expr is not None:
         asked = attrs.evolve(asked, nvtx_include=nvtx_expr)
-    argv: list[str] = []
-    for name in (attribute.name for attribute in attrs.fields(NcuOptions)):
-        value = getattr(asked, name)
-        if name not in _OTHERWISE and value is not None:
-            argv += [flag_of(name), str(value)]
+    argv = valued_flags(asked, _OTHERWISE)
     for section in asked.sections:
         argv += ["--section", section]
     if asked.metrics:

@@ -1,3 +1,3 @@
-"""Nsight Systems: its command line, what it samples of the GPU, how much it has written."""
+"""Nsight Systems: its command line, and what it samples of the GPU."""
 
 TRAFFIC_SET = "llm_perf_traffic.config"  # the file with what nsys is asked to sample of the whole GPU

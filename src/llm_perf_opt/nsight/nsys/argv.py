@@ -14,7 +14,16 @@ import attrs
 from attrs import define, field
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.nsight.option_values import StrPath, is_switch, listed, switch, text, with_overrides, workload
+from llm_perf_opt.nsight.option_values import (
+    StrPath,
+    is_switch,
+    listed,
+    switch,
+    text,
+    valued_flags,
+    with_overrides,
+    workload,
+)
 
 
 @define(frozen=True, kw_only=True)
@@ -68,22 +77,10 @@ def build_nsys_cmd(
 def nsys_arguments(out_base: StrPath, *, options: NsysOptions | None = None, **overrides: Any) -> list[str]:
     """The options of `nsys profile`, without the program: what `help_text.validate` checks."""
     asked = _completed(with_overrides(options or NsysOptions(), overrides, "pipeline.nsys"))
-    valued = {
-        # An empty list is an answer too: nsys's own default would trace osrt and opengl.
-        "--trace": ",".join(asked.trace) or "none",
-        "--sample": asked.sample,
-        "--cpuctxsw": asked.cpuctxsw,
-        "--capture-range": asked.capture_range,
-        "--capture-range-end": asked.capture_range_end,
-        "--nvtx-capture": asked.nvtx_capture,
-        "--cuda-graph-trace": asked.cuda_graph_trace,
-        "--session-new": asked.session_new,
-        "--gpu-metrics-devices": asked.gpu_metrics_devices,
-        "--gpu-metrics-set": asked.gpu_metrics_set,
-        "--gpu-metrics-frequency": asked.gpu_metrics_frequency,
-        "--force-overwrite": "true" if asked.force_overwrite else None,
-    }
-    argv = [part for flag, value in valued.items() if value is not None for part in (flag, value)]
+    # An empty list is an answer too: nsys's own default would trace osrt and opengl.
+    argv = ["--trace", ",".join(asked.trace) or "none"]
+    argv += valued_flags(asked, ("trace", "force_overwrite", "extra_args"))
+    argv += ["--force-overwrite", "true"] if asked.force_overwrite else []
     return [*argv, "-o", os.fspath(out_base), *asked.extra_args]
 
 
@@ -107,24 +104,14 @@ def build_nsys_export_cmd(nsys: StrPath, report: StrPath, sqlite: StrPath) -> li
     return [os.fspath(nsys), "export", "--type", "sqlite", "--force-overwrite", "true", "-o", target, source]
 
 
-def build_nsys_stats_cmd(nsys: StrPath, source: StrPath, *, report: str = "cuda_gpu_kern_sum") -> list[str]:
-    """Print one of nsys's summaries of a report or SQLite file as CSV on standard output.
+def build_nsys_stats_cmd(nsys: StrPath, source: StrPath) -> list[str]:
+    """Print nsys's summary of the kernels of a report or SQLite file as CSV on standard output.
 
     Not into a file: nsys reads the name behind `--output` as a list (a comma in a folder's name sends the
     result elsewhere) or, after `@`, as a command to run.
     """
-    return [
-        os.fspath(nsys),
-        "stats",
-        "--quiet",
-        "--report",
-        report,
-        "--format",
-        "csv",
-        "--output",
-        "-",
-        os.fspath(source),
-    ]
+    options = ["--quiet", "--report", "cuda_gpu_kern_sum", "--format", "csv", "--output", "-"]
+    return [os.fspath(nsys), "stats", *options, os.fspath(source)]
 
 
 def _completed(options: NsysOptions) -> NsysOptions:
