@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.planning.budget import spoken_seconds
+from llm_perf_opt.planning import spoken_seconds
 
 if TYPE_CHECKING:
     from llm_perf_opt.capture.commands import Captured

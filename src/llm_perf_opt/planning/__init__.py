@@ -5,11 +5,10 @@ samples.py and, where the program switches ncu on and off, in window_samples.py.
 `learn`, which read and write what captures cost on this machine (costs.py).
 """
 
-from llm_perf_opt.planning.budget import parse_seconds, spoken_seconds
 from llm_perf_opt.planning.by_hand import in_replay_mode, plan_verification
 from llm_perf_opt.planning.costs import facts_of, learn
 from llm_perf_opt.planning.decision import chooses_launches, decide
-from llm_perf_opt.planning.description import as_json, describe
+from llm_perf_opt.planning.description import as_json, describe, spoken_seconds
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "facts_of",
     "in_replay_mode",
     "learn",
-    "parse_seconds",
     "plan_verification",
     "spoken_seconds",
 ]

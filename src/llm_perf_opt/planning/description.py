@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 
-from llm_perf_opt.planning.budget import spoken_seconds
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture, PlannedSignature, SampleTable
 from llm_perf_opt.regions.names import short_kernel_name, visible
 
@@ -161,3 +160,17 @@ def _name(s: PlannedSignature) -> str:
     shown = visible(short_kernel_name(s.signature.shown or s.signature.name), _LONGEST_NAME)
     grid = "×".join(map(str, s.signature.grid)) if s.signature.grid else ""
     return f"{shown} [{grid}]" if grid else shown
+
+
+def spoken_seconds(seconds: float) -> str:
+    """A duration as a person says it: `8 s`, `1 min 30 s`, `2 h 5 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    minutes, rest = divmod(rounded, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"

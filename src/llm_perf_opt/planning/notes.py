@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.planning.budget import spoken_seconds
 from llm_perf_opt.planning.candidates import Fit, Search
+from llm_perf_opt.planning.description import spoken_seconds
 from llm_perf_opt.planning.samples import GOOD_ENOUGH, least_budget, with_more_captures
 
 

@@ -12,7 +12,8 @@ on and off, `window_samples.py` then finds places that tell as much in one captu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator
 
 import numpy as np
 from attrs import evolve
@@ -74,7 +75,9 @@ def _most_of(search: Search, ask: Ask) -> Fit | None:
             best = fit
     if best is not None:
         return best
-    kept = _largest(len(search.names), lambda k: search.possible(search.of_names(ask, search.names[:k], 1)))
+    # The most kernels that fit: where some do, fewer do too.
+    some = range(1, len(search.names) + 1)
+    kept = bisect_left(some, True, key=lambda k: not search.possible(search.of_names(ask, search.names[:k], 1)))
     return search.of_names(ask, search.names[:kept], 1) if kept else None
 
 
@@ -88,18 +91,6 @@ def _counts(search: Search) -> Iterator[int]:
 
 def _off_by(search: Search, fit: Fit) -> float:
     return max(search.error(fit.taken), search.target_error)
-
-
-def _largest(size: int, fits: Callable[[int], bool]) -> int:
-    """The largest k up to `size` that fits, where fewer always fit too; 0 where none does."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def with_more_captures(search: Search, fit: Fit, budget_s: float) -> Fit:

@@ -9,9 +9,8 @@ import numpy as np
 from attrs import evolve
 
 from llm_perf_opt.planning.candidates import Candidate, Fit, Search
-from llm_perf_opt.planning.cluster_cover import WantedSamples, cover
+from llm_perf_opt.planning.cluster_cover import WantedSamples, cover, needed
 from llm_perf_opt.planning.samples import GOOD_ENOUGH
-from llm_perf_opt.planning.stand_ins import needed
 from llm_perf_opt.planning.windows import KnownRanges, windows_around
 
 # Share of the GPU time whose cluster has no sample: so little is nothing, and so much is worth another way.
