@@ -1,8 +1,7 @@
 """Which launches of a program are worth hardware counters, and what ncu is asked for.
 
 `decide` (decision.py) makes the one decision, a `CounterPlan` (plan.py) is its result. Which samples are chosen is in
-samples.py and, where the program switches ncu on and off, in window_samples.py. Everything is pure but `facts_of` and
-`learn`, which read and write what captures cost on this machine (costs.py).
+samples.py. Everything is pure but `facts_of` and `learn`, which read and write what captures cost here (costs.py).
 """
 
 from llm_perf_opt.planning.by_hand import in_replay_mode, plan_verification

@@ -2,7 +2,7 @@
 
 Pure: the timeline, its report, the request, facts of the machine and what was counted inside the program go in, a plan
 comes out; the same arguments give the same plan. Where the user chose launches, sections or a replay mode, those hold
-(`by_hand.py`); else the timeline decides which launches are worth their cost (`samples.py`, `window_samples.py`).
+(`by_hand.py`); else the timeline decides which launches are worth their cost (`samples.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from llm_perf_opt.planning.launch_table import LaunchTable, describe_launches
 from llm_perf_opt.planning.notes import notes
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture
 from llm_perf_opt.planning.sample_table import sample_table
-from llm_perf_opt.planning.samples import choose_samples
-from llm_perf_opt.planning.window_samples import choose_windows
+from llm_perf_opt.planning.samples import choose_samples, choose_windows
 from llm_perf_opt.planning.windows import FROM_START_OFF, known_ranges
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.regions.attribution import attribute

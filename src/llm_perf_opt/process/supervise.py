@@ -79,7 +79,6 @@ def run_supervised(
     argv: list[str],
     *,
     log: Path,
-    cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     follow: Mapping[Path, Callable[[str], None]] | None = None,
@@ -116,7 +115,7 @@ def run_supervised(
         "program_log": None if program_log is None else str(program_log.resolve()),
     }
     with interruption.listening():
-        command = Guarded(argv, log, environment or {}, settings, cwd=cwd, program_pid=program_pid, held=held)
+        command = Guarded(argv, log, environment or {}, settings, program_pid=program_pid, held=held)
         looked = started
         until: float | None = None  # None: it was not asked to end
         try:
@@ -210,7 +209,6 @@ class Guarded:
         environment: Mapping[str, str],
         settings: Mapping[str, Any],
         *,
-        cwd: Path | None = None,
         program_pid: Path | None = None,
         errors: int = subprocess.STDOUT,
         held: Sequence[int] = (),
@@ -224,7 +222,6 @@ class Guarded:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=errors,
-                    cwd=cwd,
                     env={**os.environ, **environment, "LLM_PERF_GUARD": json.dumps(settings), _MARK: self._mark},
                     pass_fds=(pipe_read, *held),
                     # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
@@ -262,15 +259,9 @@ class Guarded:
         """End it now: nothing is waited for."""
         self._guard.send_signal(signal.SIGUSR1)
 
-    def let_go(self) -> None:
-        """Whatever is left of it ends from here on; waits for nothing."""
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-
     def finish(self, patience_s: float) -> None:
         """Wait for the guard to end what is left, and do it ourselves where the guard cannot."""
-        self.let_go()
+        os.close(self._pipe)  # whatever is left of it ends from here on
         try:
             self._guard.wait(patience_s)
         except subprocess.TimeoutExpired:
