@@ -10,7 +10,6 @@ import contextlib
 import json
 import shlex
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.nsight.messages import STATES
 from llm_perf_opt.nsight.outcome import diagnose
 from llm_perf_opt.options import in_keys
-from llm_perf_opt.process.supervise import InterruptedTwice
+from llm_perf_opt.process.supervise import InterruptedTwice, handling
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.renderers import FORMATS
@@ -101,7 +100,7 @@ def run_profile(
     showing = Showing(as_json, request.strict, silent, quiet=quiet, brief=True)
     reporter = ProgressReporter(quiet=quiet, silent=as_json)
     try:
-        with _terminated_as_interrupted():
+        with handling([signal.SIGTERM], _terminated):
             environment = inject.environment(request.annotate.mode, request.annotate.depth, ranges=ranges, log=log)
             read = {} if timelines is None else timelines
             context = RunContext(request, tools, directory, reporter, environment, state or ResumeState(), read)
@@ -113,21 +112,9 @@ def run_profile(
         directory.release()
 
 
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def _terminated(*_: object) -> None:
     """SIGTERM ends a run as Ctrl-C does, its report too: nothing half-written is left."""
-
-    def terminated(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old = signal.signal(signal.SIGTERM, terminated)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)
+    raise KeyboardInterrupt
 
 
 @define

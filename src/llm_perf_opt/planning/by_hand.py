@@ -37,14 +37,12 @@ def without_timeline(request: ProfileRequest) -> CounterPlan:
 
 def of_expressions(report: NCUProfileRegionReport, request: ProfileRequest, raw: tuple[str, ...]) -> CounterPlan:
     """ncu's own expressions go to ncu as they are; what they select only ncu knows."""
-    request = _with_metrics(request, report)
     outer = [r for r in outermost(report) if r.nvtx_include] if len(raw) < len(request.report.include) else []
     return CounterPlan([PlannedCapture("run", _options(request), (*_expressions(outer), *raw))])
 
 
 def of_whole_program(report: NCUProfileRegionReport, request: ProfileRequest) -> CounterPlan:
     """No region is chosen: every launch that the options select."""
-    request = _with_metrics(request, report)
     everything = report.main_scope.kernels if report.main_scope else []
     if (wrong := no_such_launch(everything, request.counters.options)) is not None:
         return CounterPlan(skipped=wrong, nothing_matched=True)
@@ -59,7 +57,6 @@ def of_regions(
     ranges_seen: RangesSeen,
 ) -> CounterPlan:
     """The chosen regions: the outermost ones with kernels that ncu can select."""
-    request = _with_metrics(request, report)
     inside = [kernel for region in regions for kernel in region.kernels]
     if (wrong := no_such_launch(inside, request.counters.options)) is not None:
         return CounterPlan(skipped=wrong, nothing_matched=True)
@@ -72,7 +69,7 @@ def of_regions(
     return CounterPlan([PlannedCapture("run", options, _expressions(regions), expected)])
 
 
-def _with_metrics(request: ProfileRequest, report: NCUProfileRegionReport) -> ProfileRequest:
+def with_metrics(request: ProfileRequest, report: NCUProfileRegionReport) -> ProfileRequest:
     """Where nothing was said about what to measure: the metrics of the level, for the types this program computes in."""
     given = request.counters.options
     if request.counters.strategy == "as_given" or given.set or given.sections or given.metrics:

@@ -87,6 +87,7 @@ def chooses_launches(request: ProfileRequest) -> bool:
 
 
 def _by_hand(request: ProfileRequest, report: NCUProfileRegionReport, ranges_seen: RangesSeen) -> CounterPlan:
+    request = by_hand.with_metrics(request, report)
     if raw := raw_expressions(request.report.include):
         return by_hand.of_expressions(report, request, raw)
     if not request.counters.gating_nvtx:

@@ -16,13 +16,13 @@ _LONGEST_NAME = 70
 _LONGEST_COMMAND = 1 << 20  # never cut: it is there to be copied
 
 
-def describe(plan: CounterPlan, command: Sequence[str], *, ncu: str = "ncu") -> str:
+def describe(plan: CounterPlan, command: Sequence[str], *, ncu: str = "ncu", folder: str = "ncu") -> str:
     """What will be captured, what it costs, the exact commands, and what is left out."""
     if plan.table is None:
-        return _by_hand(plan, command, ncu)
+        return _by_hand(plan, command, ncu, folder)
     lines = _summary(plan, plan.table)
     for number, capture in enumerate(plan.captures, 1):
-        lines += ["", *_capture(number, capture, len(plan.captures)), _command(capture, command, ncu)]
+        lines += ["", *_capture(number, capture, len(plan.captures)), _command(capture, command, ncu, folder)]
     if plan.captures:
         lines += ["", *_table(plan.table)]
     for text in plan.table.assumptions:
@@ -34,7 +34,7 @@ def describe(plan: CounterPlan, command: Sequence[str], *, ncu: str = "ncu") -> 
     return "\n".join(lines) + "\n"
 
 
-def _by_hand(plan: CounterPlan, command: Sequence[str], ncu: str) -> str:
+def _by_hand(plan: CounterPlan, command: Sequence[str], ncu: str, folder: str) -> str:
     """Captures the user chose by hand: the commands, and what is known of their price."""
     if not plan.captures:
         return f"No counters: {plan.skipped}.\n"
@@ -43,12 +43,12 @@ def _by_hand(plan: CounterPlan, command: Sequence[str], ncu: str) -> str:
         launches = "launches: not known" if capture.expected is None else f"launches: {capture.expected:,}"
         passes = f"passes of each: {capture.passes or 'not known'}"
         seconds = "time: not known" if capture.seconds is None else f"about {spoken_seconds(capture.seconds)}"
-        lines += [f"capture {capture.name} ({launches}; {passes}; {seconds}):", _command(capture, command, ncu)]
+        lines += [f"capture {capture.name} ({launches}; {passes}; {seconds}):", _command(capture, command, ncu, folder)]
     return "\n".join(lines) + "\n"
 
 
-def _command(capture: PlannedCapture, command: Sequence[str], ncu: str) -> str:
-    return "  " + visible(shlex.join(capture.argv(command, ncu)), _LONGEST_COMMAND)
+def _command(capture: PlannedCapture, command: Sequence[str], ncu: str, folder: str) -> str:
+    return "  " + visible(shlex.join(capture.argv(command, ncu, folder)), _LONGEST_COMMAND)
 
 
 def as_json(plan: CounterPlan, command: Sequence[str], *, ncu: str = "ncu") -> dict[str, Any]:

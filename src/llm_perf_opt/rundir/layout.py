@@ -63,8 +63,8 @@ class Artefact:
         return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
-def _rows(step: Writer, share: Share, about: str, *paths: str) -> tuple[Artefact, ...]:
-    return tuple(Artefact(path, step, share, about) for path in paths)
+def _rows(step: Writer, share: Share, about: str, *paths: str, retaken: bool = False) -> tuple[Artefact, ...]:
+    return tuple(Artefact(path, step, share, about, retaken=retaken) for path in paths)
 
 
 _STAGE1_ABOUT = "stage 1 of the built-in workload: times of its stages, operators, FLOPs and bytes by formula"
@@ -120,11 +120,9 @@ ARTEFACTS: tuple[Artefact, ...] = (
     ),
     Artefact("ncu/{capture}-workload.log", "ncu", "text", "what the program printed in each run", retaken=True),
     Artefact("ncu/{capture}.log", "ncu", "text", "what the profilers printed", retaken=True),
-    *(
-        Artefact(f"ncu/{{capture}}-{word}.{ending}", "ncu", "text", _WINDOWS, retaken=True)
-        for word in ("windows", "ga" + "te")  # the second: of runs of earlier versions
-        for ending in ("json", "jsonl")
-    ),
+    *_rows("ncu", "text", _WINDOWS, "ncu/{capture}-windows.json", "ncu/{capture}-windows.jsonl", retaken=True),
+    # The same of runs of earlier versions.
+    *_rows("ncu", "text", "", *(f"ncu/{{capture}}-gate.{ending}" for ending in ("json", "jsonl")), retaken=True),
     Artefact("ncu/raw-{capture}.csv", "raw", "text", "the counters as a table", pack=True, retaken=True),
     Artefact(
         *("ncu/raw.csv", "raw", "text", "the counters as a table", "ncu/raw*.csv", "counter table"),
