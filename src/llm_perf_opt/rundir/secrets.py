@@ -15,8 +15,8 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 _TOKENS = (
-    r"hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w*|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{16,}"
-    r"|xox[abprs]-[\w-]*|eyJ[A-Za-z0-9_-]{10,}\.[\w.-]*|AIza[0-9A-Za-z_-]{30,}|glpat-[\w-]*"
+    r"hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w+|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{16,}"
+    r"|xox[abprs]-[\w-]+|eyJ[A-Za-z0-9_-]{10,}\.[\w.-]*|AIza[0-9A-Za-z_-]{30,}|glpat-[\w-]+"
 )
 _VALUES = re.compile(rf"{_TOKENS}|-----BEGIN|://[^/\s:@]+:[^/\s@]+@")
 SECRET_IN_TEXT = re.compile(
