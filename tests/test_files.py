@@ -56,6 +56,7 @@ def test_the_cache_is_where_it_always_was(variable: str, expected: str, monkeypa
     assert cache_folder() == Path(expected) / "llm-perf-opt"
 
 
+@pytest.mark.process
 def test_a_recording_counts_while_a_descendant_holds_it_open_even_deleted(tmp_path: Path) -> None:
     code = (
         "import os, sys; files = [open(sys.argv[1] + n, 'wb') for n in ('/a.qdstrm', '/b.nsys-rep', '/c.txt')]\n"

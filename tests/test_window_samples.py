@@ -352,6 +352,7 @@ def profiler(tools: Path, annotated: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tools / "profiler"
 
 
+@pytest.mark.process
 @needs_torch
 def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     profiler: Path, capsys: pytest.CaptureFixture[str]
@@ -451,6 +452,7 @@ def test_ranges_that_cannot_be_counted_are_not_told_as_a_program_that_is_not_ann
     assert ["No Python process" in message for message in messages] == [True] * bool(words)
 
 
+@pytest.mark.process
 def test_windows_that_give_too_little_are_discarded_and_count_nothing_twice(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
