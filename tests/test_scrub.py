@@ -703,6 +703,7 @@ def test_the_reader_sees_only_what_is_shared(timeline: Path) -> None:
 RECORDED = sorted(p for p in SHARED.glob("*/*") if p.name.endswith((".sqlite", ".gz", ".xz", ".ncu-rep", ".csv")))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
 def test_every_public_recording_can_be_shared(path: Path) -> None:
     assert main(["scrub", str(path), "--out", "shared"]) == 0
