@@ -259,6 +259,11 @@ def test_depth_and_folded_names(tmp_path: Path) -> None:
     assert trees(sink) == {"whole": "forward(vision(vision.blocks.N*2 vision.named.last) head)"}
 
 
+def test_names_are_folded_where_the_environment_asks_for_it() -> None:
+    """As docs/annotate.md says: what a run adds to the environment must not take the user's choice back."""
+    assert "LLM_PERF_ANNOTATE_FOLD" not in environment("modules", base_env={"LLM_PERF_ANNOTATE_FOLD": "1"})
+
+
 @TORCH
 def test_models_are_what_they_were(off: dict[str, Ran], modules: dict[str, Ran]) -> None:
     """Signatures, copies, pickles, hooks, fx, TorchScript, export, functorch, and when memory is freed."""

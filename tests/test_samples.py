@@ -21,10 +21,12 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics.groups import LEVELS, MetricGroups, groups_for
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
-from llm_perf_opt.planning import CounterPlan, as_json, describe, parse_seconds, spoken_seconds
+from llm_perf_opt.options.values import parse_seconds
+from llm_perf_opt.planning import CounterPlan, as_json, describe, spoken_seconds
 from llm_perf_opt.planning.accuracy import Strata, allocate, expected
 from llm_perf_opt.planning.candidates import Fit, Search
 from llm_perf_opt.planning.chosen_regions import selectable_regions
+from llm_perf_opt.planning.cluster_cover import needed
 from llm_perf_opt.planning.costs import (
     Observation,
     costs_file,
@@ -42,7 +44,6 @@ from llm_perf_opt.planning.launch_filter import LONGEST_EXPRESSION, LaunchFilter
 from llm_perf_opt.planning.launch_table import LaunchTable, RegionChoice, Turns, describe_launches
 from llm_perf_opt.planning.plan import PlannedCapture, SampleTable
 from llm_perf_opt.planning.samples import choose_samples
-from llm_perf_opt.planning.stand_ins import needed
 from llm_perf_opt.regions.attribution import Mode, attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.signatures import Signature, stands_in

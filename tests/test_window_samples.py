@@ -37,7 +37,7 @@ from llm_perf_opt.planning.candidates import Ask, Fit, Search
 from llm_perf_opt.planning.costs import default_costs
 from llm_perf_opt.planning.decision import launches_of
 from llm_perf_opt.planning.plan import SampleTable
-from llm_perf_opt.planning.window_samples import choose_windows
+from llm_perf_opt.planning.samples import choose_windows
 from llm_perf_opt.planning.windows import known_ranges, unseen
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Action, Timeline

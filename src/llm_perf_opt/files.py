@@ -57,12 +57,10 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
             temporary.unlink(missing_ok=True)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file in one step. Raises OSError; then the old one is as it was."""
-    with replacing(path) as file:
-        file.write(content)
-
-
 def write_text(path: Path, text: str) -> None:
-    """The same in UTF-8; names from recordings may hold what UTF-8 cannot, shown as an escape rather than lost."""
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+    """Write a file in one step. Raises OSError; then the old one is as it was.
+
+    Names from recordings may hold what UTF-8 cannot, shown as an escape rather than lost.
+    """
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))

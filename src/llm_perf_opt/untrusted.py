@@ -45,22 +45,22 @@ def parse_json(text: str) -> Any:
         found = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    _refuse_deep(found)
+    refuse_deep(found)
     return found
 
 
-def _refuse_deep(value: Any) -> None:
+def refuse_deep(value: Any, deepest: int = DEEPEST) -> None:
     """What can be parsed may still be too deep for all that goes through it later, which takes several calls a level."""
     level = [value]
-    for _ in range(DEEPEST):
-        level = [inner for one in level if isinstance(one, dict | list) for inner in _inside(one)]
+    for _ in range(deepest):
+        level = [inner for one in level for inner in _inside(one)]
         if not level:
             return
     raise ValueError("it is nested too deeply")
 
 
-def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _refused(name: str) -> NoReturn:

@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from attrs import define
 
@@ -20,6 +21,7 @@ from llm_perf_opt.nsight.outcome import Finished, Outcome
 from llm_perf_opt.nsight.progress import Progress, ProgressReader
 from llm_perf_opt.process.supervise import Ended, InterruptedTwice, run_short
 from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.rundir.log_cleaning import clean_logs
 from llm_perf_opt.rundir.manifest import Step
 
 EXPORT_TIMEOUT_S = 1800
@@ -37,12 +39,27 @@ class Captured:
     file: Path | None = None
 
 
+def finish(ended: Ended, log: Path, program_log: Path, command: list[str], **facts: Any) -> Finished:
+    """What is known of a profiler's command that has ended; its logs lose their secrets. `facts`: more of `Finished`."""
+    clean_logs([log, program_log], command)
+    return Finished(
+        exit_code=ended.exit_code,
+        output=tail(log),
+        workload_output=tail(program_log),
+        timed_out=ended.timed_out,
+        interrupted=ended.interrupted,
+        too_large=ended.too_large,
+        **facts,
+    )
+
+
 def evaluate(run: RunDirectory, step: Step, finished: Finished, ended: Ended) -> Outcome:
     """Note in the manifest what became of a profiler's command."""
     outcome = outcomes.evaluate(finished)
     step.status, step.exit_code, step.seconds = outcome.status, ended.exit_code, round(ended.seconds, 2)
     step.files, step.diagnostics = dict(finished.files), outcome.diagnoses
     run.save()
+    stop_if_interrupted_twice(ended)
     return outcome
 
 

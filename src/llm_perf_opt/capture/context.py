@@ -10,7 +10,6 @@ from attrs import define, field
 from llm_perf_opt.capture import durations
 from llm_perf_opt.capture.commands import Captured
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
-from llm_perf_opt.capture.resume_state import ResumeState
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import RangesSeen, read_log
@@ -32,6 +31,22 @@ class Tools:
 
     nsys: Tool | None
     ncu: Tool | None
+
+
+@define
+class ResumeState:
+    """What a run need not take again: filled by the steps, each with its own part. A new run has nothing."""
+
+    resumed: bool = False
+    timings: bool = False
+    recording: bool = False  # nsys's own; its export may be missing
+    timeline: Path | None = None  # the export
+    captures: list[PlannedCapture] | None = None  # as they were planned; None: there is no plan yet
+    reports: dict[str, list[Path]] = field(factory=dict)  # of ncu, by the name of the planned capture
+    verification: bool = False  # the regions measured as wholes
+    # Tables the tools print of their recordings; written last, so a kill may have cost them alone.
+    lacks_summary: bool = False
+    lacks_table: list[Path] = field(factory=list)  # reports of ncu
 
 
 @define

@@ -10,18 +10,17 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_perf_opt.planning.costs import costs_file
+from llm_perf_opt.files import cache_folder, write_text
+from llm_perf_opt.untrusted import read_json
 
 _KEPT = 200  # steps, the last ones
 
 
 def durations_file() -> Path:
-    """Beside the costs of ncu."""
-    return costs_file().with_name("durations.json")
+    return cache_folder() / "durations.json"
 
 
 def _key(step: str, known_as: Sequence[str]) -> str:
@@ -31,9 +30,9 @@ def _key(step: str, known_as: Sequence[str]) -> str:
 
 def _load() -> dict[str, float]:
     try:
-        raw = json.loads(durations_file().read_text(encoding="utf-8"))
+        raw = read_json(durations_file())
         return {str(key): float(seconds) for key, seconds in raw.items() if math.isfinite(float(seconds))}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
@@ -50,9 +49,6 @@ def remember(step: str, known_as: Sequence[str], seconds: float) -> None:
     found.pop(key, None)  # to the end: the last ones are kept
     found[key] = round(seconds, 1)
     kept = dict(list(found.items())[-_KEPT:])
-    file = durations_file()
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(kept) + "\n", encoding="utf-8")
-        temporary.replace(file)
+        durations_file().parent.mkdir(parents=True, exist_ok=True)
+        write_text(durations_file(), json.dumps(kept) + "\n")

@@ -11,15 +11,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
-from llm_perf_opt.planning.budget import spoken_seconds
-
-if TYPE_CHECKING:
-    from llm_perf_opt.capture.commands import Captured
-    from llm_perf_opt.diagnosis import Diagnosis
-    from llm_perf_opt.nsight.progress import Progress
-    from llm_perf_opt.planning.plan import CounterPlan, SampleTable
+from llm_perf_opt.capture.commands import Captured
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.nsight.progress import Progress
+from llm_perf_opt.planning import CounterPlan, spoken_seconds
+from llm_perf_opt.planning.plan import SampleTable
+from llm_perf_opt.regions.names import printable, visible
 
 _SECONDS_BETWEEN_LINES = 30.0  # of a long step, where nothing can be rewritten
 
@@ -43,8 +41,6 @@ class ProgressReporter:
             self._print(text)
 
     def _print(self, text: str) -> None:
-        from llm_perf_opt.regions.names import printable
-
         try:
             if self._above is not None:
                 self._above(printable(text))
@@ -107,8 +103,6 @@ class ProgressReporter:
             self.diagnosis(diagnosis)
 
     def diagnosis(self, diagnosis: Diagnosis) -> None:
-        from llm_perf_opt.regions.names import visible
-
         if self._silent or (self._quiet and diagnosis.severity != "error"):
             return
         self._print(f"  {diagnosis.severity}: {visible(diagnosis.message, 400)}")

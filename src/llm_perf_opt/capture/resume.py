@@ -14,26 +14,46 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from llm_perf_opt.capture.resume_state import ResumeState
+from llm_perf_opt.capture.context import ResumeState
 from llm_perf_opt.capture.steps.counters import COUNTERS
 from llm_perf_opt.capture.steps.measure import MEASURE
-from llm_perf_opt.capture.steps.step import CaptureStep
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.nvidia_smi import gpu_facts
 from llm_perf_opt.nsight.tools import Tool
+from llm_perf_opt.processes import is_alive
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.contents import files_of, remove
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.layout import EARLIER, PACKED
 from llm_perf_opt.rundir.lock import Busy
-from llm_perf_opt.rundir.manifest import NOT_KEPT, Manifest, Step, now, program_files
+from llm_perf_opt.rundir.manifest import NOT_KEPT, Manifest, Step, now, program_files, read_manifest
 from llm_perf_opt.rundir.secrets import REMOVED, clean_argv
 from llm_perf_opt.version import __version__
+
+
+class CaptureStep(Protocol):
+    """What every step knows of itself, so that a run is resumed without knowing which is which. It may take several commands, each noted in the manifest as a `Step`."""
+
+    def owns(self, command: Step) -> bool:
+        """Is a command of the manifest one of this step's?"""
+
+    def find(self, directory: RunDirectory, request: ProfileRequest, state: ResumeState) -> None:
+        """Note in `state` which results of this step are whole; those of the steps before are noted already."""
+
+    def missing(self, request: ProfileRequest, state: ResumeState) -> list[str]:
+        """What has to be taken, in words."""
+
+    def stays(self, command: Step, state: ResumeState) -> bool:
+        """Does a command of this step count as done when the run goes on?"""
+
+    def files(self, command: Step) -> Sequence[str]:
+        """Files below the run directory that would be in the way when this command is run again."""
+
 
 RESUMABLE = ("profile", "deep_profile_runner")
 STEPS: tuple[CaptureStep, ...] = (MEASURE, TIMELINE, COUNTERS, VERIFY)  # in their order
@@ -116,18 +136,9 @@ def _when_free(path: Path) -> RunDirectory:
 
 
 def _was_killed(path: Path) -> bool:
-    from llm_perf_opt.rundir.manifest import read_manifest
-
     manifest = read_manifest(path)
-    if manifest.state != "running" or manifest.host != os.uname().nodename or manifest.pid <= 0:
-        return False
-    try:
-        os.kill(manifest.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
+    here = manifest.state == "running" and manifest.host == os.uname().nodename
+    return here and manifest.pid > 0 and not is_alive(manifest.pid)
 
 
 def command_of(manifest: Manifest, given: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import shlex
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +18,10 @@ from attrs import define
 
 from llm_perf_opt import inject, planning
 from llm_perf_opt.api.reporting import INSIDE_RUN, SELECTION, Showing, build_from, make_report, publish
-from llm_perf_opt.capture.context import ANNOTATION_LOG, RunContext, Tools
+from llm_perf_opt.capture.context import ANNOTATION_LOG, ResumeState, RunContext, Tools
 from llm_perf_opt.capture.preparation import known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.resume import begin_again, changes, drop_earlier, find_results, missing
-from llm_perf_opt.capture.resume_state import ResumeState
 from llm_perf_opt.capture.steps.counters import COUNTERS
 from llm_perf_opt.capture.steps.measure import MEASURE
 from llm_perf_opt.capture.steps.timeline import TIMELINE
@@ -33,7 +31,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.nsight.messages import STATES
 from llm_perf_opt.nsight.outcome import diagnose
 from llm_perf_opt.options import in_keys
-from llm_perf_opt.process.supervise import InterruptedTwice
+from llm_perf_opt.process.supervise import InterruptedTwice, handling
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.renderers import FORMATS
@@ -102,7 +100,7 @@ def run_profile(
     showing = Showing(as_json, request.strict, silent, quiet=quiet, brief=True)
     reporter = ProgressReporter(quiet=quiet, silent=as_json)
     try:
-        with _terminated_as_interrupted():
+        with handling([signal.SIGTERM], _terminated):
             environment = inject.environment(request.annotate.mode, request.annotate.depth, ranges=ranges, log=log)
             read = {} if timelines is None else timelines
             context = RunContext(request, tools, directory, reporter, environment, state or ResumeState(), read)
@@ -114,21 +112,9 @@ def run_profile(
         directory.release()
 
 
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def _terminated(*_: object) -> None:
     """SIGTERM ends a run as Ctrl-C does, its report too: nothing half-written is left."""
-
-    def terminated(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old = signal.signal(signal.SIGTERM, terminated)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)
+    raise KeyboardInterrupt
 
 
 @define
@@ -157,8 +143,9 @@ class _Session:
             if run.resume.resumed and code == ExitCode.DONE:
                 drop_earlier(directory)
             result = self._report(code)
-            if planning.chooses_launches(run.request) and not run.resume.resumed:
-                self._learn_costs()
+            if planning.chooses_launches(run.request) and not (run.resume.resumed or run.stopped):
+                with contextlib.suppress(UserError):  # a later forecast is worse, and nothing else
+                    planning.learn(attrs.asdict(directory.manifest), run.results, run.planned)
         except KeyboardInterrupt:  # everything captured is in the directory, and its manifest says how the run ended
             again = f"llm-perf report {shlex.quote(str(directory.path))}"
             run.report_progress(f"interrupted: there is no report yet; make it with: {again}")
@@ -189,8 +176,7 @@ class _Session:
             with contextlib.suppress(UserError):  # the report says why
                 run.read_timeline(timeline)
         if run.tools.ncu is not None and not run.stopped and (timeline is not None or not run.request.timeline.enable):
-            counted = COUNTERS.take(run, timeline)
-            VERIFY.take(run, counted.plan, counted.seen)
+            VERIFY.take(run, *COUNTERS.take(run, timeline))
         if timeline is not None:
             run.report_progress(
                 "note: recordings of nsys carry the environment of the program; "
@@ -201,29 +187,25 @@ class _Session:
     def _ending_in_order(self) -> Iterator[None]:
         """Whatever ends the captures, what was captured is reported and the manifest says how the run ended."""
         run = self.context
-        known = False  # how it ended, to whoever finishes the run
         try:
-            yield
-            known = True
-        except KeyboardInterrupt as interrupt:  # between two supervised commands: they handle signals themselves
-            run.stopped, run.interrupted_twice = True, isinstance(interrupt, InterruptedTwice)
-            run.failures.append(ExitCode.INTERRUPTED)
-            when = "twice" if run.interrupted_twice else "between two steps"
-            run.note(diagnose(STATES["INTERRUPTED"], signal=when))
-            known = True
-        except UserError as error:
-            run.failures.append(error.code)
-            run.note(Diagnosis("RUN_FAILED", "error", error.message, error.fix))
-            known = True
-        except OSError as error:  # such as a folder that somebody removed between two steps
-            run.failures.append(ExitCode.NOTHING_CAPTURED)
-            message = f"The run could not go on: {error.strerror or error} ({error.filename})."
-            fix = "Check free space and rights; what was captured is kept."
-            run.note(Diagnosis("RUN_FAILED", "error", message, fix))
-            known = True
-        finally:
-            if not known:  # a mistake of ours, or one more interrupt: the run must not look as if it went on
-                run.directory.finish("interrupted" if run.stopped else "failed")
+            try:
+                yield
+            except KeyboardInterrupt as interrupt:  # between two supervised commands: they handle signals themselves
+                run.stopped, run.interrupted_twice = True, isinstance(interrupt, InterruptedTwice)
+                run.failures.append(ExitCode.INTERRUPTED)
+                when = "twice" if run.interrupted_twice else "between two steps"
+                run.note(diagnose(STATES["INTERRUPTED"], signal=when))
+            except UserError as error:
+                run.failures.append(error.code)
+                run.note(Diagnosis("RUN_FAILED", "error", error.message, error.fix))
+            except OSError as error:  # such as a folder that somebody removed between two steps
+                run.failures.append(ExitCode.NOTHING_CAPTURED)
+                message = f"The run could not go on: {error.strerror or error} ({error.filename})."
+                fix = "Check free space and rights; what was captured is kept."
+                run.note(Diagnosis("RUN_FAILED", "error", message, fix))
+        except BaseException:  # a mistake of ours, or one more interrupt: the run must not look as if it went on
+            run.directory.finish("interrupted" if run.stopped else "failed")
+            raise
 
     def _build_while_waiting(self) -> None:
         """Begin the report while the tools' own tables of the captures are still being written; wait for those."""
@@ -295,13 +277,6 @@ class _Session:
                 _print_failure(directory, code)
             return int(code)
         return int(code) or matched
-
-    def _learn_costs(self) -> None:
-        """Remember what the captures cost; where that fails, a later forecast is worse and nothing else."""
-        run = self.context
-        if not run.stopped:
-            with contextlib.suppress(UserError):
-                planning.learn(attrs.asdict(run.directory.manifest), run.results, run.planned)
 
 
 def _print_failure(directory: RunDirectory, code: ExitCode) -> None:

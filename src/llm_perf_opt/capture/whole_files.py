@@ -28,7 +28,7 @@ def whole_file(run: Path, name: str, step: Step, manifest: Manifest) -> Path | N
     size = step.files.get(Path(name).name)
     file = run / name
     if size and not file.is_symlink() and file.is_file() and file.stat().st_size == size:
-        return file
+        return file if _opens(file) else None
     packed = manifest.compressed.get(name)
     if not file.exists() and packed is not None and packed.get("bytes") == size:
         for ending in PACKED:
@@ -38,18 +38,14 @@ def whole_file(run: Path, name: str, step: Step, manifest: Manifest) -> Path | N
     return None
 
 
-def opens_as_sqlite(file: Path) -> bool:
-    if file.suffix in PACKED:
-        return True  # it did, when it was packed, and it is the same
-    with file.open("rb") as content:
-        return looks_like_sqlite(content.read(4096))
-
-
-def opens_as_report(file: Path) -> bool:
-    if file.suffix in PACKED:
-        return True
-    try:
-        read_container(file, file.name)
-    except (UnreadableInput, OSError):
-        return False
+def _opens(file: Path) -> bool:
+    """Is it what its name says? What was packed was, and is the same."""
+    if file.suffix == ".sqlite":
+        with file.open("rb") as content:
+            return looks_like_sqlite(content.read(4096))
+    if file.suffix == ".ncu-rep":
+        try:
+            read_container(file, file.name)
+        except (UnreadableInput, OSError):
+            return False
     return True

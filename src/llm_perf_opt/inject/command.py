@@ -32,7 +32,12 @@ def problems(command: Sequence[str]) -> list[str]:
     words = _without_prefix(list(command))
     if not words:
         return []
-    found = [_about_assignment(word) for word in command[: len(command) - len(words)] if word.startswith("PYTHONPATH=")]
+    found = [
+        f"env {word} takes the annotation off PYTHONPATH. "
+        f"Set PYTHONPATH for llm-perf instead, as in: {word} llm-perf profile …"
+        for word in command[: len(command) - len(words)]
+        if word.startswith("PYTHONPATH=")
+    ]
     argv = _interpreted(words)
     name = Path(argv[0]).name
     if name == "sudo":
@@ -60,10 +65,6 @@ def _without_prefix(words: list[str]) -> list[str]:
         if rest and not rest[0].startswith("-"):
             return rest
     return words
-
-
-def _about_assignment(word: str) -> str:
-    return f"env {word} takes the annotation off PYTHONPATH. Set PYTHONPATH for llm-perf instead, as in: {word} llm-perf profile …"
 
 
 def _interpreted(words: list[str]) -> list[str]:

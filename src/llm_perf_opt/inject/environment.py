@@ -27,8 +27,8 @@ def environment(
 
     `depth`: levels of modules that get a range of their own, below the outermost. `fold`: numbers in their names
     become `N`, so that all layers are one region. `ranges`: count the ranges that are opened, whoever does, mark all
-    modules for it, and let `CaptureWindows` act on them; works without annotation too. `log`: a file in which the processes note what they did;
-    `read_log` reads it.
+    modules for it, and let `CaptureWindows` act on them; works without annotation too. `log`: a file in which the
+    processes note what they did; `read_log` reads it.
     """
     if mode not in MODES:
         raise UserError(f"--annotate {mode!r} is not known.", f"It is one of: {', '.join(MODES)}.")
@@ -53,11 +53,12 @@ def environment(
         "PYTHONPATH": path,
         "LLM_PERF_ANNOTATE": mode,
         "LLM_PERF_ANNOTATE_DEPTH": str(depth),
-        "LLM_PERF_ANNOTATE_FOLD": "1" if fold else "0",
         "LLM_PERF_RANGES": "1" if ranges else "0",
         "LLM_PERF_MARKERS": "recorded" if ranges else "",
         "LLM_PERF_WINDOWS": "",  # that of an outer run is not this one's
     }
+    if fold:  # else as the user has it
+        added["LLM_PERF_ANNOTATE_FOLD"] = "1"
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())
     return added

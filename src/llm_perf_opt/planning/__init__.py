@@ -1,15 +1,13 @@
 """Which launches of a program are worth hardware counters, and what ncu is asked for.
 
 `decide` (decision.py) makes the one decision, a `CounterPlan` (plan.py) is its result. Which samples are chosen is in
-samples.py and, where the program switches ncu on and off, in window_samples.py. Everything is pure but `facts_of` and
-`learn`, which read and write what captures cost on this machine (costs.py).
+samples.py. Everything is pure but `facts_of` and `learn`, which read and write what captures cost here (costs.py).
 """
 
-from llm_perf_opt.planning.budget import parse_seconds, spoken_seconds
 from llm_perf_opt.planning.by_hand import in_replay_mode, plan_verification
 from llm_perf_opt.planning.costs import facts_of, learn
 from llm_perf_opt.planning.decision import chooses_launches, decide
-from llm_perf_opt.planning.description import as_json, describe
+from llm_perf_opt.planning.description import as_json, describe, spoken_seconds
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture
 
 __all__ = [
@@ -22,7 +20,6 @@ __all__ = [
     "facts_of",
     "in_replay_mode",
     "learn",
-    "parse_seconds",
     "plan_verification",
     "spoken_seconds",
 ]

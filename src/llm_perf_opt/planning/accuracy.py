@@ -1,4 +1,4 @@
-"""How far off will the samples be? Told beforehand from the timeline: launches that take different times do different work.
+"""How far off will the samples be, by the timeline: launches that take different times do different work.
 
 A counter is estimated as the mean of samples times the number of launches, cluster by cluster
 (`regions.duration_clusters`) and place by place: one signature may do different work in `attention` and in `mlp`, in

@@ -15,16 +15,18 @@ from llm_perf_opt.api.inputs import VERIFY
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen
 from llm_perf_opt.metrics.data_types import types_in_use
-from llm_perf_opt.metrics.groups import groups_for
+from llm_perf_opt.metrics.groups import MetricGroups, PassCount, groups_for
 from llm_perf_opt.nsight.ncu.argv import DEFAULT_METRICS, NcuOptions
 from llm_perf_opt.nsight.ncu.replay_modes import RANGE_MODES
 from llm_perf_opt.planning.chosen_regions import cut, excluded, outermost
-from llm_perf_opt.planning.named_launches import no_such_launch, picked
+from llm_perf_opt.planning.costs import RunFacts, passes_of_sets, take_time_only
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture
 from llm_perf_opt.planning.windows import FROM_START_OFF
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.request import CounterRequest, ProfileRequest
+from llm_perf_opt.spelling import nearest
 
 
 def without_timeline(request: ProfileRequest) -> CounterPlan:
@@ -36,14 +38,12 @@ def without_timeline(request: ProfileRequest) -> CounterPlan:
 
 def of_expressions(report: NCUProfileRegionReport, request: ProfileRequest, raw: tuple[str, ...]) -> CounterPlan:
     """ncu's own expressions go to ncu as they are; what they select only ncu knows."""
-    request = _with_metrics(request, report)
     outer = [r for r in outermost(report) if r.nvtx_include] if len(raw) < len(request.report.include) else []
     return CounterPlan([PlannedCapture("run", _options(request), (*_expressions(outer), *raw))])
 
 
 def of_whole_program(report: NCUProfileRegionReport, request: ProfileRequest) -> CounterPlan:
     """No region is chosen: every launch that the options select."""
-    request = _with_metrics(request, report)
     everything = report.main_scope.kernels if report.main_scope else []
     if (wrong := no_such_launch(everything, request.counters.options)) is not None:
         return CounterPlan(skipped=wrong, nothing_matched=True)
@@ -58,7 +58,6 @@ def of_regions(
     ranges_seen: RangesSeen,
 ) -> CounterPlan:
     """The chosen regions: the outermost ones with kernels that ncu can select."""
-    request = _with_metrics(request, report)
     inside = [kernel for region in regions for kernel in region.kernels]
     if (wrong := no_such_launch(inside, request.counters.options)) is not None:
         return CounterPlan(skipped=wrong, nothing_matched=True)
@@ -71,7 +70,7 @@ def of_regions(
     return CounterPlan([PlannedCapture("run", options, _expressions(regions), expected)])
 
 
-def _with_metrics(request: ProfileRequest, report: NCUProfileRegionReport) -> ProfileRequest:
+def with_metrics(request: ProfileRequest, report: NCUProfileRegionReport) -> ProfileRequest:
     """Where nothing was said about what to measure: the metrics of the level, for the types this program computes in."""
     given = request.counters.options
     if request.counters.strategy == "as_given" or given.set or given.sections or given.metrics:
@@ -230,3 +229,97 @@ def _least(regions: Sequence[NCUProfileRegion], options: NcuOptions) -> int | No
     if options.filter_mode != "per-launch-config" or options.launch_count is None:
         return None
     return len({k.kernel_name for region in regions for k in region.kernels}) * options.launch_count
+
+
+# -- launches by name and number -------------------------------------------------------------------
+
+
+def no_such_launch(kernels: Sequence[KernelRecord], options: NcuOptions) -> str | None:
+    """Why ncu would find no launch of this name and number; None where it would, or where the timeline cannot tell."""
+    named = _named(kernels, options)
+    if named is None:
+        return None
+    wanted = options.kernel_name
+    if not named:
+        plain = (wanted or "").removeprefix("regex:").strip(".*")
+        close = nearest(plain, sorted({short_kernel_name(k.kernel_name) for k in kernels}), 3)
+        return f"none of the {len({k.kernel_name for k in kernels})} kernels there is called {wanted!r}; nearest: {', '.join(close)}"
+    there, skipped = sum(kernel.calls for kernel in named), options.launch_skip or 0
+    if skipped < there or not _counts_globally(options):
+        return None
+    what = f"kernels called {wanted!r} are" if wanted else "kernels are"
+    return f"{what} launched {there:,} times there, and launch {skipped + 1:,} was asked for; give a number up to {there:,}"
+
+
+def picked(kernels: Sequence[KernelRecord], options: NcuOptions) -> int | None:
+    """How many launches a name and numbers given by hand select; None where the timeline cannot tell."""
+    named = _named(kernels, options)
+    if not named or not _counts_globally(options) or options.replay_mode in RANGE_MODES:
+        return None
+    left = sum(kernel.calls for kernel in named) - (options.launch_skip or 0)
+    return left if options.launch_count is None else min(left, options.launch_count)
+
+
+def _counts_globally(options: NcuOptions) -> bool:
+    """Does ncu number all matching launches together?"""
+    return options.filter_mode in (None, "global") and options.range_filter is None and options.kernel_id is None
+
+
+def _named(kernels: Sequence[KernelRecord], options: NcuOptions) -> list[KernelRecord] | None:
+    """The kernels a name of the user selects, all of them without one; None where the timeline cannot tell."""
+    wanted = options.kernel_name
+    if not kernels or options.kernel_name_base == "mangled":
+        return None
+    if wanted is None:
+        return list(kernels)
+    base = short_kernel_name if options.kernel_name_base in (None, "function") else str
+    if wanted.startswith("regex:"):
+        try:
+            pattern = re.compile(wanted.removeprefix("regex:"))
+        except re.error:
+            return None  # ncu's grammar is not Python's; it will say what is wrong with it
+        # The short names here are not exactly ncu's, so a pattern may also match the full one.
+        return [k for k in kernels if pattern.search(k.kernel_name) or pattern.search(base(k.kernel_name))]
+    # The name of a function stands in front of its templates and arguments.
+    inside = re.compile(rf"(?:^|[:\s]){re.escape(wanted)}(?:[<(]|$)")
+    return [
+        k
+        for k in kernels
+        if wanted in (k.kernel_name, base(k.kernel_name)) or (base is not str and inside.search(k.kernel_name))
+    ]
+
+
+# -- what they cost --------------------------------------------------------------------------------
+
+_ONE_LAUNCH_A_PASS = ("application", "app-range")  # of the whole program
+
+
+def add_prices(plan: CounterPlan, report: NCUProfileRegionReport, facts: RunFacts) -> CounterPlan:
+    """The same captures with their passes and seconds, as far as those are known."""
+    groups, _ = groups_for(facts.capability(report))
+    priced = [_with_price(capture, groups, facts, facts.seconds(report)) for capture in plan.captures]
+    return attrs.evolve(plan, captures=priced)
+
+
+def _with_price(capture: PlannedCapture, groups: MetricGroups, facts: RunFacts, program_s: float) -> PlannedCapture:
+    options, launches = capture.options, capture.expected
+    passes = passes_of(options, groups)
+    if passes is None or launches is None:
+        return attrs.evolve(capture, passes=passes)
+    time_only = take_time_only(options.metrics) and not (options.set or options.sections)
+    runs, each = (passes.passes, 1) if options.replay_mode in _ONE_LAUNCH_A_PASS else (1, passes.passes)
+    seconds = runs * facts.costs.capture_s(program_s, launches, each, time_only=time_only)
+    return attrs.evolve(capture, passes=passes, seconds=seconds)
+
+
+def passes_of(options: NcuOptions, groups: MetricGroups) -> PassCount | None:
+    """Passes of each launch; None where sections are asked for whose passes nobody has counted."""
+    if options.sections:
+        return None
+    of_set = passes_of_sets().get(options.set or "", 0)
+    if options.set and not of_set:
+        return None
+    if not options.metrics:
+        return PassCount(of_set, "measured") if of_set else None
+    of_metrics = groups.passes_of(options.metrics)
+    return PassCount(of_set + of_metrics.passes, "estimated") if of_set else of_metrics

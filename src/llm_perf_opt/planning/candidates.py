@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from attrs import define, evolve, field
@@ -12,7 +14,7 @@ from llm_perf_opt.inject import CaptureWindows
 from llm_perf_opt.metrics.data_types import TypesInUse, types_in_use
 from llm_perf_opt.metrics.groups import MetricGroups, PassCount, checked_level, lower_levels
 from llm_perf_opt.planning.accuracy import Accuracy, Strata, expected
-from llm_perf_opt.planning.costs import TIME_ONLY, Costs
+from llm_perf_opt.planning.costs import Costs, take_time_only
 from llm_perf_opt.planning.launch_filter import LONGEST_EXPRESSION, LaunchFilter, select_names
 from llm_perf_opt.planning.launch_table import LaunchTable, RegionChoice
 from llm_perf_opt.regions.columns import Bools
@@ -28,10 +30,6 @@ class Ask:
     level: str | None
     metrics: tuple[str, ...]
     passes: PassCount
-
-    @property
-    def time_only(self) -> bool:
-        return {m.partition(".")[0] for m in self.metrics} <= set(TIME_ONLY)
 
 
 @define(frozen=True, eq=False)
@@ -74,10 +72,7 @@ class Search:
     # For all captures together; the timeline has been paid for already. None: one capture, however long.
     budget_s: float | None = None
     target_error: float = TARGET_ERROR
-    strata: Strata = field(init=False)
-    types: TypesInUse = field(init=False)
     names: list[str] = field(init=False)  # kernels worth sampling, most time for their price first
-    all_names: frozenset[str] = field(init=False)
     beyond_top: frozenset[str] = field(default=frozenset(), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -86,25 +81,29 @@ class Search:
             value = getattr(self.asked, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} must be 1 or more, not {value}.", "Leave it out for the default.")
-        launches = self.launches
-        self.strata = Strata.of(launches)
-        self.all_names = frozenset(s.name for s in launches.signatures)
-        times = launches.times().tolist()
-        self.types = types_in_use((s.shown or s.name, t) for s, t in zip(launches.signatures, times, strict=True))
-        self.names = self._ordered_names(times)
-
-    def _ordered_names(self, times: Sequence[int]) -> list[str]:
-        """Kernel names by GPU time for the launches they cost (one of each signature); only the top N by time."""
-        time: dict[str, int] = {}
-        price: dict[str, int] = {}
-        for signature, spent in zip(self.launches.signatures, times, strict=True):
-            time[signature.name] = time.get(signature.name, 0) + spent
-            price[signature.name] = price.get(signature.name, 0) + 1
+        # Kernel names by GPU time for the launches they cost (one of each signature); only the top N by time.
+        price = Counter(signature.name for signature in self.launches.signatures)
+        time: Counter[str] = Counter()
+        for signature, spent in zip(self.launches.signatures, self.launches.times().tolist(), strict=True):
+            time[signature.name] += spent
         by_time = sorted(time, key=lambda n: (-time[n], n))
         if self.asked.top_n_kernels is not None:
             self.beyond_top = frozenset(by_time[self.asked.top_n_kernels :])
             by_time = by_time[: self.asked.top_n_kernels]
-        return sorted(by_time, key=lambda n: (-time[n] / price[n], n))
+        self.names = sorted(by_time, key=lambda n: (-time[n] / price[n], n))
+
+    @cached_property
+    def strata(self) -> Strata:
+        return Strata.of(self.launches)
+
+    @cached_property
+    def types(self) -> TypesInUse:
+        times = self.launches.times().tolist()
+        return types_in_use((s.shown or s.name, t) for s, t in zip(self.launches.signatures, times, strict=True))
+
+    @cached_property
+    def all_names(self) -> frozenset[str]:
+        return frozenset(signature.name for signature in self.launches.signatures)
 
     # -- metrics --------------------------------------------------------------------------------
 
@@ -158,7 +157,8 @@ class Search:
     # -- comparing ------------------------------------------------------------------------------
 
     def seconds(self, ask: Ask, launches: int) -> float:
-        return self.costs.capture_s(self.program_s, launches, ask.passes.passes, time_only=ask.time_only)
+        time_only = take_time_only(ask.metrics)
+        return self.costs.capture_s(self.program_s, launches, ask.passes.passes, time_only=time_only)
 
     def possible(self, fit: Fit, budget_s: float | None = None) -> bool:
         """Within the budget, and short enough for a command line."""

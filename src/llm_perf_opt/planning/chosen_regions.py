@@ -16,10 +16,12 @@ _HELD_BELOW = 0.99
 
 def outermost(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
     """The chosen regions that lie in no other chosen one."""
-    scope = report.main_scope
-    regions = scope.regions if scope else []
-    chosen = {r.key for r in regions}
-    return [r for r in regions if r.parent not in chosen]
+    return _outermost(report.main_scope) if report.main_scope else []
+
+
+def _outermost(scope: Scope) -> list[NCUProfileRegion]:
+    chosen = {region.key for region in scope.regions}
+    return [region for region in scope.regions if region.parent not in chosen]
 
 
 def cut(
@@ -53,12 +55,7 @@ def selectable_regions(scope: Scope) -> tuple[dict[str, str], list[str]]:
     they do not, nobody asked for them.
     """
     expressions = {region.key: region.nvtx_include for region in scope.regions if region.nvtx_include}
-    keys = {region.key for region in scope.regions}
-    outer = [
-        region
-        for region in scope.regions
-        if region.parent not in keys and region.inclusive.kernel_count and region.nvtx_include
-    ]
+    outer = [region for region in _outermost(scope) if region.inclusive.kernel_count and region.nvtx_include]
     own = [region for region in outer if region.domain not in LIBRARY_DOMAINS]
     return expressions, [region.key for region in own or outer]
 

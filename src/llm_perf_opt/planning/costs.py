@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FILE = "costs.json"
 _FORMAT = 1
-TIME_ONLY = (TIME.partition(".")[0],)
+_TIME = TIME.partition(".")[0]
 
 
 @define(frozen=True)
@@ -67,6 +67,11 @@ class Observation:
     time_only: bool = False
 
 
+def take_time_only(metrics: Iterable[str]) -> bool:
+    """Are these metrics the duration and nothing else, which costs no pass?"""
+    return {metric.partition(".")[0] for metric in metrics} <= {_TIME}
+
+
 def passes_of_sets() -> dict[str, int]:
     """Of ncu's own sets, as far as they have been counted."""
     return {str(name): int(passes) for name, passes in _data()["passes_of_sets"].items()}
@@ -79,19 +84,14 @@ def _data() -> dict[str, Any]:
 
 def default_costs() -> Costs:
     """Costs where nothing has been learned yet."""
-    raw = _data()["default"]
-    return Costs(
-        startup_s=raw["startup_s"],
-        program_slowdown=raw["program_slowdown"],
-        launch_overhead_s=raw["launch_overhead_s"],
-        pass_s=raw["pass_s"],
-        source=f"as measured on an {raw['gpu']}; the first run on this machine will tell its own",
-    )
+    seconds = dict(_data()["default"])
+    gpu = seconds.pop("gpu")
+    return Costs(**seconds, source=f"as measured on an {gpu}; the first run on this machine will tell its own")
 
 
-def learned(observations: Sequence[Observation], base: Costs | None = None) -> Costs:
+def learned(observations: Sequence[Observation]) -> Costs:
     """Costs of a machine from its earlier runs: the median price of a pass, and of a launch without counters."""
-    known, rules = base or default_costs(), _data()["learning"]
+    known, rules = default_costs(), _data()["learning"]
     enough = [o for o in observations if o.launches >= rules["least_launches"] and math.isfinite(o.seconds)]
     bare = [o for o in enough if o.time_only][-rules["runs_used"] :]
     counted = [o for o in enough if not o.time_only and o.passes > 0][-rules["runs_used"] :]
@@ -163,8 +163,8 @@ def observe(
 ) -> list[Observation]:
     """What the captures of a run took. `results`: of each capture, by name.
 
-    `ended_after_s`: of captures that ended the program early, how much of it they ran; of those the price of a launch
-    can be told all the same. Captures that were cut off, or whose program's own time is not known, tell nothing.
+    `ended_after_s`: of captures that ended the program early, how much of it they ran; their price of a
+    launch is known all the same. Captures that were cut off, or whose program's own time is not known, say nothing.
     """
     steps = manifest.get("steps") or []
     whole_s = seconds_under_nsys(steps)
@@ -178,14 +178,13 @@ def observe(
             continue
         if any(action.kind != "kernel" for action in actions):  # regions as wholes have another price
             continue
-        metrics = {metric.partition(".")[0] for action in actions for metric in action.metrics}
         found.append(
             Observation(
                 seconds=float(step["seconds"]),
                 program_s=min((ended_after_s or {}).get(name, whole_s), whole_s),
                 launches=len(actions),
                 passes=sum(action.passes or 1 for action in actions),
-                time_only=metrics <= set(TIME_ONLY),
+                time_only=take_time_only(metric for action in actions for metric in action.metrics),
             )
         )
     return found
@@ -240,7 +239,7 @@ def known_costs(file: Path, machine: str | None) -> tuple[Costs, list[Diagnosis]
 
 
 def remember(file: Path, machine: str, observations: Sequence[Observation]) -> list[Diagnosis]:
-    """Add observations of a machine. That it cannot be written loses a forecast, not a run: it is only told."""
+    """Add observations of a machine. That it cannot be written loses a forecast, not a run."""
     if not observations:
         return []
     found, diagnoses = load_observations(file)

@@ -2,7 +2,7 @@
 
 Pure: the timeline, its report, the request, facts of the machine and what was counted inside the program go in, a plan
 comes out; the same arguments give the same plan. Where the user chose launches, sections or a replay mode, those hold
-(`by_hand.py`); else the timeline decides which launches are worth their cost (`samples.py`, `window_samples.py`).
+(`by_hand.py`); else the timeline decides which launches are worth their cost (`samples.py`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from llm_perf_opt.planning.chosen_regions import (
     talks_between_processes,
 )
 from llm_perf_opt.planning.costs import RunFacts
-from llm_perf_opt.planning.forecast import add_prices
 from llm_perf_opt.planning.launch_table import LaunchTable, describe_launches
 from llm_perf_opt.planning.notes import notes
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture
 from llm_perf_opt.planning.sample_table import sample_table
-from llm_perf_opt.planning.samples import choose_samples
-from llm_perf_opt.planning.window_samples import choose_windows
+from llm_perf_opt.planning.samples import choose_samples, choose_windows
 from llm_perf_opt.planning.windows import FROM_START_OFF, known_ranges
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.regions.attribution import attribute
@@ -58,8 +56,8 @@ def decide(
             skipped=f"the processes talk to each other with NCCL: {reason}. Profile one rank alone for counters"
         )
     if not chooses_launches(request):
-        return add_prices(_by_hand(request, report, ranges_seen or {}), report, facts)
-    regions = _selectable(request, report)
+        return by_hand.add_prices(_by_hand(request, report, ranges_seen or {}), report, facts)
+    regions = _selectable(report)
     if isinstance(regions, CounterPlan):
         return regions
     launches = None if timeline is None else launches_of(timeline, report, request)
@@ -89,15 +87,16 @@ def chooses_launches(request: ProfileRequest) -> bool:
 
 
 def _by_hand(request: ProfileRequest, report: NCUProfileRegionReport, ranges_seen: RangesSeen) -> CounterPlan:
+    request = by_hand.with_metrics(request, report)
     if raw := raw_expressions(request.report.include):
         return by_hand.of_expressions(report, request, raw)
     if not request.counters.gating_nvtx:
         return by_hand.of_whole_program(report, request)
-    regions = _selectable(request, report)
+    regions = _selectable(report)
     return regions if isinstance(regions, CounterPlan) else by_hand.of_regions(regions, report, request, ranges_seen)
 
 
-def _selectable(request: ProfileRequest, report: NCUProfileRegionReport) -> list[NCUProfileRegion] | CounterPlan:
+def _selectable(report: NCUProfileRegionReport) -> list[NCUProfileRegion] | CounterPlan:
     """The outermost chosen regions that ncu can select; or why there are none."""
     outer = [r for r in outermost(report) if r.inclusive.kernel_count]
     if not outer:
@@ -157,14 +156,23 @@ def _captures(
 ) -> list[PlannedCapture]:
     """As ncu is asked for them; those in windows with what to do where the windows give nothing."""
     plain = [_capture(c, fit, number, request) for number, c in enumerate(fit.captures, 1)]
-    if len(final.captures) < len(fit.captures):  # one does for all
-        return [_in_windows(search, request, final, 1, timeline, plain)]
-    return [
-        attrs.evolve(plain[number], no_windows=capture.no_windows)
-        if capture.windows is None
-        else _in_windows(search, request, final, number + 1, timeline, plain[number : number + 1])
-        for number, capture in enumerate(final.captures)
-    ]
+    one_for_all = len(final.captures) < len(fit.captures)
+    found = []
+    for number, candidate in enumerate(final.captures, 1):
+        alternatives = plain if one_for_all else plain[number - 1 : number]
+        if (windows := candidate.windows) is None:
+            found.append(attrs.evolve(alternatives[0], no_windows=candidate.no_windows))
+            continue
+        capture = _capture(candidate, final, number, request)
+        capture = attrs.evolve(
+            capture,
+            options=attrs.evolve(capture.options, extra_args=(*capture.options.extra_args, *FROM_START_OFF)),
+            windows=windows,
+            alternatives=tuple(alternatives),
+            program_s=_until_last(search, candidate, timeline) if windows.stop else None,
+        )
+        found.append(capture)
+    return found
 
 
 def _capture(candidate: Candidate, fit: Fit, number: int, request: ProfileRequest) -> PlannedCapture:
@@ -177,26 +185,6 @@ def _capture(candidate: Candidate, fit: Fit, number: int, request: ProfileReques
         seconds=candidate.seconds,
         passes=fit.ask.passes,
         why=candidate.why,
-    )
-
-
-def _in_windows(
-    search: Search,
-    request: ProfileRequest,
-    final: Fit,
-    number: int,
-    timeline: Timeline | None,
-    alternatives: list[PlannedCapture],
-) -> PlannedCapture:
-    candidate = final.captures[number - 1]
-    assert candidate.windows is not None
-    capture = _capture(candidate, final, number, request)
-    return attrs.evolve(
-        capture,
-        options=attrs.evolve(capture.options, extra_args=(*capture.options.extra_args, *FROM_START_OFF)),
-        windows=candidate.windows,
-        alternatives=tuple(alternatives),
-        program_s=_until_last(search, candidate, timeline) if candidate.windows.stop else None,
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 
-from llm_perf_opt.planning.budget import spoken_seconds
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture, PlannedSignature, SampleTable
 from llm_perf_opt.regions.names import short_kernel_name, visible
 
@@ -52,7 +51,7 @@ def _command(capture: PlannedCapture, command: Sequence[str], ncu: str, folder: 
     return "  " + visible(shlex.join(capture.argv(command, ncu, folder)), _LONGEST_COMMAND)
 
 
-def as_json(plan: CounterPlan, command: Sequence[str], *, ncu: str = "ncu", folder: str = "ncu") -> dict[str, Any]:
+def as_json(plan: CounterPlan, command: Sequence[str], *, ncu: str = "ncu") -> dict[str, Any]:
     """The plan as plain values."""
     captures = [
         {
@@ -63,7 +62,7 @@ def as_json(plan: CounterPlan, command: Sequence[str], *, ncu: str = "ncu", fold
             "passes_source": c.passes.source if c.passes else None,
             "seconds": None if c.seconds is None else round(c.seconds, 1),
             "metrics": list(c.options.metrics),
-            "argv": c.argv(command, ncu, folder),
+            "argv": c.argv(command, ncu),
         }
         for c in plan.captures
     ]
@@ -161,3 +160,17 @@ def _name(s: PlannedSignature) -> str:
     shown = visible(short_kernel_name(s.signature.shown or s.signature.name), _LONGEST_NAME)
     grid = "×".join(map(str, s.signature.grid)) if s.signature.grid else ""
     return f"{shown} [{grid}]" if grid else shown
+
+
+def spoken_seconds(seconds: float) -> str:
+    """A duration as a person says it: `8 s`, `1 min 30 s`, `2 h 5 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    minutes, rest = divmod(rounded, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"

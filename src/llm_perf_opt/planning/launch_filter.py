@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
+from os.path import commonprefix
 
 import numpy as np
 from attrs import define, evolve
@@ -134,16 +135,11 @@ def _beginning(name: str, foreign: Sequence[str]) -> tuple[str, bool]:
     # Of sorted names, the most alike are the neighbours.
     at = bisect_right(foreign, name)
     neighbours = foreign[max(at - 1, 0) : at + 1]
-    shared = max((_common(name, other) for other in neighbours), default=0)
+    shared = max((len(commonprefix([name, other])) for other in neighbours), default=0)  # noqa: RUF071 - no paths
     length = max(shared + 1, _SHORTEST_PREFIX)
     if length <= len(name):
         return name[:length], False
     return name, any(other.startswith(name) for other in neighbours)
-
-
-def _common(one: str, other: str) -> int:
-    limit = min(len(one), len(other))
-    return next((i for i in range(limit) if one[i] != other[i]), limit)
 
 
 def _literal(name: str) -> str:

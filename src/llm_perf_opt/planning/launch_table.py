@@ -7,6 +7,7 @@ order in which ncu meets and counts them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from attrs import define, field
@@ -23,7 +24,7 @@ _TURNS_IN_ALL = 24
 
 @define(frozen=True)
 class RegionChoice:
-    """A region that ncu can be told to profile."""
+    """A region that ncu can select."""
 
     key: str
     expression: str  # for --nvtx-include
@@ -56,7 +57,6 @@ class LaunchTable:
     kernels: Int64s | None = None  # of each launch, its number among the kernels of the timeline
     context: Int64s | None = None  # of each launch, see `regions.duration_clusters`
     bytes_are_known: bool = False  # nsys sampled what the GPU moved: of regions, samples need not tell that
-    _by_signature: tuple[Int64s, Int64s] | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.signature)
@@ -65,16 +65,13 @@ class LaunchTable:
     def time_ns(self) -> int:
         return int(self.duration.sum())
 
-    @property
+    @cached_property
     def by_signature(self) -> tuple[Int64s, Int64s]:
         """Launches sorted by process and signature, calls in order, and of each the place where its group begins."""
-        if self._by_signature is None:
-            key = self.process * max(len(self.signatures), 1) + self.signature
-            order = np.argsort(key, kind="stable")
-            begins = np.flatnonzero(np.concatenate([[True], np.diff(key[order]) != 0])) if len(order) else order
-            sizes = np.diff(np.append(begins, len(order)))
-            self._by_signature = order, np.repeat(begins, sizes)
-        return self._by_signature
+        key = self.process * max(len(self.signatures), 1) + self.signature
+        order = np.argsort(key, kind="stable")
+        begins = np.flatnonzero(np.concatenate([[True], np.diff(key[order]) != 0])) if len(order) else order
+        return order, np.repeat(begins, np.diff(np.append(begins, len(order))))
 
     def counts(self, taken: Bools | None = None) -> Int64s:
         """Launches of each signature, all or the taken ones."""

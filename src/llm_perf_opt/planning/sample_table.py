@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from llm_perf_opt.planning.accuracy import allocate, variation
 from llm_perf_opt.planning.candidates import Fit, Search
+from llm_perf_opt.planning.cluster_cover import stood_in_for
 from llm_perf_opt.planning.launch_filter import assumptions
 from llm_perf_opt.planning.launch_table import LaunchTable
 from llm_perf_opt.planning.plan import PlannedSignature, SampleTable
 from llm_perf_opt.planning.samples import least_budget
-from llm_perf_opt.planning.stand_ins import stood_in_for
 from llm_perf_opt.regions.columns import Bools
 
 _NAMED_TURNS = 4
@@ -92,8 +90,5 @@ def _sampled_turns(launches: LaunchTable, taken: Bools) -> dict[int, tuple[str, 
         turns = launches.turns[int(outermost[launch])]
         text = f"{turns.region} {int(turns.number[launch])} of {turns.count}"
         found.setdefault(int(launches.signature[launch]), {})[text] = None
-    return {s: _few(list(texts)) for s, texts in found.items()}
-
-
-def _few(texts: Sequence[str]) -> tuple[str, ...]:
-    return (*texts[:_NAMED_TURNS], *(["…"] if len(texts) > _NAMED_TURNS else []))
+    more = {s: ("…",) if len(texts) > _NAMED_TURNS else () for s, texts in found.items()}
+    return {s: (*list(texts)[:_NAMED_TURNS], *more[s]) for s, texts in found.items()}

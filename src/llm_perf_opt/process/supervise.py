@@ -51,27 +51,26 @@ class InterruptedTwice(KeyboardInterrupt):
     """The user interrupted a second time: what is not written yet is discarded."""
 
 
+@contextlib.contextmanager
+def handling(numbers: Sequence[int], handler: Callable[..., None]) -> Iterator[None]:
+    """Handle some signals in another way for a while; they only reach the main thread."""
+    here = threading.current_thread() is threading.main_thread()
+    # What is ignored stays ignored: nohup means it.
+    heard = [n for n in numbers if here and signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    old = {n: signal.signal(n, handler) for n in heard}
+    try:
+        yield
+    finally:
+        for number, before in old.items():
+            signal.signal(number, before)
+
+
 class Interruption:
     """Counts Ctrl-C, SIGTERM and the loss of the terminal while a command runs, so that it can be ended in order."""
 
-    def __init__(self) -> None:
-        self.times = 0
+    times = 0
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[Interruption]:
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
-        # What is ignored stays ignored: nohup means it.
-        heard = [n for n in _SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
-        old = {n: signal.signal(n, self._note) for n in heard}
-        try:
-            yield self
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-
-    def _note(self, *_: object) -> None:
+    def note(self, *_: object) -> None:
         self.times += 1
 
 
@@ -79,7 +78,6 @@ def run_supervised(
     argv: list[str],
     *,
     log: Path,
-    cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     follow: Mapping[Path, Callable[[str], None]] | None = None,
@@ -115,8 +113,8 @@ def run_supervised(
         "log_limit": LOG_BYTES,
         "program_log": None if program_log is None else str(program_log.resolve()),
     }
-    with interruption.listening():
-        command = Guarded(argv, log, environment or {}, settings, cwd=cwd, program_pid=program_pid, held=held)
+    with handling(_SIGNALS, interruption.note):
+        command = Guarded(argv, log, environment or {}, settings, program_pid=program_pid, held=held)
         looked = started
         until: float | None = None  # None: it was not asked to end
         try:
@@ -181,7 +179,7 @@ def run_short(
     started = time.monotonic()
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
-    with interruption.listening():
+    with handling(_SIGNALS, interruption.note):
         command = Guarded(argv, output, environment, {"grace_s": 0}, errors=errors, held=held)
         try:
             while command.is_running and not (ended.timed_out or ended.interrupted):
@@ -210,7 +208,6 @@ class Guarded:
         environment: Mapping[str, str],
         settings: Mapping[str, Any],
         *,
-        cwd: Path | None = None,
         program_pid: Path | None = None,
         errors: int = subprocess.STDOUT,
         held: Sequence[int] = (),
@@ -224,7 +221,6 @@ class Guarded:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=errors,
-                    cwd=cwd,
                     env={**os.environ, **environment, "LLM_PERF_GUARD": json.dumps(settings), _MARK: self._mark},
                     pass_fds=(pipe_read, *held),
                     # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the tree in order.
@@ -262,15 +258,9 @@ class Guarded:
         """End it now: nothing is waited for."""
         self._guard.send_signal(signal.SIGUSR1)
 
-    def let_go(self) -> None:
-        """Whatever is left of it ends from here on; waits for nothing."""
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-
     def finish(self, patience_s: float) -> None:
         """Wait for the guard to end what is left, and do it ourselves where the guard cannot."""
-        self.let_go()
+        os.close(self._pipe)  # whatever is left of it ends from here on
         try:
             self._guard.wait(patience_s)
         except subprocess.TimeoutExpired:

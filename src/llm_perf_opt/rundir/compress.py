@@ -71,6 +71,10 @@ def _pack_file(directory: RunDirectory, file: RunFile, form: Form) -> Packing:
     source = directory.path / file.name
     target = source.with_name(f"{source.name}.{form}")
     temporary = unfinished_name(target)
+
+    def stays(why: str) -> Packing:
+        return Packing(file.name, file.bytes, detail=why)
+
     try:
         before = source.stat(follow_symlinks=False)
         with open_new(temporary, 0o600) as out:
@@ -79,18 +83,14 @@ def _pack_file(directory: RunDirectory, file: RunFile, form: Form) -> Packing:
             os.fsync(out.fileno())
         packed = temporary.stat().st_size
         if packed > _LEAST_GAIN * before.st_size:
-            return Packing(file.name, file.bytes, detail="it hardly gets smaller")
+            return stays("it hardly gets smaller")
         if before.st_size > max(SMALL, packed * MAX_RATIO):
-            return Packing(
-                file.name, file.bytes, detail="packed so small, it would be taken for a trap when it is read"
-            )
+            return stays("packed so small, it would be taken for a trap when it is read")
         after = source.stat(follow_symlinks=False)
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            return Packing(file.name, file.bytes, detail="it changed meanwhile")
+            return stays("it changed meanwhile")
         if _digest_of_packed(temporary, form) != (digest, before.st_size):
-            return Packing(
-                file.name, file.bytes, detail="the packed file did not unpack to the same: is the disk failing?"
-            )
+            return stays("the packed file did not unpack to the same: is the disk failing?")
         temporary.chmod(before.st_mode & 0o7777)
         temporary.replace(target)
         _make_lasting(target.parent)

@@ -8,6 +8,7 @@ followed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -83,21 +84,17 @@ def remove(run: Path, names: list[str]) -> None:
 
 
 def _remove_one(folder: int, parts: tuple[str, ...]) -> None:
-    if len(parts) == 1:
+    name, *rest = parts
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        if not rest:
+            os.unlink(name, dir_fd=folder)
+            return
+        below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
         try:
-            os.unlink(parts[0], dir_fd=folder)
-        except FileNotFoundError:
-            return  # another process was faster
-        return
-    try:
-        below = os.open(parts[0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-    except FileNotFoundError:
-        return
-    try:
-        _remove_one(below, parts[1:])
-    finally:
-        os.close(below)
-    remove_empty(parts[0], folder)
+            _remove_one(below, tuple(rest))
+        finally:
+            os.close(below)
+        remove_empty(name, folder)
 
 
 def remove_empty(name: str | Path, inside: int | None = None) -> bool:

@@ -2,7 +2,7 @@
 
 Everything is written as the run goes, so that a run that was killed has it too: the manifest is replaced
 as a whole after every step and is valid JSON at any moment. Whoever writes in the folder holds its lock. A
-little space is set aside at the start, so that a run which fills the disk can still say so.
+little space is reserved at the start, so that a run which fills the disk can still say so.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class RunDirectory:
         remove_unfinished(self.path.resolve())
 
     def keep_reserve(self) -> None:
-        """Set a little space aside, for the last words of a run that fills the disk."""
+        """Reserve a little space, for the last words of a run that fills the disk."""
         (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
 
     def release(self) -> None:
@@ -184,21 +184,9 @@ class RunDirectory:
             ExitCode.NOTHING_CAPTURED,
         )
 
-    def begin(
-        self,
-        name: str,
-        argv: list[str],
-        folder: str,
-        capture: str = "",
-        *,
-        planned: str = "",
-        alternative: str = "",
-        replay_mode: str = "",
-    ) -> Step:
-        """Note a command before it starts; `cmd.txt` can be pasted into a shell."""
-        step = Step(
-            name, clean_argv(argv), capture=capture, planned=planned, alternative=alternative, replay_mode=replay_mode
-        )
+    def begin(self, name: str, argv: list[str], folder: str, capture: str = "", **facts: Any) -> Step:
+        """Note a command before it starts, `facts`: as `Step` has them; `cmd.txt` can be pasted into a shell."""
+        step = Step(name, clean_argv(argv), capture=capture, **facts)
         self.manifest.steps.append(step)
         self.save()
         try:
@@ -261,10 +249,17 @@ def _own_folder(out: Path, manifest: str) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
-            raise _not_empty(out)
+            fix = "Every run needs a folder of its own: choose another with --out (the runners: hydra.run.dir)."
+            raise UserError(f"The folder {out} is not empty.", fix)
         temporary.write_text(manifest, encoding="utf-8")
         # Two runs that start together cannot both, and nobody ever sees an empty manifest.
-        _claim(temporary, out / MANIFEST)
+        try:
+            (out / MANIFEST).hardlink_to(temporary)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            (out / MANIFEST).touch(exist_ok=False)
+            temporary.replace(out / MANIFEST)
     except FileExistsError as error:
         what = "belongs to another run" if out.is_dir() else "is a file, and a folder is needed there"
         raise UserError(f"{out} {what}.", "Choose another with --out (the runners: hydra.run.dir).") from error
@@ -274,23 +269,6 @@ def _own_folder(out: Path, manifest: str) -> Path:
         with contextlib.suppress(OSError):
             temporary.unlink()
     return out
-
-
-def _claim(temporary: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(temporary)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        target.touch(exist_ok=False)
-        temporary.replace(target)
-
-
-def _not_empty(out: Path) -> UserError:
-    return UserError(
-        f"The folder {out} is not empty.",
-        "Every run needs a folder of its own: choose another with --out (the runners: hydra.run.dir).",
-    )
 
 
 def _lock(path: Path) -> int | None:

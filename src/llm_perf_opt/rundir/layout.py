@@ -63,8 +63,8 @@ class Artefact:
         return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
-def _rows(step: Writer, share: Share, about: str, *paths: str) -> tuple[Artefact, ...]:
-    return tuple(Artefact(path, step, share, about) for path in paths)
+def _rows(step: Writer, share: Share, about: str, *paths: str, retaken: bool = False) -> tuple[Artefact, ...]:
+    return tuple(Artefact(path, step, share, about, retaken=retaken) for path in paths)
 
 
 _STAGE1_ABOUT = "stage 1 of the built-in workload: times of its stages, operators, FLOPs and bytes by formula"
@@ -78,6 +78,9 @@ _WORKLOAD = (
     Artefact("torch_profiler/trace.json", "stage1", "text", _STAGE1_ABOUT, input="timeline"),
     *_rows("stage1", "text", _STAGE1_ABOUT, *(f"static_analysis/static_compute.{ending}" for ending in ("json", "md"))),
 )
+_TIMELINE = "the timeline, as SQLite and in the format of nsys"
+_VERIFICATION = "with `--verify`: the regions measured as wholes; not mixed into the report's values"
+_WINDOWS = "where ncu was switched on and off from inside the program, and what the program noted"
 _REGION_FILES = ("report.md", "kernels.csv", "metrics.csv", "sections.txt")
 _HERE_ONLY = "of use to the run itself only: its lock, space for its last words, the list of the report's files"
 
@@ -97,33 +100,12 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("stage1.log", "stage1", "text", "what stage 1 printed", retaken=True),
     Artefact("workload.log", "nsys", "text", "what the program printed in each run", retaken=True),
     # -- the timeline
-    Artefact(
-        "nsys/run.sqlite",
-        "export",
-        "sqlite",
-        "the timeline, as SQLite and in the format of nsys",
-        wide="nsys/*.sqlite",
-        input="timeline",
-        pack=True,
-        retaken=True,
-    ),
-    Artefact(
-        "nsys/run.nsys-rep",
-        "nsys",
-        "drop",
-        "the timeline, as SQLite and in the format of nsys",
-        wide="nsys/*.nsys-rep",
-        input="timeline",
-        pack=True,
-        retaken=True,
-    ),
+    Artefact("nsys/run.sqlite", "export", "sqlite", _TIMELINE, "nsys/*.sqlite", "timeline", pack=True, retaken=True),
+    Artefact("nsys/run.nsys-rep", "nsys", "drop", _TIMELINE, "nsys/*.nsys-rep", "timeline", pack=True, retaken=True),
     Artefact("nsys/run.qdstrm", "nsys", "drop", "a timeline that was not finished", wide="nsys/*.qdstrm", retaken=True),
     Artefact("nsys/*.qdrep", "nsys", "drop"),
     Artefact(
-        "nsys/summary_cuda_gpu_kern_sum.csv",
-        "stats",
-        "text",
-        "nsys's own table of the kernels",
+        *("nsys/summary_cuda_gpu_kern_sum.csv", "stats", "text", "nsys's own table of the kernels"),
         wide="nsys/*.csv",
         pack=True,
     ),
@@ -132,29 +114,21 @@ ARTEFACTS: tuple[Artefact, ...] = (
     *_WORKLOAD,
     *(evolve(row, path=f"workload/{row.path}", input="", about=_UNDER_PROFILERS) for row in _WORKLOAD),
     # -- counters
+    Artefact(f"ncu/{VERIFY}.ncu-rep", "ncu", "ncu-rep", _VERIFICATION, pack=True),
     Artefact(
-        f"ncu/{VERIFY}.ncu-rep",
-        "ncu",
-        "ncu-rep",
-        "with `--verify`: the regions measured as wholes; not mixed into the report's values",
-        pack=True,
+        "ncu/{capture}.ncu-rep", "ncu", "ncu-rep", "counters of one capture", input="counters", pack=True, retaken=True
     ),
-    Artefact("ncu/{capture}.ncu-rep", "ncu", "ncu-rep", "counters of one capture", "", "counters", True, True),
     Artefact("ncu/{capture}-workload.log", "ncu", "text", "what the program printed in each run", retaken=True),
     Artefact("ncu/{capture}.log", "ncu", "text", "what the profilers printed", retaken=True),
-    *(
-        Artefact(
-            f"ncu/{{capture}}-{word}.{ending}",
-            "ncu",
-            "text",
-            "where ncu was switched on and off from inside the program, and what the program noted",
-            retaken=True,
-        )
-        for word in ("windows", "gate")  # the second: of runs of earlier versions
-        for ending in ("json", "jsonl")
+    *_rows("ncu", "text", _WINDOWS, "ncu/{capture}-windows.json", "ncu/{capture}-windows.jsonl", retaken=True),
+    # The same of runs of earlier versions.
+    *_rows("ncu", "text", "", *(f"ncu/{{capture}}-gate.{ending}" for ending in ("json", "jsonl")), retaken=True),
+    Artefact("ncu/raw-{capture}.csv", "raw", "text", "the counters as a table", pack=True, retaken=True),
+    Artefact(
+        *("ncu/raw.csv", "raw", "text", "the counters as a table", "ncu/raw*.csv", "counter table"),
+        pack=True,
+        retaken=True,
     ),
-    Artefact("ncu/raw-{capture}.csv", "raw", "text", "the counters as a table", pack=True),
-    Artefact("ncu/raw.csv", "raw", "text", "the counters as a table", "ncu/raw*.csv", "counter table", True),
     # -- the report; what a renderer adds under such names is the report's too
     *_rows("report", "page", "the report", "report.html"),
     *_rows("report", "report", "the report", "report.json", "report.md", "report.*"),
@@ -220,11 +194,7 @@ def retaken_with(step: str, capture: str = "") -> list[str]:
     """What has to be out of the way when a step is taken again."""
     steps = (step, "export") if step == "nsys" else (step,)
     rows = [row for row in ARTEFACTS if row.step in steps and row.retaken]
-    return [*_fixed(rows), *_of_capture(rows, capture)]
-
-
-def _fixed(rows: list[Artefact]) -> Iterator[str]:
-    return (row.path for row in rows if row.is_fixed)
+    return [*(row.path for row in rows if row.is_fixed), *_of_capture(rows, capture)]
 
 
 def _of_capture(rows: list[Artefact], capture: str) -> Iterator[str]:

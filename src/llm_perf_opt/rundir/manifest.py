@@ -24,7 +24,7 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.rundir.layout import MANIFEST
 from llm_perf_opt.rundir.secrets import clean_argv
 from llm_perf_opt.rundir.signature import is_signed
-from llm_perf_opt.untrusted import parse_json
+from llm_perf_opt.untrusted import parse_json, refuse_deep
 
 if TYPE_CHECKING:
     import cattrs
@@ -40,9 +40,8 @@ class Step:
 
     name: str  # "stage1" | "nsys" | "export" | "stats" | "ncu" | "raw"
     argv: list[str]  # without secrets
-    status: str = (
-        "running"  # "running" | "captured" | "partial" | "nothing" | "done" | "failed" | "refused": asked again
-    )
+    # "running" | "captured" | "partial" | "nothing" | "done" | "failed" | "refused": asked again
+    status: str = "running"
     exit_code: int | None = None
     seconds: float | None = None
     files: dict[str, int] = Factory(dict)
@@ -79,7 +78,7 @@ class Manifest:
     earlier_steps: list[Step] = Factory(list)  # that were taken again when the run was resumed
     resumed: list[dict[str, Any]] = Factory(list)
     compressed: dict[str, dict[str, Any]] = Factory(dict)  # file of the run → what it is packed as
-    signature: str = ""  # of the launch spec; `seal` in runs of earlier versions
+    signature: str = ""  # of the launch spec
 
     @property
     def launch_spec(self) -> dict[str, Any]:
@@ -116,10 +115,7 @@ def read_manifest(run: Path) -> Manifest:
         if file.stat().st_size > LARGEST_MANIFEST:
             raise ValueError("no manifest is that large")
         content = parse_json(file.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and "seal" in content:
-            content.setdefault("signature", content.pop("seal"))
-        if _is_deeper_than(_DEEPEST, content):
-            raise ValueError("no manifest is nested that deeply")
+        refuse_deep(content, _DEEPEST)
         return _converter().structure(content, Manifest)
     except OSError as error:
         raise UserError(
@@ -135,11 +131,6 @@ def read_manifest(run: Path) -> Manifest:
             f"The manifest of {run} is damaged: it is not what llm-perf writes.",
             f"Its recordings can still be reported: llm-perf report {shlex.quote(str(run))}",
         ) from error
-
-
-def _is_deeper_than(levels: int, value: Any) -> bool:
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(levels == 0 or _is_deeper_than(levels - 1, item) for item in items)
 
 
 @lru_cache(maxsize=1)

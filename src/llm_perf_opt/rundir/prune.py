@@ -114,17 +114,12 @@ def _remove_run(removal: Removal) -> None:
         remove(path, list(last))
         removal.bytes = sum(file.bytes for file in ours)
         removal.left = [(file.name, file.why_not_ours) for file in files if not file.is_ours]
-        _remove_empty_below(path)
+        for name in FOLDERS:  # a run makes some before there is anything for them
+            if not (path / name).is_symlink():
+                remove_empty(path / name)
         if not remove_empty(path) and not removal.left:
             removal.left = [("", "something was put there meanwhile")]
     except OSError as error:
         removal.problem = f"It could not be removed completely: {error.strerror} ({error.filename})."
     finally:
         run_lock.release(lock)
-
-
-def _remove_empty_below(path: Path) -> None:
-    """Folders a run makes before there is anything for them."""
-    for name in FOLDERS:
-        if not (path / name).is_symlink():
-            remove_empty(path / name)

@@ -14,15 +14,14 @@ _NAMES = re.compile(
     r"|passphrase|[_-]pass$|[_-]pwd$|[_-]dsn$|connection_string|webhook|bearer|jwt",
     re.IGNORECASE,
 )
-_VALUES = re.compile(
-    r"hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{16,}|xox[abprs]-"
-    r"|eyJ[A-Za-z0-9_-]{10,}\.|-----BEGIN|://[^/\s:@]+:[^/\s@]+@|AIza[0-9A-Za-z_-]{30,}|glpat-"
+_TOKENS = (
+    r"hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w+|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{16,}"
+    r"|xox[abprs]-[\w-]+|eyJ[A-Za-z0-9_-]{10,}\.[\w.-]*|AIza[0-9A-Za-z_-]{30,}|glpat-[\w-]+"
 )
+_VALUES = re.compile(rf"{_TOKENS}|-----BEGIN|://[^/\s:@]+:[^/\s@]+@")
 SECRET_IN_TEXT = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
-    r"|(?:hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w+|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9_-]{16,}"
-    r"|xox[abprs]-[\w-]+|eyJ[A-Za-z0-9_-]{10,}\.[\w.-]*|AIza[0-9A-Za-z_-]{30,}|glpat-[\w-]+)",
+    rf"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|{_TOKENS}",
     re.DOTALL,
 )
 # `HF_TOKEN=…` as a shell or a program prints it, and `--api-key …` of a command line.

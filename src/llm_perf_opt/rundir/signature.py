@@ -24,8 +24,8 @@ _BYTES = 32
 
 
 def key_file() -> Path:
-    """`$XDG_CACHE_HOME/llm-perf-opt/seal.key`, named so by the first versions. Without it no run is this user's."""
-    return cache_folder() / "seal.key"
+    """`$XDG_CACHE_HOME/llm-perf-opt/signing.key`. Without it no run is this user's."""
+    return cache_folder() / "signing.key"
 
 
 def sign(content: Mapping[str, Any]) -> str:

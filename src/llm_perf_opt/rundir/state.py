@@ -72,11 +72,12 @@ _MOST_PATTERNS = 100
 def _selection(chosen: object) -> tuple[dict[str, list[str]], list[Diagnosis]]:
     """What the run was asked to report, where that can be taken over from a file that anybody may have written."""
     found: dict[str, list[str]] = {}
-    for name in _SELECTION if isinstance(chosen, dict) else ():
-        patterns = chosen.get(name, []) if isinstance(chosen, dict) else []
-        if not isinstance(patterns, list) or not all(isinstance(p, str) and _is_harmless(p) for p in patterns[:101]):
-            patterns = None
-        if patterns is None or len(patterns) > _MOST_PATTERNS:
+    if not isinstance(chosen, dict):
+        return found, []
+    for name in _SELECTION:
+        patterns = chosen.get(name, [])
+        few = isinstance(patterns, list) and len(patterns) <= _MOST_PATTERNS
+        if not few or not all(isinstance(p, str) and _is_harmless(p) for p in patterns):
             return {}, [
                 Diagnosis(
                     "SELECTION_NOT_USED",

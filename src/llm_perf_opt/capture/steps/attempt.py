@@ -11,24 +11,15 @@ from pathlib import Path
 import attrs
 from attrs import define
 
-from llm_perf_opt.capture.commands import (
-    Captured,
-    ReportProgress,
-    evaluate,
-    files_in,
-    progress_of,
-    start_table,
-    stop_if_interrupted_twice,
-    tail,
-)
+from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, files_in, finish, progress_of, start_table
 from llm_perf_opt.capture.context import RunContext
-from llm_perf_opt.capture.whole_files import ended_well, opens_as_report, whole_file
+from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log, under_ncu
 from llm_perf_opt.nsight.ncu.argv import build_ncu_cmd, build_ncu_raw_cmd
 from llm_perf_opt.nsight.ncu.replay_modes import left_out, split_metrics
-from llm_perf_opt.nsight.outcome import Finished, absent_metrics
+from llm_perf_opt.nsight.outcome import absent_metrics
 from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.planning import PlannedCapture
 from llm_perf_opt.process.supervise import run_supervised
@@ -36,7 +27,6 @@ from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.layout import retaken_with
-from llm_perf_opt.rundir.log_cleaning import clean_logs
 from llm_perf_opt.rundir.manifest import Manifest, Step
 
 _RUN, _TABLE = "ncu", "raw"
@@ -92,14 +82,9 @@ def planned_of(command: Step) -> str:
 
 def files_of_attempt(command: Step) -> Sequence[str]:
     """Files that would be in the way if this command of ncu were run again."""
-    if command.name == _RUN:
-        return retaken_with(_RUN, command.capture)
-    if command.name != _TABLE:
-        return []
-    names = [name for name in command.files if "/" not in name]
-    if command.status == "running":  # its file was not listed yet
-        names += ["raw.csv", f"raw-{Path(command.capture).name}.csv"]
-    return [f"ncu/{name}" for name in names]
+    if command.name == _RUN or command.status == "running":  # the file of a table was not listed yet
+        return retaken_with(command.name, command.capture)
+    return [f"ncu/{name}" for name in command.files if "/" not in name and command.name == _TABLE]
 
 
 def whole_reports(run: Path, capture: PlannedCapture, manifest: Manifest) -> list[Path]:
@@ -116,10 +101,8 @@ def _report_of(run: Path, manifest: Manifest, planned: str, alternative: str = "
     """The last whole one, in whichever replay mode that was."""
     for step in reversed(manifest.steps):
         mine = is_attempt(step) and planned_of(step) == planned and step.alternative == alternative
-        if mine and ended_well(step):
-            report = whole_file(run, f"ncu/{step.capture}.ncu-rep", step, manifest)
-            if report is not None and opens_as_report(report):
-                return report
+        if mine and ended_well(step) and (report := whole_file(run, f"ncu/{step.capture}.ncu-rep", step, manifest)):
+            return report
     return None
 
 
@@ -175,22 +158,16 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
         report_progress=run.report_progress,
         held=directory.handles,
     )
-    clean_logs([log, program_log], command)
     mine = (report.name, log.name, program_log.name)  # one folder holds the files of several captures
-    finished = Finished(
+    finished = finish(
+        *(ended, log, program_log, command),
         tool="ncu",
         argv=argv,
-        exit_code=ended.exit_code,
-        output=tail(log),
-        workload_output=tail(program_log),
         files={name: size for name, size in files_in(folder).items() if name in mine},
-        timed_out=ended.timed_out,
-        interrupted=ended.interrupted,
         ended_on_purpose=read_log(attempt.windows_log(directory)).ended_before,
         replay_mode=attempt.mode,
     )
     outcome = evaluate(directory, step, finished, ended)
-    stop_if_interrupted_twice(ended)
     if outcome.status == "nothing" or not report.exists():
         return Captured(outcome, ended)
     write_raw(directory, ncu, report, attempt.planned)
@@ -200,12 +177,11 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
 def write_raw(run: RunDirectory, ncu: Tool, report: Path, planned: str) -> None:
     """Start to print the counters of a report as ncu does, as a background task.
 
-    `raw.csv` is that of the first capture, which most runs have alone.
+    The first capture, which most runs have alone, has a table without its name.
     """
-    folder = report.parent
-    others = [step for step in run.manifest.steps if step.name == _TABLE and step.status == "running"]
-    first = not others and not (folder / "raw.csv").exists()
-    table = folder / ("raw.csv" if first else f"raw-{report.stem}.csv")
+    unnamed, named = (run.path / name for name in retaken_with(_TABLE, report.stem))
+    others = any(step.name == _TABLE and step.status == "running" for step in run.manifest.steps)
+    table = named if others or unnamed.exists() else unnamed
     argv = build_ncu_raw_cmd(ncu.path, report)
     start_table(run, run.begin(_TABLE, argv, "ncu", report.stem, planned=planned), argv, table, {})
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
-from attrs import define
 
+from llm_perf_opt import planning
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.capture.commands import Captured
-from llm_perf_opt.capture.context import RunContext
-from llm_perf_opt.capture.counter_plan import make_counter_plan
-from llm_perf_opt.capture.launch_spec import from_spec, to_spec
+from llm_perf_opt.capture.context import ResumeState, RunContext
 from llm_perf_opt.capture.preparation import known_patterns
-from llm_perf_opt.capture.resume_state import ResumeState
 from llm_perf_opt.capture.steps.attempt import (
     Attempt,
     discard,
@@ -32,11 +31,14 @@ from llm_perf_opt.capture.steps.verify import VERIFY
 from llm_perf_opt.capture.whole_files import CUT_OFF
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.inject import read_log
+from llm_perf_opt.inject import CaptureWindows, read_log
+from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.ncu.replay_modes import fell_back, next_mode
-from llm_perf_opt.planning import CounterPlan, chooses_launches, in_replay_mode
+from llm_perf_opt.planning import CounterPlan, PlannedCapture, chooses_launches, in_replay_mode
 from llm_perf_opt.planning.windows import unseen
+from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.text import counted
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.manifest import Step
@@ -44,14 +46,6 @@ from llm_perf_opt.rundir.manifest import Step
 # A capture with windows has failed where it gives less than this part of what was planned, and some windows have
 # nothing at all.
 _FEW_RESULTS = 0.7
-
-
-@define(frozen=True)
-class Counted:
-    """What the captures were planned from, for the verification that follows."""
-
-    plan: CounterPlan
-    seen: NCUProfileRegionReport | None  # the report of the timeline
 
 
 class Counters:
@@ -85,11 +79,10 @@ class Counters:
     def stays(self, command: Step, state: ResumeState) -> bool:
         return planned_of(command) in state.reports and command.status not in CUT_OFF
 
-    def files(self, command: Step) -> Sequence[str]:
-        return files_of_attempt(command)
+    files = staticmethod(files_of_attempt)
 
-    def take(self, run: RunContext, timeline: Path | None) -> Counted:
-        """Plan, unless that was done before, and take what is missing."""
+    def take(self, run: RunContext, timeline: Path | None) -> tuple[CounterPlan, NCUProfileRegionReport | None]:
+        """Plan, unless that was done before, and take what is missing; the plan, and the report of the timeline."""
         ncu, state = run.tools.ncu, run.resume
         assert ncu is not None
         numbers = attrs.evolve(known_patterns(run.request), verdicts=False)
@@ -99,7 +92,7 @@ class Counters:
         if state.captures is not None:
             plan = CounterPlan(state.captures)
         else:
-            plan = make_counter_plan(run, timeline, seen)
+            plan = _make_plan(run, timeline, seen)
             run.directory.manifest.captures = [to_spec(capture) for capture in plan.captures]
             run.directory.save()
         _explain(run, plan, seen)
@@ -111,7 +104,7 @@ class Counters:
                 later_s = sum(c.seconds or 0.0 for c in plan.captures[number + 1 :])
                 self._capture(run, Attempt.as_planned(capture), seen, later_s)
         run.planned = plan.captures
-        return Counted(plan, seen)
+        return plan, seen
 
     def _capture(self, run: RunContext, attempt: Attempt, seen: NCUProfileRegionReport | None, later_s: float) -> bool:
         """One planned capture, or an alternative of one; whether it gave results."""
@@ -186,6 +179,58 @@ def _too_little(run: RunContext, attempt: Attempt, captured: Captured) -> str:
     opened = read_log(attempt.windows_log(run.directory)).windows
     some_never_came = bool(unseen(capture.windows, results)) or opened < capture.windows.count
     return f"{len(results)} of {capture.expected} results" if some_never_came else ""
+
+
+def _make_plan(run: RunContext, file: Path | None, seen: NCUProfileRegionReport | None) -> CounterPlan:
+    """`file`, `seen`: the timeline and its report; None where none was taken."""
+    facts = planning.facts_of(attrs.asdict(run.directory.manifest))
+    timeline = None if file is None else run.timelines.get(file)
+    plan = planning.decide(run.request, seen, timeline, facts, run.ranges_seen)
+    if file is not None and timeline is not None:
+        run.timelines[file] = without_marker_ranges(timeline)  # they are for the plan alone
+    if plan.table is None or not plan.captures:
+        return plan
+    for diagnosis in plan.diagnostics:
+        run.note(diagnosis)
+    run.directory.write_json("plan.json", planning.as_json(plan, run.request.command))
+    run.report_progress.plan(plan, plan.table)
+    for capture in plan.captures:
+        if capture.windows is not None:
+            ranges = counted(capture.windows.count, "range")
+            run.report_progress(f"  ncu is switched on from inside the program, in {ranges}")
+        elif run.request.counters.windows:
+            run.report_progress(f"  ncu looks at every launch of the program, which takes longer: {capture.no_windows}")
+    return plan
+
+
+# -- planned captures as the manifest keeps them, signed: what a resumed run starts again -------------
+
+
+def to_spec(capture: PlannedCapture) -> dict[str, Any]:
+    options = attrs.asdict(capture.options, value_serializer=lambda _, __, v: list(v) if isinstance(v, tuple) else v)
+    return {
+        "name": capture.name,
+        "options": options,
+        "expressions": list(capture.expressions),
+        "expected": capture.expected,
+        "windows": capture.windows and capture.windows.as_json(),
+        "alternatives": [to_spec(other) for other in capture.alternatives],
+    }
+
+
+def from_spec(spec: Mapping[str, Any]) -> PlannedCapture:
+    """Raises KeyError, TypeError or ValueError where it is not what this version writes."""
+    windows, name = spec["windows"], str(spec["name"])
+    if not re.fullmatch(r"[^./\0][^/\0]*", name):  # it names files in the run, and must not lead out of it
+        raise ValueError(f"{name!r} is no name of a capture")
+    return PlannedCapture(
+        name,
+        NcuOptions(**spec["options"]),
+        tuple(map(str, spec["expressions"])),
+        spec["expected"],
+        windows=windows and CaptureWindows.from_json(windows),
+        alternatives=tuple(from_spec(other) for other in spec["alternatives"]),
+    )
 
 
 COUNTERS = Counters()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.capture.commands import stop_if_interrupted_twice, tail
-from llm_perf_opt.capture.context import RunContext
-from llm_perf_opt.capture.resume_state import ResumeState
+from llm_perf_opt.capture.context import ResumeState, RunContext
 from llm_perf_opt.capture.whole_files import ended_well
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode

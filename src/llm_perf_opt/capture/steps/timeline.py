@@ -12,20 +12,10 @@ from pathlib import Path
 import attrs
 
 from llm_perf_opt.capture import commands
-from llm_perf_opt.capture.commands import (
-    Captured,
-    ReportProgress,
-    evaluate,
-    files_in,
-    progress_of,
-    start_table,
-    stop_if_interrupted_twice,
-    tail,
-)
-from llm_perf_opt.capture.context import ANNOTATION_LOG, RunContext
+from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, files_in, finish, progress_of, start_table
+from llm_perf_opt.capture.context import ANNOTATION_LOG, ResumeState, RunContext
 from llm_perf_opt.capture.preload import preload
-from llm_perf_opt.capture.resume_state import ResumeState
-from llm_perf_opt.capture.whole_files import CUT_OFF, ended_well, opens_as_sqlite, whole_file
+from llm_perf_opt.capture.whole_files import CUT_OFF, ended_well, whole_file
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log
@@ -38,7 +28,6 @@ from llm_perf_opt.nsight.nsys.argv import (
     build_nsys_stop_cmd,
 )
 from llm_perf_opt.nsight.nsys.argv import environment as nsys_environment
-from llm_perf_opt.nsight.outcome import Finished
 from llm_perf_opt.nsight.progress import recording_bytes
 from llm_perf_opt.nsight.tools import Tool, library_path_for
 from llm_perf_opt.process import redirect
@@ -48,7 +37,6 @@ from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.compress import unpack_again
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.layout import PACKED, retaken_with
-from llm_perf_opt.rundir.log_cleaning import clean_logs
 from llm_perf_opt.rundir.manifest import Step
 
 _RECORD, _EXPORT, _SUMMARY = "nsys", "export", "stats"
@@ -71,8 +59,6 @@ class TimelineStep:
             state.recording = whole_file(run, _RECORDING, recorded, manifest) is not None
             if exported is not None and exported.status == "done":
                 state.timeline = whole_file(run, _TIMELINE, exported, manifest)
-        if state.timeline is not None and not opens_as_sqlite(state.timeline):
-            state.timeline = None
         if state.timeline is not None and state.timeline.suffix not in PACKED:
             state.lacks_summary = not any(s.name == _SUMMARY and s.status not in CUT_OFF for s in manifest.steps)
 
@@ -179,20 +165,8 @@ def _record_timeline(run: RunContext, nsys: Tool, options: NsysOptions, progress
     # A program may remove what it finds: it must not be started again because the note of its start is gone.
     started = program_pid.exists() or not folder.is_dir() or bool(_size(program_log))
     program_pid.unlink(missing_ok=True)
-    clean_logs([log, program_log], command)
-    finished = Finished(
-        tool="nsys",
-        argv=argv,
-        exit_code=ended.exit_code,
-        output=tail(log),
-        workload_output=tail(program_log),
-        files=files_in(folder),
-        timed_out=ended.timed_out,
-        interrupted=ended.interrupted,
-        too_large=ended.too_large,
-    )
+    finished = finish(ended, log, program_log, command, tool="nsys", argv=argv, files=files_in(folder))
     outcome = evaluate(directory, step, finished, ended)
-    stop_if_interrupted_twice(ended)
     sampled = options.gpu_metrics_set is not None and outcome.status == "nothing"
     may_repeat = sampled and not (started or ended.interrupted or ended.timed_out)
     refusal = gpu_metrics.refused(finished.output) if may_repeat else None

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from llm_perf_opt.api.inputs import VERIFY as NAME
-from llm_perf_opt.capture.context import RunContext
-from llm_perf_opt.capture.resume_state import ResumeState
+from llm_perf_opt.capture.context import ResumeState, RunContext
 from llm_perf_opt.capture.steps.attempt import (
     Attempt,
     files_of_attempt,
@@ -42,8 +39,7 @@ class Verify:
     def stays(self, command: Step, state: ResumeState) -> bool:
         return state.verification and command.status not in CUT_OFF
 
-    def files(self, command: Step) -> Sequence[str]:
-        return files_of_attempt(command)
+    files = staticmethod(files_of_attempt)
 
     def take(self, run: RunContext, plan: CounterPlan, seen: NCUProfileRegionReport | None) -> None:
         if not run.request.counters.verify or run.stopped or run.resume.verification:

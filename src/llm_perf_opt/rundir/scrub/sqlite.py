@@ -13,6 +13,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 from attrs import Factory, define
@@ -40,25 +41,19 @@ class Cleaned:
 def learn(path: Path, private: Private) -> None:
     """Environment, command line, user and host of the recorded program: what its logs may have repeated."""
     with closing(_open(path)) as db:
-        for name, value in _facts(db, "main", "META_DATA_CAPTURE"):
+        captured = _facts(db, "main", "META_DATA_CAPTURE")
+        private.learn_command([value for name, value in captured if "ARGUMENT" in name])
+        others = (_facts(db, "main", table) for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT"))
+        for name, value in chain(captured, *others):
             if name.endswith("ENVIRONMENT_VARIABLE"):
                 # NAME="value", without any escapes inside.
                 found = environment_of([value])
                 private.learn_environment({n: v.removeprefix('"').removesuffix('"') for n, v in found.items()})
-            elif name.endswith("USER_NAME"):
-                private.learn_user(value)
-            elif name == "DEVICE_DISPLAY_NAME" or name.endswith("HOST_NAME"):
-                private.learn_host(value)
-        private.learn_command([v for name, v in _facts(db, "main", "META_DATA_CAPTURE") if "ARGUMENT" in name])
-        for name, value in _facts(db, "main", "TARGET_INFO_SYSTEM_ENV"):
-            if name == "DeviceEnvironment":
+            elif name == "DeviceEnvironment":
                 private.learn_environment(environment_of(re.split(r"[;\0]", value)))
-            elif name == "Hostname":
-                private.learn_host(value)
-        for name, value in _facts(db, "main", "META_DATA_EXPORT"):
-            if name == "EXPORT_USER":
+            elif name.endswith(("USER_NAME", "EXPORT_USER")):
                 private.learn_user(value)
-            elif name == "EXPORT_HOST":
+            elif name in ("DEVICE_DISPLAY_NAME", "Hostname", "EXPORT_HOST") or name.endswith("HOST_NAME"):
                 private.learn_host(value)
         if {"id", "value"} <= _columns(db, "main", STRINGS):
             for (value,) in db.execute("SELECT value FROM StringIds WHERE instr(CAST(value AS BLOB), x'00') > 0"):

@@ -24,8 +24,7 @@ from torch.compiler import (
 from . import log
 from .model import Model
 from .ranges import Pop, Push
-from .stages import Stages
-from .state import state
+from .stages import Stages, state
 from .tree import Names, Place, places
 
 ATTRIBUTE = "_compiled_call_impl"
@@ -74,10 +73,7 @@ class Calls:
         return functools.partial(self._first_call, module)
 
     def _first_call(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            self._learn(module)
-        except Exception as error:
-            log.failed(f"looking through {type(module).__name__}", error)
+        if not self._learn_quietly(module):
             self._inner[identity(module)] = self._outer[identity(module)] = None
             self._keep_while_alive(module)
         call = self._outer.get(identity(module))
@@ -177,23 +173,18 @@ class Calls:
         if stage is not None:
             self._stages.open(stage)
         try:
-            return self._run_named(name, model, run, args, kwargs)
+            if name is not None:
+                self._push(name)
+            state.model = model
+            try:
+                return run(*args, **kwargs)
+            finally:
+                state.model = None
+                if name is not None:
+                    self._pop()
         finally:
             if stage is not None:
                 self._stages.close()
-
-    def _run_named(
-        self, name: str | None, model: Model, run: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if name is not None:
-            self._push(name)
-        state.model = model
-        try:
-            return run(*args, **kwargs)
-        finally:
-            state.model = None
-            if name is not None:
-                self._pop()
 
     def around(self, module: Any, compiled: Call) -> Call:
         """The compiled call of a module, as `Module.compile()` sets it on the module, with what its calls need."""
@@ -220,11 +211,13 @@ class Calls:
 
         return call
 
-    def _learn_quietly(self, module: Any) -> None:
+    def _learn_quietly(self, module: Any) -> bool:
         try:
             self._learn(module)
         except Exception as error:
             log.failed(f"looking through {type(module).__name__}", error)
+            return False
+        return True
 
 
 def _is_model(module: Any) -> bool:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from .stages import Stages
-from .state import state
+from .stages import Stages, state
 
 
 class Generation:
@@ -62,16 +61,8 @@ class Generation:
 
 def annotate(mixin: Any, stages: Stages) -> None:
     """Mark `generate()` of transformers' GenerationMixin."""
-    mixin.generate = _marked(mixin.generate, stages)
-    # The names of its prefill differ: the later one holds the call that gives the first token, the earlier one
-    # leaves the last token of the prompt to the loop.
-    if hasattr(mixin, "_prefill"):
-        mixin._prefill = _in_pieces(mixin._prefill, complete=True)
-    if hasattr(mixin, "_prefill_chunking"):
-        mixin._prefill_chunking = _in_pieces(mixin._prefill_chunking, complete=False)
+    generate = mixin.generate
 
-
-def _marked(generate: Callable[..., Any], stages: Stages) -> Callable[..., Any]:
     @functools.wraps(generate)
     def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
         generation = Generation(self, stages)
@@ -81,7 +72,12 @@ def _marked(generate: Callable[..., Any], stages: Stages) -> Callable[..., Any]:
         finally:
             generation.end()
 
-    return marked
+    mixin.generate = marked
+    # The names of its prefill differ: the later one holds the call that gives the first token, the earlier one
+    # leaves the last token of the prompt to the loop.
+    for name, complete in (("_prefill", True), ("_prefill_chunking", False)):
+        if hasattr(mixin, name):
+            setattr(mixin, name, _in_pieces(getattr(mixin, name), complete=complete))
 
 
 def _in_pieces(prefill: Callable[..., Any], complete: bool) -> Callable[..., Any]:

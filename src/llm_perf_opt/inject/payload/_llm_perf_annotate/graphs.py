@@ -6,10 +6,9 @@ Ranges open at capture are found again by nsys in the graph's nodes; this adds t
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+from typing import Any
 
-from .stages import Stages
-from .state import state
+from .stages import Stages, state
 
 _STAGE = "_llm_perf_stage"
 
@@ -22,42 +21,26 @@ class Capture:
 
 
 def annotate(graph_class: Any, stages: Stages) -> None:
-    graph_class.capture_begin = _beginning(graph_class.capture_begin)
-    graph_class.capture_end = _ending(graph_class.capture_end)
-    graph_class.replay = _replaying(graph_class.replay, stages)
+    begin, end, replay = graph_class.capture_begin, graph_class.capture_end, graph_class.replay
 
-
-def _beginning(capture_begin: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(capture_begin)
-    def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        began = capture_begin(self, *args, **kwargs)
+    @functools.wraps(begin)
+    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        began = begin(self, *args, **kwargs)
         state.graph = Capture()
         return began
 
-    return marked
-
-
-def _ending(capture_end: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(capture_end)
-    def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(end)
+    def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
         captured, state.graph = state.graph, None
         if captured is not None and captured.stage is not None:
             setattr(self, _STAGE, captured.stage)
-        return capture_end(self, *args, **kwargs)
+        return end(self, *args, **kwargs)
 
-    return marked
-
-
-def _replaying(replay: Callable[..., Any], stages: Stages) -> Callable[..., Any]:
     @functools.wraps(replay)
-    def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def marked_replay(self: Any, *args: Any, **kwargs: Any) -> Any:
         stage = getattr(self, _STAGE, None)
         if stage is None or state.model is not None or state.generation is not None:
             return replay(self, *args, **kwargs)
-        stages.open(stage)
-        try:
-            return replay(self, *args, **kwargs)
-        finally:
-            stages.close()
+        return stages.run(stage, replay, self, *args, **kwargs)
 
-    return marked
+    graph_class.capture_begin, graph_class.capture_end, graph_class.replay = capture_begin, capture_end, marked_replay

@@ -25,12 +25,7 @@ def into_torch(torch: Any) -> None:
     push, pop = nvtx.rangePushA, nvtx.rangePop
 
     def range_push(name: str) -> Any:
-        ranges_seen.begin("", name)
-        try:
-            return push(name)
-        except BaseException:
-            ranges_seen.undo("")
-            raise
+        return _opened("", name, push, name)
 
     def range_pop() -> Any:
         result = pop()
@@ -52,17 +47,11 @@ def into_nvtx(package: ModuleType) -> None:
     _into_annotate(annotate)
     if hasattr(domain, "push_range") and hasattr(domain, "pop_range"):
         _into_domain(domain)
-    places = [package, inner]
 
     @wraps(push)
     def push_range(*given: Any, **named: Any) -> Any:
         domain = _given(named.get("domain", given[2] if len(given) > 2 else None))
-        ranges_seen.begin(domain, _given(named.get("message", given[0] if given else None)))
-        try:
-            return push(*given, **named)
-        except BaseException:
-            ranges_seen.undo(domain)
-            raise
+        return _opened(domain, _given(named.get("message", given[0] if given else None)), push, *given, **named)
 
     @wraps(pop)
     def pop_range(*given: Any, **named: Any) -> Any:
@@ -70,6 +59,7 @@ def into_nvtx(package: ModuleType) -> None:
         ranges_seen.end(_given(named.get("domain", given[0] if given else None)))
         return result
 
+    places: list[Any] = [package, inner]
     for place in places:
         place.push_range, place.pop_range = push_range, pop_range
 
@@ -82,13 +72,8 @@ def _into_domain(domain: Any) -> None:
     def push_range(self: Any, *given: Any, **named: Any) -> Any:
         attributes = named.get("attributes", given[0] if given else None)
         registered = named.get("message", getattr(attributes, "message", None))
-        domain = _given(self.name)
-        ranges_seen.begin(domain, _given(getattr(registered, "string", registered)))
-        try:
-            return push(self, *given, **named)
-        except BaseException:
-            ranges_seen.undo(domain)
-            raise
+        name = _given(getattr(registered, "string", registered))
+        return _opened(_given(self.name), name, push, self, *given, **named)
 
     @wraps(pop)
     def pop_range(self: Any, *given: Any, **named: Any) -> Any:
@@ -114,12 +99,7 @@ def _into_annotate(annotate: Any) -> None:
         named = getattr(self, "_llm_perf_range", None)
         if named is None:  # it was made before we came
             return enter(self)
-        ranges_seen.begin(*named)
-        try:
-            return enter(self)
-        except BaseException:
-            ranges_seen.undo(named[0])
-            raise
+        return _opened(*named, enter, self)
 
     @wraps(leave)
     def __exit__(self: Any, *error: Any) -> Any:
@@ -147,12 +127,18 @@ def _into_annotate(annotate: Any) -> None:
 
         return seen
 
-    annotate.__init__, annotate.__enter__, annotate.__exit__, annotate.__call__ = (
-        __init__,
-        __enter__,
-        __exit__,
-        __call__,
-    )
+    for method in (__init__, __enter__, __exit__, __call__):
+        setattr(annotate, method.__name__, method)
+
+
+def _opened(domain: Any, name: Any, push: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
+    """Open a range by `push`; one that fails did not open."""
+    ranges_seen.begin(domain, name)
+    try:
+        return push(*given, **named)
+    except BaseException:
+        ranges_seen.undo(domain)
+        raise
 
 
 def _given(word: Any) -> Any:

@@ -88,31 +88,22 @@ def _concerns(name: str) -> str:
     return "annotation" if annotated and name != "nvtx" else "ranges"
 
 
-def _torch(module: "ModuleType") -> None:
-    from . import install
+def _prepare_by(action: str) -> "Callable[[ModuleType], None]":
+    def prepare(module: "ModuleType") -> None:
+        from . import install
 
-    install.into_torch(module)
+        getattr(install, action)(module)
 
-
-def _generation(module: "ModuleType") -> None:
-    from . import install
-
-    install.into_generation(module)
-
-
-def _nvtx(module: "ModuleType") -> None:
-    from . import install
-
-    install.into_nvtx(module)
+    return prepare
 
 
 def watch() -> None:
     """Watch for torch, and as it was asked for, for the part of transformers that has `generate()` and for nvtx."""
-    actions: dict[str, Callable[[ModuleType], None]] = {"torch": _torch}
+    actions: dict[str, Callable[[ModuleType], None]] = {"torch": _prepare_by("into_torch")}
     if os.environ.get("LLM_PERF_ANNOTATE", "off") not in ("", "off"):
-        actions["transformers.generation.utils"] = _generation
+        actions["transformers.generation.utils"] = _prepare_by("into_generation")
     if os.environ.get("LLM_PERF_RANGES") == "1":
-        actions["nvtx"] = _nvtx
+        actions["nvtx"] = _prepare_by("into_nvtx")
     finder = Watch(actions)
     sys.meta_path.insert(0, finder)
     for name in list(actions):

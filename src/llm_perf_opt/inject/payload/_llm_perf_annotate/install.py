@@ -42,12 +42,12 @@ def into_torch(torch: ModuleType) -> None:
 
 
 def _watch(torch: ModuleType) -> None:
-    from . import hooks, seen_ranges, windows
+    from . import hooks, windows
 
     hooks.into_torch(torch)
-    windows.install(torch, seen_ranges.ranges_seen)
+    windows.install(torch, ranges_seen)
     if hasattr(torch._C, "_dynamo"):
-        _hide_from_dynamo(torch, [hooks, log, seen_ranges, windows])
+        _hide_from_dynamo(torch, _ours())
 
 
 def into_nvtx(package: ModuleType) -> None:
@@ -68,18 +68,24 @@ def _set_marker_ranges(torch: ModuleType, wanted: str) -> None:
     chosen = choose(torch)
     if chosen is None or not _can_be_annotated(torch):
         return
-    from . import calls, marker_ranges, model, products, stages, state, tree
+    from . import calls, marker_ranges, products
 
     push, pop = marker_ranges.ways(wanted, *chosen[1:])
-    names = marker_ranges.names()
-    calls.annotate(torch.nn.Module, calls.Calls(Stages(marker_ranges.nothing, marker_ranges.nothing), push, pop, names))
+    stages = Stages(marker_ranges.nothing, marker_ranges.nothing)
+    calls.annotate(torch.nn.Module, calls.Calls(stages, push, pop, marker_ranges.NAMES))
     products.mark(torch, marker_ranges.PRODUCT, push, pop)
-    _hide_from_dynamo(torch, [*_nvtx_package(), calls, marker_ranges, model, stages, state, tree])
+    _hide_from_dynamo(torch, [*_nvtx_package(), *_ours()])
 
 
 def _can_be_annotated(torch: Any) -> bool:
     module = getattr(getattr(torch, "nn", None), "Module", None)
     return hasattr(module, "_compiled_call_impl") and hasattr(getattr(torch, "compiler", None), "is_dynamo_compiling")
+
+
+def _ours() -> list[ModuleType]:
+    """The modules of this package that are loaded; torch.compile has to look into `products`."""
+    loaded = [module for name, module in list(sys.modules.items()) if name.startswith(f"{__package__}.")]
+    return [module for module in loaded if not module.__name__.endswith(".products")]
 
 
 def _nvtx_package() -> list[ModuleType]:
@@ -105,33 +111,20 @@ def _annotate(torch: ModuleType, wanted_markers: str) -> None:
         return
     source, push, pop = chosen
 
-    from . import (
-        calls,
-        generation,
-        graphs,
-        marker_ranges,
-        model,
-        products,
-        ranges,
-        seen_ranges,
-        stages,
-        state,
-        training,
-        tree,
-    )
+    # The first only to be hidden with the others: `generate()` is annotated later.
+    from . import generation, calls, graphs, marker_ranges, products, training, tree  # noqa: F401, I001
 
     installed = Stages(push, pop)
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
     around_modules = push, pop
     if mode != "modules" and wanted_markers:
-        names = marker_ranges.names()
+        names = marker_ranges.NAMES
         around_modules = marker_ranges.ways(wanted_markers, push, pop)
         products.mark(torch, marker_ranges.PRODUCT, *around_modules)
     calls.annotate(torch.nn.Module, calls.Calls(installed, *around_modules, names))
     training.annotate(torch, installed)
     graphs.annotate(torch.cuda.CUDAGraph, installed)
-    ours = [calls, generation, graphs, log, marker_ranges, model, ranges, seen_ranges, stages, state, training, tree]
-    _hide_from_dynamo(torch, [*_nvtx_package(), *ours])
+    _hide_from_dynamo(torch, [*_nvtx_package(), *_ours()])
     active = installed
     log.note("torch", version=version, mode=mode, ranges=source)
 

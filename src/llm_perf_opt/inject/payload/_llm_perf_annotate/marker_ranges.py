@@ -8,29 +8,20 @@ NVTX ranges with a prefix, by which the report leaves them out; under ncu they a
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from .ranges import Pop, Push
 from .seen_ranges import MARKER, ranges_seen
+from .tree import Names
 
-PREFIX = MARKER  # as in readers/marker_ranges.py, which cannot be imported here
-PRODUCT = f"{PREFIX}(grouped_mm)"  # no module is called so
-DEPTH = 16  # levels of modules: deeper than any model
-LONGEST = 57  # bytes of a name: SQLite tells the length of a longer one in two bytes, and we read such tables slowly
-
-RECORDED, COUNTED = "recorded", "counted"
+PRODUCT = f"{MARKER}(grouped_mm)"  # no module is called so
+# Levels of modules: deeper than any model. Bytes of a name: SQLite tells the length of a longer one in two bytes, and we
+# read such tables slowly. The prefix is that of readers/marker_ranges.py, which cannot be imported here.
+NAMES = Names(16, prefix=MARKER, longest=57)
 
 
 def ways(wanted: str, push: Push, pop: Pop) -> tuple[Push, Pop]:
     """What opens and closes a marker range."""
-    return (push, pop) if wanted == RECORDED else (partial(ranges_seen.begin, ""), partial(ranges_seen.end, ""))
-
-
-def names() -> Any:
-    """How modules are named (`tree.Names`)."""
-    from .tree import Names  # which imports torch
-
-    return Names(DEPTH, prefix=PREFIX, longest=LONGEST)
+    return (push, pop) if wanted == "recorded" else (partial(ranges_seen.begin, ""), partial(ranges_seen.end, ""))
 
 
 def nothing(*_: object) -> None:

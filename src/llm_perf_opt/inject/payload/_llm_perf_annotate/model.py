@@ -13,28 +13,12 @@ import torch
 
 # Names under which models take tokens, the more telling first.
 TOKENS = (
-    "decoder_input_ids",
-    "input_ids",
-    "decoder_inputs_embeds",
-    "inputs_embeds",
-    "tokens",
-    "token_ids",
-    "input_tokens",
-    "idx",
+    *("decoder_input_ids", "input_ids", "decoder_inputs_embeds", "inputs_embeds"),
+    *("tokens", "token_ids", "input_tokens", "idx"),
 )
 CACHES = (
-    "past_key_values",
-    "past_key_value",
-    "cache_params",
-    "kv_cache",
-    "kv_caches",
-    "past_kv",
-    "past",
-    "cache",
-    "caches",
-    "layer_past",
-    "inference_params",
-    "mems",
+    *("past_key_values", "past_key_value", "cache_params", "kv_cache", "kv_caches", "past_kv"),
+    *("past", "cache", "caches", "layer_past", "inference_params", "mems"),
 )
 # Plain numbers that say how many tokens came before.
 OFFSETS = ("start_pos", "cur_pos", "start_position", "offset")

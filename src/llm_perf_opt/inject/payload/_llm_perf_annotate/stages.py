@@ -1,8 +1,15 @@
-"""Ranges of the stages (prefill, decode, forward, …), counted by name."""
+"""Ranges of the stages (prefill, decode, forward, …), counted by name; and what is known of each thread."""
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING, Any, Callable
+
 from .ranges import Pop, Push
+
+if TYPE_CHECKING:
+    from .generation import Generation
+    from .model import Model
 
 
 class Stages:
@@ -11,11 +18,28 @@ class Stages:
     def __init__(self, push: Push, pop: Pop) -> None:
         self.counts: dict[str, int] = {}
         self._push = push
-        self._pop = pop
+        self.close = pop
 
     def open(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
         self._push(name)
 
-    def close(self) -> None:
-        self._pop()
+    def run(self, stage: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function as a stage."""
+        self.open(stage)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.close()
+
+
+class State(threading.local):
+    """One of these exists for every thread."""
+
+    model: Model | None = None  # the outermost module of the call that runs; None: the next call is outermost
+    generation: Generation | None = None  # the innermost generate() that runs
+    in_backward: bool = False
+    graph: Any = None  # the CUDA graph that is being captured
+
+
+state = State()

@@ -7,51 +7,38 @@ from typing import Any, Callable
 
 from torch.compiler import is_dynamo_compiling
 
-from .stages import Stages
-from .state import state
+from .stages import Stages, state
 
 
 def annotate(torch: Any, stages: Stages) -> None:
-    # Tensor.backward calls this one.
-    torch.autograd.backward = _marked_backward(torch.autograd.backward, stages)
-    # Every optimizer has its step wrapped by this when the first of its class is made. Hooks would do, were they
-    # called after a step that fails.
-    optimizer = torch.optim.Optimizer
-    optimizer.profile_hook_step = staticmethod(_marking_steps(optimizer.profile_hook_step, stages))
+    backward = torch.autograd.backward
 
-
-def _marked_backward(backward: Callable[..., Any], stages: Stages) -> Callable[..., Any]:
     @functools.wraps(backward)
-    def marked(*args: Any, **kwargs: Any) -> Any:
+    def marked_backward(*args: Any, **kwargs: Any) -> Any:
         # Checkpointing calls it from within.
         if is_dynamo_compiling() or state.in_backward:
             return backward(*args, **kwargs)
-        stages.open("backward")
         state.in_backward = True
         try:
-            return backward(*args, **kwargs)
+            return stages.run("backward", backward, *args, **kwargs)
         finally:
             state.in_backward = False
-            stages.close()
 
-    return marked
+    torch.autograd.backward = marked_backward  # Tensor.backward calls this one
+    # Every optimizer has its step wrapped by this when the first of its class is made. Hooks would do, were they
+    # called after a step that fails.
+    hook_step = torch.optim.Optimizer.profile_hook_step
 
-
-def _marking_steps(hook_step: Callable[..., Any], stages: Stages) -> Callable[..., Any]:
     @functools.wraps(hook_step)
     def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
         step = hook_step(function)
 
         @functools.wraps(step)
-        def marked(*args: Any, **kwargs: Any) -> Any:
+        def marked_step(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():
                 return step(*args, **kwargs)
-            stages.open("optimizer_step")
-            try:
-                return step(*args, **kwargs)
-            finally:
-                stages.close()
+            return stages.run("optimizer_step", step, *args, **kwargs)
 
-        return marked
+        return marked_step
 
-    return profile_hook_step
+    torch.optim.Optimizer.profile_hook_step = staticmethod(profile_hook_step)
