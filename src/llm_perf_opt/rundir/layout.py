@@ -122,7 +122,6 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("ncu/{capture}.log", "ncu", "text", "what the profilers printed", retaken=True),
     *_rows("ncu", "text", _WINDOWS, "ncu/{capture}-windows.json", "ncu/{capture}-windows.jsonl", retaken=True),
     # The same of runs of earlier versions.
-    *_rows("ncu", "text", "", *(f"ncu/{{capture}}-gate.{ending}" for ending in ("json", "jsonl")), retaken=True),
     Artefact("ncu/raw-{capture}.csv", "raw", "text", "the counters as a table", pack=True, retaken=True),
     Artefact(
         *("ncu/raw.csv", "raw", "text", "the counters as a table", "ncu/raw*.csv", "counter table"),
