@@ -121,7 +121,6 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("ncu/{capture}-workload.log", "ncu", "text", "what the program printed in each run", retaken=True),
     Artefact("ncu/{capture}.log", "ncu", "text", "what the profilers printed", retaken=True),
     *_rows("ncu", "text", _WINDOWS, "ncu/{capture}-windows.json", "ncu/{capture}-windows.jsonl", retaken=True),
-    # The same of runs of earlier versions.
     Artefact("ncu/raw-{capture}.csv", "raw", "text", "the counters as a table", pack=True, retaken=True),
     Artefact(
         *("ncu/raw.csv", "raw", "text", "the counters as a table", "ncu/raw*.csv", "counter table"),
