@@ -172,6 +172,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of commands, comma separated")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a command is interrupted")
     parser.add_argument("--out", default="", help="where the result goes, without the ending")
+    parser.add_argument("--commit", default="", help="of the code that is run, to be noted in the result")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     nsys, ncu = find_nsys(), find_ncu()
@@ -181,6 +182,7 @@ def main() -> int:
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "made_by": "python benchmarks/contract_commands.py",
+        "commit": arguments.commit,
         "gpus": [{k: g[k] for k in ("name", "driver_version")} for g in gpu_facts()],
         "tools": {"nsys": nsys.version, "ncu": ncu.version, "llm_perf_opt": llm_perf_opt.__version__},
     }
@@ -201,8 +203,9 @@ def main() -> int:
     only = set(filter(None, arguments.only.split(",")))
     chosen = [c for c in commands(folder, str(nsys.path), str(ncu.path)) if c.name in only or not only]
     names = [c.name for c in chosen]
-    # One ncu at a time; what needs no counters runs beside it.
-    lanes = [[c for c in chosen if c.counters == counters] for counters in (True, False)]
+    # One profiler at a time, for nsys samples the GPU's counters too; what starts none runs at the same time.
+    alone = ("manifest", "torch-profiler-preset")
+    lanes = [[c for c in chosen if (c.name in alone) == which] for which in (False, True)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, lanes))
     return int(not all(result.good for result in results))
@@ -222,11 +225,11 @@ def render(about: dict[str, Any], results: list[Result]) -> str:
     lines = [
         "# The commands of the contract, run",
         "",
-        f"{about['date']} · {gpus} · {tools} · made by `{about['made_by']}`",
+        f"{about['date']} · {gpus} · {tools} · made by `{about['made_by']}`, commit {about['commit'] or '(unknown)'}",
         "",
     ]
     lines += [
-        "Commands that take counters ran one after another, the others beside them: seconds are upper limits.",
+        "Commands that start a profiler ran one after another, the others at the same time: seconds are upper limits.",
         "",
     ]
     lines += ["| command | exit | seconds | regions with counters | from |", "|---|---|---|---|---|"]
