@@ -51,7 +51,7 @@ def test_a_run_killed_at_some_moment_loses_nothing(tmp_path: Path, number: signa
     ("program", "module"),
     [
         ("from llm_perf_opt.cli.entry import entry; entry()", "attr"),
-        ("from llm_perf_opt.cli.entry import entry; entry()", "llm_perf_opt.cli.scrub"),
+        ("from llm_perf_opt.cli.entry import entry; entry()", "llm_perf_opt.cli.doctor"),
         ("import runpy; runpy.run_module('llm_perf_opt.runners.deep_profile_runner', run_name='__main__')", "hydra"),
         ("import runpy; runpy.run_module('llm_perf_opt.runners.llm_profile_runner', run_name='__main__')", "omegaconf"),
     ],
