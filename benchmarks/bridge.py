@@ -602,7 +602,11 @@ def render(about: dict[str, Any], parts: dict[str, Part]) -> str:
         "",
         "A decoder of 3.2 billion parameters with random weights (36 layers, hidden 2048, 16 heads, 8 of keys and",
         "values, MLP 11008, bf16, eager), prompt 2048, 16 decode steps, unless a part says otherwise.",
-        *([about["note"]] if "note" in about else []),
+        *(
+            [f"Parts that name a commit were measured with it. Of the others: {about['note']}"]
+            if "note" in about
+            else []
+        ),
         "",
         "| part | what | value | limit | |",
         "|---|---|---:|---:|---|",
