@@ -86,7 +86,6 @@ class Inputs:
 
     def describe_unreadable(self) -> list[Diagnosis]:
         """What could not be read."""
-
         return [diagnose("RECORDING_UNREADABLE", message=d.message, fix=d.fix) for d in self.unreadable]
 
 

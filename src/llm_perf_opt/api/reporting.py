@@ -175,7 +175,6 @@ def _explained(
 
 def _why_stopped(state: RunState) -> Diagnosis | None:
     """Of a run that was stopped, the missing kernels have another cause than of one that has none."""
-
     if not {"TIMED_OUT", "INTERRUPTED", "RECORDING_TOO_LARGE", "RUN_UNFINISHED"} & {d.code for d in state.diagnostics}:
         return None
     return diagnose("NO_KERNELS.stopped")

@@ -259,15 +259,9 @@ def _bad_values(option: OptionHelp, given: str, tool: str) -> list[Diagnosis]:
     values = given.split(",") if option.many and given not in allowed else [given]
     bad = [value for value in values if not _allows(option, value)]
     listed = ", ".join(allowed)
+    near = {value: nearest(value, allowed, 1)[0] for value in bad}
     return [
-        diagnose(
-            "BAD_VALUE",
-            tool=tool,
-            value=value,
-            option=option.name,
-            nearest=nearest(value, allowed, 1)[0],
-            allowed=listed,
-        )
+        diagnose("BAD_VALUE", tool=tool, value=value, option=option.name, nearest=near[value], allowed=listed)
         for value in bad
     ]
 

@@ -80,11 +80,9 @@ def without_sampling(options: NsysOptions) -> NsysOptions:
 
 def refused(output: str) -> Diagnosis | None:
     """What to say where nsys did not start the program because it could not sample; None where it says nothing of that."""
-    return (
-        diagnose("TRAFFIC_NOT_SAMPLED", why=f"nsys refused it: {_reason(output)}")
-        if _OF_SAMPLING.search(output)
-        else None
-    )
+    if not _OF_SAMPLING.search(output):
+        return None
+    return diagnose("TRAFFIC_NOT_SAMPLED", why=f"nsys refused it: {_reason(output)}")
 
 
 def counters_of(chips: Sequence[str]) -> list[str]:
