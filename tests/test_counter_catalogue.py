@@ -12,11 +12,11 @@ from llm_perf_opt.metrics.catalogue import counter_of, counters, read_toml, role
 from llm_perf_opt.metrics.groups import LEVELS, MetricGroups, all_groups, groups_for
 from llm_perf_opt.metrics.hardware import find_hardware
 from llm_perf_opt.metrics.hardware.data import hardware_data
-from llm_perf_opt.metrics.names import unknown_metrics
 from llm_perf_opt.regions.columns import CounterSet, MetricInfo
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.text import counter_title, interesting_metrics
+from metric_names import unknown_metrics
 from test_join_rules import result, timeline
 from test_metric_groups import SHARES_MEMORY_WITH_THE_CPU, each_group, names_by_cupti, names_of
 

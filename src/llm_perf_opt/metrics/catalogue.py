@@ -64,15 +64,6 @@ class Counter:
         return "sum" if self.name.endswith(".sum") else "mean"
 
     @property
-    def flops_per_count(self) -> float | None:
-        return self.per_count if self.kind == "flops" else None
-
-    @property
-    def counts_instructions(self) -> bool:
-        """SASS counters: ncu patches the kernel for them, and refuses them in both range replay modes."""
-        return "__sass_" in self.name
-
-    @property
     def counts_tensor_work(self) -> bool:
         return self.role == "tensor_ops"
 
