@@ -14,7 +14,8 @@ from attrs import Factory, define, evolve
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.metrics.catalogue import Counter, counters, read_toml
+from llm_perf_opt.metrics.catalogue import Counter, counters
+from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.spelling import nearest
 
 LEVELS = ("time", "roofline", "bound", "stalls", "full")  # each holds the ones before it
@@ -190,7 +191,7 @@ def groups_of_chip(chip: str) -> MetricGroups | None:
 @cache
 def _by_capability() -> dict[str, MetricGroups]:
     found = {}
-    for architecture, raw in read_toml("chips.toml").items():
+    for architecture, raw in read_toml(__package__, "chips.toml").items():
         groups = _groups(architecture, raw)
         found.update(dict.fromkeys(groups.compute_capabilities, groups))
     return found
