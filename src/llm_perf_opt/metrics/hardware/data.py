@@ -27,7 +27,7 @@ PEAKS = {
     "cuda_fp32": "CUDA cores, fp32",
     "cuda_fp16": "CUDA cores, fp16",
 }
-_FP32_ACCUMULATE = ("tensor_tf32", "tensor_bf16", "tensor_fp16", "tensor_fp8", "tensor_fp6")
+_FP32_ACCUMULATE = ("tensor_tf32", "tensor_bf16", "tensor_fp16", "tensor_fp8")
 
 
 @define(frozen=True)
