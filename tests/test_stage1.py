@@ -56,7 +56,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MY_API_TOKEN", "abc-very-private")
-        assert run_stage1(evolve(SETTINGS, analyse=analyse), path) == 0
+        patch.setattr("llm_perf_opt.stage1.run.analyse_session", analyse)
+        assert run_stage1(SETTINGS, path) == 0
     return path
 
 
@@ -191,11 +192,14 @@ def test_what_was_switched_off_says_so(tmp_path: Path) -> None:
     assert {path.name for path in (run / "torch_profiler").iterdir()} == {"metrics.json", "report.md"}
 
 
-def test_a_static_analysis_that_cannot_be_done_costs_nothing_else(tmp_path: Path) -> None:
+def test_a_static_analysis_that_cannot_be_done_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def analyse(session: Any, folder: Path) -> dict[str, Any]:
         raise UserError("It cannot be counted.", "Use another model.")
 
-    run = quick(tmp_path, torch_profiler=TorchProfilerOptions(enable=False), analyse=analyse)
+    monkeypatch.setattr("llm_perf_opt.stage1.run.analyse_session", analyse)
+    run = quick(tmp_path, torch_profiler=TorchProfilerOptions(enable=False))
     assert metrics(run)["static_analysis"] == {"status": "failed", "reason": "It cannot be counted. Use another model."}
 
 

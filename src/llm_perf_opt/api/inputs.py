@@ -112,7 +112,7 @@ class SideInputs:
 def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInputs:
     """Measured peaks, and what stage 1 left in the run directories."""
     from llm_perf_opt.calibration import store
-    from llm_perf_opt.readers import stage_timings, static_compute
+    from llm_perf_opt.readers import stage_files
 
     found = SideInputs()
     if calibration is not None:
@@ -134,15 +134,10 @@ def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInput
                 found.notes.append(Diagnosis(code, "warning", message, "Run stage 1 again."))
         return content
 
-    found.formula = read(
-        static_compute.PLACE, static_compute.read_formula, "FORMULA_UNREADABLE", "FLOPs by formula are left out."
-    )
-    found.undisturbed = read(
-        stage_timings.PLACE,
-        stage_timings.read_stage_timings,
-        "STAGE_TIMINGS_UNREADABLE",
-        "stage times are those under the profiler.",
-    )
+    lost = "FLOPs by formula are left out."
+    found.formula = read(stage_files.FORMULA, stage_files.read_formula, "FORMULA_UNREADABLE", lost)
+    lost = "stage times are those under the profiler."
+    found.undisturbed = read(stage_files.TIMINGS, stage_files.read_stage_timings, "STAGE_TIMINGS_UNREADABLE", lost)
     return found
 
 

@@ -51,12 +51,12 @@ class Rule:
 
 
 _TABLE = read_toml(__package__, "messages.toml")
-_GROUPS: dict[str, list[str]] = _TABLE["groups"]
+GROUPS: dict[str, list[str]] = _TABLE["groups"]  # of codes
 TEXTS: dict[str, str] = _TABLE["texts"]
 
 
 def _rule(raw: dict[str, Any]) -> Rule:
-    hidden = {code for name in raw.pop("hides", []) for code in _GROUPS.get(name, [name])}
+    hidden = {code for name in raw.pop("hides", []) for code in GROUPS.get(name, [name])}
     for part in ("cause", "fix"):
         for name, text in TEXTS.items():
             raw[part] = raw[part].replace(f"{{{name}}}", text)

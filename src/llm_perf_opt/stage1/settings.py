@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from attrs import Factory, define, field
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, at_least, nearest, refuse
-from llm_perf_opt.workloads.session import Session
 
 ACTIVITIES = ("cpu", "cuda")
-# Counts operations of a session's static stages, writes its files into the folder, and answers with a summary.
-StaticAnalysis = Callable[[Session[Any], Path], Mapping[str, Any]]
 
 
 def _to_activities(value: object) -> tuple[str, ...]:
@@ -70,4 +66,3 @@ class Stage1Settings:
     torch_profiler: TorchProfilerOptions = Factory(TorchProfilerOptions)
     direct_inference: DirectInferenceOptions = Factory(DirectInferenceOptions)
     static_analysis: bool = True
-    analyse: StaticAnalysis | None = None

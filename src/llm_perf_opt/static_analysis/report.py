@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from attrs import asdict
@@ -26,6 +26,9 @@ from llm_perf_opt.static_analysis.markdown import render_markdown
 from llm_perf_opt.static_analysis.observe import observed_architecture, skips_tiles, work_of
 from llm_perf_opt.static_analysis.result import SCHEMA_VERSION, StageResult, StageTotals, StaticCompute
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage
+
+if TYPE_CHECKING:
+    from llm_perf_opt.workloads.session import Session
 
 _BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
 # Sums that are properties, for `static_compute.json`.
@@ -221,15 +224,7 @@ def write_static_compute(result: StaticCompute, folder: Path) -> list[Path]:
     ]
 
 
-class HasStages(Protocol):
-    """What is needed of a session."""
-
-    hf_config: Any
-
-    def static_stages(self) -> Sequence[StaticStage]: ...
-
-
-def analyse_session(session: HasStages, folder: Path) -> dict[str, Any]:
+def analyse_session(session: Session[Any], folder: Path) -> dict[str, Any]:
     """Analyses the stages of a session, writes the files, and answers with what belongs into a summary."""
     result = analyse(session.static_stages(), session.hf_config)
     files = write_static_compute(result, folder)
