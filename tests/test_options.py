@@ -14,6 +14,7 @@ import pytest
 from fake_tools import tools as tools
 from llm_perf_opt.cli.arguments import add_options, values_of
 from llm_perf_opt.cli.main import main
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.help_text import parse_ncu_help, parse_nsys_help
 from llm_perf_opt.options import KEYS, OPTIONS, Option, checked_values, declared, default_config, flatten, options_of
 from llm_perf_opt.options.declared import LAUNCH, RESUME
@@ -121,6 +122,28 @@ def test_every_key_changes_the_request_or_the_workload(tmp_path: Path) -> None:
 
 def test_defaults_are_those_of_the_request() -> None:
     assert profile_request(values_of(parse("profile", [])), ["program"]) == ProfileRequest(command=["program"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("repeats", 0),
+        ("warmup", -1),
+        ("pipeline.torch_profiler.warmup_rounds", -1),
+        ("infer.max_new_tokens", 0),
+        ("infer.batch_size", "4"),
+        ("infer.prompt_tokens", 0),
+        ("dataset.sampling.num_samples_per_epoch", 0),
+        ("model.config", [1]),
+        ("pipeline.annotate.mode", "all"),
+        ("pipeline.annotate.depth", 0),
+        ("pipeline.ncu.level", "rooflin"),
+    ],
+)
+def test_a_value_that_a_key_cannot_have_is_refused_by_its_name(key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=re.escape(f"{key}={value}")) as error:
+        KEYS[key].check(value)
+    assert "Allowed: " in error.value.fix
 
 
 def test_the_value_of_an_option_is_found_on_the_request() -> None:

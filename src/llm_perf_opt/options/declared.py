@@ -17,7 +17,7 @@ _NCU, _NSYS, _CLI = "pipeline.ncu.", "pipeline.nsys.", "pipeline.ncu.ncu_cli."
 _PROFILE = ("profile", "plan")
 _BUILD = (*_PROFILE, "report")  # verbs that build a whole report
 _READ = (*_BUILD, "ranges")
-_LEVELS = ("time", "roofline", "bound", "stalls", "full")
+LEVELS = ("time", "roofline", "bound", "stalls", "full")  # of metrics; each holds the ones before it
 
 # Options that others decide with, or that belong together (see `request.py`).
 TOP_N_KERNELS: Option[int] = Option(
@@ -85,7 +85,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Time for all counter captures together, as in 60s or 2m (default: what a good result takes).",
     ),
     Option(
-        flag="--level", key=f"{_NCU}level", default="roofline", choices=_LEVELS, verbs=_PROFILE, to="counters.level",
+        flag="--level", key=f"{_NCU}level", default="roofline", choices=LEVELS, verbs=_PROFILE, to="counters.level",
         help="How much is measured of each launch, where no metrics, sections or set are given; roofline: time, bytes, tensor work.",
     ),
     Option(

@@ -28,15 +28,13 @@ def find_hardware(device: int | None, facts: Facts, overrides: Overrides | None 
     """The peaks of one GPU, with their source and what was adjusted."""
     overrides = overrides or Overrides()
     name = str(facts.get("name") or "")
-    model = _chosen(overrides.model) if overrides.model else _by_name(name, facts)
+    model = _by_name(name, facts)
+    if overrides.model:
+        model = next(m for m in hardware_data().models if m.name == overrides.model)
     recorded = _recorded(device, name, facts)
     found = _computed(recorded) if model is None else _of_model(recorded, model)
     _add_l2(found, facts)
     return _overridden(found, overrides)
-
-
-def _chosen(name: str) -> Model:
-    return next(m for m in hardware_data().models if m.name == name)
 
 
 def _by_name(name: str, facts: Facts) -> Model | None:
