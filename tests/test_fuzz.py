@@ -31,7 +31,7 @@ from llm_perf_opt.inject.log import read_log
 from llm_perf_opt.planning.costs import load_observations
 from llm_perf_opt.readers import plausible
 from llm_perf_opt.readers.open import read_recording
-from llm_perf_opt.readers.static_compute import read_formula
+from llm_perf_opt.readers.stage_files import read_formula
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.patterns import parse_pattern
 from llm_perf_opt.report.json_report import as_json

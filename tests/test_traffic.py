@@ -483,7 +483,7 @@ def test_an_nsys_that_does_not_answer_about_sampling_is_used_without(
     tools: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llm_perf_opt.nsight.tools._TIMEOUT_S", 1.0)
+    monkeypatch.setattr("llm_perf_opt.process.ask.TIMEOUT_S", 1.0)
     monkeypatch.setenv("FAKE_SAMPLING", "silent")
     assert "gpu-metrics" not in profile(tools)
     assert "TRAFFIC_NOT_SAMPLED" in codes(llm_perf_opt.load("run").data)

@@ -189,12 +189,12 @@ def write_raw(run: RunDirectory, ncu: Tool, report: Path, planned: str) -> None:
 def _read_results(run: RunContext, capture: PlannedCapture, file: Path) -> None:
     """ncu takes any metric name and collects those it knows: which it dropped is known by what is missing."""
     try:
-        results = read_ncu_rep(file, file.name).actions
+        run.counters[file] = read_ncu_rep(file, file.name)
     except UserError as error:  # ncu exited with 0, and yet it did not finish its report
         run.failures.append(ExitCode.NOTHING_CAPTURED)
         run.note(diagnose("REPORT_UNREADABLE", message=error.message, fix=error.fix))
         return
-    run.results[capture.name] = results
+    results = run.results[capture.name] = run.counters[file].actions
     found = {name for action in results for name in action.metrics}
     dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
     if dropped is not None:
