@@ -6,6 +6,7 @@ import json
 import sqlite3
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from llm_perf_opt.analysis.fitted import Fitted, fit
 from llm_perf_opt.analysis.scopes import timeline_scopes
 from llm_perf_opt.analysis.traffic import Moved, moved_in_regions
 from llm_perf_opt.cli.main import main
+from llm_perf_opt.nsight import tools as nsight_tools
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.nsys.gpu_metrics import counters_of, metric_set, with_sampling
 from llm_perf_opt.nsight.tools import find_nsys
@@ -483,7 +485,12 @@ def test_an_nsys_that_does_not_answer_about_sampling_is_used_without(
     tools: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llm_perf_opt.nsight.tools._TIMEOUT_S", 1.0)
+    ask = nsight_tools._output
+
+    def impatient(argv: Sequence[str], timeout_s: float = 30.0) -> str:
+        return ask(argv, 0.5 if argv[-1] == "--gpu-metrics-devices=help" else timeout_s)
+
+    monkeypatch.setattr(nsight_tools, "_output", impatient)
     monkeypatch.setenv("FAKE_SAMPLING", "silent")
     assert "gpu-metrics" not in profile(tools)
     assert "TRAFFIC_NOT_SAMPLED" in codes(llm_perf_opt.load("run").data)
