@@ -369,7 +369,7 @@ def nearly(draw: st.DrawFn, template: Any) -> Any:
         holder = inner
 
 
-@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_json_in_place_of_a_small_file_is_read_or_refused(data: st.DataObject) -> None:
     content = data.draw(values | templates.flatmap(nearly))
@@ -393,7 +393,7 @@ def folder_for_json(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     del os.environ["LLM_PERF_TEST_FOLDER"]
 
 
-@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_change_to_a_report_is_read_or_refused(data: st.DataObject) -> None:
     changed = data.draw(nearly(cases._finished()))

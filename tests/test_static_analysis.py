@@ -139,10 +139,10 @@ def test_every_model_type_in_the_table_has_the_right_formula(name: str) -> None:
 
 
 def test_a_671_billion_parameter_model_in_seconds() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     model, config = model_of("deepseek_v3")
     result = analyse(stages_of(model, prompt=2048), config)
-    assert time.monotonic() - began < 60  # about 5 s on an idle machine
+    assert time.process_time() - began < 60  # of processor time; about 5 s
     assert result.matrix_parameters == pytest.approx(671e9, rel=1e-3)
     prefill, decode = result.stages
     for stage in result.stages:
@@ -166,9 +166,9 @@ def test_the_three_billion_decoder_of_the_recordings() -> None:
         "tie_word_embeddings": True,
     }
     model, config = model_of("qwen3", **fields)
-    began = time.monotonic()
+    began = time.process_time()
     result = analyse(stages_of(model, prompt=2048, logits_to_keep=0), config)
-    assert time.monotonic() - began < 20  # about 1 s on an idle machine
+    assert time.process_time() - began < 20  # of processor time; about 1 s
     prefill, decode = result.stages
     assert result.matrix_parameters == pytest.approx(3.2e9, rel=0.01)
     assert prefill.total.matrix_flops_counter == pytest.approx(14.05e12, rel=0.03)  # measured on an H200

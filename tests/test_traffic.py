@@ -6,6 +6,7 @@ import json
 import sqlite3
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import llm_perf_opt
-from conftest import RECORDINGS, codes, read
+from conftest import RECORDINGS, codes, examples, read
 from fake_tools import tools  # noqa: F401 - a fixture
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.fitted import Fitted, fit
 from llm_perf_opt.analysis.scopes import timeline_scopes
 from llm_perf_opt.analysis.traffic import Moved, moved_in_regions
 from llm_perf_opt.cli.main import main
+from llm_perf_opt.nsight import tools as nsight_tools
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.nsys.gpu_metrics import counters_of, metric_set, with_sampling
 from llm_perf_opt.nsight.tools import find_nsys
@@ -194,7 +196,7 @@ def test_several_gpus_are_added_up_if_all_were_sampled() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-80, 40), st.integers(1, 60), st.sampled_from("abc")), min_size=1, max_size=30))
-@settings(max_examples=200)
+@examples(200)
 def test_regions_side_by_side_have_all_bytes_between_them_but_for_what_is_uncertain(
     pieces: list[tuple[int, int, str]],
 ) -> None:
@@ -300,7 +302,7 @@ def test_a_region_that_was_exact_before_is_an_estimate_of_unknown_error() -> Non
 
 
 @given(st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_regions_with_totals_have_them_and_parts_add_up_to_their_parents(data: st.DataObject) -> None:
     """Whatever the estimates are, which regions were measured, and which are shown at all."""
     count = data.draw(st.integers(1, 8))
