@@ -6,7 +6,6 @@ import json
 import sqlite3
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from llm_perf_opt.analysis.fitted import Fitted, fit
 from llm_perf_opt.analysis.scopes import timeline_scopes
 from llm_perf_opt.analysis.traffic import Moved, moved_in_regions
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.nsight import tools as nsight_tools
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.nsys.gpu_metrics import counters_of, metric_set, with_sampling
 from llm_perf_opt.nsight.tools import find_nsys
