@@ -184,13 +184,6 @@ def _diagnostics(trace: Trace, source: str) -> list[Diagnosis]:
             "other profiler (nsys, ncu, DCGM) on the GPU."
         )
         found.append(Diagnosis("NO_KERNELS", "warning", f"{source} has no GPU kernels.", fix))
-    if not trace.ranges:
-        message = f"{source} has no user annotations, so there are no regions to report on."
-        fix = (
-            "Put `with torch.profiler.record_function('prefill'):` around the stages, and record with "
-            "ProfilerActivity.CPU."
-        )
-        found.append(Diagnosis("NO_RANGES", "warning", message, fix))
     if trace.malformed:
         message = f"{trace.malformed} events of {source} are malformed and were left out."
         fix = "Record again, or check the program that rewrote the trace."

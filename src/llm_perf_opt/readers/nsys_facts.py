@@ -73,13 +73,7 @@ def diagnose(export: Export, timeline: Timeline) -> None:
             f"{export.source} holds no GPU kernels: CUDA was not traced, or nothing was launched while recording.",
             "Record with: nsys profile -t cuda,nvtx -s none -o OUT CMD",
         )
-    if len(timeline.ranges) == 0:
-        export.warn(
-            "NO_RANGES",
-            f"{export.source} holds no NVTX ranges, so there are no regions to report; kernels are listed as a whole.",
-            "Mark stages with torch.cuda.nvtx.range or nvtx.annotate and record with -t cuda,nvtx.",
-        )
-    if lost := int((kernels.host_time == UNKNOWN).sum()):
+    if len(timeline.ranges) and (lost := int((kernels.host_time == UNKNOWN).sum())):
         lacking = "their launching calls are not in the recording"
         cause = lacking if export.has(RUNTIME) else "the recording has no CUDA API calls"
         export.warn(

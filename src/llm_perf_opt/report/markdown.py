@@ -297,6 +297,8 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
         "",
         f"Select it in ncu with `--nvtx-include` {code(region.nvtx_include)}"
         if region.nvtx_include
+        else "The recording has no ranges: ncu selects all of it without a filter."
+        if region.is_whole_recording
         else "ncu cannot select this region: it is no NVTX range at the launch, or lies in one of the same name.",
     ]
     lines += region_performance(region)
