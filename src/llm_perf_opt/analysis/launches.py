@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llm_perf_opt.analysis.samples import Samples, combine
+from llm_perf_opt.analysis.samples import Samples, combine, rules_of
 from llm_perf_opt.regions.columns import Action, CounterSet
 from llm_perf_opt.regions.model import KernelRecord, LaunchCounter, MeasuredKernel, ProfiledLaunch
 from llm_perf_opt.regions.names import short_kernel_name
@@ -90,4 +90,5 @@ def _measured(samples: Samples, rows: list[int]) -> MeasuredKernel:
         block=list(first.block or ()) if alike else [],
         results=len(rows),
         metrics=metrics,
+        rules=rules_of(samples, rows, {}),
     )

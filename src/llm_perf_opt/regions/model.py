@@ -428,6 +428,7 @@ class MeasuredKernel:
     results: int  # how many; those of all entries together are all that were read
     # Of one launch: sums as the mean over the results, all else as in regions. Units are in `counter_units`.
     metrics: dict[str, float] = field(factory=dict, repr=False)
+    rules: list[RuleFinding] = field(factory=list, repr=False)  # what ncu's rules say of them
 
 
 @define(frozen=True, repr=False)
