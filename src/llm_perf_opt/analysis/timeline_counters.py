@@ -70,6 +70,7 @@ class TimelineCounters:
     _regions: dict[Place, int] = field(init=False)
     _kinds: KindList = Factory(KindList)
     _good: set[str] = Factory(set)  # counters whose meaning and unit are known
+    _outside: int = 0  # results of kernels that are launched in no reported region
     _last: tuple[ScopePart, KernelRows, Int64s] | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -317,6 +318,8 @@ class TimelineCounters:
         calls = np.bincount(label).astype(np.int64)
         total = np.bincount(label, weights=duration).astype(np.int64)
         used = np.flatnonzero(calls)
+        inside_regions = {row for signature in used.tolist() for row in self._join.by_signature[signature].rows}
+        self._outside = len(set(self.samples.kernels) - inside_regions - set(self._join.unmatched))
         return coverage_of(self._join, LaunchRows(used, calls[used], total[used]))
 
     def diagnose(self, coverage: Coverage) -> Iterator[Diagnosis]:
@@ -367,6 +370,14 @@ class TimelineCounters:
                 "of their GPU time) have no sample of their own: their counters are those of the same kernel on a "
                 f"grid at most {NEIGHBOUR - 1:.0%} larger or smaller, in proportion to the blocks.",
                 "To sample each of them: llm-perf profile --no-windows, without a budget; that takes longer.",
+            )
+        if self._outside:
+            yield Diagnosis(
+                "COUNTERS_OUTSIDE_REGIONS",
+                "info",
+                f"{self._outside} of {coverage.results} ncu results are of kernels that run outside of the reported regions: "
+                "no region has their counters.",
+                "See them kernel by kernel: kernels.counters.csv, kernels.md, and `measured` in report.json.",
             )
         if coverage.results_unmatched:
             yield Diagnosis(
