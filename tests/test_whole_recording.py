@@ -25,10 +25,12 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.planning import CounterPlan, decide, facts_of
 from llm_perf_opt.regions.attribution import Mode, attribute
-from llm_perf_opt.regions.columns import UNKNOWN, CounterSet, Ranges, Timeline
+from llm_perf_opt.regions.columns import UNKNOWN, CounterSet, MetricInfo, Ranges, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.whole_recording import with_whole_recording
+from llm_perf_opt.report.csv_report import render_table
 from llm_perf_opt.report.markdown import render_kernels, render_region, render_sections
+from llm_perf_opt.report.tables import measured_table
 from llm_perf_opt.request import CounterRequest, ProfileRequest
 
 WHOLE = "whole recording"
@@ -201,6 +203,24 @@ def _check_percentages(given: CounterSet, built: NCUProfileRegionReport) -> None
             assert "occupancy" not in name or value <= 100.0, name
 
 
+def test_results_of_kernels_outside_of_the_regions_are_named() -> None:
+    found = report("nsys-*-threads.sqlite", "ncu-*-threads-scope-thread.ncu-rep")
+    (said,) = [d.message for d in found.diagnostics if d.code == "COUNTERS_OUTSIDE_REGIONS"]
+    assert "2 of 5" in said
+    assert sum(one.results for one in found.measured) == 5
+
+
+def test_a_table_of_counters_takes_no_formula_from_their_names() -> None:
+    found = results("ranks-two-processes")
+    odd = "=HYPERLINK(1)"
+    action = attrs.evolve(found.actions[0], metrics={odd: 1.0})
+    info = {**found.metric_info, odd: MetricInfo("=2", "mean")}
+    built = build_report([attrs.evolve(found, actions=[action], metric_info=info)], ReportOptions())
+    head, row = render_table(measured_table(built)).splitlines()
+    assert head.endswith(f",'{odd} [=2]")
+    assert row.endswith(",1.0")
+
+
 # -- what was not counted ---------------------------------------------------------------------------
 
 
@@ -269,6 +289,11 @@ def test_where_there_is_no_range_to_replay_kernels_are(mode: str) -> None:
     assert (capture.options.replay_mode, capture.options.filter_mode) == ("kernel", "per-launch-config")
     assert [d.code for d in plan.diagnostics] == ["NO_RANGE_TO_REPLAY"]
     assert "--nvtx-include" not in capture.argv(["program"])
+
+
+def test_without_a_filter_for_ranges_nothing_changes_where_there_are_none() -> None:
+    (capture,) = planned(gating_nvtx=False).captures
+    assert (capture.expressions, capture.options.filter_mode) == ((), "per-launch-config")
 
 
 def test_instances_of_what_has_no_ranges_are_not_asked_for() -> None:

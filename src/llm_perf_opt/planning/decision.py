@@ -96,9 +96,7 @@ def _by_hand(request: ProfileRequest, report: NCUProfileRegionReport, ranges_see
     regions = _selectable(report)
     if isinstance(regions, CounterPlan):
         return regions
-    if any(
-        region.is_whole_recording for region in regions
-    ):  # no range to filter by, to replay, or to take instances of
+    if regions[0].is_whole_recording:  # no range to filter by, to replay, or to take instances of
         return by_hand.of_whole_program(report, request)
     return by_hand.of_regions(regions, report, request, ranges_seen)
 

@@ -175,7 +175,7 @@ def _turns(
         repeated = [
             n
             for n in range(root, len(table))
-            if under[n] and instances[n] > 1 and time[n] and not table.start_end[n] and table.key(n) in expressions
+            if under[n] and instances[n] > 1 and time[n] and not table.start_end[n] and expressions.get(table.key(n))
         ]
         kept.update(dict.fromkeys(sorted(repeated, key=lambda n: (-time[n], table.depth[n]))[:_TURNS_OF_A_REGION]))
     found = []

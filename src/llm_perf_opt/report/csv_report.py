@@ -45,7 +45,7 @@ def render_table(table: Table) -> str:
 def write_table(table: Table, out: io.TextIOBase) -> None:
     """A table as CSV; no cell is a formula to a spreadsheet."""
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table)
+    writer.writerow(map(cell, table))
     writer.writerows(zip(*(map(cell, values) for values in table.values()), strict=True))
 
 

@@ -283,7 +283,7 @@ def _measured(report: NCUProfileRegionReport, top: int) -> list[str]:
         return []
     rows = []
     for one in report.measured[:top]:
-        cells = [quantity(one.metrics.get(c.name), report.counter_units[c.name]) for c in columns]
+        cells = [plain(quantity(one.metrics.get(c.name), report.counter_units[c.name])) for c in columns]
         rows.append([code(one.short_name), "×".join(map(str, one.grid)) or NOT_MEASURED, f"{one.results:,}", *cells])
     titles = ["kernel", "grid", "results", *(counter.title for counter in columns)]
     more = "All counters of each, and what ncu's rules say, are in `report.json` under `measured`; counters also in `kernels.counters.csv`."
