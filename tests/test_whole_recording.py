@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
 import attrs
+import numpy as np
 import pytest
 
 import llm_perf_opt
@@ -24,6 +26,7 @@ from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.planning import CounterPlan, decide, facts_of
+from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import Mode, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, CounterSet, MetricInfo, Ranges, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
@@ -299,6 +302,31 @@ def test_without_a_filter_for_ranges_nothing_changes_where_there_are_none() -> N
 def test_instances_of_what_has_no_ranges_are_not_asked_for() -> None:
     (capture,) = planned(sample="middle", options=NcuOptions(set="basic")).captures
     assert (capture.expressions, capture.options.range_filter, capture.options.launch_count) == ((), None, 3)
+
+
+def test_modules_of_a_program_without_ranges_are_sampled_in_windows_and_the_rest_by_name() -> None:
+    """torch is used: marker ranges around its modules are all there are. Launches between them need a capture of their own."""
+    found = read_recording(recording("profile-*-ocr.sqlite"), launch_config=True, marker_ranges=True)
+    assert isinstance(found, Timeline)
+    markers = np.array([name.startswith("llm-perf:") for name in found.strings])[found.ranges.name]
+    marked = attrs.evolve(found, ranges=Ranges(*(getattr(found.ranges, f.name)[markers] for f in attrs.fields(Ranges))))
+    names = zip(marked.ranges.domain.tolist(), marked.ranges.name.tolist(), strict=True)
+    counted = Counter((marked.domains[domain], marked.strings[name]) for domain, name in names)
+    report = build_report([without_ranges(found)], ReportOptions(verdicts=False))
+    request = ProfileRequest(command=["program"])
+    alone = decide(request, report, marked, facts_of({}))
+    plan = decide(request, report, marked, facts_of({}), {marked.processes[0].pid: dict(counted)})
+    inside, outside = plan.captures
+    assert inside.windows is not None
+    assert outside.windows is None
+    assert outside.options.kernel_name is not None
+    assert [c.expressions for c in plan.captures] == [(), ()]
+    assert [c.name for c in inside.alternatives] == ["run"]
+    assert alone.table is not None
+    assert plan.table is not None
+    assert plan.table.coverage == alone.table.coverage == 1
+    assert (plan.table.error or 1) < 0.7 * (alone.table.error or 0)
+    assert plan.results < alone.results
 
 
 # -- from end to end ---------------------------------------------------------------------------------

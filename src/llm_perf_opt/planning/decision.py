@@ -165,10 +165,11 @@ def _captures(
     found = []
     for number, candidate in enumerate(final.captures, 1):
         alternatives = plain if one_for_all else plain[number - 1 : number]
-        if (windows := candidate.windows) is None:
-            found.append(attrs.evolve(alternatives[0], no_windows=candidate.no_windows))
-            continue
         capture = _capture(candidate, final, number, request)
+        if (windows := candidate.windows) is None:
+            # One that is there for windows alone has nothing to fall back to.
+            found.append(attrs.evolve((*alternatives, capture)[0], no_windows=candidate.no_windows))
+            continue
         capture = attrs.evolve(
             capture,
             options=attrs.evolve(capture.options, extra_args=(*capture.options.extra_args, *FROM_START_OFF)),
