@@ -224,6 +224,9 @@ def test_the_answer_of_a_recording_without_ranges_is_about_all_of_it(tmp_path: P
     answer = llm_perf_opt.open(make_export(tmp_path / "r.sqlite", [], [("k", 10, 20, 400)])).answer
     assert answer.stage == "whole recording"
     assert answer.where
+    chosen = llm_perf_opt.open(tmp_path / "r.sqlite").select("whole*")
+    assert list(chosen.launches["region"]) == ["whole recording"]
+    assert list(chosen.ranges["range_kind"]) == ["recording"]
     assert str(answer)
 
 

@@ -125,7 +125,12 @@ def ranges_table(timeline: Timeline, attribution: Attribution) -> Table:
         "duration_ns": (ranges.end - ranges.start)[order].tolist(),
         "process_id": [timeline.processes[number].pid for number in ranges.process[order].tolist()],
         "thread": [None if number == UNKNOWN else number for number in ranges.thread[order].tolist()],
-        "range_kind": ["start_end" if flag else "push_pop" for flag in ranges.start_end[order].tolist()],
+        "range_kind": [
+            "recording" if number in attribution.table.whole else "start_end" if flag else "push_pop"
+            for number, flag in zip(
+                attribution.range_region[order].tolist(), ranges.start_end[order].tolist(), strict=True
+            )
+        ],
     }
 
 
