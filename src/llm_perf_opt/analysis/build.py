@@ -15,7 +15,7 @@ from typing import Any
 from attrs import define, evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
-from llm_perf_opt.analysis.launches import profiled_launches
+from llm_perf_opt.analysis.launches import measured_kernels, profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
@@ -33,6 +33,8 @@ from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegio
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.ranking import heaviest
+from llm_perf_opt.regions.table import WHOLE
+from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
@@ -62,6 +64,8 @@ def build_report(
     truth: CounterSet | None = None,
 ) -> NCUProfileRegionReport:
     """The whole report of one or more recordings. `truth`: range results that its estimates are held against."""
+    whole = partial(build_report, recordings, inputs=inputs)
+    recordings = [with_whole_recording(r) if isinstance(r, Timeline) else r for r in recordings]
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
     if len(timelines) > 1 and not counter_sets:
@@ -71,7 +75,6 @@ def build_report(
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:
         found = _counters_alone(counter_sets, options, region_filter, kernel_filter)
-    whole = partial(build_report, recordings, inputs=inputs)
     return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None)
 
 
@@ -170,7 +173,12 @@ def _finished(
     main = report.main_scope
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
     report = attach(
-        evolve(report, launches=profiled_launches(counter_sets, main.kernels if main and has_timeline else [])),
+        evolve(
+            report,
+            launches=profiled_launches(counter_sets, main.kernels if main and has_timeline else []),
+            measured=measured_kernels(counter_sets, kernel_filter),
+            counter_units={name: info.unit for c in counter_sets for name, info in sorted(c.metric_info.items())},
+        ),
         Inputs(
             options=options,
             gpu_facts=_gpu_facts(recordings),
@@ -250,8 +258,9 @@ def _compare_timelines(timelines: list[Timeline], names: list[set[str]]) -> Iter
     """Timelines given together should be parts of one job: its ranks, with the same ranges. `names`: of those."""
     if len({t.kind for t in timelines}) > 1:
         yield diagnose("MIXED_TIMELINES")
-    unrelated = [t.source for t, own in zip(timelines[1:], names[1:], strict=True) if own and not own & names[0]]
-    if unrelated and names[0]:
+    known = [own - {WHOLE} for own in names]
+    unrelated = [t.source for t, own in zip(timelines[1:], known[1:], strict=True) if own and not own & known[0]]
+    if unrelated and known[0]:
         yield diagnose("UNRELATED_TIMELINES", unrelated=", ".join(unrelated), first=timelines[0].source)
 
 
@@ -275,7 +284,7 @@ def _explain_no_match(
     """The ranges that could have been asked for, nearest first, and what to say."""
     if not keys:
         if any(diagnosis.code == "NO_RANGES" for diagnosis in report.diagnostics):
-            return [], []  # the reader has said so
+            return [], []  # it has been said
         return [], [diagnose("NO_REGIONS")]
     wanted = options.include[0] if options.include else ""
     close = nearest(wanted, keys, 5)

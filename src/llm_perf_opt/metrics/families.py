@@ -13,6 +13,7 @@ OTHER = "other"  # no rule fits
 MEMCPY = "memcpy"  # copies within the GPU and fills that are no kernels
 HOST_COPY = "host copy"  # copies between host and GPU
 GRAPH = "graph"  # CUDA graphs recorded as one block
+MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
 
 
 @define(frozen=True)
