@@ -173,6 +173,8 @@ def _converted(option: Option, value: Any) -> Any:
         return [str(item) for item in value if item is not None] if isinstance(value, list) else [*expressions(value)]
     if option.kind == "assignments":
         return _assignments(option.flag, value)
+    if option.kind == "mapping":
+        parse_overrides(value)
     if option.kind == "text" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)  # YAML reads 3 as a number
     return value
