@@ -37,6 +37,8 @@ from provenance import commit
 
 ROOT = Path(__file__).resolve().parents[1]
 _LAST_LINES = 15
+_LAST_WORDS_S = 60  # for a command that was interrupted to write what it has
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError)  # of a report that is not what it should be
 _LAST_RESULTS = 8  # regions of a run that the result names
 
 
@@ -81,22 +83,31 @@ def look(run: Path) -> dict[str, Any]:
 def run_part(part: Part, bench: Bench, limit: float) -> Outcome:
     folder = bench.folder_of(part)
     started = time.monotonic()
-    argv = [sys.executable if word == "python" else word for word in part.argv(bench)]
-    environment = {**bench.environment, **part.environment}
+    try:
+        command = part.argv(bench)
+    except (*_UNREADABLE, subprocess.SubprocessError) as error:  # it needs the name of a kernel
+        return Outcome(part.name, part.about, "", -1, 0.0, [f"there is no command: {error}"])
+    argv = [sys.executable if word == "python" else word for word in command]
     with (folder / "output").open("w+b") as output:
-        child = subprocess.Popen(argv, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            argv, cwd=folder, env=bench.environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             code = child.wait(limit)
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGINT)
-            code = child.wait()
+            try:
+                code = child.wait(_LAST_WORDS_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                code = child.wait()
     runs = sorted(path.parent for path in folder.rglob("manifest.json") if "earlier" not in str(path))
     problems = list(checked(part, bench, folder, runs))
     lines = (folder / "output").read_text(errors="replace").splitlines()
     return Outcome(
         part.name,
         part.about,
-        without_folders(shlex.join(part.argv(bench))),
+        without_folders(shlex.join(command)),
         code,
         round(time.monotonic() - started, 1),
         [without_folders(problem) for problem in problems],
@@ -109,7 +120,7 @@ def checked(part: Part, bench: Bench, folder: Path, runs: list[Path]) -> Iterato
     """What is wrong with a part; a report that cannot even be looked at is the first of it."""
     try:
         yield from part.check(bench, folder, runs)
-    except (OSError, ValueError, KeyError, LookupError, TypeError, subprocess.SubprocessError) as error:
+    except (*_UNREADABLE, subprocess.SubprocessError) as error:
         yield f"the result cannot be looked at: {type(error).__name__}: {error}"
 
 

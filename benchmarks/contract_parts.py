@@ -91,7 +91,6 @@ class Part:
     seconds: int
     argv: Argv
     check: Check
-    environment: dict[str, str] = field(factory=dict)
     keeps_output: bool = False  # what it prints is a result
 
 

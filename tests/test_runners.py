@@ -342,7 +342,7 @@ def test_presets_of_the_user_are_taken(tools: Path, here: Here) -> None:
     assert "--section WarpStateStats" in commands(run)
     assert "--nvtx-include LLM@decode/" in commands(run)
     assert "--nvtx-include LLM@prefill/" not in commands(run)
-    refused = here("--config-dir", "own", "profiling/ncu@pipeline.ncu=mine")
+    refused = here("-c", "job", "--config-dir=own", "profiling/ncu@pipeline.ncu=mine")
     assert refused.returncode == 2
     assert "high, my, ncu.default" in refused.stderr
 

@@ -6,10 +6,10 @@ name the key that was meant. With and without a leading `+`, the same key is the
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterable
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -54,10 +54,11 @@ def normalised(words: Iterable[str]) -> list[str]:
 
 def _own_folder(options: list[str]) -> Path | None:
     """The folder of the user's own presets."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd", type=Path)
-    found: Path | None = parser.parse_known_args(options)[0].config_dir
-    return found
+    for word, following in pairwise([*options, ""]):
+        name, _, value = word.partition("=")
+        if name in ("--config-dir", "-cd"):
+            return Path(value or following)
+    return None
 
 
 def _normalised(word: str, sweep: bool, own: Path | None) -> str:
