@@ -13,6 +13,7 @@ those that are missing or bad. Where there is only a copy of the tree, LLM_PERF_
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -29,8 +30,10 @@ from typing import Any
 
 from attrs import asdict, define, field
 
+import contract_checks
 import llm_perf_opt
 from contract_parts import PARTS, Bench, Part
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.tools import find_ncu, find_nsys, library_path_for
 from llm_perf_opt.rundir.directory import gpu_facts
 from provenance import commit
@@ -38,7 +41,7 @@ from provenance import commit
 ROOT = Path(__file__).resolve().parents[1]
 _LAST_LINES = 15
 _LAST_WORDS_S = 60  # for a command that was interrupted to write what it has
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError)  # of a report that is not what it should be
+_UNREADABLE = (UserError, OSError, ValueError, LookupError, TypeError)  # of a report that is not what it should be
 _LAST_RESULTS = 8  # regions of a run that the result names
 
 
@@ -63,6 +66,9 @@ def look(run: Path) -> dict[str, Any]:
         "state": manifest["state"],
         "steps": {step["name"]: [step["status"], step["exit_code"], step["seconds"]] for step in manifest["steps"]},
     }
+    with contextlib.suppress(UserError):  # a report of ncu that cannot be read is a problem of its part
+        results = contract_checks.results_of(run)
+        found["results_of_ncu"], found["passes"] = len(results), sorted({a.passes for a in results if a.passes})
     if (run / "report.json").exists():
         report = llm_perf_opt.load(run).data
         scope = report.main_scope
