@@ -214,6 +214,12 @@ def test_a_calibration_finds_its_gpu_by_uuid_then_by_name() -> None:
     assert apply_calibration(gpu, {}, [calibration(gpu="NVIDIA L4")]).calibration == ""
 
 
+def test_fp6_on_rtx_blackwell_is_half_as_fast_as_fp8_whatever_it_accumulates_in() -> None:
+    peaks = find_hardware(0, {"name": "NVIDIA GeForce RTX 5090"}).peaks
+    assert peaks["tensor_fp6"] == peaks["tensor_fp6_acc16"]
+    assert peaks["tensor_fp6"].value == pytest.approx(peaks["tensor_fp8_acc16"].value / 2, rel=0.01)
+
+
 def test_peaks_can_come_from_the_roofline_metrics_of_ncu() -> None:
     """Of a recording: an H200 reaches what its data sheet says within the difference of the clocks."""
     path = str(RECORDINGS / "ncu-2025.3.1-h200-decoder-2layers-basic.ncu-rep.xz")

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 
 from attrs import define
 
-from llm_perf_opt.metrics.catalogue import read_toml
+from llm_perf_opt.package_data import read_toml
 
 OTHER = "other"  # no rule fits
 MEMCPY = "memcpy"  # copies within the GPU and fills that are no kernels
@@ -52,7 +52,7 @@ def _alternatives(pattern: str) -> tuple[tuple[str, re.Pattern[str] | None], ...
 @cache
 def families() -> dict[str, Family]:
     """All families by name, in the order of the rules."""
-    return {raw["name"]: Family(**raw) for raw in read_toml("families.toml")["family"]}
+    return {raw["name"]: Family(**raw) for raw in read_toml(__package__, "families.toml")["family"]}
 
 
 @lru_cache(maxsize=1 << 18)  # fewer, and of a small hostile file every name is looked up anew, three times

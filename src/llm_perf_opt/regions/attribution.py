@@ -160,16 +160,16 @@ class _Attributor:
         timeline = self.timeline
         owner = np.array(timeline.threads or [0], dtype=np.int64)
         nodes = timeline.graph_nodes
-        columns = [self._moments_of(work) for work in timeline.work]
+        columns = [
+            _Moments.of(work.host_time, work.thread.astype(np.int64), work.process.astype(np.int64))
+            for work in timeline.work
+        ]
         columns.append(_Moments.of(nodes.host_time, nodes.thread.astype(np.int64), owner[nodes.thread]))
         kernels, copies, graphs, captured = self._place(columns)
         if self.mode != "thread" and len(nodes.host_time):
             self._descend(timeline.kernels, kernels, captured.by_domain)
             self._descend(timeline.copies, copies, captured.by_domain)
         return Attribution(self.mode, self.table, kernels, copies, graphs, self.range_region)
-
-    def _moments_of(self, work: Work) -> _Moments:
-        return _Moments.of(work.host_time, work.thread.astype(np.int64), work.process.astype(np.int64))
 
     # -- push/pop ranges ------------------------------------------------------------------------
 

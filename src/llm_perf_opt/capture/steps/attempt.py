@@ -14,7 +14,7 @@ from attrs import define
 from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, files_in, finish, progress_of, start_table
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log, under_ncu
 from llm_perf_opt.nsight.ncu.argv import build_ncu_cmd, build_ncu_details_cmd, build_ncu_raw_cmd
@@ -192,12 +192,12 @@ def _start_print(run: RunDirectory, step: str, argv: list[str], report: Path, pl
 def _read_results(run: RunContext, capture: PlannedCapture, file: Path) -> None:
     """ncu takes any metric name and collects those it knows: which it dropped is known by what is missing."""
     try:
-        results = read_ncu_rep(file, file.name).actions
+        run.counters[file] = read_ncu_rep(file, file.name)
     except UserError as error:  # ncu exited with 0, and yet it did not finish its report
         run.failures.append(ExitCode.NOTHING_CAPTURED)
-        run.note(Diagnosis("REPORT_UNREADABLE", "error", error.message, error.fix))
+        run.note(diagnose("REPORT_UNREADABLE", message=error.message, fix=error.fix))
         return
-    run.results[capture.name] = results
+    results = run.results[capture.name] = run.counters[file].actions
     found = {name for action in results for name in action.metrics}
     dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
     if dropped is not None:
