@@ -40,6 +40,10 @@ def test_the_order_of_modes(mode: str, then: str | None) -> None:
     assert next_mode(mode, run(RANGE_FAILS, 9, mode=mode)) == then
 
 
+def test_metrics_that_no_range_mode_takes_lead_to_kernel_replay_at_once() -> None:
+    assert next_mode("range", failed("SASS_IN_RANGE")) == "kernel"
+
+
 def test_fallback_can_be_switched_off() -> None:
     assert next_mode("range", run(RANGE_FAILS, 9), enabled=False) is None
 

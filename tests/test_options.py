@@ -74,7 +74,7 @@ def other_value(option: Option[Any]) -> Any:
         return next(choice for choice in option.choices if choice != option.default)
     if option.kind == "switch":
         return not option.default
-    kinds = {"number": 7, "count": 7, "seconds": 7.5, "duration": "7s", "size": "7MB", "mapping": {"a": 1}}
+    kinds = {"number": 7, "count": 7, "seconds": 7.5, "duration": "7s", "size": "7MB", "mapping": {"peaks": "ncu"}}
     return kinds.get(option.kind, ["seven"] if isinstance(option.default, list) else "seven")
 
 

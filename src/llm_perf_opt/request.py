@@ -182,6 +182,8 @@ def _converted(option: Option[Any], value: Any) -> Any:
         return [str(item) for item in value if item is not None] if isinstance(value, list) else [*expressions(value)]
     if option.kind == "assignments":
         return _assignments(option.flag, value)
+    if "report.hardware" in option.to:
+        parse_overrides(value)
     if option.kind == "text" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)  # YAML reads 3 as a number
     return value

@@ -26,6 +26,8 @@ from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_resul
 from llm_perf_opt.analysis.verdicts.performance import Inputs
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.metrics.hardware import parse_overrides
+from llm_perf_opt.metrics.hardware.ncu_peaks import peaks_of
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
@@ -181,7 +183,7 @@ def _finished(
         ),
         Inputs(
             options=options,
-            gpu_facts=_gpu_facts(recordings),
+            gpu_facts=_gpu_facts(recordings, of_ncu=parse_overrides(options.hardware).from_ncu),
             good=good,
             odd=odd,
             has_counters=any(c.actions for c in counter_sets),
@@ -242,8 +244,11 @@ def _evaluated_by_all_kernels(
     )
 
 
-def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
-    """Attributes of the GPUs; where several recordings tell of one, the first to say a fact is believed."""
+def _gpu_facts(recordings: Iterable[Recording], *, of_ncu: bool) -> dict[int, dict[str, Any]]:
+    """Attributes of the GPUs; where several recordings tell of one, the first to say a fact is believed.
+
+    `of_ncu`: also what ncu's roofline metrics say of them.
+    """
     facts: dict[int, dict[str, Any]] = {}
     for recording in recordings:
         for device, own in recording.gpu_facts.items():
@@ -251,6 +256,9 @@ def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
             # Another GPU under the same number: a rank on another machine. Its facts do not mix.
             if known.get("name", own.get("name")) == own.get("name"):
                 facts[device] = {**own, **known}
+    results = [a for r in recordings if of_ncu and isinstance(r, CounterSet) for a in r.actions]
+    for device in {a.device for a in results if a.device is not None}:
+        facts.setdefault(device, {})["ncu_peaks"] = peaks_of(a.metrics for a in results if a.device == device)
     return facts
 
 

@@ -186,7 +186,8 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     ),
     Option(
         flag="--hardware", kind="assignments", default=[], metavar="NAME=VALUE", verbs=_BUILD, to="report.hardware",
-        help="Figures of the GPU: model='H100 SXM', bandwidth=4.8TB/s, tensor_bf16=989TFLOP/s …",
+        instead="hardware",
+        help="Figures of the GPU: model='H100 SXM', bandwidth=4.8TB/s, tensor_bf16=989TFLOP/s …; peaks=ncu: from ncu's roofline metrics.",
     ),
     Option(
         flag="--calibration", metavar="FILE", verbs=_BUILD, to="calibration",
@@ -272,6 +273,7 @@ _NCU_CLI = _keys(
     ("app_replay_match", None, "text", "How kernels of two passes are paired in application replay.", ("name", "grid", "all")),
     ("app_replay_mode", None, "text", "How strictly application replay pairs them.", ("strict", "balanced", "relaxed")),
     ("clock_control", "none", "text", "none leaves the clocks alone; base locks them low.", ("none", "base", "reset")),
+    ("pipeline_boost_state", None, "text", "Boost of the tensor cores: stable (ncu's default) makes runs comparable, dynamic is what a program gets without ncu.", ("stable", "dynamic")),
     ("cache_control", "none", "text", "none leaves the caches alone; all flushes them, which falsifies the DRAM figures of a region.", ("none", "all")),
     ("import_sass", "no", "text", "yes stores the machine code: 20 MB instead of 0.1 MB."),
     ("force_overwrite", False, "switch", "Overwrite an existing report; a run directory is new, so this is never needed."),
@@ -296,6 +298,10 @@ _TIMELINE: list[Option[Any]] = [
         ("timeout_s", None, "seconds", "Stop nsys after this time; what it recorded is kept."),
     ),
 ]  # fmt: skip
+_HARDWARE: Option[Any] = Option(
+    key="hardware", kind="mapping", default={}, to="report.hardware",
+    help="Figures of the GPU, as hardware.bandwidth=4.8TB/s; hardware.peaks=ncu: from ncu's roofline metrics (set roofline) where there are some.",
+)  # fmt: skip
 # What the built-in workload does (`runners.stage1_settings`), and what else may run in its place.
 _WORKLOAD: list[Option[Any]] = [
     *_keys(
@@ -347,7 +353,7 @@ _WORKLOAD: list[Option[Any]] = [
     ),
 ]  # fmt: skip
 
-OPTIONS = (*_COMMAND_LINE, *_COUNTERS, *_NCU_CLI, *_TIMELINE, *_WORKLOAD)
+OPTIONS = (*_COMMAND_LINE, *_COUNTERS, *_NCU_CLI, *_TIMELINE, _HARDWARE, *_WORKLOAD)
 KEYS: Mapping[str, Option[Any]] = {option.key: option for option in OPTIONS if option.key}
 
 

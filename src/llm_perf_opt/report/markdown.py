@@ -60,7 +60,8 @@ def render(view: View) -> Iterator[File]:
         seen = [(p.title, f"{up}{_PICTURES}/{p.name}") for p in drawn]
         yield File(f"{view.regions_at}/report.md", render_markdown(view, seen))
         if sections := [render_sections(region) for region in view.regions if region.sections]:
-            yield File(f"{PurePosixPath(view.regions_at).parent}/sections_report.txt", "\n".join(sections))
+            place = f"{PurePosixPath(view.regions_at).parent}/sections_report.txt"
+            yield File(place, "\n".join(sections), stands_in=True)
 
 
 def render_region_files(view: View, region: NCUProfileRegion) -> Iterator[File]:

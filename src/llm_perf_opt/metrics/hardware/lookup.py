@@ -34,6 +34,8 @@ def find_hardware(device: int | None, facts: Facts, overrides: Overrides | None 
     recorded = _recorded(device, name, facts)
     found = _computed(recorded) if model is None else _of_model(recorded, model)
     _add_l2(found, facts)
+    if overrides.from_ncu:
+        found = _with_peaks_of_ncu(found, facts.get("ncu_peaks") or Overrides())
     return _overridden(found, overrides)
 
 
@@ -138,21 +140,29 @@ def _add_l2(found: GpuHardware, facts: Facts) -> None:
         found.l2_bandwidth = Quantity(per_clock * found.clock.of("Hz"), "B/s")
 
 
+def _with_peaks_of_ncu(found: GpuHardware, measured: Overrides) -> GpuHardware:
+    if not measured.names():
+        lacking = "There are no roofline metrics of ncu, which --set roofline collects: these peaks are not ncu's."
+        return evolve(found, notes=[*found.notes, lacking])
+    basis = "ncu" if found.basis == "unknown" else f"{found.basis} and ncu"
+    return _replaced(evolve(found, basis=basis), measured, "ncu's roofline metrics")
+
+
 def _overridden(found: GpuHardware, overrides: Overrides) -> GpuHardware:
-    given = [k for k in ("bandwidth", "l2_bandwidth") if getattr(overrides, k) is not None] + list(overrides.peaks)
-    if overrides.model:
-        given.insert(0, "model")
-    if not given:
+    if not overrides.names():
         return found
-    known = "given" if found.basis == "unknown" else found.basis
+    basis = "given" if found.basis == "unknown" else found.basis
+    return _replaced(evolve(found, basis=basis), overrides, "the user")
+
+
+def _replaced(found: GpuHardware, figures: Overrides, source: str) -> GpuHardware:
     return evolve(
         found,
-        basis=known,
-        source=found.source or "the user",
-        bandwidth=overrides.bandwidth or found.bandwidth,
-        l2_bandwidth=overrides.l2_bandwidth or found.l2_bandwidth,
-        peaks={**found.peaks, **overrides.peaks},
-        notes=[*found.notes, f"Given by the user: {', '.join(given)}."],
+        source=found.source or source,
+        bandwidth=figures.bandwidth or found.bandwidth,
+        l2_bandwidth=figures.l2_bandwidth or found.l2_bandwidth,
+        peaks={**found.peaks, **figures.peaks},
+        notes=[*found.notes, f"Given by {source}: {', '.join(figures.names())}."],
     )
 
 

@@ -83,6 +83,8 @@ class NcuOptions:
     # -- the state of the GPU --
     # none (ours) | base (ncu's default: clocks locked low, figures comparable between runs, not with the timeline).
     clock_control: str | None = field(default="none", converter=text)
+    # stable (ncu's default: tensor cores boost alike in every run) | dynamic (as without ncu).
+    pipeline_boost_state: str | None = field(default=None, converter=text)
     # none (ours) | all (ncu's default: caches flushed before every pass, which makes the DRAM figures
     # of a region wrong by up to 1.8 times).
     cache_control: str | None = field(default="none", converter=text)
@@ -145,6 +147,11 @@ def ncu_arguments(
 def build_ncu_raw_cmd(ncu: StrPath, report: StrPath) -> list[str]:
     """Print every result of a report with all its metrics as CSV on standard output."""
     return [os.fspath(ncu), "--import", os.fspath(report), "--page", "raw", "--csv", "--print-units", "base"]
+
+
+def build_ncu_details_cmd(ncu: StrPath, report: StrPath) -> list[str]:
+    """Print the sections and rules of every result as a text for people on standard output."""
+    return [os.fspath(ncu), "--import", os.fspath(report), "--page", "details"]
 
 
 def without_unknown_defaults(options: NcuOptions, known: Container[str]) -> NcuOptions:

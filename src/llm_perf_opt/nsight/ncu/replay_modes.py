@@ -39,6 +39,8 @@ def next_mode(mode: str, outcome: Outcome, *, enabled: bool = True) -> str | Non
         return None
     # the first diagnosis is the cause; later ones may be remarks
     causes = [d.code for d in outcome.diagnoses if d.severity == "error"]
+    if causes and causes[0] == "SASS_IN_RANGE":
+        return "kernel"  # both range modes refuse the same metrics
     return NEXT_MODE.get(mode) if causes and causes[0] in GROUPS["mode_trouble"] else None
 
 
