@@ -183,6 +183,22 @@ def exact_expression(domain: str, path: Sequence[str], *, anchored: bool = False
     return prefix + bottom + "/".join(_escaped(name) for name in path) + tail
 
 
+def push_pop_expressions(text: str) -> list[str]:
+    """ncu's expressions for push/pop ranges as people write them: ncu takes a bare name for a start/end range.
+
+    What is ncu's own form already stays: a slash at the end, a comma, a bracket; `ncu:` hands over anything else.
+    """
+    if text.startswith("ncu:"):
+        return [text[4:]]
+    if text.endswith("/"):
+        return [text]
+    if text.startswith("regex:"):
+        return [f"{text}/"]
+    if re.search(r"(?<!\\)[*?]", text):
+        return parse_pattern(text).ncu_expressions()
+    return [text if re.search(r"(?<!\\)[,\[\]]", text) else f"{text}/"]
+
+
 # -- parts -----------------------------------------------------------------------------------------
 
 
