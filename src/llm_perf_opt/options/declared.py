@@ -338,8 +338,8 @@ _WORKLOAD = [
         ("inputs.manifest", None, "text", "A YAML list of inputs, a path or a prompt each."),
     ),
     Option(
-        key="dataset.sampling.num_samples_per_epoch", default=1, kind="count", nullable=True,
-        help="Inputs of each epoch; null: all.",
+        key="dataset.sampling.num_samples_per_epoch", default=None, kind="count", nullable=True,
+        help="Inputs of each epoch; left open: all that are given, of those of the package one batch.",
     ),
 ]  # fmt: skip
 
