@@ -39,9 +39,6 @@ class _Wait(int):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
-    def __repr__(self) -> str:
-        return str(bool(self))
-
 
 class ProfileableModel(nn.Module):
     """An `nn.Module` that marks itself and its parts in domain `LLM`."""

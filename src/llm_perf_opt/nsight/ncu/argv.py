@@ -144,10 +144,10 @@ def ncu_arguments(
 ) -> list[str]:
     """ncu's own part of the command, without the program: what `help_text.validate` checks.
 
-    `nvtx_expr`: push/pop ranges in place of `options.nvtx_include`, by name (`layer1`, `LLM@prefill`), by pattern or
-    as ncu's expression (`layer1/`); a list means "or", an empty one no filter. `nvtx=False` drops `--nvtx` where no filter needs it: without it the results carry
-    no range stacks and belong to no region. `overrides` are fields of `NcuOptions`. `%p`, `%h`, `%i`,
-    `%q{VAR}` in `out_base` are filled in by ncu.
+    `nvtx_expr`: push/pop ranges in place of `options.nvtx_include`, by name (`layer1`, `LLM@prefill`), by pattern
+    or as ncu's expression (`layer1/`); a list means "or", an empty one no filter. `nvtx=False` drops `--nvtx`
+    where no filter needs it: without it the results carry no range stacks and belong to no region. `overrides`
+    are fields of `NcuOptions`. `%p`, `%h`, `%i`, `%q{VAR}` in `out_base` are filled in by ncu.
     """
     asked = with_overrides(options or NcuOptions(), overrides, "pipeline.ncu.ncu_cli")
     if nvtx_expr is not None:
