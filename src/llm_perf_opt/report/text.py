@@ -98,9 +98,9 @@ def idle_share(region: NCUProfileRegion) -> float | None:
 def evaluated_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
     """Wall and idle time as verdicts see them: of the program alone where that was timed, else of the timeline."""
     time = region.performance.time if region.performance else None
-    if time is None or time.profiled_wall is None or time.wall is None or time.idle is None:
+    if time is None or time.profiled_wall is None or time.wall is None:
         return region.wall_ns, region.gpu_idle_ns
-    return time.wall.of("ns"), time.idle.of("ns")
+    return time.wall.of("ns"), None if time.idle is None else time.idle.of("ns")
 
 
 def without_profiler(region: NCUProfileRegion) -> str:
