@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import lzma
 import os
 import shutil
 import tempfile
@@ -19,8 +20,10 @@ import llm_perf_opt
 from conftest import RECORDINGS
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.files import open_to_append
 from llm_perf_opt.report.files import folder_names
 from llm_perf_opt.rundir import lock as run_lock
+from llm_perf_opt.rundir.compress import compress
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.draft import Draft, settle
 from llm_perf_opt.rundir.generation import find_mixture, is_ours, look_at_place, read_list
@@ -320,10 +323,34 @@ def test_a_run_writes_through_no_link_that_the_program_placed(name: str, tmp_pat
     assert list(elsewhere.iterdir()) == []
     (run.path / name).unlink()
     (run.path / name).mkdir()
-    (run.path / name / "cmd.txt").symlink_to(elsewhere / "cmd.txt")
-    with pytest.raises(UserError):
-        run.begin(name, ["tool"], name)
+    for file in ("cmd.txt", f"run.{name}-rep", "notes"):
+        (run.path / name / file).symlink_to(elsewhere / file)
+    run.begin(name, ["tool"], name)
     assert list(elsewhere.iterdir()) == []
+    assert (run.path / name / "cmd.txt").read_text() == "tool\n"
+    assert [p.name for p in (run.path / name).iterdir() if p.is_symlink()] == ["notes"]  # no tool writes that
+    run.release()
+
+
+def test_a_log_grows_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"):
+        open_to_append(tmp_path / "log")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_packing_replaces_no_file_of_the_user(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", ["program"], {}, gpus=list)
+    recording, packed = run.path / "nsys/run.sqlite", run.path / "nsys/run.sqlite.xz"
+    recording.write_bytes(bytes(100_000))
+    packed.write_text("mine")
+    (result,) = compress(run, "xz")
+    assert "is there already" in result.detail
+    assert packed.read_text() == "mine"
+    packed.write_bytes(lzma.compress(bytes(100_000)))  # packed before, and stopped before the original went
+    (result,) = compress(run, "xz")
+    assert result.packed_bytes
+    assert not recording.exists()
     run.release()
 
 

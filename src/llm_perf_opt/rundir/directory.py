@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -30,7 +30,7 @@ from llm_perf_opt.process.interrupts import held
 from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir.contents import remove_unfinished
 from llm_perf_opt.rundir.draft import settle
-from llm_perf_opt.rundir.layout import MANIFEST, RESERVE
+from llm_perf_opt.rundir.layout import MANIFEST, RESERVE, artefact
 from llm_perf_opt.rundir.manifest import (
     Manifest,
     Step,
@@ -193,9 +193,7 @@ class RunDirectory:
         self.manifest.steps.append(step)
         self.save()
         try:
-            # A run may have been killed before it was there; and what runs next must not write through a link either.
-            with folder_below(self.path, Path(folder).parts, make=True):
-                pass
+            self._clear_links(folder)
             # Arguments may hold bytes that are not UTF-8: written as they came, the line still works.
             with open_to_append(self.path / folder / "cmd.txt") as file:
                 file.write((shlex.join(step.argv) + "\n").encode("utf-8", "surrogateescape"))
@@ -203,6 +201,15 @@ class RunDirectory:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # the manifest has the command too
                 raise self._lost(error) from error
         return step
+
+    def _clear_links(self, folder: str) -> None:
+        """A program may place links in the folder of a step: tools must not write through them. Raises OSError."""
+        with folder_below(self.path, Path(folder).parts, make=True) as inside, os.scandir(inside) as entries:
+            for name in [entry.name for entry in entries if entry.is_symlink()]:
+                if (
+                    artefact((PurePosixPath(folder) / name).as_posix()) is not None
+                ):  # the link goes, not what it leads to
+                    os.unlink(name, dir_fd=inside)
 
     def ask_gpus(self) -> None:
         """Begin to ask how the GPUs are at the end of the run, beside whatever is left to do."""
