@@ -64,7 +64,7 @@ def folder_below(root: Path, names: Sequence[str], *, make: bool = False) -> Ite
         os.close(handle)
 
 
-def open_new(path: Path | str, mode: int = 0o666, folder: int | None = None) -> IO[bytes]:
+def open_new(path: Path, mode: int = 0o666, folder: int | None = None) -> IO[bytes]:
     """A file that nobody had before: what lies there under its name goes, and a link is not followed."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path, dir_fd=folder)
@@ -83,13 +83,15 @@ def replacing(path: Path, mode: int = 0o666, below: Path | None = None) -> Itera
 
     `below`: a folder that others may write in, such as a run directory; from there on no link is followed.
     """
-    temporary = unfinished_name(path).name
-    names = path.parent.relative_to(below).parts if below else ()
-    with folder_below(below or path.parent, names) as folder:
+    with contextlib.ExitStack() as stack:
+        folder, temporary, target = None, unfinished_name(path), path
+        if below is not None:
+            folder = stack.enter_context(folder_below(below, path.parent.relative_to(below).parts))
+            temporary, target = Path(temporary.name), Path(path.name)
         try:
             with open_new(temporary, mode, folder) as file:
                 yield file
-            os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.replace(temporary, target, src_dir_fd=folder, dst_dir_fd=folder)
         finally:  # an interrupt leaves nothing either
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
