@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import examples
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.nsight.messages import RULES, STATES, Rule
-from llm_perf_opt.nsight.outcome import Finished, Outcome, absent_metrics, clean, diagnose, evaluate
+from llm_perf_opt.nsight.outcome import Finished, Outcome, absent_metrics, clean, evaluate, of_rule
 
 TRANSCRIPTS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "transcripts" / "ncu-nsys-2025.3.1-h200.json").read_text(encoding="utf-8")
@@ -404,7 +405,7 @@ def test_every_rule_is_complete(rule: Rule) -> None:
     assert re.fullmatch(r"[A-Z][A-Z_]+", rule.code)
     assert rule.fix
     assert rule.severity in ("info", "warning", "error")
-    assert diagnose(rule).message
+    assert of_rule(rule).message
     known = {other.code for other in (*RULES, *STATES.values())}
     assert rule.hides <= known
 
@@ -414,7 +415,7 @@ def test_evidence_is_one_short_printable_line() -> None:
     assert len(clean("x" * 5000)) == 240
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.text(max_size=300),
     st.one_of(st.none(), st.integers(-70, 300)),

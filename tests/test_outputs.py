@@ -388,6 +388,10 @@ def run(tmp_path: Path) -> Path:
     return run
 
 
+def test_every_file_of_a_report_with_counters_is_known_by_its_content(run: Path) -> None:
+    assert [place for place in read_list(run).files if not is_ours(run, place)] == []
+
+
 def test_a_run_that_lost_a_recording_keeps_its_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "ncu/a.ncu-rep.xz").unlink()
     before = content(run)

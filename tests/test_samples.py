@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from conftest import counters, read, recording, report
+from conftest import counters, examples, read, recording, report
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics.groups import LEVELS, MetricGroups, groups_for
@@ -392,7 +392,7 @@ def plan_of(launches: LaunchTable, asked: CounterRequest, program_s: float) -> C
     return make_plan(Search(launches, HOPPER, asked, COSTS, program_s, asked.budget_s))
 
 
-slow = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slow = examples(60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @slow

@@ -15,7 +15,7 @@ from typing import Any
 from attrs import define, evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
-from llm_perf_opt.analysis.launches import profiled_launches
+from llm_perf_opt.analysis.launches import measured_kernels, profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
@@ -25,7 +25,9 @@ from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
 from llm_perf_opt.analysis.verdicts.performance import Inputs
 from llm_perf_opt.analysis.verification import verify
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.metrics.hardware import parse_overrides
+from llm_perf_opt.metrics.hardware.ncu_peaks import peaks_of
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
@@ -33,6 +35,8 @@ from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegio
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.ranking import heaviest
+from llm_perf_opt.regions.table import WHOLE
+from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
@@ -62,6 +66,8 @@ def build_report(
     truth: CounterSet | None = None,
 ) -> NCUProfileRegionReport:
     """The whole report of one or more recordings. `truth`: range results that its estimates are held against."""
+    whole = partial(build_report, recordings, inputs=inputs)
+    recordings = [with_whole_recording(r) if isinstance(r, Timeline) else r for r in recordings]
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
     if len(timelines) > 1 and not counter_sets:
@@ -71,7 +77,6 @@ def build_report(
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:
         found = _counters_alone(counter_sets, options, region_filter, kernel_filter)
-    whole = partial(build_report, recordings, inputs=inputs)
     return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None)
 
 
@@ -90,15 +95,8 @@ def build_streamed_report(
     scopes = stream.scopes()
     diagnostics = [*_compare_timelines(stream.facts, stream.range_names), *stream.diagnostics]
     if len(stream.facts) > 1:
-        diagnostics.append(
-            Diagnosis(
-                "LAUNCHES_OF_ONE",
-                "info",
-                f"Pictures of single launches are of {stream.facts[0].source} alone; all figures are of the"
-                f" {len(stream.facts)} recordings together.",
-                "Give one recording to see its launches: llm-perf report FILE",
-            )
-        )
+        recordings = len(stream.facts)
+        diagnostics.append(diagnose("LAUNCHES_OF_ONE", source=stream.facts[0].source, recordings=recordings))
     found = _Found(
         scopes, stream.existing, stream.kernel_names, diagnostics, detail=partial(timeline_detail, *stream.first)
     )
@@ -140,17 +138,11 @@ def _counters_alone(
     def launches_of(scope: str, region: NCUProfileRegion) -> Launches:
         return of_results(rows_of.samples, rows_of.rows.get((scope, region.key), []), good, kinds)
 
-    no_timeline = Diagnosis(
-        "NO_TIMELINE",
-        "info",
-        "There is no timeline: kernel times are ncu's, taken with kernels one after another; ranges and graphs measured as a whole have no GPU time; wall and idle time are not known.",
-        "Record one with: nsys profile -t cuda,nvtx -s none -o OUT CMD  and give OUT.sqlite beside the counters.",
-    )
     return _Found(
         scopes,
         [table.key(number) for number in table.in_tree_order()],
         {a.name for c in counter_sets for a in c.actions if a.kind == "kernel"},
-        [no_timeline],
+        [diagnose("NO_TIMELINE")],
         launches_of=launches_of,
     )
 
@@ -183,10 +175,15 @@ def _finished(
     main = report.main_scope
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
     report = attach(
-        evolve(report, launches=profiled_launches(counter_sets, main.kernels if main and has_timeline else [])),
+        evolve(
+            report,
+            launches=profiled_launches(counter_sets, main.kernels if main and has_timeline else []),
+            measured=measured_kernels(counter_sets, kernel_filter),
+            counter_units={name: info.unit for c in counter_sets for name, info in sorted(c.metric_info.items())},
+        ),
         Inputs(
             options=options,
-            gpu_facts=_gpu_facts(recordings),
+            gpu_facts=_gpu_facts(recordings, of_ncu=parse_overrides(options.hardware).from_ncu),
             good=good,
             odd=odd,
             has_counters=any(c.actions for c in counter_sets),
@@ -220,14 +217,8 @@ def _explain_no_kernels(names: set[str], kernel_filter: NameFilter, options: Rep
         return []
     wanted = (options.kernel_include or options.kernel_exclude)[0]
     close = nearest(wanted, {short_kernel_name(n) for n in names}, 5)
-    return [
-        Diagnosis(
-            "NO_MATCHING_KERNELS",
-            "warning",
-            f"The kernel patterns let none of the {len(names)} kernels through: counts and times are of nothing.",
-            f"Nearest: {', '.join(close)}. A pattern is a glob over the whole name (*{wanted.strip('*')}*) or regex:…",
-        )
-    ]
+    nearest_names = ", ".join(close)
+    return [diagnose("NO_MATCHING_KERNELS", kernels=len(names), nearest=nearest_names, wanted=wanted.strip("*"))]
 
 
 def _evaluated_by_all_kernels(
@@ -242,11 +233,6 @@ def _evaluated_by_all_kernels(
                 kept = [s for s in found.signatures if kernel_filter.keeps(s.kernel_name, s.short_name)]
                 found = evolve(found, signatures=kept)
             region.performance = found
-    chosen = Diagnosis(
-        "KERNELS_CHOSEN",
-        "info",
-        "Kernel counts, GPU time and counters are of the chosen kernels alone. Busy and idle time, verdicts and what to fix first are of all kernels of a region.",
-    )
     has_verdicts = any(r.performance is not None for s in report.scopes for r in s.regions)
     return evolve(
         report,
@@ -254,12 +240,15 @@ def _evaluated_by_all_kernels(
         opportunities=whole.opportunities,
         hardware=whole.hardware,
         unclassified_share=whole.unclassified_share,
-        diagnostics=[*report.diagnostics, *([chosen] if has_verdicts else [])],
+        diagnostics=[*report.diagnostics, *([diagnose("KERNELS_CHOSEN")] if has_verdicts else [])],
     )
 
 
-def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
-    """Attributes of the GPUs; where several recordings tell of one, the first to say a fact is believed."""
+def _gpu_facts(recordings: Iterable[Recording], *, of_ncu: bool) -> dict[int, dict[str, Any]]:
+    """Attributes of the GPUs; where several recordings tell of one, the first to say a fact is believed.
+
+    `of_ncu`: also what ncu's roofline metrics say of them.
+    """
     facts: dict[int, dict[str, Any]] = {}
     for recording in recordings:
         for device, own in recording.gpu_facts.items():
@@ -267,26 +256,20 @@ def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
             # Another GPU under the same number: a rank on another machine. Its facts do not mix.
             if known.get("name", own.get("name")) == own.get("name"):
                 facts[device] = {**own, **known}
+    results = [a for r in recordings if of_ncu and isinstance(r, CounterSet) for a in r.actions]
+    for device in {a.device for a in results if a.device is not None}:
+        facts.setdefault(device, {})["ncu_peaks"] = peaks_of(a.metrics for a in results if a.device == device)
     return facts
 
 
 def _compare_timelines(timelines: list[Timeline], names: list[set[str]]) -> Iterator[Diagnosis]:
     """Timelines given together should be parts of one job: its ranks, with the same ranges. `names`: of those."""
     if len({t.kind for t in timelines}) > 1:
-        yield Diagnosis(
-            "MIXED_TIMELINES",
-            "warning",
-            "Timelines of different tools were given together; if they are of the same run, its work counts twice in the aggregate.",
-            "Give one timeline of each process.",
-        )
-    unrelated = [t.source for t, own in zip(timelines[1:], names[1:], strict=True) if own and not own & names[0]]
-    if unrelated and names[0]:
-        yield Diagnosis(
-            "UNRELATED_TIMELINES",
-            "warning",
-            f"{', '.join(unrelated)} has no range in common with {timelines[0].source}: the aggregate adds up different programs.",
-            "Give timelines of one job together, others one by one.",
-        )
+        yield diagnose("MIXED_TIMELINES")
+    known = [own - {WHOLE} for own in names]
+    unrelated = [t.source for t, own in zip(timelines[1:], known[1:], strict=True) if own and not own & known[0]]
+    if unrelated and known[0]:
+        yield diagnose("UNRELATED_TIMELINES", unrelated=", ".join(unrelated), first=timelines[0].source)
 
 
 def matched_anything(report: NCUProfileRegionReport) -> bool:
@@ -309,22 +292,15 @@ def _explain_no_match(
     """The ranges that could have been asked for, nearest first, and what to say."""
     if not keys:
         if any(diagnosis.code == "NO_RANGES" for diagnosis in report.diagnostics):
-            return [], []  # the reader has said so
-        message = (
-            "The recording has no NVTX ranges, so there is no region to report; kernels are listed for the whole scope."
-        )
-        fix = "Mark stages with torch.cuda.nvtx.range or nvtx.annotate and record with -t cuda,nvtx."
-        return [], [Diagnosis("NO_REGIONS", "warning", message, fix)]
+            return [], []  # it has been said
+        return [], [diagnose("NO_REGIONS")]
     wanted = options.include[0] if options.include else ""
     close = nearest(wanted, keys, 5)
-    message = (
-        f"No matching regions: {', '.join(map(repr, options.include)) or 'every region'}"
-        + (f" without {', '.join(map(repr, options.exclude))}" if options.exclude else "")
-        + f" matches none of the {len(keys)} that exist."
-    )
-    fix = f"Nearest: {', '.join(close)}. List all with: llm-perf ranges INPUT"
+    chosen = ", ".join(map(repr, options.include)) or "every region"
+    if options.exclude:
+        chosen += f" without {', '.join(map(repr, options.exclude))}"
     available = close + [k for k in keys if k not in close][: _LISTED_RANGES - len(close)]
-    return available, [Diagnosis("NO_MATCHING_REGIONS", "warning", message, fix)]
+    return available, [diagnose("NO_MATCHING_REGIONS", chosen=chosen, regions=len(keys), nearest=", ".join(close))]
 
 
 def _limit_kernels(report: NCUProfileRegionReport, top: int) -> list[Diagnosis]:
@@ -336,9 +312,7 @@ def _limit_kernels(report: NCUProfileRegionReport, top: int) -> list[Diagnosis]:
         for region in scope.regions:
             region.kernels_omitted += max(len(region.kernels) - top, 0)
             region.kernels = region.kernels[:top]
-    message = f"The regions have {total:,} kernel rows together; each lists its {top} longest."
-    fix = "Choose regions with --include, or a longer list with --top."
-    return [Diagnosis("KERNEL_LISTS_CUT", "info", message, fix)]
+    return [diagnose("KERNEL_LISTS_CUT", rows=total, top=top)]
 
 
 def with_ranks(timeline: Timeline, rank: int) -> Timeline:

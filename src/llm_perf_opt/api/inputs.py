@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.rundir.layout import VERIFY as VERIFY
 from llm_perf_opt.rundir.layout import input_patterns, is_of_verification, verification_files
@@ -17,7 +18,7 @@ from llm_perf_opt.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
     from llm_perf_opt.readers.open import Observer
-    from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
+    from llm_perf_opt.regions.columns import CounterSet, Recording
 
 
 @define
@@ -29,14 +30,14 @@ class Inputs:
     duplicates: dict[Path, Path]
     inputs: list[dict[str, Any]] = Factory(list)  # what the report says of those read so far
     unreadable: list[UnreadableInput] = Factory(list)  # of runs: one damaged recording must not cost the others
-    timelines: Mapping[Path, Timeline] = Factory(dict)  # that were read already
+    known: Mapping[Path, Recording] = Factory(dict)  # that were read already
 
     @staticmethod
-    def of(paths: Sequence[str], timelines: Mapping[Path, Timeline] | None = None) -> Inputs:
+    def of(paths: Sequence[str], known: Mapping[Path, Recording] | None = None) -> Inputs:
         expanded = [(Path(path), expand(Path(path))) for path in paths]
         files = [file for _, found in expanded for file in found]
         inside_runs = {file for path, found in expanded if path.is_dir() for file in found}
-        return Inputs(files, inside_runs, _duplicates(files), timelines=timelines or {})
+        return Inputs(files, inside_runs, _duplicates(files), known=known or {})
 
     def are_timelines(self) -> bool:
         """Several timelines and nothing else: their report needs only one of them at a time."""
@@ -61,11 +62,16 @@ class Inputs:
         from llm_perf_opt.analysis.build import with_ranks
         from llm_perf_opt.readers.marker_ranges import for_report
         from llm_perf_opt.readers.open import read_recording
-        from llm_perf_opt.regions.columns import Timeline
+        from llm_perf_opt.readers.plausible import plausible_facts
+        from llm_perf_opt.regions.columns import CounterSet, Timeline
 
+        known = self.known.get(file)
         try:
             recording: Recording
-            if not streams and (known := self.timelines.get(file)) is not None:
+            if isinstance(known, CounterSet):
+                recording = deepcopy(known)  # the run goes on with its own
+                recording.gpu_facts = plausible_facts(recording.gpu_facts)
+            elif known is not None and not streams:
                 recording = for_report(known, file.name, launch_config=launch_config)
             else:
                 recording = read_recording(
@@ -80,15 +86,13 @@ class Inputs:
         if isinstance(recording, Timeline) and rank is not None:
             recording = with_ranks(recording, rank)
         if file in self.duplicates:
-            both = f"{file.name} and {self.duplicates[file].name}"
-            message = f"{both} hold the same recording: its work counts twice in the aggregate."
-            recording.diagnostics.append(Diagnosis("SAME_RECORDING", "warning", message, "Give it once."))
+            other = self.duplicates[file].name
+            recording.diagnostics.append(diagnose("SAME_RECORDING", one=file.name, other=other))
         return recording
 
     def describe_unreadable(self) -> list[Diagnosis]:
         """What could not be read."""
-
-        return [Diagnosis("RECORDING_UNREADABLE", "error", d.message, d.fix) for d in self.unreadable]
+        return [diagnose("RECORDING_UNREADABLE", message=d.message, fix=d.fix) for d in self.unreadable]
 
 
 def load(inputs: Inputs, *, quiet: bool = False, streams: bool = False) -> list[Recording]:
@@ -112,7 +116,7 @@ class SideInputs:
 def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInputs:
     """Measured peaks, and what stage 1 left in the run directories."""
     from llm_perf_opt.calibration import store
-    from llm_perf_opt.readers import stage_timings, static_compute
+    from llm_perf_opt.readers import stage_files
 
     found = SideInputs()
     if calibration is not None:
@@ -121,28 +125,20 @@ def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInput
         try:
             found.calibrations = store.load_default()
         except UserError as error:
-            found.notes.append(Diagnosis("CALIBRATION_UNREADABLE", "warning", error.message, error.fix))
+            found.notes.append(diagnose("CALIBRATION_UNREADABLE", message=error.message, fix=error.fix))
 
-    def read(place: str, reader: Callable[[Path], dict[str, Any]], code: str, lost: str) -> dict[str, Any]:
+    def read(place: str, reader: Callable[[Path], dict[str, Any]], code: str) -> dict[str, Any]:
         files = [Path(path) / place for path in paths if Path(path).is_dir() and (Path(path) / place).is_file()]
         content: dict[str, Any] = {}
         for file in files:
             try:
                 content |= reader(file)
             except (OSError, ValueError) as error:
-                message = f"{place} of {file.parents[1].name} cannot be used ({error}): {lost}"
-                found.notes.append(Diagnosis(code, "warning", message, "Run stage 1 again."))
+                found.notes.append(diagnose(code, place=place, run=file.parents[1].name, error=error))
         return content
 
-    found.formula = read(
-        static_compute.PLACE, static_compute.read_formula, "FORMULA_UNREADABLE", "FLOPs by formula are left out."
-    )
-    found.undisturbed = read(
-        stage_timings.PLACE,
-        stage_timings.read_stage_timings,
-        "STAGE_TIMINGS_UNREADABLE",
-        "stage times are those under the profiler.",
-    )
+    found.formula = read(stage_files.FORMULA, stage_files.read_formula, "FORMULA_UNREADABLE")
+    found.undisturbed = read(stage_files.TIMINGS, stage_files.read_stage_timings, "STAGE_TIMINGS_UNREADABLE")
     return found
 
 
@@ -158,7 +154,7 @@ def read_verification(paths: Sequence[str]) -> tuple[CounterSet | None, list[Dia
     try:
         found = read_recording(files[0], source=files[0].name)
     except UnreadableInput as error:
-        return None, [Diagnosis("VERIFY_FAILED", "warning", f"Nothing was verified. {error.message}", error.fix)]
+        return None, [diagnose("VERIFY_FAILED.unreadable", message=error.message, fix=error.fix)]
     return (found if isinstance(found, CounterSet) else None), []
 
 

@@ -13,13 +13,13 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.api import inputs
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 from llm_perf_opt.report.renderers import FORMATS, needs_launches
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
-    from llm_perf_opt.regions.columns import CounterSet, Timeline
+    from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
     from llm_perf_opt.regions.patterns import RegionFilter
     from llm_perf_opt.rundir.draft import Draft
@@ -68,16 +68,14 @@ def make_report(
     calibration: str | None = None,
     formats: Sequence[str] = (),
     built: NCUProfileRegionReport | None = None,
-    timelines: Mapping[Path, Timeline] | None = None,
+    known: Mapping[Path, Recording] | None = None,
 ) -> NCUProfileRegionReport:
     """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine.
 
     `formats`: what will be written of it. `built`: what `build_from` made of the same inputs and options.
-    `timelines`: by file, those that were read already.
+    `known`: by file, recordings that were read already.
     """
-    report = built or build_from(
-        paths, options, quiet=quiet, calibration=calibration, formats=formats, timelines=timelines
-    )
+    report = built or build_from(paths, options, quiet=quiet, calibration=calibration, formats=formats, known=known)
     run = Path(paths[0]) if len(paths) == 1 else None
     if run is None:
         return report
@@ -95,7 +93,7 @@ def build_from(
     quiet: bool = False,
     calibration: str | None = None,
     formats: Sequence[str] = (),
-    timelines: Mapping[Path, Timeline] | None = None,
+    known: Mapping[Path, Recording] | None = None,
 ) -> NCUProfileRegionReport:
     """A report without what a run says of itself, which may still change: all that takes time."""
     check_patterns(options)
@@ -117,14 +115,16 @@ def build_from(
     )
     truth, unreadable = inputs.read_verification(paths)
     try:
-        report = _build(paths, options, truth, quiet, timelines or {})
+        report = _build(paths, options, truth, quiet, known or {})
     except UnreadableInput as error:
         if state is None or not state.reasons:
             raise
         told = f"{paths[0]} holds no recording. {state.reasons}"
         raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
     cpu = inputs.ran_on_cpu(run) if run is not None else ""
-    return _explained(report, _why_on_cpu(cpu) if cpu else None, last=[*side.notes, *unreadable])
+    # A model that was told to run on a CPU has no kernels: nothing went wrong.
+    why = diagnose("NO_KERNELS.on_cpu", cpu=cpu) if cpu else None
+    return _explained(report, why, last=[*side.notes, *unreadable])
 
 
 def _state_of(run: Path) -> RunState | None:
@@ -134,15 +134,11 @@ def _state_of(run: Path) -> RunState | None:
 
 
 def _build(
-    paths: Sequence[str],
-    options: ReportOptions,
-    truth: CounterSet | None,
-    quiet: bool,
-    timelines: Mapping[Path, Timeline],
+    paths: Sequence[str], options: ReportOptions, truth: CounterSet | None, quiet: bool, known: Mapping[Path, Recording]
 ) -> NCUProfileRegionReport:
     from llm_perf_opt.analysis.build import build_report, build_streamed_report
 
-    files = inputs.Inputs.of(paths, timelines)
+    files = inputs.Inputs.of(paths, known)
     if not files.are_timelines():
         return build_report(inputs.load(files, quiet=quiet), options, files.inputs, truth)
     first: list[inputs.Inputs] = [files]
@@ -173,23 +169,11 @@ def _explained(
     return attrs.evolve(report, diagnostics=[*first, *own, *last])
 
 
-def _why_on_cpu(cpu: str) -> Diagnosis:
-    """A model that was told to run on a CPU has no kernels: nothing went wrong."""
-
-    message = (
-        f"The model ran on a {cpu}, so there are no GPU kernels. Its operators are in torch_profiler/operators.md."
-    )
-    return Diagnosis("NO_KERNELS", "info", message, "Run it on a GPU: device=cuda:0")
-
-
 def _why_stopped(state: RunState) -> Diagnosis | None:
     """Of a run that was stopped, the missing kernels have another cause than of one that has none."""
-
     if not {"TIMED_OUT", "INTERRUPTED", "RECORDING_TOO_LARGE", "RUN_UNFINISHED"} & {d.code for d in state.diagnostics}:
         return None
-    message = "The timeline holds no GPU kernels: it was stopped before there were any, or before nsys had saved them."
-    fix = "Let the program run longer, or end by itself: fewer steps, a shorter input, a longer --timeout."
-    return Diagnosis("NO_KERNELS", "warning", message, fix)
+    return diagnose("NO_KERNELS.stopped")
 
 
 def publish(

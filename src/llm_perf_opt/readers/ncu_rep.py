@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import selectors
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import MissingTool, UnreadableInput
 from llm_perf_opt.readers import ncu_worker
 from llm_perf_opt.readers.device_facts import device_facts
@@ -45,7 +44,7 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
     counters.environment = {"tool": "Nsight Compute", "gpus": {}}
     try:
         with path.open("rb") as file:
-            for result in _remembered(path, file, source):
+            for result in _results(path, file, source):
                 counters.actions.append(_action(result, counters))
                 if progress is not None:
                     progress(1)
@@ -60,30 +59,8 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
         )
     _name_processes(counters, container.process_ids, container.process_of_result)
     if not counters.actions:
-        fix = "The NVTX or kernel filter matched no launch. List what exists with: llm-perf ranges TIMELINE"
-        message = f"{source} holds no results: ncu profiled nothing."
-        counters.diagnostics.append(Diagnosis("NO_RESULTS", "warning", message, fix))
+        counters.diagnostics.append(diagnose("NO_RESULTS", source=source))
     return counters
-
-
-_MOST_REMEMBERED = 5_000  # results
-_last: tuple[tuple[str, int, int, int], list[dict[str, Any]]] | None = None
-
-
-def _remembered(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, Any]]:
-    """The results; of the report that was read last, without asking again: a run looks into it, then reports it."""
-    global _last
-    status = os.fstat(file.fileno())
-    key = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino)
-    if _last is not None and _last[0] == key:
-        yield from _last[1]
-        return
-    held: list[dict[str, Any]] = []
-    for result in _results(path, file, source):
-        if len(held) <= _MOST_REMEMBERED:
-            held.append(result)
-        yield result
-    _last = (key, held) if len(held) <= _MOST_REMEMBERED else None
 
 
 # -- the process ------------------------------------------------------------------------------------
@@ -207,10 +184,7 @@ def _triple(sizes: list[int] | None) -> tuple[int, int, int] | None:
 def _name_processes(counters: CounterSet, pids: list[int], pid_of: list[int] | None) -> None:
     if pid_of is None or len(pid_of) != len(counters.actions):
         if len(pids) > 1:
-            message = (
-                f"{counters.source} holds results of {len(pids)} processes but does not say which result is whose."
-            )
-            counters.diagnostics.append(Diagnosis("UNKNOWN_PROCESSES", "info", message))
+            counters.diagnostics.append(diagnose("UNKNOWN_PROCESSES", source=counters.source, processes=len(pids)))
         if len(pids) != 1:
             return
         pid_of = pids * len(counters.actions)

@@ -14,6 +14,7 @@ from llm_perf_opt.report.files import make_folder
 from llm_perf_opt.report.renderers import FORMATS, File, chosen
 from llm_perf_opt.report.view import BESIDE, View, view_of
 from llm_perf_opt.rundir.draft import Draft
+from llm_perf_opt.rundir.generation import is_ours
 
 
 def write_report(
@@ -38,7 +39,7 @@ def write_report(
             if draft is None:
                 _write(begun, _region_files(view, formats))
             for renderer in reversed(chosen(formats)):
-                _write(begun, renderer.render(view))
+                _write(begun, (f for f in renderer.render(view) if not (f.stands_in and _is_of_others(out, f.place))))
             foreign = begun.publish(force=force)
         except BaseException:
             begun.discard()
@@ -90,6 +91,10 @@ def _region_files(view: View, formats: Sequence[str]) -> Iterator[File]:
         for render in renderers if region.folder else ():
             for file in render(view, region):
                 yield File(f"{view.regions_at}/{region.folder}/{file.place}", file.text)
+
+
+def _is_of_others(out: Path, place: str) -> bool:
+    return (out / place).exists() and not is_ours(out, place)
 
 
 def _write(draft: Draft, files: Iterable[File]) -> None:

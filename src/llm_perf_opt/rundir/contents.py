@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from attrs import define
 
 from llm_perf_opt.rundir.generation import is_ours, read_list
-from llm_perf_opt.rundir.layout import fixed_names, is_half_written, is_known, is_of_report, names_of_step
+from llm_perf_opt.rundir.layout import artefact, fixed_names, is_half_written, is_known, names_of_step
 from llm_perf_opt.rundir.manifest import Manifest
 
 
@@ -42,7 +42,8 @@ def files_of(run: Path, manifest: Manifest) -> list[RunFile]:
         if not stat.S_ISREG(status.st_mode):
             why = "it is a link" if stat.S_ISLNK(status.st_mode) else "it is no regular file"
         else:
-            known = is_known(name, ours) and (not is_of_report(name) or is_ours(run, name))
+            row = artefact(name)
+            known = is_known(name, ours) and (row is None or row.step != "report" or is_ours(run, name))
             why = "" if known else "llm-perf did not write it"
         found.append(RunFile(name, status.st_size, why))
     return sorted(found, key=lambda file: file.name)

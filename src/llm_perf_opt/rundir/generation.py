@@ -35,7 +35,7 @@ _BEGINNINGS = {
     ".json": rb'\{\s*"schema_version":\s*"[^"]*",\s*"(generation|generated_at)":\s*"',
     ".html": rb'(?is)<!doctype html>.{0,2000}?<meta name="generator" content="llm-perf-opt',
     ".md": rb"# (Region report\n\n.*\bllm-perf|Kernels\n\nScope `|Performance summary\n\n.*\bllm-perf|.*\n\n\|  \| inclusive )",
-    ".csv": rb"scope,(kernel_name|region),|kernel_name,short_name,|metric,which,",
+    ".csv": rb"scope,(kernel_name|region),|(grid,block,)?kernel_name,short_name,|metric,which,",
     ".svg": rb'<svg xmlns="http://www.w3.org/2000/svg" viewBox="[^"]*" width="\d+" height="\d+" role="img" aria-label="',
     ".txt": rb".*\n\nSection: ",
 }
