@@ -118,6 +118,7 @@ class ReportRequest:
     formats: str | None = None  # with commas; None: all
     calibration: str | None = None
     strict: bool = False
+    force: bool = False
 
 
 def report_request(values: Values) -> ReportRequest:

@@ -151,6 +151,14 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Folder for the report (default: INPUT-report here; a run directory gets it inside).",
     ),
     Option(
+        flag="--force", kind="switch", default=False, verbs=("report",), to="force",
+        help="Replace files that llm-perf did not write, and a report that says more; they are named.",
+    ),
+    Option(
+        flag="--force", kind="switch", default=False, verbs=("export", "demo"),
+        help="Replace files that llm-perf did not write; they are named.",
+    ),
+    Option(
         flag="--format", kind="list", metavar="LIST", verbs=("report",), to="formats",
         help="Comma list of json, md, csv, html (default: all).",
     ),
