@@ -72,7 +72,9 @@ def test_a_pattern_with_a_typo_costs_no_counter_run(tools: Path, capsys: pytest.
     assert profile("--include", "decode_stepp") == 0
     assert not Path("run/ncu/cmd.txt").exists()
     shown = capsys.readouterr().out
-    assert "exists: LLM@decode/decode_step" in shown.splitlines()[0]
+    why, _, nearest = shown.splitlines()[:3]
+    assert "'decode_stepp'" in why
+    assert "exists: LLM@decode/decode_step" in nearest
 
 
 @pytest.mark.parametrize(

@@ -671,7 +671,7 @@ def test_texts_of_rules_can_be_filled() -> None:
     texts = [t for rule in verdict_rules().rules for t in (rule.text, *(a.text for a in rule.advice))]
     names = {name for text in texts for name in re.findall(r"\{(\w+)\}", text)}
     made_words = {
-        "communication_share", "collective_time", "host_copy_time", "idle_share", "idle", "wall", "gap_per_launch", "launches",
+        "communication_share", "communication_parts", "idle_share", "idle", "wall", "gap_per_launch", "launches",
         "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
         "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts",
     }  # fmt: skip

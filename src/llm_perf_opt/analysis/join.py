@@ -480,7 +480,7 @@ def coverage_of(join: Join, launches: LaunchRows) -> Coverage:
         results=len(join.samples.actions),
         results_unmatched=len(join.unmatched),
         unmatched_signatures=[
-            f"{short_kernel_name(name)}: {calls} launches, {total / 1e6:.3f} ms"
+            f"{short_kernel_name(name)}: {calls} {'launch' if calls == 1 else 'launches'}, {total / 1e6:.3f} ms"
             for total, calls, name in missing[:_NAMED]
         ],
         unmatched_results=[_described(join.samples.actions[row]) for row in join.unmatched[:_NAMED]],
