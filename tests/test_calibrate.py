@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.calibration import store
-from llm_perf_opt.calibration.measure import Case, cases, host_clock, measure
+from llm_perf_opt.calibration.peaks import Case, cases, host_clock, measure
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
 

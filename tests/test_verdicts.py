@@ -11,7 +11,7 @@ from attrs import evolve
 
 from conftest import counters, recording, regions_of, report, timeline
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.analysis.verdicts.counters import amounts_of, with_totals
+from llm_perf_opt.analysis.verdicts.counted_work import amounts_of, with_totals
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline

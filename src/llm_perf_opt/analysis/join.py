@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.sample_matrix import Floats, Samples, combine
 from llm_perf_opt.analysis.sampled_clusters import samples_of_clusters
-from llm_perf_opt.analysis.samples import Floats, Samples, combine
 from llm_perf_opt.metrics.catalogue import role_of
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
 from llm_perf_opt.regions.duration_clusters import DurationClusters, split_by_duration

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llm_perf_opt.analysis.samples import Samples, combine, rules_of
+from llm_perf_opt.analysis.sample_matrix import Samples, combine, rules_of
 from llm_perf_opt.regions.columns import Action, CounterSet
 from llm_perf_opt.regions.model import KernelRecord, LaunchCounter, MeasuredKernel, ProfiledLaunch
 from llm_perf_opt.regions.names import short_kernel_name
