@@ -14,8 +14,8 @@ from markdown_it import MarkdownIt
 
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.regions.names import short_kernel_name, visible
+from llm_perf_opt.report.files import folder_names
 from llm_perf_opt.report.markdown import code, plain
-from llm_perf_opt.report.output_files import folder_names
 from synthetic import make_export
 
 HOSTILE = [

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "llm_perf_opt"
 LONGEST = 500
-SHARED_NAMES = ("__init__.py", "argv.py")
+SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 MOST_LINES = 41_750  # of Python; goes down, never up
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.

@@ -21,7 +21,7 @@ from conftest import RECORDINGS
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import open_to_append
-from llm_perf_opt.report.output_files import folder_names
+from llm_perf_opt.report.files import folder_names
 from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir.compress import compress
 from llm_perf_opt.rundir.directory import RunDirectory

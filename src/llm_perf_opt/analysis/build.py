@@ -22,8 +22,8 @@ from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
 from llm_perf_opt.analysis.timeline_stream import TimelineStream
 from llm_perf_opt.analysis.verdicts.attach import attach
 from llm_perf_opt.analysis.verdicts.counted_work import usable, with_totals
+from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
 from llm_perf_opt.analysis.verdicts.performance import Inputs
-from llm_perf_opt.analysis.verdicts.region_launches import KindList, Launches, of_results
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.hardware import parse_overrides

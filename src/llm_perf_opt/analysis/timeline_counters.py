@@ -27,7 +27,7 @@ from llm_perf_opt.analysis.sampled_traffic import moved_by_others, moved_in_regi
 from llm_perf_opt.analysis.scopes import ScopePart
 from llm_perf_opt.analysis.selected import sections_of
 from llm_perf_opt.analysis.verdicts.counted_work import amounts_of, usable
-from llm_perf_opt.analysis.verdicts.region_launches import Kind, KindList, Launches
+from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.attribution import Attribution

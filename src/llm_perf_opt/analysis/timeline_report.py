@@ -10,7 +10,7 @@ from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import ScopePart, same_selection, timeline_scopes
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCounters
-from llm_perf_opt.analysis.verdicts.region_launches import Launches
+from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work

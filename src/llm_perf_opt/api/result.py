@@ -245,8 +245,8 @@ class Report:
 
     def to_html(self, path: AnyPath, *, top: int = 30, force: bool = False) -> Path:
         """Write the page; `top`: kernels per region where a list has to be cut. `force`: over any file that is there."""
+        from llm_perf_opt.report.files import make_folder, replaceable, write_text
         from llm_perf_opt.report.html import render_html
-        from llm_perf_opt.report.output_files import make_folder, replaceable, write_text
         from llm_perf_opt.report.view import view_of
         from llm_perf_opt.rundir.generation import is_ours
 

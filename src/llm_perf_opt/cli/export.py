@@ -72,7 +72,7 @@ def _check(places: dict[ExportOption, Path]) -> None:
 
 def _say_replaced(asked: dict[str, tuple[Exporter, Path]], arguments: argparse.Namespace) -> None:
     from llm_perf_opt.api.inputs import Inputs
-    from llm_perf_opt.report.output_files import replaceable
+    from llm_perf_opt.report.files import replaceable
 
     given = [*Inputs.of(arguments.input).files, *map(Path, arguments.input)]
     for kind, place in asked.values():

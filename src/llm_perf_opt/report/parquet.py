@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.errors import MissingTool
-from llm_perf_opt.report.output_files import make_folder, replaced
+from llm_perf_opt.report.files import make_folder, replaced
 from llm_perf_opt.report.renderers import Exporter, ExportSource
 from llm_perf_opt.report.tables import table_files, tables_of
 

@@ -21,7 +21,7 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.names import short_kernel_name
-from llm_perf_opt.report.output_files import make_folder, replaced
+from llm_perf_opt.report.files import make_folder, replaced
 from llm_perf_opt.report.renderers import Exporter, ExportSource
 
 _GPU_PIDS = 1_000_000_000  # above any process id: the GPU's tracks of each process

@@ -12,8 +12,8 @@ from typing import Any
 from attrs import define
 
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance, Scope
+from llm_perf_opt.report.columns import Column, count
 from llm_perf_opt.report.stages import in_unit, of_performance, used
-from llm_perf_opt.report.table_columns import Column, count
 from llm_perf_opt.report.text import duration, gpu_time, heaviest, idle_share, percent, rows, work_count
 
 # Which recordings have something to show in a column: all, those without and with GPU work, with a timeline, with both.

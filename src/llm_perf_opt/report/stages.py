@@ -10,7 +10,7 @@ from typing import Any
 
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance, SpeedOfLight
-from llm_perf_opt.report.table_columns import Column, count
+from llm_perf_opt.report.columns import Column, count
 from llm_perf_opt.report.text import duration, evaluated_times, gpu_time, percent, quantity, weight, work_count
 
 MOST_STAGES = 12

@@ -17,7 +17,7 @@ from llm_perf_opt.regions.columns import UNKNOWN, Timeline, Work
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.table import ROOT
-from llm_perf_opt.report.output_files import begins_with, make_folder, replaced
+from llm_perf_opt.report.files import begins_with, make_folder, replaced
 from llm_perf_opt.report.region_table import PROGRAM_COLUMNS, all_rows
 from llm_perf_opt.report.renderers import Exporter, ExportSource
 

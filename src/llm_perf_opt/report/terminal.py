@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from llm_perf_opt.readers.open import Observer
     from llm_perf_opt.regions.model import NCUProfileRegionReport
-    from llm_perf_opt.report.table_columns import Column
+    from llm_perf_opt.report.columns import Column
     from llm_perf_opt.report.view import View
 
 _OPPORTUNITIES = 5

@@ -11,7 +11,7 @@ from attrs import define, evolve
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.report.answer import Answer, answer_of
-from llm_perf_opt.report.output_files import folder_names
+from llm_perf_opt.report.files import folder_names
 from llm_perf_opt.report.region_table import is_host_only
 from llm_perf_opt.report.stages import stage_regions
 from llm_perf_opt.report.text import gpu_time

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.model import NCUProfileRegionReport
-from llm_perf_opt.report.output_files import make_folder
+from llm_perf_opt.report.files import make_folder
 from llm_perf_opt.report.renderers import FORMATS, File, chosen
 from llm_perf_opt.report.view import BESIDE, View, view_of
 from llm_perf_opt.rundir.draft import Draft

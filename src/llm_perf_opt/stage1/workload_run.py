@@ -19,7 +19,7 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.report.output_files import make_folder, write_text
+from llm_perf_opt.report.files import make_folder, write_text
 from llm_perf_opt.rundir.secrets import without_secrets
 from llm_perf_opt.stage1.direct_inference import predict
 from llm_perf_opt.stage1.markdown_files import render_operators, render_report, show_summary

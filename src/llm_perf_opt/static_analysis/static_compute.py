@@ -15,7 +15,7 @@ import orjson
 from attrs import asdict
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.report.output_files import make_folder, write_text
+from llm_perf_opt.report.files import make_folder, write_text
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.static_analysis.architecture import Architecture, NoFormula, architecture_of, vision_architecture_of
 from llm_perf_opt.static_analysis.compare import compare

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from attrs import evolve
 
+from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs
-from llm_perf_opt.analysis.verdicts.region_launches import KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stage_choice import inside, stages
 from llm_perf_opt.diagnosis import Diagnosis, diagnose

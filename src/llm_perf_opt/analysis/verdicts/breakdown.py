@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llm_perf_opt.analysis.verdicts.region_launches import Kind, Launches
+from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.metrics.catalogue import stall_words
 from llm_perf_opt.metrics.families import GRAPH, HOST_COPY

@@ -13,7 +13,7 @@ from attrs import define
 from numpy.typing import NDArray
 
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
-from llm_perf_opt.analysis.verdicts.region_launches import Kind, Launches
+from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
 from llm_perf_opt.metrics.families import MULTIPLYING
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
