@@ -1,4 +1,4 @@
-"""What ncu measured, launch by launch: of those picked by hand with their kernel's place in the timeline; and all there is.
+"""Single launches that ncu measured: those picked by hand, with their kernel's rank in the timeline; and kernels summed up.
 
 Regions hold the results of their ranges only: what was launched outside of all ranges, or fits no launch of the
 timeline, is in `measured_kernels` alone.
