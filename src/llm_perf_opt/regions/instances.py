@@ -32,11 +32,13 @@ class Instances:
 
     @property
     def steady_duration(self) -> Int64s:
-        return np.maximum(self.duration - self.late, 0)
+        steady: Int64s = np.maximum(self.duration - self.late, 0)
+        return steady
 
     @property
     def steady_idle(self) -> Int64s:
-        return np.maximum(self.duration - self.working - self.late_idle, 0)
+        idle: Int64s = np.maximum(self.duration - self.working - self.late_idle, 0)
+        return idle
 
 
 def find_instances(timeline: Timeline, attribution: Attribution) -> Instances:

@@ -85,7 +85,7 @@ def _leading(duration: Int64s, working: Int64s | None) -> int:
 def _level_change(duration: Int64s) -> int | None:
     """The one place after which all instances take another time than before; both parts are long and even."""
     count = len(duration)
-    least = max(int(count * _LEVEL_SHARE), 3)
+    least = max(int(count * _LEVEL_SHARE), 4)
     if count < 2 * least:
         return None
     # Distances from the mean are least where the sequence is cut at the change.
@@ -98,7 +98,8 @@ def _level_change(duration: Int64s) -> int | None:
     left, right = duration[:cut], duration[cut:]
     low, high = sorted((left, right), key=lambda part: float(np.median(part)))
     apart = float(np.quantile(low, 0.95)) * 1.1 < float(np.quantile(high, 0.05))
-    return cut if apart and float(np.median(high)) > _LEVEL * max(float(np.median(low)), 1.0) else None
+    below, above = float(np.median(low)), float(np.median(high))
+    return cut if apart and above > max(_LEVEL * below, below + _SHORTEST_NS) else None
 
 
 def quantiles(values: Int64s) -> tuple[int, int, int]:
