@@ -280,6 +280,8 @@ class RegionPerformance:
     signatures: list[SignatureRecord] = Factory(list)  # longest first
     signatures_omitted: int = 0
     ncu_rules: list[RuleSummary] = Factory(list)
+    # Of the steady instances, as all of the above; None where the region has no warm-up.
+    steady: RegionStats | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 
 
 @define(frozen=True)

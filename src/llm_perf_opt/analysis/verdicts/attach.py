@@ -48,7 +48,8 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         for region, warm, launches in rows:
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
-            region.performance = evaluator.performance(warm, launches, below.get(region.key, []), signatures)
+            found = evaluator.performance(warm, launches, below.get(region.key, []), signatures)
+            region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
     return evolve(
         report,
         stages=[region.key for region in chosen_stages],
