@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.nsight.messages import RULES, STATES, Rule
-from llm_perf_opt.nsight.outcome import Finished, Outcome, absent_metrics, clean, diagnose, evaluate
+from llm_perf_opt.nsight.outcome import Finished, Outcome, absent_metrics, clean, evaluate, of_rule
 
 TRANSCRIPTS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "transcripts" / "ncu-nsys-2025.3.1-h200.json").read_text(encoding="utf-8")
@@ -404,7 +404,7 @@ def test_every_rule_is_complete(rule: Rule) -> None:
     assert re.fullmatch(r"[A-Z][A-Z_]+", rule.code)
     assert rule.fix
     assert rule.severity in ("info", "warning", "error")
-    assert diagnose(rule).message
+    assert of_rule(rule).message
     known = {other.code for other in (*RULES, *STATES.values())}
     assert rule.hides <= known
 

@@ -1,6 +1,8 @@
-"""What a reader must know about a result, as a value until it is shown."""
+"""What a reader must know about a result, as a value until it is shown; its words are in `diagnoses.toml`."""
 
 from __future__ import annotations
+
+from functools import cache
 
 from attrs import define
 
@@ -13,3 +15,37 @@ class Diagnosis:
     severity: str  # "info" | "warning" | "error"
     message: str
     fix: str = ""
+
+
+@define(frozen=True, kw_only=True)
+class Wording:
+    """One table of the catalogue; the head of `diagnoses.toml` says what each field means."""
+
+    code: str
+    section: str
+    severity: str
+    message: str
+    fix: str = ""
+    meaning: str = ""
+    advice: str = ""
+
+
+def diagnose(name: str, /, **values: object) -> Diagnosis:
+    """A diagnosis of the catalogue: `name` is its code, or `CODE.variant`; `values` fill in its words."""
+    wording = catalogue()[name]
+    return Diagnosis(wording.code, wording.severity, wording.message.format(**values), wording.fix.format(**values))
+
+
+@cache
+def catalogue() -> dict[str, Wording]:
+    """All that can be said, by name; read when something is said for the first time."""
+    import tomllib  # here: a command that has nothing to say does not read the catalogue
+    from importlib.resources import files
+
+    sections = tomllib.loads((files(__package__) / "diagnoses.toml").read_text(encoding="utf-8"))
+    found = {}
+    for section, tables in sections.items():
+        for name, table in tables.items():
+            code = name.partition(".")[0]
+            found[name] = Wording(code=code, section=section, **(tables.get(code, {}) | table))
+    return found

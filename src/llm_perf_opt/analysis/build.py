@@ -25,7 +25,7 @@ from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
 from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion
 from llm_perf_opt.analysis.verification import verify
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
@@ -91,15 +91,8 @@ def build_streamed_report(
     scopes = stream.scopes()
     diagnostics = [*_compare_timelines(stream.facts, stream.range_names), *stream.diagnostics]
     if len(stream.facts) > 1:
-        diagnostics.append(
-            Diagnosis(
-                "LAUNCHES_OF_ONE",
-                "info",
-                f"Pictures of single launches are of {stream.facts[0].source} alone; all figures are of the"
-                f" {len(stream.facts)} recordings together.",
-                "Give one recording to see its launches: llm-perf report FILE",
-            )
-        )
+        recordings = len(stream.facts)
+        diagnostics.append(diagnose("LAUNCHES_OF_ONE", source=stream.facts[0].source, recordings=recordings))
     found = _Found(
         scopes, stream.existing, stream.kernel_names, diagnostics, detail=partial(timeline_detail, *stream.first)
     )
@@ -142,17 +135,11 @@ def _counters_alone(
     def launches_of(scope: str, region: NCUProfileRegion) -> Launches:
         return of_results(rows_of.samples, rows_of.rows.get((scope, region.key), []), good, kinds)
 
-    no_timeline = Diagnosis(
-        "NO_TIMELINE",
-        "info",
-        "There is no timeline: kernel times are ncu's, taken with kernels one after another; ranges and graphs measured as a whole have no GPU time; wall and idle time are not known.",
-        "Record one with: nsys profile -t cuda,nvtx -s none -o OUT CMD  and give OUT.sqlite beside the counters.",
-    )
     return _Found(
         scopes,
         [table.key(number) for number in table.in_tree_order()],
         {a.name for c in counter_sets for a in c.actions if a.kind == "kernel"},
-        [no_timeline],
+        [diagnose("NO_TIMELINE")],
         launches_of=launches_of,
     )
 
@@ -223,14 +210,8 @@ def _explain_no_kernels(names: set[str], kernel_filter: NameFilter, options: Rep
         return []
     wanted = (options.kernel_include or options.kernel_exclude)[0]
     close = nearest(wanted, {short_kernel_name(n) for n in names}, 5)
-    return [
-        Diagnosis(
-            "NO_MATCHING_KERNELS",
-            "warning",
-            f"The kernel patterns let none of the {len(names)} kernels through: counts and times are of nothing.",
-            f"Nearest: {', '.join(close)}. A pattern is a glob over the whole name (*{wanted.strip('*')}*) or regex:…",
-        )
-    ]
+    nearest_names = ", ".join(close)
+    return [diagnose("NO_MATCHING_KERNELS", kernels=len(names), nearest=nearest_names, wanted=wanted.strip("*"))]
 
 
 def _evaluated_by_all_kernels(
@@ -245,11 +226,6 @@ def _evaluated_by_all_kernels(
                 kept = [s for s in found.signatures if kernel_filter.keeps(s.kernel_name, s.short_name)]
                 found = evolve(found, signatures=kept)
             region.performance = found
-    chosen = Diagnosis(
-        "KERNELS_CHOSEN",
-        "info",
-        "Kernel counts, GPU time and counters are of the chosen kernels alone. Busy and idle time, verdicts and what to fix first are of all kernels of a region.",
-    )
     has_verdicts = any(r.performance is not None for s in report.scopes for r in s.regions)
     return evolve(
         report,
@@ -257,7 +233,7 @@ def _evaluated_by_all_kernels(
         opportunities=whole.opportunities,
         hardware=whole.hardware,
         unclassified_share=whole.unclassified_share,
-        diagnostics=[*report.diagnostics, *([chosen] if has_verdicts else [])],
+        diagnostics=[*report.diagnostics, *([diagnose("KERNELS_CHOSEN")] if has_verdicts else [])],
     )
 
 
@@ -276,20 +252,10 @@ def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
 def _compare_timelines(timelines: list[Timeline], names: list[set[str]]) -> Iterator[Diagnosis]:
     """Timelines given together should be parts of one job: its ranks, with the same ranges. `names`: of those."""
     if len({t.kind for t in timelines}) > 1:
-        yield Diagnosis(
-            "MIXED_TIMELINES",
-            "warning",
-            "Timelines of different tools were given together; if they are of the same run, its work counts twice in the aggregate.",
-            "Give one timeline of each process.",
-        )
+        yield diagnose("MIXED_TIMELINES")
     unrelated = [t.source for t, own in zip(timelines[1:], names[1:], strict=True) if own and not own & names[0]]
     if unrelated and names[0]:
-        yield Diagnosis(
-            "UNRELATED_TIMELINES",
-            "warning",
-            f"{', '.join(unrelated)} has no range in common with {timelines[0].source}: the aggregate adds up different programs.",
-            "Give timelines of one job together, others one by one.",
-        )
+        yield diagnose("UNRELATED_TIMELINES", unrelated=", ".join(unrelated), first=timelines[0].source)
 
 
 def matched_anything(report: NCUProfileRegionReport) -> bool:
@@ -313,21 +279,14 @@ def _explain_no_match(
     if not keys:
         if any(diagnosis.code == "NO_RANGES" for diagnosis in report.diagnostics):
             return [], []  # the reader has said so
-        message = (
-            "The recording has no NVTX ranges, so there is no region to report; kernels are listed for the whole scope."
-        )
-        fix = "Mark stages with torch.cuda.nvtx.range or nvtx.annotate and record with -t cuda,nvtx."
-        return [], [Diagnosis("NO_REGIONS", "warning", message, fix)]
+        return [], [diagnose("NO_REGIONS")]
     wanted = options.include[0] if options.include else ""
     close = nearest(wanted, keys, 5)
-    message = (
-        f"No matching regions: {', '.join(map(repr, options.include)) or 'every region'}"
-        + (f" without {', '.join(map(repr, options.exclude))}" if options.exclude else "")
-        + f" matches none of the {len(keys)} that exist."
-    )
-    fix = f"Nearest: {', '.join(close)}. List all with: llm-perf ranges INPUT"
+    chosen = ", ".join(map(repr, options.include)) or "every region"
+    if options.exclude:
+        chosen += f" without {', '.join(map(repr, options.exclude))}"
     available = close + [k for k in keys if k not in close][: _LISTED_RANGES - len(close)]
-    return available, [Diagnosis("NO_MATCHING_REGIONS", "warning", message, fix)]
+    return available, [diagnose("NO_MATCHING_REGIONS", chosen=chosen, regions=len(keys), nearest=", ".join(close))]
 
 
 def _limit_kernels(report: NCUProfileRegionReport, top: int) -> list[Diagnosis]:
@@ -339,9 +298,7 @@ def _limit_kernels(report: NCUProfileRegionReport, top: int) -> list[Diagnosis]:
         for region in scope.regions:
             region.kernels_omitted += max(len(region.kernels) - top, 0)
             region.kernels = region.kernels[:top]
-    message = f"The regions have {total:,} kernel rows together; each lists its {top} longest."
-    fix = "Choose regions with --include, or a longer list with --top."
-    return [Diagnosis("KERNEL_LISTS_CUT", "info", message, fix)]
+    return [diagnose("KERNEL_LISTS_CUT", rows=total, top=top)]
 
 
 def with_ranks(timeline: Timeline, rank: int) -> Timeline:

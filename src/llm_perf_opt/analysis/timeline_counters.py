@@ -29,7 +29,7 @@ from llm_perf_opt.analysis.selected import sections_of
 from llm_perf_opt.analysis.traffic import moved_by_others, moved_in_regions
 from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
 from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
@@ -326,62 +326,39 @@ class TimelineCounters:
         used = np.flatnonzero(calls)
         return coverage_of(self._join, LaunchRows(used, calls[used], total[used]))
 
-    def diagnose(self, coverage: Coverage) -> Iterator[Diagnosis]:
+    def diagnoses(self, coverage: Coverage) -> Iterator[Diagnosis]:
         """A word where counters fall short, fit nothing, or contradict each other."""
         if self._differences:
-            yield Diagnosis(
-                "ESTIMATE_DIFFERS",
-                "warning",
-                "Counters of single kernels added up differ from the region measured as a whole, which is the one reported: "
-                + _worst(self._differences)
-                + ". Regions without such a measurement may be off in the same way.",
-                "Sample more launches, leave caches alone (--cache-control none), and record all from the same command.",
-            )
+            yield diagnose("ESTIMATE_DIFFERS", worst=_worst(self._differences))
         for device, rate in moved_by_others(self.timeline).items():
-            yield Diagnosis(
-                "GPU_USED_BY_OTHERS",
-                "warning",
-                f"Device {device} moved {rate / 1e9:.3g} GB/s while nothing of the recording ran on it: something else uses "
-                "it, and its bytes cannot be told apart. Bytes of regions are those of their kernels' counters added up.",
-                "Profile on a GPU that nobody else uses: nvidia-smi",
-            )
+            yield diagnose("GPU_USED_BY_OTHERS", device=device, gigabytes=rate / 1e9)
         if self._moved_otherwise:
-            yield Diagnosis(
-                "FITTED_TO_TRAFFIC",
-                "info",
-                "The kernels' counters added up differ from what the whole GPU was seen to move while the timeline was "
-                "recorded, which is the one reported: "
-                + _worst(self._moved_otherwise)
-                + ". What is inside such a region shares its bytes in proportion to its counters.",
-                "Nothing to do: under ncu, caches are written back between launches. Counters of single kernels stay as ncu has them.",
-            )
+            yield diagnose("FITTED_TO_TRAFFIC", worst=_worst(self._moved_otherwise))
         missing = coverage.signatures - coverage.signatures_matched
         gpu_time = coverage.gpu_time_ns or math.inf
         if missing and self.samples.kernels:
             share = (coverage.gpu_time_ns - coverage.gpu_time_matched_ns) / gpu_time
-            yield Diagnosis(
-                "SIGNATURES_WITHOUT_COUNTERS",
-                "warning" if share > 0.05 else "info",
-                f"{missing} of {coverage.signatures} kernel signatures in the regions have no counters "
-                f"({share:.1%} of their GPU time); metrics say how much they cover.",
-                "Profile those launches too: " + "; ".join(coverage.unmatched_signatures[:3]),
+            yield diagnose(
+                "SIGNATURES_WITHOUT_COUNTERS" if share > 0.05 else "SIGNATURES_WITHOUT_COUNTERS.small",
+                missing=missing,
+                signatures=coverage.signatures,
+                share=share,
+                examples="; ".join(coverage.unmatched_signatures[:3]),
             )
         if coverage.signatures_scaled:
-            yield Diagnosis(
+            yield diagnose(
                 "SIGNATURES_SCALED",
-                "info",
-                f"{coverage.signatures_scaled} of {coverage.signatures} kernel signatures in the regions ({coverage.gpu_time_scaled_ns / gpu_time:.1%} "
-                "of their GPU time) have no sample of their own: their counters are those of the same kernel on a "
-                f"grid at most {NEIGHBOUR - 1:.0%} larger or smaller, in proportion to the blocks.",
-                "To sample each of them: llm-perf profile --no-windows, without a budget; that takes longer.",
+                scaled=coverage.signatures_scaled,
+                signatures=coverage.signatures,
+                share=coverage.gpu_time_scaled_ns / gpu_time,
+                difference=NEIGHBOUR - 1,
             )
         if coverage.results_unmatched:
-            yield Diagnosis(
+            yield diagnose(
                 "COUNTERS_WITHOUT_LAUNCH",
-                "warning",
-                f"{coverage.results_unmatched} of {coverage.results} ncu results match no launch or region of the timeline "
-                "(other shapes, other kernels, other ranges, or another program) and are not used.",
-                "Record both from the same command: " + "; ".join(coverage.unmatched_results[:3]),
+                unmatched=coverage.results_unmatched,
+                results=coverage.results,
+                examples="; ".join(coverage.unmatched_results[:3]),
             )
 
 

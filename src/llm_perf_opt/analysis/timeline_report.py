@@ -13,7 +13,7 @@ from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCounters
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
@@ -96,7 +96,7 @@ class TimelineReport:
             self.steady = self._steady_regions(main, warmth, counters)
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
-            self.diagnostics += counters.diagnose(self.coverage)
+            self.diagnostics += counters.diagnoses(self.coverage)
         return scopes
 
     def _add_timings(self, scope: Scope, warmth: SteadyTimeline, part: ScopePart) -> None:
@@ -130,14 +130,7 @@ class TimelineReport:
         most = max(_MOST_LEVELS // levels, 4)
         if len(parts) <= most:
             return parts
-        self.diagnostics.append(
-            Diagnosis(
-                "SCOPES_CUT",
-                "warning",
-                f"The ranges are nested {levels:,} deep in {len(parts)} scopes: {most} of the scopes are reported.",
-                "Choose regions with --include, or close ranges that stay open.",
-            )
-        )
+        self.diagnostics.append(diagnose("SCOPES_CUT", levels=levels, scopes=len(parts), most=most))
         return [*parts[: most - 1], parts[-1]]
 
     def _extras(
@@ -156,26 +149,14 @@ def limited(regions: int, scopes: int) -> tuple[int | None, list[Diagnosis]]:
     if regions * (scopes - 1) <= MOST_REGIONS:
         return None, []
     limit = max(MOST_REGIONS // (scopes - 1), 100)
-    message = (
-        f"There are {regions:,} regions in {scopes} scopes: the main scope lists all of them, each other scope its"
-        f" {limit:,} heaviest. Values of listed regions include those that are not listed."
-    )
-    return limit, [Diagnosis("REGION_LISTS_CUT", "info", message, "Choose regions with --include.")]
+    return limit, [diagnose("REGION_LISTS_CUT", regions=regions, scopes=scopes, limit=limit)]
 
 
 def pooling(table: RegionTable) -> list[Diagnosis]:
     """What is to be said where not every range could have its own region."""
     if not table.pooled and not table.simplified:
         return []
-    return [
-        Diagnosis(
-            "RANGES_POOLED",
-            "warning",
-            f"There are more ranges, nested more deeply, than a report can list: below {DEEPEST} levels, and beyond a size"
-            f" of paths, they are counted together as {POOLED!r}; where thousands are open at once, to the outer ones.",
-            "Use fewer names: no numbers or addresses in them. Ranges that are never closed count as open to the end.",
-        )
-    ]
+    return [diagnose("RANGES_POOLED", deepest=DEEPEST, pooled=POOLED)]
 
 
 def saw_gpu(timeline: Timeline) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from llm_perf_opt.analysis.join import Place, measured_range
 from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results
 from llm_perf_opt.analysis.verdicts.counters import with_totals
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.columns import CounterSet
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, NCUProfileRegionReport, VerifiedCounter
 
@@ -73,34 +73,16 @@ def _compared(region: NCUProfileRegion, truth: dict[str, MetricValue]) -> list[V
 
 def _diagnoses(counters: list[VerifiedCounter], partial: list[str]) -> Iterator[Diagnosis]:
     if partial:
-        yield Diagnosis(
-            "VERIFIED_IN_PART",
-            "warning",
-            f"Not verified, because range replay did not measure every instance: {', '.join(partial[:_NAMED])}.",
-            "Let the program do the same in every run: the same inputs, the same number of steps.",
-        )
+        yield diagnose("VERIFIED_IN_PART", regions=", ".join(partial[:_NAMED]))
     wrong = sorted((c for c in counters if not c.agrees), key=lambda c: -abs((c.ratio or 0.0) - 1))
     regions = len({c.region for c in counters})
     if not counters:
-        yield Diagnosis(
-            "NOTHING_VERIFIED",
-            "warning",
-            "Range replay has no counter of a region in common with the estimates: nothing was verified.",
-            "See ncu/verify.log for what ncu measured.",
-        )
+        yield diagnose("NOTHING_VERIFIED")
     elif not wrong:
-        message = (
-            f"All {len(counters)} counters of {regions} regions agree with range replay within their stated error."
-        )
-        yield Diagnosis("VERIFIED", "info", message)
+        yield diagnose("VERIFIED", counters=len(counters), regions=regions)
     else:
         named = "; ".join(_named(c) for c in wrong[:_NAMED])
-        yield Diagnosis(
-            "ESTIMATE_OFF",
-            "warning",
-            f"{len(wrong)} of {len(counters)} counters are further from range replay than their stated error: {named}.",
-            "Use the measured values (verification in report.json), or sample more launches: --launches, --budget.",
-        )
+        yield diagnose("ESTIMATE_OFF", wrong=len(wrong), counters=len(counters), named=named)
 
 
 def _named(counter: VerifiedCounter) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.rundir.layout import VERIFY as VERIFY
 from llm_perf_opt.rundir.layout import input_patterns, is_of_verification, verification_files
@@ -80,15 +80,13 @@ class Inputs:
         if isinstance(recording, Timeline) and rank is not None:
             recording = with_ranks(recording, rank)
         if file in self.duplicates:
-            both = f"{file.name} and {self.duplicates[file].name}"
-            message = f"{both} hold the same recording: its work counts twice in the aggregate."
-            recording.diagnostics.append(Diagnosis("SAME_RECORDING", "warning", message, "Give it once."))
+            other = self.duplicates[file].name
+            recording.diagnostics.append(diagnose("SAME_RECORDING", one=file.name, other=other))
         return recording
 
     def describe_unreadable(self) -> list[Diagnosis]:
         """What could not be read."""
-
-        return [Diagnosis("RECORDING_UNREADABLE", "error", d.message, d.fix) for d in self.unreadable]
+        return [diagnose("RECORDING_UNREADABLE", message=d.message, fix=d.fix) for d in self.unreadable]
 
 
 def load(inputs: Inputs, *, quiet: bool = False, streams: bool = False) -> list[Recording]:
@@ -121,28 +119,20 @@ def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInput
         try:
             found.calibrations = store.load_default()
         except UserError as error:
-            found.notes.append(Diagnosis("CALIBRATION_UNREADABLE", "warning", error.message, error.fix))
+            found.notes.append(diagnose("CALIBRATION_UNREADABLE", message=error.message, fix=error.fix))
 
-    def read(place: str, reader: Callable[[Path], dict[str, Any]], code: str, lost: str) -> dict[str, Any]:
+    def read(place: str, reader: Callable[[Path], dict[str, Any]], code: str) -> dict[str, Any]:
         files = [Path(path) / place for path in paths if Path(path).is_dir() and (Path(path) / place).is_file()]
         content: dict[str, Any] = {}
         for file in files:
             try:
                 content |= reader(file)
             except (OSError, ValueError) as error:
-                message = f"{place} of {file.parents[1].name} cannot be used ({error}): {lost}"
-                found.notes.append(Diagnosis(code, "warning", message, "Run stage 1 again."))
+                found.notes.append(diagnose(code, place=place, run=file.parents[1].name, error=error))
         return content
 
-    found.formula = read(
-        static_compute.PLACE, static_compute.read_formula, "FORMULA_UNREADABLE", "FLOPs by formula are left out."
-    )
-    found.undisturbed = read(
-        stage_timings.PLACE,
-        stage_timings.read_stage_timings,
-        "STAGE_TIMINGS_UNREADABLE",
-        "stage times are those under the profiler.",
-    )
+    found.formula = read(static_compute.PLACE, static_compute.read_formula, "FORMULA_UNREADABLE")
+    found.undisturbed = read(stage_timings.PLACE, stage_timings.read_stage_timings, "STAGE_TIMINGS_UNREADABLE")
     return found
 
 
@@ -158,7 +148,7 @@ def read_verification(paths: Sequence[str]) -> tuple[CounterSet | None, list[Dia
     try:
         found = read_recording(files[0], source=files[0].name)
     except UnreadableInput as error:
-        return None, [Diagnosis("VERIFY_FAILED", "warning", f"Nothing was verified. {error.message}", error.fix)]
+        return None, [diagnose("VERIFY_FAILED.unreadable", message=error.message, fix=error.fix)]
     return (found if isinstance(found, CounterSet) else None), []
 
 

@@ -12,7 +12,7 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.api import inputs
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 from llm_perf_opt.report.renderers import FORMATS, needs_launches
 
@@ -122,7 +122,9 @@ def build_from(
         told = f"{paths[0]} holds no recording. {state.reasons}"
         raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
     cpu = inputs.ran_on_cpu(run) if run is not None else ""
-    return _explained(report, _why_on_cpu(cpu) if cpu else None, last=[*side.notes, *unreadable])
+    # A model that was told to run on a CPU has no kernels: nothing went wrong.
+    why = diagnose("NO_KERNELS.on_cpu", cpu=cpu) if cpu else None
+    return _explained(report, why, last=[*side.notes, *unreadable])
 
 
 def _state_of(run: Path) -> RunState | None:
@@ -171,23 +173,11 @@ def _explained(
     return attrs.evolve(report, diagnostics=[*first, *own, *last])
 
 
-def _why_on_cpu(cpu: str) -> Diagnosis:
-    """A model that was told to run on a CPU has no kernels: nothing went wrong."""
-
-    message = (
-        f"The model ran on a {cpu}, so there are no GPU kernels. Its operators are in torch_profiler/operators.md."
-    )
-    return Diagnosis("NO_KERNELS", "info", message, "Run it on a GPU: device=cuda:0")
-
-
 def _why_stopped(state: RunState) -> Diagnosis | None:
     """Of a run that was stopped, the missing kernels have another cause than of one that has none."""
-
     if not {"TIMED_OUT", "INTERRUPTED", "RECORDING_TOO_LARGE", "RUN_UNFINISHED"} & {d.code for d in state.diagnostics}:
         return None
-    message = "The timeline holds no GPU kernels: it was stopped before there were any, or before nsys had saved them."
-    fix = "Let the program run longer, or end by itself: fewer steps, a shorter input, a longer --timeout."
-    return Diagnosis("NO_KERNELS", "warning", message, fix)
+    return diagnose("NO_KERNELS.stopped")
 
 
 def publish(

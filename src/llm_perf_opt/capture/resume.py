@@ -21,7 +21,7 @@ from llm_perf_opt.capture.steps.counters import COUNTERS
 from llm_perf_opt.capture.steps.measure import MEASURE
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.nvidia_smi import gpu_facts
 from llm_perf_opt.nsight.tools import Tool
@@ -230,8 +230,7 @@ def begin_again(directory: RunDirectory, state: ResumeState, taken: list[str], c
             "Check free space and rights; nothing is lost.",
         ) from error
     if changed and taken:
-        message = f"This run was resumed after something had changed: {'; '.join(changed)}. Its parts may not belong together."
-        note = Diagnosis("RESUMED_AFTER_CHANGES", "warning", message, "If they must, start a new run.")
+        note = diagnose("RESUMED_AFTER_CHANGES", changes="; ".join(changed))
         if note not in manifest.diagnostics:
             manifest.diagnostics.append(note)
             directory.save()

@@ -26,10 +26,10 @@ from llm_perf_opt.capture.steps.counters import COUNTERS
 from llm_perf_opt.capture.steps.measure import MEASURE
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.nsight.messages import STATES
-from llm_perf_opt.nsight.outcome import diagnose
+from llm_perf_opt.nsight.outcome import of_rule
 from llm_perf_opt.options import in_keys
 from llm_perf_opt.process.supervise import InterruptedTwice, handling
 from llm_perf_opt.regions.columns import Timeline
@@ -164,7 +164,7 @@ class _Session:
             directory.write_yaml("inputs.yaml", {"command": manifest.command})
         run.report_progress(f"run directory: {directory.path}")
         for problem in inject.problems(run.request.command) if run.request.annotate.mode != "off" else ():
-            run.note(Diagnosis("NOT_ANNOTATED", "warning", problem))
+            run.note(diagnose("NOT_ANNOTATED.foreseen", problem=problem))
 
     def _take_steps(self) -> None:
         """All steps in order, each only where those before allow it."""
@@ -194,15 +194,13 @@ class _Session:
                 run.stopped, run.interrupted_twice = True, isinstance(interrupt, InterruptedTwice)
                 run.failures.append(ExitCode.INTERRUPTED)
                 when = "twice" if run.interrupted_twice else "between two steps"
-                run.note(diagnose(STATES["INTERRUPTED"], signal=when))
+                run.note(of_rule(STATES["INTERRUPTED"], signal=when))
             except UserError as error:
                 run.failures.append(error.code)
-                run.note(Diagnosis("RUN_FAILED", "error", error.message, error.fix))
+                run.note(diagnose("RUN_FAILED", message=error.message, fix=error.fix))
             except OSError as error:  # such as a folder that somebody removed between two steps
                 run.failures.append(ExitCode.NOTHING_CAPTURED)
-                message = f"The run could not go on: {error.strerror or error} ({error.filename})."
-                fix = "Check free space and rights; what was captured is kept."
-                run.note(Diagnosis("RUN_FAILED", "error", message, fix))
+                run.note(diagnose("RUN_FAILED.by_system", why=error.strerror or error, file=error.filename))
         except BaseException:  # a mistake of ours, or one more interrupt: the run must not look as if it went on
             run.directory.finish("interrupted" if run.stopped else "failed")
             raise
@@ -272,7 +270,7 @@ class _Session:
                 code = ExitCode.NOTHING_CAPTURED
                 directory.finish("failed")
             if code == ExitCode.NOTHING_CAPTURED or report is not None:
-                run.note(Diagnosis("NO_REPORT", "error", error.message, error.fix))
+                run.note(diagnose("NO_REPORT", message=error.message, fix=error.fix))
             if self.showing.as_json:
                 _print_failure(directory, code)
             return int(code)

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import Factory, define, evolve
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics.catalogue import Counter, counters, read_toml
 from llm_perf_opt.spelling import nearest
@@ -150,31 +150,20 @@ def groups_for(compute_capability: str | None) -> tuple[MetricGroups, list[Diagn
     if compute_capability in known:
         return known[compute_capability], []
     fallback = known["9.0"]
+    if compute_capability is None:
+        return fallback, [diagnose("UNKNOWN_GPU_METRICS.no_capability", chip=fallback.name)]
     wanted = _version(compute_capability)
     if wanted is None:
-        cause = (
-            "The GPU's compute capability is not known"
-            if compute_capability is None
-            else f"{compute_capability!r} is no compute capability"
-        )
-        return fallback, [_substituted(f"{cause}: the metrics of {fallback.name} are asked for.")]
+        return fallback, [
+            diagnose("UNKNOWN_GPU_METRICS.bad_capability", capability=compute_capability, chip=fallback.name)
+        ]
     lower = [v for v in map(_version, known) if v is not None and v[0] == wanted[0] and v < wanted]
     groups = known[".".join(map(str, max(lower)))] if lower else fallback
     return groups, [
-        _substituted(
-            f"The metrics of compute capability {compute_capability} are not known here: "
-            f"those of {groups.name} ({groups.architecture}) are asked for."
+        diagnose(
+            "UNKNOWN_GPU_METRICS", capability=compute_capability, chip=groups.name, architecture=groups.architecture
         )
     ]
-
-
-def _substituted(message: str) -> Diagnosis:
-    return Diagnosis(
-        "UNKNOWN_GPU_METRICS",
-        "warning",
-        message + " ncu leaves out what the GPU does not have.",
-        "See which exist with: ncu --query-metrics, and give others with --metrics.",
-    )
 
 
 def all_groups() -> list[MetricGroups]:

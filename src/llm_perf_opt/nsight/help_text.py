@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import define, evolve
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.spelling import nearest
 
 
@@ -190,14 +190,7 @@ def validate(
     """
     if known:
         return list(_errors(argv_options, known, tool))
-    return [
-        Diagnosis(
-            "UNCHECKED_OPTIONS",
-            "warning",
-            f"{tool} printed no help that could be read, so the options were not checked against its version.",
-            "If it refuses an option, compare with its --help.",
-        )
-    ]
+    return [diagnose("UNCHECKED_OPTIONS", tool=tool)]
 
 
 def _errors(argv_options: Sequence[str], known: Mapping[str, OptionHelp], tool: str) -> Iterator[Diagnosis]:
@@ -208,40 +201,31 @@ def _errors(argv_options: Sequence[str], known: Mapping[str, OptionHelp], tool: 
     while rest:
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":
-            yield _error(
-                "STRAY_ARGUMENT",
-                f"{word!r} stands where {tool} expects an option: it would be taken for the program to run.",
-                "Give every value right after its option, each as an element of its own.",
-            )
+            yield diagnose("STRAY_ARGUMENT", word=word, tool=tool)
             continue
         written, value = _taken_apart(word, known)
         option = _find(written, known)
         if option is None:
             near = nearest(written, [option.name for option in known.values()], 3)
-            fix = f"The nearest it has: {', '.join(near)}."
-            yield _error("UNKNOWN_OPTION", f"{tool} has no option {written!r}.", fix)
+            yield diagnose("UNKNOWN_OPTION", tool=tool, option=written, nearest=", ".join(near))
             # Its value, as far as can be told; otherwise it would be reported as a stray word too.
             if value is None and rest and not rest[0].startswith("-"):
                 rest.pop(0)
             continue
         name = option.name
         if name in seen and not option.repeatable:
-            fix = "Take it out of extra_args and change the setting of the same name instead."
-            yield _error("REPEATED_OPTION", f"{name} is given twice, which {tool} refuses.", fix)
+            yield diagnose("REPEATED_OPTION", option=name, tool=tool)
         seen.add(name)
         if not option.takes_value:
             if value is not None:
-                yield _error("BAD_VALUE", f"{name} of {tool} takes no value.", f"Write {name} alone.")
+                yield diagnose("BAD_VALUE.of_flag", option=name, tool=tool)
             continue
         if value is None and not rest:
-            yield _error("MISSING_VALUE", f"{name} of {tool} needs a value.", f"Write it right after {name}.")
+            yield diagnose("MISSING_VALUE", option=name, tool=tool)
             continue
         if value is None and len(rest[0]) == 2 and rest[0] in known:
-            yield _error(
-                "MISSING_VALUE",
-                f"{tool} reads {rest[0]!r} after {name} as an option of its own, not as a value.",
-                f"Write a value that does not look like an option; a filter can be written regex:^[-]{rest[0][1:]}$",
-            )
+            word = rest[0]
+            yield diagnose("MISSING_VALUE.like_option", tool=tool, value=word, option=name, letter=word[1:])
             continue
         if value is None:
             value = rest.pop(0)
@@ -274,12 +258,10 @@ def _bad_values(option: OptionHelp, given: str, tool: str) -> list[Diagnosis]:
     # `cuda,sass` is one value of --print-source.
     values = given.split(",") if option.many and given not in allowed else [given]
     bad = [value for value in values if not _allows(option, value)]
+    listed = ", ".join(allowed)
+    near = {value: nearest(value, allowed, 1)[0] for value in bad}
     return [
-        _error(
-            "BAD_VALUE",
-            f"{tool} does not allow {value!r} for {option.name}.",
-            f"Did you mean {nearest(value, allowed, 1)[0]!r}? Allowed values: {', '.join(allowed)}.",
-        )
+        diagnose("BAD_VALUE", tool=tool, value=value, option=option.name, nearest=near[value], allowed=listed)
         for value in bad
     ]
 
@@ -293,7 +275,3 @@ def _allows(option: OptionHelp, value: str) -> bool:
             return True  # ncu's dialect of regular expressions is not Python's
     numbered = [re.escape(name).replace(r"\[:N\]", r"(?::\d+)?") for name in allowed]
     return any(re.fullmatch(re.sub(r":N$", r":\\d+", name), value) for name in numbered)
-
-
-def _error(code: str, message: str, fix: str) -> Diagnosis:
-    return Diagnosis(code, "error", message, fix)

@@ -101,7 +101,7 @@ def clean(text: str, limit: int = MAX_EVIDENCE) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
-def diagnose(
+def of_rule(
     rule: Rule, evidence: Sequence[str] = (), more: int = 0, source: str = "profiler", **values: str
 ) -> Diagnosis:
     """The diagnosis of a rule: its cause, the line that shows it, and the fix."""
@@ -141,7 +141,7 @@ def evaluate(run: Finished) -> Outcome:
         findings += _explain_nothing(reports, findings, elsewhere)
     left = _without_consequences(findings)
     common = {"exit": str(run.exit_code), "leftover": _leftover(run, reports), "mode": run.replay_mode}
-    diagnoses = [diagnose(f.rule, f.evidence, f.more, f.source, **common | f.values) for f in left]
+    diagnoses = [of_rule(f.rule, f.evidence, f.more, f.source, **common | f.values) for f in left]
     status = _status(run, left, usable and not no_data)
     return Outcome(status, diagnoses, _exit_code(status, left), elsewhere if status == "nothing" else [])
 
@@ -159,7 +159,7 @@ def absent_metrics(asked: Iterable[str], found: Iterable[str]) -> Diagnosis | No
         for name in dict.fromkeys(part.strip() for entry in asked for part in entry.split(","))
         if name and ":" not in name and name not in present and ("." in name or name not in stems)
     ]
-    return diagnose(STATES["METRICS_ABSENT"], names=", ".join(missing)) if missing else None
+    return of_rule(STATES["METRICS_ABSENT"], names=", ".join(missing)) if missing else None
 
 
 def _lines(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import Factory, define, evolve
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.files import cache_folder, write_text
 from llm_perf_opt.metrics.catalogue import TIME
 from llm_perf_opt.regions.columns import Action
@@ -221,14 +221,7 @@ def load_observations(file: Path) -> tuple[dict[str, list[Observation]], list[Di
     except FileNotFoundError:
         return {}, []
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        return {}, [
-            Diagnosis(
-                "COSTS_UNREADABLE",
-                "info",
-                f"What earlier runs cost cannot be read from {file} ({type(error).__name__}); the plan uses general figures.",
-                "The next run writes the file anew.",
-            )
-        ]
+        return {}, [diagnose("COSTS_UNREADABLE", file=file, why=type(error).__name__)]
     return found, []
 
 
@@ -249,11 +242,7 @@ def remember(file: Path, machine: str, observations: Sequence[Observation]) -> l
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, json.dumps(content, indent=1) + "\n")
     except OSError as error:
-        diagnoses.append(
-            Diagnosis(
-                "COSTS_NOT_KEPT", "info", f"What this run cost cannot be kept in {file}: {error.strerror or error}."
-            )
-        )
+        diagnoses.append(diagnose("COSTS_NOT_KEPT", file=file, why=error.strerror or error))
     return diagnoses
 
 

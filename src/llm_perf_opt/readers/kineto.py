@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, Rows, Trace
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
@@ -179,22 +179,11 @@ def _printable(name: str) -> str:
 def _diagnostics(trace: Trace, source: str) -> list[Diagnosis]:
     found = []
     if not trace.kernels:
-        fix = (
-            "Record again with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], and with no "
-            "other profiler (nsys, ncu, DCGM) on the GPU."
-        )
-        found.append(Diagnosis("NO_KERNELS", "warning", f"{source} has no GPU kernels.", fix))
+        found.append(diagnose("NO_KERNELS.in_trace", source=source))
     if not trace.ranges:
-        message = f"{source} has no user annotations, so there are no regions to report on."
-        fix = (
-            "Put `with torch.profiler.record_function('prefill'):` around the stages, and record with "
-            "ProfilerActivity.CPU."
-        )
-        found.append(Diagnosis("NO_RANGES", "warning", message, fix))
+        found.append(diagnose("NO_RANGES.in_trace", source=source))
     if trace.malformed:
-        message = f"{trace.malformed} events of {source} are malformed and were left out."
-        fix = "Record again, or check the program that rewrote the trace."
-        found.append(Diagnosis("MALFORMED_EVENTS", "warning", message, fix))
+        found.append(diagnose("MALFORMED_EVENTS", events=trace.malformed, source=source))
     return found
 
 

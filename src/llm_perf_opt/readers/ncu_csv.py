@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from attrs import Factory, define, field
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_labels import DYNAMIC_SHARED, STATIC_SHARED, metric_name, section_identifier
@@ -37,7 +37,6 @@ from llm_perf_opt.readers.plausible import LARGEST_DEVICE
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 
 _EXPECTED = "Expected the text of `ncu --csv --page raw` or `ncu --csv --page details`."
-_CHECK_FILTER = "Check the NVTX filter against the ranges the program really has: `llm-perf ranges INPUT`."
 
 # A raw page is about 15 KB a line; far beyond that it is no CSV of ncu and must not fill the memory.
 _LONGEST_LINE = 16 * 1024 * 1024
@@ -334,20 +333,16 @@ class _Text:
         return "is text without a header of Nsight Compute's CSV"
 
     def _no_results(self, cause: str) -> Diagnosis:
-        message = f"{self.source} holds no results. {cause}"
-        return Diagnosis("NO_RESULTS", "warning", message, _CHECK_FILTER)
+        return diagnose("NO_RESULTS.of_csv", source=self.source, cause=cause)
 
     def _diagnostics(self) -> list[Diagnosis]:
         found: list[Diagnosis] = []
         if not self.actions:
             found.append(self._no_results("It has the header of ncu's CSV and no row below it."))
         if self.damaged:
-            message = f"{self.damaged} rows of {self.source} are damaged and were left out."
-            found.append(Diagnosis("DAMAGED_ROWS", "warning", message, "Print the CSV again."))
+            found.append(diagnose("DAMAGED_ROWS", rows=self.damaged, source=self.source))
         if self.failed_ranges:
-            message = f"{self.failed_ranges} NVTX range names of {self.source} could not be read."
-            fix = "Read the .ncu-rep instead: ncu does not escape names in its CSV."
-            found.append(Diagnosis("UNREADABLE_RANGES", "warning", message, fix))
+            found.append(diagnose("UNREADABLE_RANGES", names=self.failed_ranges, source=self.source))
         return found
 
     def _counters(self, diagnostics: list[Diagnosis]) -> CounterSet:

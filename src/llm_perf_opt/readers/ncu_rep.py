@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import MissingTool, UnreadableInput
 from llm_perf_opt.readers import ncu_worker
 from llm_perf_opt.readers.device_facts import device_facts
@@ -60,9 +60,7 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
         )
     _name_processes(counters, container.process_ids, container.process_of_result)
     if not counters.actions:
-        fix = "The NVTX or kernel filter matched no launch. List what exists with: llm-perf ranges TIMELINE"
-        message = f"{source} holds no results: ncu profiled nothing."
-        counters.diagnostics.append(Diagnosis("NO_RESULTS", "warning", message, fix))
+        counters.diagnostics.append(diagnose("NO_RESULTS", source=source))
     return counters
 
 
@@ -207,10 +205,7 @@ def _triple(sizes: list[int] | None) -> tuple[int, int, int] | None:
 def _name_processes(counters: CounterSet, pids: list[int], pid_of: list[int] | None) -> None:
     if pid_of is None or len(pid_of) != len(counters.actions):
         if len(pids) > 1:
-            message = (
-                f"{counters.source} holds results of {len(pids)} processes but does not say which result is whose."
-            )
-            counters.diagnostics.append(Diagnosis("UNKNOWN_PROCESSES", "info", message))
+            counters.diagnostics.append(diagnose("UNKNOWN_PROCESSES", source=counters.source, processes=len(pids)))
         if len(pids) != 1:
             return
         pid_of = pids * len(counters.actions)

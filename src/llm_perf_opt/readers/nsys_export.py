@@ -87,9 +87,6 @@ class Export:
     def __exit__(self, *_: object) -> None:
         self.plain.close()
 
-    def warn(self, code: str, message: str, fix: str = "") -> None:
-        self.diagnostics.append(Diagnosis(code, "warning", message, fix))
-
     # -- small helpers --------------------------------------------------------------------------
 
     def has(self, table: str, *columns: str) -> bool:

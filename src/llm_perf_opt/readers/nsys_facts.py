@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.readers.nsys_export import Export
 from llm_perf_opt.readers.nsys_schema import EXPORT_FACTS, RUNTIME, SYSTEM_FACTS
 from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Process, Timeline
@@ -64,33 +64,15 @@ def read_environment(export: Export, devices: dict[int, str]) -> dict[str, Any]:
     return environment
 
 
-def diagnose(export: Export, timeline: Timeline) -> None:
+def note_missing(export: Export, timeline: Timeline) -> None:
     """Name what is missing, so that an empty table is never the only answer."""
-    kernels, graphs = timeline.kernels, timeline.graphs
+    kernels, graphs, notes = timeline.kernels, timeline.graphs, export.diagnostics
     if len(kernels) == 0 and len(graphs) == 0:
-        export.warn(
-            "NO_KERNELS",
-            f"{export.source} holds no GPU kernels: CUDA was not traced, or nothing was launched while recording.",
-            "Record with: nsys profile -t cuda,nvtx -s none -o OUT CMD",
-        )
+        notes.append(diagnose("NO_KERNELS", source=export.source))
     if len(timeline.ranges) == 0:
-        export.warn(
-            "NO_RANGES",
-            f"{export.source} holds no NVTX ranges, so there are no regions to report; kernels are listed as a whole.",
-            "Mark stages with torch.cuda.nvtx.range or nvtx.annotate and record with -t cuda,nvtx.",
-        )
+        notes.append(diagnose("NO_RANGES", source=export.source))
     if lost := int((kernels.host_time == UNKNOWN).sum()):
-        lacking = "their launching calls are not in the recording"
-        cause = lacking if export.has(RUNTIME) else "the recording has no CUDA API calls"
-        export.warn(
-            "UNKNOWN_LAUNCHES",
-            f"{lost:,} of {len(kernels):,} kernels belong to no region because {cause}.",
-            "Record from the start of the program, or make the capture range wider.",
-        )
+        name = "UNKNOWN_LAUNCHES" if export.has(RUNTIME) else "UNKNOWN_LAUNCHES.no_calls"
+        notes.append(diagnose(name, lost=lost, kernels=len(kernels)))
     if len(graphs):
-        message = (
-            f"{len(graphs):,} CUDA graph launches were traced as one block each: their time is counted "
-            "to the region around the launch, their kernels were not recorded."
-        )
-        fix = "Record with --cuda-graph-trace=node to see the kernels inside graphs."
-        export.diagnostics.append(Diagnosis("WHOLE_GRAPHS", "info", message, fix))
+        notes.append(diagnose("WHOLE_GRAPHS", graphs=len(graphs)))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, damaged, places_of, refuse_impossible
 from llm_perf_opt.readers.nsys_schema import DOMAIN, NVTX, PUSH_POP, START_END
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column
@@ -99,11 +100,7 @@ def build_ranges(
     if never_closed.any():
         last = max([int(columns["start"].max()), int(end.max())] + [int(work.end.max()) for work in works if len(work)])
         end = np.where(never_closed, last, end)
-        export.warn(
-            "OPEN_RANGES",
-            f"{int(never_closed.sum())} ranges were never closed in the recording; they count until its end.",
-            "Close every range (pop or end) before the capture stops, or capture longer.",
-        )
+        export.diagnostics.append(diagnose("OPEN_RANGES", ranges=int(never_closed.sum())))
     return Ranges(
         start=columns["start"],
         end=end,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, distinct_values, places_of
-from llm_perf_opt.readers.nsys_facts import diagnose, gpu_facts, list_processes, read_environment
+from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_missing, read_environment
 from llm_perf_opt.readers.nsys_ranges import build_ranges, name_domains, range_columns
 from llm_perf_opt.readers.nsys_schema import GRAPHS, KERNELS, MEMCPY, MEMSET, NVTX, RUNTIME
 from llm_perf_opt.readers.nsys_traffic import read_traffic
@@ -91,5 +91,5 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         gpu_facts=facts,
         traffic=read_traffic(export) if launch_config else {},
     )
-    diagnose(export, timeline)
+    note_missing(export, timeline)
     return timeline

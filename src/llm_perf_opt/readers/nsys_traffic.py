@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.memory import free_bytes
 from llm_perf_opt.readers.nsys_export import Export
@@ -61,12 +62,7 @@ def read_traffic(export: Export) -> dict[int, Traffic]:
 
 
 def _not_read(export: Export, why: str) -> None:
-    export.warn(
-        "TRAFFIC_NOT_READ",
-        f"The samples of what the GPU moved are not used: {why}. Bytes of regions are those of their kernels' counters "
-        "added up.",
-        "Record it again; or without them: --no-traffic",
-    )
+    export.diagnostics.append(diagnose("TRAFFIC_NOT_READ", why=why))
 
 
 def _too_many(export: Export) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.nsys_export import (
     EXPORT_AGAIN,
@@ -75,8 +76,7 @@ def work_columns(
     }
     if not export.has(table, "start", "end"):
         if export.has(table):
-            message = f"The table {table} of {export.source} has no start and end columns and was not read."
-            export.warn("UNKNOWN_SCHEMA", message)
+            export.diagnostics.append(diagnose("UNKNOWN_SCHEMA", table=table, source=export.source))
         return {key: np.zeros(0, dtype=column.dtype) for key, column in wanted.items()}
     columns = export.columns(table, wanted, progress)
     if (columns["start"][1:] < columns["start"][:-1]).any():

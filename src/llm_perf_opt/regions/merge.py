@@ -12,7 +12,7 @@ import numpy as np
 from attrs import evolve, fields
 from numpy.typing import NDArray
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, LaunchConfig, Ranges, Timeline, Work
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
@@ -50,11 +50,7 @@ def _left_out(timelines: list[Timeline]) -> list[Diagnosis]:
     """What several recordings together do not have."""
     if not any(timeline.traffic for timeline in timelines):
         return []
-    message = (
-        "The samples of what the GPUs moved are not used for several recordings together: devices of the same number may "
-        "be different GPUs. Bytes of regions are those of their kernels' counters added up."
-    )
-    return [Diagnosis("TRAFFIC_NOT_READ", "info", message, "Report each recording by itself.")]
+    return [diagnose("TRAFFIC_NOT_READ.several")]
 
 
 def _joined(parts: list[Columns]) -> Columns:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import define, evolve
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.report.answer import Answer, answer_of
 from llm_perf_opt.report.files import folder_names
@@ -64,9 +64,5 @@ def _with_folders(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
     left = len(scope.regions) - len(chosen)
     if left <= 0:
         return evolve(report, scopes=scopes)
-    message = (
-        f"The {MOST_FOLDERS} regions with the most GPU time have folders of their own; {left:,} more are in "
-        "report.json and regions.csv."
-    )
-    cut = Diagnosis("REGION_FOLDERS_CUT", "info", message, "Choose regions with --include.")
+    cut = diagnose("REGION_FOLDERS_CUT", folders=MOST_FOLDERS, left=left)
     return evolve(report, scopes=scopes, diagnostics=[*report.diagnostics, cut])

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import define
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.rundir.layout import MANIFEST
 from llm_perf_opt.rundir.manifest import LARGEST_MANIFEST
 from llm_perf_opt.untrusted import read_json
@@ -57,12 +57,7 @@ def state_of(run: Path) -> RunState | None:
 
 
 def _unreadable(why: str) -> Diagnosis:
-    return Diagnosis(
-        "MANIFEST_UNREADABLE",
-        "warning",
-        f"The manifest of this run cannot be read ({why[:200]}): what its steps said, and what it was asked for, is not known.",
-        "The report is of the recordings alone. If that is not enough, run the program again.",
-    )
+    return diagnose("MANIFEST_UNREADABLE", why=why[:200])
 
 
 _SELECTION = ("include", "exclude", "kernel_include", "kernel_exclude")
@@ -78,14 +73,7 @@ def _selection(chosen: object) -> tuple[dict[str, list[str]], list[Diagnosis]]:
         patterns = chosen.get(name, [])
         few = isinstance(patterns, list) and len(patterns) <= _MOST_PATTERNS
         if not few or not all(isinstance(p, str) and _is_harmless(p) for p in patterns):
-            return {}, [
-                Diagnosis(
-                    "SELECTION_NOT_USED",
-                    "warning",
-                    "The run's own choice of regions and kernels cannot be used, so all are reported.",
-                    "Choose with --include, --exclude, --kernel-include and --kernel-exclude.",
-                )
-            ]
+            return {}, [diagnose("SELECTION_NOT_USED")]
         found[name] = patterns
     return found, []
 
@@ -100,9 +88,4 @@ def _unfinished(steps: Sequence[dict[str, Any]]) -> Diagnosis:
     """The run neither ended nor was ended in order: it still runs, or it was killed."""
     at = next((step["name"] for step in reversed(steps) if step["status"] == "running"), None)
     where = f"while {at} was running" if at else "between two steps" if steps else "before its first step"
-    return Diagnosis(
-        "RUN_UNFINISHED",
-        "warning",
-        f"This run has not finished: it still goes on, or it was killed {where}. What later steps would have given is missing.",
-        "If nothing of it runs any more, take what is missing: llm-perf profile --resume RUN",
-    )
+    return diagnose("RUN_UNFINISHED", where=where)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import orjson
 from attrs import asdict
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.report.files import make_folder, write_text
 from llm_perf_opt.report.text import counted
@@ -60,14 +60,7 @@ def analyse(stages: Sequence[StaticStage], config: Any, *, dtype: str | None = N
         results.append(_result(stage, count, architecture, vision, dtype))
     known = None if isinstance(architecture, NoFormula) else architecture
     if isinstance(architecture, NoFormula):
-        diagnostics.append(
-            Diagnosis(
-                "NO_CLOSED_FORMULA",
-                "info",
-                f"There is no closed formula for this model: {architecture.reason}.",
-                "The counter's values stand alone.",
-            )
-        )
+        diagnostics.append(diagnose("NO_CLOSED_FORMULA", reason=architecture.reason))
     return StaticCompute(
         schema_version=SCHEMA_VERSION,
         generated_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -87,25 +80,11 @@ def _environment() -> dict[str, str]:
 def _check(count: StageCount) -> list[Diagnosis]:
     found = []
     if not count.complete:
-        found.append(
-            Diagnosis(
-                "STAGE_NOT_COUNTED",
-                "warning",
-                f"Stage {count.stage} could not be counted to its end: {count.failure}",
-                "Take the formula's values where there are some, or measure with llm-perf profile.",
-            )
-        )
+        found.append(diagnose("STAGE_NOT_COUNTED", stage=count.stage, failure=count.failure))
     silent = count.treated(NOT_COUNTED)
     if silent:
         names = ", ".join(f"{row.operator} ({counted(row.calls, 'call')})" for row in silent[:8])
-        found.append(
-            Diagnosis(
-                "OPERATORS_NOT_COUNTED",
-                "info",
-                f"Stage {count.stage}: computed without a FLOP formula: {names}.",
-                "Their bytes are counted. Sorting and choosing have no FLOPs to speak of; a kernel of your own may.",
-            )
-        )
+        found.append(diagnose("OPERATORS_NOT_COUNTED", stage=count.stage, operators=names))
     return found
 
 

@@ -11,7 +11,7 @@ from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs, SteadyRegion
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stages import inside, stages
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import OTHER
 from llm_perf_opt.metrics.hardware import find_hardware, parse_overrides
 from llm_perf_opt.metrics.hardware.calibration import apply_calibration
@@ -124,26 +124,9 @@ def _diagnoses(report: NCUProfileRegionReport, inputs: Inputs) -> Iterable[Diagn
     unknown = {gpu.name: gpu for gpu in reversed(report.hardware) if gpu.basis == "unknown"}
     for gpu in unknown.values():
         if any(scope.kernels for scope in report.scopes):
-            yield Diagnosis(
-                "HARDWARE_UNKNOWN",
-                "warning",
-                f"What {gpu.name or f'device {gpu.device}'} can do is not known, so there is no MFU, roofline or speed of light. "
-                + " ".join(gpu.notes),
-                "Give its figures: --hardware bandwidth=…TB/s --hardware tensor_bf16=…TFLOP/s, or a known model: "
-                "--hardware model='H100 SXM'",
-            )
+            name = gpu.name or f"device {gpu.device}"
+            yield diagnose("HARDWARE_UNKNOWN", gpu=name, notes=" ".join(gpu.notes))
     if inputs.odd:
-        yield Diagnosis(
-            "COUNTER_UNITS",
-            "warning",
-            f"Counters with an unknown unit are not used for FLOPs and bytes: {', '.join(inputs.odd[:5])}.",
-            "Print the CSV with --print-units base, or read the .ncu-rep.",
-        )
+        yield diagnose("COUNTER_UNITS", counters=", ".join(inputs.odd[:5]))
     if report.scopes and not inputs.has_counters and any(r.inclusive.kernel_count for r in report.scopes[0].regions):
-        yield Diagnosis(
-            "NO_COUNTERS",
-            "info",
-            "There are no counters: the report evaluates times (waiting, launches, families); what limits the kernels, MFU and "
-            "speed of light need counters.",
-            "Take both with: llm-perf profile -- CMD  or give the counters beside the timeline: llm-perf report RUN.sqlite RUN.ncu-rep",
-        )
+        yield diagnose("NO_COUNTERS")

@@ -14,7 +14,7 @@ from attrs import define
 from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, files_in, finish, progress_of, start_table
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log, under_ncu
 from llm_perf_opt.nsight.ncu.argv import build_ncu_cmd, build_ncu_raw_cmd
@@ -192,7 +192,7 @@ def _read_results(run: RunContext, capture: PlannedCapture, file: Path) -> None:
         results = read_ncu_rep(file, file.name).actions
     except UserError as error:  # ncu exited with 0, and yet it did not finish its report
         run.failures.append(ExitCode.NOTHING_CAPTURED)
-        run.note(Diagnosis("REPORT_UNREADABLE", "error", error.message, error.fix))
+        run.note(diagnose("REPORT_UNREADABLE", message=error.message, fix=error.fix))
         return
     run.results[capture.name] = results
     found = {name for action in results for name in action.metrics}

@@ -29,7 +29,7 @@ from llm_perf_opt.capture.steps.attempt import (
 )
 from llm_perf_opt.capture.steps.verify import VERIFY
 from llm_perf_opt.capture.whole_files import CUT_OFF
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import CaptureWindows, read_log
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
@@ -122,10 +122,7 @@ class Counters:
         run.results.pop(attempt.capture.name, None)
         troubles = read_log(attempt.windows_log(run.directory)).unwatched
         why = f" ({troubles[0].rstrip('.')})" if troubles else ""
-        message = (
-            f"Switching ncu on and off from inside the program gave {gave}{why}; its own filters are used instead."
-        )
-        run.note(Diagnosis("WINDOWS_DID_NOT_OPEN", "info", message, "The program then runs to its end under ncu."))
+        run.note(diagnose("WINDOWS_DID_NOT_OPEN", outcome=gave + why))
         taken = [not run.stopped and self._capture(run, other, seen, later_s) for other in attempt.alternatives()]
         if captured.file is not None and all(taken):
             discard(run, captured.file)
@@ -136,15 +133,13 @@ def _explain(run: RunContext, plan: CounterPlan, seen: NCUProfileRegionReport | 
     """Report why there are no captures, or why a budget has no effect on them."""
     if plan.skipped:
         if not plan.nothing_matched:
-            run.note(Diagnosis("COUNTERS_SKIPPED", "warning", f"No counters were taken, because {plan.skipped}."))
+            run.note(diagnose("COUNTERS_SKIPPED", why=plan.skipped))
         elif seen is not None and seen.main_scope is not None and seen.main_scope.regions:
-            run.note(Diagnosis("NO_MATCHING_KERNELS", "warning", f"No counters were taken: {plan.skipped}."))
+            run.note(diagnose("NO_MATCHING_KERNELS.counters", why=plan.skipped))
         else:  # the report says so, first thing
             run.report_progress(f"counters: none, for {plan.skipped}.")
     if run.request.counters.budget_s is not None and plan.captures and not chooses_launches(run.request):
-        message = "The budget was not used: launches, instances, sections or a replay mode were chosen by hand."
-        fix = "--timeout limits a capture; what it has by then is kept."
-        run.note(Diagnosis("BUDGET_NOT_USED", "info", message, fix))
+        run.note(diagnose("BUDGET_NOT_USED"))
 
 
 def _in_some_mode(run: RunContext, attempt: Attempt, seen: NCUProfileRegionReport | None, later_s: float) -> bool:

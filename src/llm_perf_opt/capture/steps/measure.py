@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llm_perf_opt.capture.commands import stop_if_interrupted_twice, tail
 from llm_perf_opt.capture.context import ResumeState, RunContext
 from llm_perf_opt.capture.whole_files import ended_well
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.nsight.outcome import clean
 from llm_perf_opt.planning import spoken_seconds
@@ -69,8 +69,7 @@ class Measure:
             run.report_progress(f"  {line}")
         if not run.stopped:
             last = f' Its last line of output: "{lines[-1]}".' if lines else ""
-            message = f"The program failed without any profiler (exit code {ended.exit_code}).{last}"
-            run.note(Diagnosis("WORKLOAD_FAILED", "error", message, f"Make it run first; its output is in {_LOG}."))
+            run.note(diagnose("WORKLOAD_FAILED", code=ended.exit_code, last_line=last, log=_LOG))
         return False
 
 

@@ -16,7 +16,7 @@ from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, fi
 from llm_perf_opt.capture.context import ANNOTATION_LOG, ResumeState, RunContext
 from llm_perf_opt.capture.preload import preload
 from llm_perf_opt.capture.whole_files import CUT_OFF, ended_well, whole_file
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log
 from llm_perf_opt.nsight.nsys import gpu_metrics
@@ -123,18 +123,12 @@ def _check_annotation(run: RunContext) -> None:
     """Report a program that could not be annotated: its regions would be missing without a reason."""
     annotated = read_log(run.directory.path / ANNOTATION_LOG)
     if annotated.unwatched:
-        message = (
-            f"Not all ranges of the program can be counted from inside it ({annotated.unwatched[0].rstrip('.')}). "
-            "Where that matters, ncu's own filters choose the launches, instead of capture windows inside the program."
-        )
-        fix = "Nothing is missing; it may take longer. To put nothing into the program: --no-windows"
-        run.note(Diagnosis("RANGES_NOT_COUNTED", "info", message, fix))
+        run.note(diagnose("RANGES_NOT_COUNTED", why=annotated.unwatched[0].rstrip(".")))
     if run.request.annotate.mode == "off":
         return
     for trouble in [*annotated.troubles, annotated.message]:
         if trouble:
-            fix = "See which commands can be annotated in docs/annotate.md; or mark ranges in the program."
-            run.note(Diagnosis("NOT_ANNOTATED", "warning", trouble, fix))
+            run.note(diagnose("NOT_ANNOTATED", problem=trouble))
 
 
 def _record_timeline(run: RunContext, nsys: Tool, options: NsysOptions, progress: ReportProgress) -> Captured:
@@ -201,10 +195,8 @@ def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None)
         step.files = {sqlite.name: sqlite.stat().st_size}
     else:
         unfinished.unlink(missing_ok=True)
-        severity = "warning" if exported.interrupted else "error"
-        message = f"nsys could not turn its recording into SQLite: {why}. The recording itself is kept."
-        again = f"Try it by hand, it will say why: {shlex.join(export)}"
-        step.diagnostics = [Diagnosis("EXPORT_FAILED", severity, message, again)]
+        name = "EXPORT_FAILED.interrupted" if exported.interrupted else "EXPORT_FAILED"
+        step.diagnostics = [diagnose(name, why=why, command=shlex.join(export))]
     step.status = "done" if sqlite.exists() else "nothing"
     run.save()
     if exported.interrupted:  # the run ends here, with the recording

@@ -14,7 +14,7 @@ from llm_perf_opt.capture.steps.attempt import (
     without_refused_metrics,
 )
 from llm_perf_opt.capture.whole_files import CUT_OFF
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.planning import CounterPlan, PlannedCapture, plan_verification
 from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -46,8 +46,7 @@ class Verify:
             return
         capture = self._planned(run, plan, seen)
         if isinstance(capture, str):
-            fix = "" if plan.skipped else "The report says for every value how it came about."
-            run.note(Diagnosis("NOT_VERIFIED", "info", f"Nothing was verified, because {capture}.", fix))
+            run.note(diagnose("NOT_VERIFIED.skipped" if plan.skipped else "NOT_VERIFIED", why=capture))
             return
         attempt = without_refused_metrics(run, Attempt.as_planned(capture))
         run.report_progress(
@@ -56,9 +55,7 @@ class Verify:
         captured = run_attempt(run, attempt, reported=False)
         run.outcomes.append(captured.outcome)
         if captured.file is None and not run.stopped:
-            message = "Range replay gave nothing, so the estimates stand as they are, unverified."
-            fix = f"See {run.directory.path}/ncu/{capture.name}.log; the estimates' own spread is in the report."
-            run.note(Diagnosis("VERIFY_FAILED", "warning", message, fix))
+            run.note(diagnose("VERIFY_FAILED", folder=run.directory.path, capture=capture.name))
 
     def _planned(self, run: RunContext, plan: CounterPlan, seen: NCUProfileRegionReport | None) -> PlannedCapture | str:
         """The capture, or why there is none."""

@@ -15,7 +15,7 @@ from attrs import define
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.nsight.messages import STATES
-from llm_perf_opt.nsight.outcome import Outcome, diagnose
+from llm_perf_opt.nsight.outcome import Outcome, of_rule
 
 NEXT_MODE = {"range": "app-range", "app-range": "kernel", "application": "kernel"}
 RANGE_MODES = frozenset({"range", "app-range"})
@@ -65,12 +65,12 @@ def split_metrics(mode: str, metrics: Iterable[str]) -> MetricSplit:
 def left_out(mode: str, names: Iterable[str]) -> Diagnosis | None:
     """Names the metrics that were left out for the sake of the mode."""
     named = list(names)
-    return diagnose(STATES["METRICS_LEFT_OUT"], mode=mode, names=", ".join(named)) if named else None
+    return of_rule(STATES["METRICS_LEFT_OUT"], mode=mode, names=", ".join(named)) if named else None
 
 
 def fell_back(mode: str, used: str, outcome: Outcome) -> Diagnosis:
     """Says which mode gave the numbers and why not the one asked for."""
-    diagnosis = diagnose(STATES["REPLAY_FELL_BACK"], mode=mode, names=used)
+    diagnosis = of_rule(STATES["REPLAY_FELL_BACK"], mode=mode, names=used)
     causes = [d for d in outcome.diagnoses if d.severity == "error"]
     if causes:
         diagnosis.message = f"{diagnosis.message} {causes[0].message}"

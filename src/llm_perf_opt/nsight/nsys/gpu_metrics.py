@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 from attrs import define
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.groups import groups_of_chip
 from llm_perf_opt.nsight.nsys import TRAFFIC_SET
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
@@ -44,7 +44,7 @@ def with_sampling(options: NsysOptions, nsys: Tool, folder: Path, hz: int) -> Sa
     if hz <= 0 or any("gpu-metrics" in argument for argument in options.extra_args):  # no wish, or wishes of one's own
         return Sampling(options)
     if why_not := cannot_sample(nsys):
-        return Sampling(options, _not_sampled(why_not))
+        return Sampling(options, diagnose("TRAFFIC_NOT_SAMPLED", why=why_not))
     devices, _ = said_about_sampling(nsys)
     folder.mkdir(exist_ok=True)
     file = folder / TRAFFIC_SET
@@ -80,7 +80,9 @@ def without_sampling(options: NsysOptions) -> NsysOptions:
 
 def refused(output: str) -> Diagnosis | None:
     """What to say where nsys did not start the program because it could not sample; None where it says nothing of that."""
-    return _not_sampled(f"nsys refused it: {_reason(output)}") if _OF_SAMPLING.search(output) else None
+    if not _OF_SAMPLING.search(output):
+        return None
+    return diagnose("TRAFFIC_NOT_SAMPLED", why=f"nsys refused it: {_reason(output)}")
 
 
 def counters_of(chips: Sequence[str]) -> list[str]:
@@ -111,13 +113,3 @@ def _reason(output: str) -> str:
     """What nsys says of the GPUs, or all it says, in short."""
     reasons = dict.fromkeys(found["why"] for found in _REASON.finditer(output))
     return printable(" ".join("; ".join(reasons).split() or output.split()))[:200].rstrip(". ") or "it said nothing"
-
-
-def _not_sampled(why: str) -> Diagnosis:
-    return Diagnosis(
-        "TRAFFIC_NOT_SAMPLED",
-        "info",
-        f"What the whole GPU moved was not sampled beside the timeline, because {why}. Bytes of regions are those of their "
-        "kernels' counters added up.",
-        "See what is in the way with: llm-perf doctor  (another profiler or DCGM on the GPU, a permission). Not to try: --no-traffic",
-    )
