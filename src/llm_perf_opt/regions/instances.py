@@ -44,7 +44,7 @@ class Instances:
 def find_instances(timeline: Timeline, attribution: Attribution) -> Instances:
     """Instances of all regions, warm-up told apart region by region, the outermost first."""
     ranges, region_of, parent_of = timeline.ranges, attribution.range_region, attribution.range_parent
-    duration, working = ranges.end - ranges.start, _working(timeline)
+    duration, working = ranges.duration, _working(timeline)
     warmup, first = (np.zeros(len(ranges), dtype=np.bool_) for _ in range(2))
     late, late_idle = (np.zeros(len(ranges), dtype=np.int64) for _ in range(2))
     depth = np.array([*attribution.table.depth, 0], dtype=np.int64)[region_of]
