@@ -3,7 +3,6 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-WHEEL_STAMP := $(VENV)/.stamp-torch-wheel
 TORCH_STAMP := $(VENV)/.stamp-torch
 # What models run on. One exact version: a range would let pip fetch another build, gigabytes of it.
 TORCH ?= torch==2.13.0
@@ -11,11 +10,15 @@ TORCH ?= torch==2.13.0
 PROFILE_OUT ?=
 # Workers of the test run.
 JOBS ?= 2
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Python keeps its byte code, whatever the environment says: else every worker and each of the hundreds of programs that
+# tests start compiles what it imports, and pytest prepares each test file anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile check test chromium lint bench faults fuzz docs bundle lock audit clean
+.PHONY: help setup profile check quick-tests test chromium lint bench faults fuzz docs bundle lock audit clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
@@ -56,18 +59,16 @@ $(STAMP): pyproject.toml
 		echo "Setting up $(VENV) with $$("$$chosen" --version)"; \
 		"$$chosen" -m venv --clear $(VENV); \
 	fi; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+	$(PIP) -e '.[dev]'; \
 	touch $@
 
-# Only models need torch: `make profile` where there is a GPU, and the tests. Unpacking it is most of the work, and changes
-# nothing that `lint` looks at, as installing this package again would.
-$(WHEEL_STAMP): $(STAMP)
-	@$(BIN)/python -c 'import torch, transformers' >/dev/null 2>&1 \
-		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
-	@touch $@
-
-$(TORCH_STAMP): $(WHEEL_STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch]'
+# Only models need torch: `make profile` where there is a GPU, and the tests. pip would compile all of torch and
+# transformers, of which a run imports a small part. This package is not installed again: `lint` looks at it meanwhile.
+$(TORCH_STAMP): $(STAMP)
+	@$(BIN)/python -c 'import torch, transformers' >/dev/null 2>&1 || $(PIP) --no-compile '$(TORCH)'
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["torch"], sep="\n")' \
+		| $(PIP) --no-compile -r /dev/stdin
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import torch, transformers'
 	@touch $@
 
 # With a GPU: the built-in small LLM under both profilers. Without one, `demo` builds the report from the recording
@@ -82,17 +83,20 @@ profile: setup
 	fi
 
 # What one runs after every change: needs neither torch nor a browser. tests/guard.py keeps the markers true.
-check: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not process and not torch and not browser and not slow'
+# The linters beside the tests: mypy takes ten seconds of one processor where its cache is empty.
+check: setup
+	@$(MAKE) --no-print-directory -j2 lint quick-tests
 
-# Side by side, as each of the three leaves the others a processor.
+quick-tests: setup
+	$(PYTEST) --hypothesis-profile quick -m 'not process and not torch and not browser and not slow'
+
+# Side by side, as each of the three leaves the others a processor. Tests import a small part of what is installed: it is
+# compiled by the first that does.
+test: PIP += --no-compile
 test: setup
-	@$(MAKE) --no-print-directory -j3 lint $(WHEEL_STAMP) chromium
-	@$(MAKE) --no-print-directory $(TORCH_STAMP)
-# The tests start hundreds of programs that import the package; where no byte code may be written, each would compile it.
-	@$(BIN)/python -m compileall -q src
+	@$(MAKE) --no-print-directory -j3 lint $(TORCH_STAMP) chromium
 # Neighbours stay together, as they share what they prepare; who has nothing left to do takes over some of the others.
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(PYTEST)
 
 chromium:
 	@sh tools/install_chromium.sh || true

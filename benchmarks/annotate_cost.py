@@ -28,6 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from llm_perf_opt.inject.environment import INJECTED
 from llm_perf_opt.version import __version__
+from provenance import commit
 
 sys.path.insert(0, str(INJECTED))
 from _llm_perf_annotate import calls, ranges
@@ -202,6 +203,7 @@ def main() -> None:
     facts = {
         "command": " ".join(["python benchmarks/annotate_cost.py", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit(),
         "llm_perf_opt": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,

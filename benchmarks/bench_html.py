@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from provenance import commit
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 KERNELS = 100_000
@@ -101,6 +103,7 @@ def main() -> int:
         return 1
     results: dict[str, Any] = {
         "made": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit(),
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
         "rounds": ROUNDS,
         "pages": {},

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from make_timeline import KERNELS, RANGES, RUNTIME, SOURCE
+from provenance import commit
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
@@ -231,6 +232,7 @@ def benchmark(arguments: argparse.Namespace, llm_perf: str, nsys: str | None) ->
     result: dict[str, Any] = {
         "command": command_line(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
         "repeat": arguments.repeat,
         "machine": machine(nsys),
         "timeline": held,

@@ -52,6 +52,7 @@ from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.traffic import SOURCE
 from llm_perf_opt.rundir.directory import gpu_facts
+from provenance import commit
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DECODER = REPOSITORY / "tests" / "recordings" / "programs" / "decoder.py"
@@ -656,7 +657,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help=f"parts, comma separated: {', '.join((*PARTS, *EXTRA_PARTS))}")
     parser.add_argument("--limit", action="append", default=[], metavar="PART=S", help="another time limit for a part")
     parser.add_argument("--in-all", type=float, default=float("inf"), metavar="S", help="end after so many seconds")
-    parser.add_argument("--commit", default="", help="of the code that is measured, to be noted with every part")
+    parser.add_argument("--commit", default=commit(), help="of the code that is measured, to be noted with every part")
     parser.add_argument("--work", help="folder for run directories and logs (default: a temporary one)")
     arguments = parser.parse_args()
     chosen = [name.strip() for name in arguments.only.split(",") if name.strip()] or list(PARTS)

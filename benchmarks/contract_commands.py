@@ -1,14 +1,19 @@
-"""Runs the runners' commands of the contract on this machine's GPU and notes what each gave.
+"""Runs the commands of the contract on this machine's GPU, and looks at what is in the reports they leave.
 
-    python benchmarks/contract_commands.py [--only NAME,NAME] [--out benchmarks/results/contract-commands-<gpu>]
+    python benchmarks/contract_commands.py --out benchmarks/results/contract-commands-h200
+    python benchmarks/contract_commands.py --out … --only range,kernel
+    python benchmarks/contract_commands.py --list
 
-A command counts as good when it ends with the exit code it should and its run directory holds real numbers:
-regions with kernels, and counters where they were asked for.
+A part is good when its report holds what was asked for: regions with counters, the kernels of the filter, the numbers of
+the one launch, values in their range (`contract_checks.py`). One profiler runs at a time. All parts take about half an
+hour: a call begins none that would not end `--within` its seconds, and the next call with the same file goes on with
+those that are missing or bad. Where there is only a copy of the tree, LLM_PERF_COMMIT says which commit it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -17,99 +22,41 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from attrs import asdict, define, field
 
+import contract_checks
 import llm_perf_opt
+from contract_parts import PARTS, Bench, Part
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.tools import find_ncu, find_nsys, library_path_for
 from llm_perf_opt.rundir.directory import gpu_facts
+from provenance import commit
 
-DEEP, STAGE1 = (f"llm_perf_opt.runners.{name}" for name in ("deep_profile_runner", "llm_profile_runner"))
-CLI = "pipeline.ncu.ncu_cli"
-LIGHT = [
-    "device=cuda:0",
-    "pipeline.torch_profiler.enable=false",
-    "pipeline.static_analysis.enable=false",
-    "dataset.subset_filelist=datasets/omnidocbench/subsets/dev-3.txt",
-    "dataset.sampling.num_epochs=1",
-    "dataset.sampling.num_samples_per_epoch=1",
-    "dataset.sampling.randomize=false",
-    "infer.max_new_tokens=64",
-]
+ROOT = Path(__file__).resolve().parents[1]
+_LAST_LINES = 15
+_LAST_WORDS_S = 60  # for a command that was interrupted to write what it has
+_UNREADABLE = (UserError, OSError, ValueError, LookupError, TypeError)  # of a report that is not what it should be
+_LAST_RESULTS = 8  # regions of a run that the result names
 
 
 @define
-class Command:
-    """One command and what is expected of it."""
+class Outcome:
+    """What a part gave."""
 
     name: str
-    argv: list[str]
-    counters: bool = False  # a region must have some
-    exit_code: int = 0
-
-
-@define
-class Result:
-    """What a command gave."""
-
-    name: str
+    about: str
     command: str
     exit_code: int
     seconds: float
-    good: bool
+    problems: list[str]  # none: it is good
     runs: list[dict[str, Any]] = field(factory=list)
-    last_words: list[str] = field(factory=list)
-
-
-def deep(*words: str) -> list[str]:
-    return ["python", "-m", DEEP, "pipeline.ncu.enable=true", *words]
-
-
-def commands(folder: Path, nsys: str, ncu: str) -> list[Command]:
-    manifest = folder / "inputs.yaml"
-    manifest.write_text("- prompt: Where does the time go?\n- prompt: And the bytes?\n", encoding="utf-8")
-    stage1 = ["python", "-m", STAGE1]
-    sections = f"{CLI}.sections=[SpeedOfLight,MemoryWorkloadAnalysis,Occupancy"
-    llm = f"{CLI}.nvtx.include=LLM@*"
-    decode = f"{CLI}.nvtx.include=decode*"
-    exact = [f"{CLI}.kernel_name=my_exact_kernel_name", f"{CLI}.kernel_name_base=demangled"]
-    matmul = [f"{CLI}.kernel_name=regex:.*matmul.*", f"{CLI}.kernel_name_base=demangled"]
-    one_gemv = ["--kernel-name-base", "demangled", "--kernel-name", "regex:.*gemv.*"]
-    one_gemv += ["--launch-skip", "2", "--launch-count", "1"]
-    now = "hydra.run.dir=runs/nsys/${now:%Y%m%d-%H%M%S}"
-    return [
-        Command("range", deep(f"{CLI}.replay_mode=range", llm, f"{sections},SchedulerStats]"), counters=True),
-        Command("app-range", deep(f"{CLI}.replay_mode=app-range", f"{CLI}.nvtx.include=prefill*"), counters=True),
-        Command("kernel", deep(f"{CLI}.replay_mode=kernel", decode), counters=True),
-        Command("exact-kernel", deep(llm, *exact)),
-        Command("matmul-kernels", deep(decode, *matmul, f"{sections}]")),
-        Command("nsys", [nsys, "profile", "--trace=cuda,osrt", "-o", "X", *stage1, now, *LIGHT]),
-        Command("ncu", [ncu, "--target-processes", "all", *one_gemv, "-o", "Y", *stage1, *LIGHT]),
-        Command(
-            "manifest",
-            [
-                *stage1,
-                "device=cuda:0",
-                "repeats=1",
-                "profiling.activities=[cpu,cuda]",
-                "+run.mode=deep",
-                f"+inputs.manifest={manifest}",
-                "hydra.run.dir=runs/manifest",
-                "hydra.job.chdir=true",
-            ],
-        ),
-        Command(
-            "torch-profiler-preset",
-            [*stage1, "profiling=@profiling/torch/torch-profiler.min", "+run.mode=deep", "hydra.run.dir=runs/preset"],
-        ),
-        Command("sweep", ["python", "-m", DEEP, "-m", "run.mode=deep,light"], counters=True),
-    ]
+    last_lines: list[str] = field(factory=list)
 
 
 def look(run: Path) -> dict[str, Any]:
@@ -118,126 +65,165 @@ def look(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         "state": manifest["state"],
         "steps": {step["name"]: [step["status"], step["exit_code"], step["seconds"]] for step in manifest["steps"]},
-        "files": sorted(str(p.relative_to(run)) for p in run.rglob("*") if p.is_file() and p.parent.parent == run),
     }
+    with contextlib.suppress(UserError):  # a report of ncu that cannot be read is a problem of its part
+        results = contract_checks.results_of(run)
+        found["results_of_ncu"], found["passes"] = len(results), sorted({a.passes for a in results if a.passes})
     if (run / "report.json").exists():
         report = llm_perf_opt.load(run).data
         scope = report.main_scope
-        found["diagnostics"] = [d.code for d in report.diagnostics]
-        found["regions"] = {
+        found["diagnostics"] = sorted({d.code for d in report.diagnostics})
+        having = [r for r in (scope.regions if scope else []) if r.inclusive.metrics]
+        found["regions"] = len(scope.regions) if scope else 0
+        found["regions_with_counters"] = {
             r.key: {
-                "instances": r.instances,
                 "kernels": r.inclusive.kernel_count,
-                "gpu_time_ms": None if r.inclusive.gpu_time_ns is None else round(r.inclusive.gpu_time_ns / 1e6, 3),
                 "counters": len(r.inclusive.metrics),
                 "sources": sorted({m.source for m in r.inclusive.metrics.values()}),
             }
-            for r in (scope.regions if scope else [])
+            for r in having[:_LAST_RESULTS]
         }
-    metrics = run / "torch_profiler" / "metrics.json"
-    if metrics.exists():
-        stages = json.loads(metrics.read_text(encoding="utf-8"))["timing"]["stages"]
-        found["stage_timings_ms"] = {stage["path"]: round(stage["milliseconds"]["mean"], 3) for stage in stages}
     return found
 
 
-def run_one(command: Command, base: Path, environment: dict[str, str], limit: float) -> Result:
-    folder = base / command.name
-    folder.mkdir()
-    (folder / "datasets").symlink_to(Path(__file__).resolve().parents[1] / "datasets")
+def run_part(part: Part, bench: Bench, limit: float) -> Outcome:
+    folder = bench.folder_of(part)
     started = time.monotonic()
-    argv = [sys.executable if word == "python" else word for word in command.argv]
+    try:
+        command = part.argv(bench)
+    except (*_UNREADABLE, subprocess.SubprocessError) as error:  # it needs the name of a kernel
+        return Outcome(part.name, part.about, "", -1, 0.0, [f"there is no command: {error}"])
+    argv = [sys.executable if word == "python" else word for word in command]
     with (folder / "output").open("w+b") as output:
-        child = subprocess.Popen(argv, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            argv, cwd=folder, env=bench.environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             code = child.wait(limit)
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGINT)
-            code = child.wait()
-    seconds = round(time.monotonic() - started, 1)
-    runs = [look(path.parent) for path in sorted(folder.rglob("manifest.json"))]
-    counted = any(region["counters"] for run in runs for region in run.get("regions", {}).values())
-    good = code == command.exit_code and (counted or not command.counters)
-    if command.name in ("nsys", "ncu"):
-        # ncu exits 0 and writes nothing where no kernel of that name runs: then it has to say so.
-        nothing = "No kernels were profiled" in (folder / "output").read_text(errors="replace")
-        good = good and (nothing or any(folder.glob("?.n*-rep")))
-    words = [] if good else (folder / "output").read_text(errors="replace").splitlines()[-15:]
-    text = re.sub(r"(?<=[\s=])/[^\s']*/", "", f" {shlex.join(command.argv)}").strip()  # no folders of this machine
-    return Result(command.name, text, code, seconds, good, runs, words)
+            try:
+                code = child.wait(_LAST_WORDS_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                code = child.wait()
+    runs = sorted(path.parent for path in folder.rglob("manifest.json") if "earlier" not in str(path))
+    problems = list(checked(part, bench, folder, runs))
+    lines = (folder / "output").read_text(errors="replace").splitlines()
+    return Outcome(
+        part.name,
+        part.about,
+        without_folders(shlex.join(command)),
+        code,
+        round(time.monotonic() - started, 1),
+        [without_folders(problem) for problem in problems],
+        [look(run) for run in runs],
+        [without_folders(line) for line in lines[-_LAST_LINES:]] if problems or part.keeps_output else [],
+    )
+
+
+def checked(part: Part, bench: Bench, folder: Path, runs: list[Path]) -> Iterator[str]:
+    """What is wrong with a part; a report that cannot even be looked at is the first of it."""
+    try:
+        yield from part.check(bench, folder, runs)
+    except (*_UNREADABLE, subprocess.SubprocessError) as error:
+        yield f"the result cannot be looked at: {type(error).__name__}: {error}"
+
+
+def without_folders(text: str) -> str:
+    """No folders of this machine."""
+    return re.sub(r"(?<=[\s=\[,'])/[^\s',\]]*/", "", f" {text}")[1:]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="", help="names of commands, comma separated")
-    parser.add_argument("--limit", type=float, default=300, help="seconds after which a command is interrupted")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="names of parts, comma separated; they run even if they were good")
+    parser.add_argument("--within", type=float, default=560, help="seconds in which the parts begun now are to end")
     parser.add_argument("--out", default="", help="where the result goes, without the ending")
-    parser.add_argument("--commit", default="", help="of the code that is run, to be noted in the result")
+    parser.add_argument("--work", help="folder for the runs (default: a temporary one)")
+    parser.add_argument("--list", action="store_true", help="only print the parts")
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp())
+    if arguments.list:
+        print("".join(f"{part.name:<20} {part.seconds:>4} s  {part.about}\n" for part in PARTS), end="")
+        return 0
+    only = [name for name in arguments.only.split(",") if name]
+    if unknown := set(only) - {part.name for part in PARTS}:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; --list prints them")
+    started = time.monotonic()
     nsys, ncu = find_nsys(), find_ncu()
     environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), environment.get("PYTHONPATH", "")]))
     if extra := library_path_for(nsys.path):
         environment["LD_LIBRARY_PATH"] = os.pathsep.join([extra, environment.get("LD_LIBRARY_PATH", "")])
+    work = Path(arguments.work or tempfile.mkdtemp(prefix="contract-")).resolve()
+    bench = Bench(work, str(nsys.path), str(ncu.path), environment)
     about = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "made_by": "python benchmarks/contract_commands.py",
-        "commit": arguments.commit,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
         "gpus": [{k: g[k] for k in ("name", "driver_version")} for g in gpu_facts()],
         "tools": {"nsys": nsys.version, "ncu": ncu.version, "llm_perf_opt": llm_perf_opt.__version__},
     }
-    results: list[Result] = []
-    lock = threading.Lock()
-
-    def work(lane: list[Command]) -> None:
-        for command in lane:
-            result = run_one(command, folder, environment, arguments.limit)
-            with lock:
-                results.append(result)
-                state = "good" if result.good else "BAD"
-                print(f"{state}  {result.name}  exit {result.exit_code}  {result.seconds} s", flush=True)
-                print("".join(f"    {line}\n" for line in result.last_words), end="", flush=True)
-                if arguments.out:
-                    write(Path(arguments.out), about, sorted(results, key=lambda r: names.index(r.name)))
-
-    only = set(filter(None, arguments.only.split(",")))
-    chosen = [c for c in commands(folder, str(nsys.path), str(ncu.path)) if c.name in only or not only]
-    names = [c.name for c in chosen]
-    # One profiler at a time, for nsys samples the GPU's counters too; what starts none runs at the same time.
-    alone = ("manifest", "torch-profiler-preset")
-    lanes = [[c for c in chosen if (c.name in alone) == which] for which in (False, True)]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, lanes))
-    return int(not all(result.good for result in results))
+    results = earlier(arguments.out, about["commit"])
+    good = {name for name, outcome in results.items() if not outcome.problems}
+    for part in [p for p in PARTS if (p.name in only if only else p.name not in good)]:
+        left = arguments.within - (time.monotonic() - started)
+        if part.seconds > left:
+            print(f"left   {part.name}: about {part.seconds} s, and {left:.0f} s are left", flush=True)
+            continue
+        outcome = results[part.name] = run_part(part, bench, min(2 * part.seconds + 30, left))
+        print(f"{'BAD ' if outcome.problems else 'good'}   {part.name}  {outcome.seconds} s", flush=True)
+        print("".join(f"         {line}\n" for line in [*outcome.problems, *outcome.last_lines]), end="", flush=True)
+        if arguments.out:
+            write(Path(arguments.out), about, ordered(results))
+    return int(any(outcome.problems for outcome in results.values()) or len(results) < len(PARTS))
 
 
-def write(out: Path, about: dict[str, Any], results: list[Result]) -> None:
+def earlier(out: str, commit_now: str) -> dict[str, Outcome]:
+    """Parts that another call has measured with the same code."""
+    file = Path(out).with_suffix(".json") if out else None
+    content = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
+    same = content.get("commit") == commit_now and commit_now
+    known = {part.name for part in PARTS}
+    return {raw["name"]: Outcome(**raw) for raw in content.get("results", []) if same and raw["name"] in known}
+
+
+def ordered(results: dict[str, Outcome]) -> list[Outcome]:
+    return [results[part.name] for part in PARTS if part.name in results]
+
+
+def write(out: Path, about: dict[str, Any], results: list[Outcome]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    content = {**about, "commands": [asdict(result) for result in results]}
+    content = {**about, "results": [asdict(outcome) for outcome in results]}
     out.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     out.with_suffix(".md").write_text(render(about, results), encoding="utf-8")
 
 
-def render(about: dict[str, Any], results: list[Result]) -> str:
+def render(about: dict[str, Any], results: list[Outcome]) -> str:
     """The result as a page."""
     gpus = ", ".join(f"{g['name']} (driver {g['driver_version']})" for g in about["gpus"])
     tools = ", ".join(f"{name} {version}" for name, version in about["tools"].items())
+    good = sum(not outcome.problems for outcome in results)
+    missing = [part.name for part in PARTS if part.name not in {outcome.name for outcome in results}]
     lines = [
         "# The commands of the contract, run",
         "",
         f"{about['date']} · {gpus} · {tools} · made by `{about['made_by']}`, commit {about['commit'] or '(unknown)'}",
         "",
-    ]
-    lines += [
-        "Commands that start a profiler ran one after another, the others at the same time: seconds are upper limits.",
+        f"{good} of {len(results)} parts are good: what is in their reports was looked at, not how the commands ended."
+        + (f" Not run: {', '.join(missing)}." if missing else ""),
         "",
+        "| part | what is asked | seconds | regions with counters | from | |",
+        "|---|---|---:|---:|---|---|",
     ]
-    lines += ["| command | exit | seconds | regions with counters | from |", "|---|---|---|---|---|"]
-    for result in results:
-        regions = [r for run in result.runs for r in run.get("regions", {}).values() if r["counters"]]
-        sources = sorted({source for r in regions for source in r["sources"]})
-        cell = result.command.replace("|", "\\|")
-        lines.append(f"| `{cell}` | {result.exit_code} | {result.seconds} | {len(regions)} | {', '.join(sources)} |")
+    for outcome in results:
+        regions = [r for run in outcome.runs for r in run.get("regions_with_counters", {}).values()]
+        sources = ", ".join(sorted({source for region in regions for source in region["sources"]})) or "–"
+        state = "; ".join(outcome.problems).replace("|", "\\|") or "good"
+        lines.append(f"| {outcome.name} | {outcome.about} | {outcome.seconds} | {len(regions)} | {sources} | {state} |")
+    for outcome in results:
+        lines += ["", f"## {outcome.name}", "", f"    {outcome.command}"]
+        lines += ["", *(f"    {line}" for line in outcome.last_lines)] if outcome.last_lines else []
     return "\n".join(lines) + "\n"
 
 

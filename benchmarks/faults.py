@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from provenance import commit
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from fault_matrix import KILLED, KILLED_IN_WINDOWS, Bench, Fault, Unavailable, faults, random_kills
@@ -141,7 +143,13 @@ def main() -> int:
     print(summary(rows, kills))
     if not arguments.only:
         machine = {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine()}
-        content = {"summary": summary(rows, kills), "machine": machine, "faults": rows, "kills": kills}
+        content = {
+            "summary": summary(rows, kills),
+            "commit": commit(),
+            "machine": machine,
+            "faults": rows,
+            "kills": kills,
+        }
         arguments.out.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         arguments.out.with_suffix(".md").write_text(markdown(rows, kills), encoding="utf-8")
     return int(any(row["outcome"] == "failed" for row in rows) or kills["lost"] > 0)

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from provenance import commit
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
@@ -88,6 +90,7 @@ def summary(found: list[Outcome], arguments: argparse.Namespace, seconds: float)
     return {
         "command": " ".join(["python benchmarks/fuzz.py", f"--seed {arguments.seed}", size]),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
         "python": platform.python_version(),
         "seed": arguments.seed,
         "seconds": round(seconds),

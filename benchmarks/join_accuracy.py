@@ -16,6 +16,7 @@ from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.version import __version__
+from provenance import commit
 
 HERE = Path(__file__).resolve().parent
 RECORDINGS = HERE.parent / "tests" / "recordings"
@@ -65,6 +66,7 @@ def main() -> None:
     facts = {
         "command": "python benchmarks/join_accuracy.py",
         "date": today,
+        "commit": commit(),
         "llm_perf_opt": __version__,
         "gpu": "NVIDIA H200",
         "tools": "nsys and ncu of Nsight Compute 2025.3.1, torch 2.11, driver 580",

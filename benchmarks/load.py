@@ -28,6 +28,7 @@ from typing import Any
 
 from bench_report import DATA, RESULTS, BenchmarkFailed, contents, find, machine, measured, timeline, warm
 from make_timeline import KERNELS, RUNTIME
+from provenance import commit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -235,7 +236,7 @@ def main() -> int:
         print(f"load: {error}", file=sys.stderr)
         return 1
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    result = {"date": date, "machine": machine(None), "cases": found}
+    result = {"date": date, "commit": commit(), "machine": machine(None), "cases": found}
     if not arguments.only:
         (arguments.results / "load.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         (arguments.results / "load.md").write_text(markdown(result), encoding="utf-8")

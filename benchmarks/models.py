@@ -26,6 +26,7 @@ import llm_perf_opt
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.rundir.directory import gpu_facts
+from provenance import commit
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = "datasets/omnidocbench/subsets/dev-3.txt"
@@ -173,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [name for name in given.only.split(",") if name] or list(MODELS)
     for name in chosen:
         found = measure(name, folder, given.limit)
-        content["models"][name] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **found}
+        content["models"][name] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), **found}
         print(json.dumps(found, indent=1), flush=True)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

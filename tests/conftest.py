@@ -25,9 +25,11 @@ from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 
-# Examples are not timed: on a busy machine any of them may take long.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# Examples are not timed: on a busy machine any of them may take long. `make check` takes a quarter of them
+# (--hypothesis-profile quick), others each time; `make test` takes all.
+settings.register_profile("all", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=settings.get_profile("all").max_examples // 4)
+settings.load_profile("all")
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -57,6 +59,12 @@ def read(path: Path, launch_config: bool = False) -> Recording:
     return read_recording(path, launch_config=launch_config)
 
 
+def examples(count: int, **others: Any) -> settings:
+    """Settings of a test that needs another number of examples than most; the profile's share of them."""
+    usual = settings.get_profile("all").max_examples
+    return settings(max_examples=max(count * settings().max_examples // usual, 1), **others)
+
+
 def timeline(name: str) -> Timeline:
     found = read(recording(f"nsys-*-{name}.sqlite"))
     assert isinstance(found, Timeline)
@@ -70,10 +78,19 @@ def counters(name: str) -> CounterSet:
 
 
 def report(*paths: Path | str, **options: Any) -> NCUProfileRegionReport:
-    """Read files and build a report of them. A text is the name of a recording, see `recording`."""
-    files = [recording(path) if isinstance(path, str) else path for path in paths]
-    recordings = [read(file, launch_config=len(files) > 1) for file in files]
-    return build_report(recordings, ReportOptions(**options))
+    """Read files and build a report of them. A text is the name of a recording, see `recording`.
+
+    Built once for all tests that ask for the same; who changes one takes a copy.
+    """
+    files = tuple(recording(path) if isinstance(path, str) else path for path in paths)
+    asked = (files, repr(sorted(options.items())))
+    if asked not in _reports:
+        recordings = [read(file, launch_config=len(files) > 1) for file in files]
+        _reports[asked] = build_report(recordings, ReportOptions(**options))
+    return _reports[asked]
+
+
+_reports: dict[tuple[tuple[Path, ...], str], NCUProfileRegionReport] = {}
 
 
 def regions_of(scope: Scope | None) -> dict[str, NCUProfileRegion]:

@@ -42,8 +42,9 @@ def main(argv: list[str]) -> int:
         print("Time (%),Total Time (ns)")
         return 0
     if "--import" in argv:
-        begin("raw")
-        print(Path(SETTINGS["raw"]).read_text(encoding="utf-8"))
+        page = value(argv, "--page")
+        begin(page)
+        print(Path(SETTINGS[page]).read_text(encoding="utf-8"))
         return 0
     return record(tool, argv)
 

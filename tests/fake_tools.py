@@ -4,7 +4,7 @@ They run the program they are given, print a real transcript, and write a real r
 invented. `FAKE_NSYS` and `FAKE_NCU` choose a transcript; for ncu also one for each replay mode, as in
 `range=ncu-range-transformer,app-range=ok`.
 
-`FAKE_FAULT` lets a step go wrong, as in `ncu=crash-during`. Steps: version, nsys, stop, export, stats, ncu, raw.
+`FAKE_FAULT` lets a step go wrong, as in `ncu=crash-during`. Steps: version, nsys, stop, export, stats, ncu, raw, details.
 Kinds: crash-before, crash-during, crash-after (of writing the report), nothing (exit 0 and no file), truncated
 (half a file and exit 0), hang-before and hang-after (deaf to polite signals). A full disk needs no name: who
 meets one says what the real tool said.
@@ -36,6 +36,7 @@ TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz"
 COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz"
 RANGES = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-app-range.ncu-rep.xz"
 RAW = RECORDINGS / "ncu-2025.3.1-h200-basic-raw.csv"
+DETAILS = RECORDINGS / "ncu-2025.3.1-h200-basic-details.csv"  # printed with --csv: what is in it is ncu's affair
 
 RECORDING_BYTES = 80_000  # of the stand-in for an .nsys-rep, which only nsys itself can read
 _PROGRAM = str(Path(__file__).with_name("fake_profiler.py"))
@@ -72,6 +73,7 @@ def write(folder: Path, timeline: Path = TIMELINE, counters: Path = COUNTERS) ->
             "counters": str(counters),
             "ranges": str(RANGES),
             "raw": str(RAW),
+            "details": str(DETAILS),
             "folder": str(folder),
             "recording_bytes": RECORDING_BYTES,
         }

@@ -26,7 +26,7 @@ PEAK = Quantity(989.5e12, "FLOP/s")
 
 
 def evaluate(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
-    """Give every region of the main scope a verdict; every second kernel does no FLOPs."""
+    """A report whose main scope has a verdict for every region; every second kernel does no FLOPs."""
     scope = report.main_scope
     assert scope is not None
     hardware = [
@@ -42,10 +42,9 @@ def evaluate(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
             calibrated_peaks={"tensor_bf16": PEAK * 0.8},
         )
     ]
-    for kernel in [*scope.kernels, *(k for r in scope.regions for k in r.kernels)]:
-        kernel.family = _family(kernel.kernel_name)
-    for region in scope.regions:
-        region.performance = _performance(region)
+    regions = [evolve(region, kernels=_with_families(region.kernels)) for region in scope.regions]
+    regions = [evolve(region, performance=_performance(region)) for region in regions]
+    evaluated = evolve(scope, kernels=_with_families(scope.kernels), regions=regions)
     stages = [region.key for region in scope.regions if region.parent is None]
     opportunities = [
         Opportunity(
@@ -60,7 +59,12 @@ def evaluate(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
         )
         for key in stages
     ]
-    return evolve(report, hardware=hardware, stages=stages, opportunities=opportunities)
+    scopes = [evaluated if one is scope else one for one in report.scopes]
+    return evolve(report, scopes=scopes, hardware=hardware, stages=stages, opportunities=opportunities)
+
+
+def _with_families(kernels: list[KernelRecord]) -> list[KernelRecord]:
+    return [evolve(kernel, family=_family(kernel.kernel_name)) for kernel in kernels]
 
 
 def _family(name: str) -> str:

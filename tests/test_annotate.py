@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from attrs import define
 
-from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject import Annotated, environment, problems, read_log, under_ncu
 from llm_perf_opt.inject.environment import INJECTED
 
@@ -252,7 +251,7 @@ def test_names_of_modules(modules: dict[str, Ran]) -> None:
 @TORCH
 def test_depth_and_folded_names(tmp_path: Path) -> None:
     sink = tmp_path / "folded.jsonl"
-    added = environment("modules", 2, fold=True)
+    added = {**environment("modules", 2), "LLM_PERF_ANNOTATE_FOLD": "1"}
     files = {"LLM_PERF_ANNOTATE_SINK": str(sink), "PARTS_FILE": str(sink)}
     command = [sys.executable, str(PROGRAMS / "named_modules.py"), "whole"]
     subprocess.run(command, env={**os.environ, **added, **files}, check=True, capture_output=True, timeout=600)
@@ -555,10 +554,6 @@ def test_environment() -> None:
     added = environment("modules", 2, {"PYTHONPATH": "a:b"})
     assert added["PYTHONPATH"] == f"{INJECTED}:a:b"
     assert added["LLM_PERF_ANNOTATE_DEPTH"] == "2"
-    with pytest.raises(UserError, match="modules, stages, off"):
-        environment("all", base_env={})
-    with pytest.raises(UserError, match="annotates nothing"):
-        environment("modules", 0, {})
 
 
 @pytest.mark.parametrize(

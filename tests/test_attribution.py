@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import define
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import recording, regions_of, report
+from conftest import examples, recording, regions_of, report
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.regions.attribution import Attribution, Mode, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, Process, Ranges, Timeline, Work
@@ -449,7 +449,7 @@ def expected(ranges: list[Range], kernel: Kernel, mode: Mode) -> dict[str, str]:
     return own | {d: path for d, path in stacks(of_process, began).items() if d not in used}
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(some_ranges, some_kernels, st.sampled_from(MODES))
 def test_every_launch_is_placed_by_the_rule(ranges: list[Range], kernels: list[Kernel], mode: Mode) -> None:
     timeline = timeline_of(ranges, kernels, threads=THREADS)
@@ -460,7 +460,7 @@ def test_every_launch_is_placed_by_the_rule(ranges: list[Range], kernels: list[K
         assert bool(found.kernels.adopted[i]) == (mode == "auto" and borrowed)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(some_ranges, some_kernels, st.sampled_from(MODES))
 def test_every_launch_is_in_the_start_end_ranges_open_then(
     ranges: list[Range], kernels: list[Kernel], mode: Mode
@@ -479,7 +479,7 @@ def test_every_launch_is_in_the_start_end_ranges_open_then(
         assert {(found.table.domain[r], found.table.name[r]) for r in regions} == wanted
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(some_ranges, some_kernels, st.sampled_from(MODES))
 def test_any_timeline_adds_up(ranges: list[Range], kernels: list[Kernel], mode: Mode) -> None:
     found = report_of(ranges, kernels, mode, threads=THREADS)
@@ -494,7 +494,7 @@ def test_any_timeline_adds_up(ranges: list[Range], kernels: list[Kernel], mode: 
             assert sum(r.exclusive.gpu_time_ns or 0 for r in tree) == sum(k.takes for k in inside)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(some_ranges, some_kernels, st.sampled_from(MODES))
 def test_the_processes_of_any_timeline_add_up_to_the_aggregate(
     ranges: list[Range], kernels: list[Kernel], mode: Mode
@@ -504,7 +504,7 @@ def test_the_processes_of_any_timeline_add_up_to_the_aggregate(
     assert_processes_add_up(report_of(ranges, kernels, mode, threads=THREADS))
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(some_ranges, some_kernels, st.lists(st.integers(0, 60), min_size=1, max_size=4), st.data())
 def test_kernels_of_graphs_are_counted_once_too(
     ranges: list[Range], kernels: list[Kernel], captures: list[int], data: st.DataObject

@@ -8,15 +8,16 @@ import pytest
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
-from llm_perf_opt.metrics.catalogue import counter_of, counters, read_toml, role_of
+from llm_perf_opt.metrics.catalogue import counter_of, counters, role_of
 from llm_perf_opt.metrics.groups import LEVELS, MetricGroups, all_groups, groups_for
 from llm_perf_opt.metrics.hardware import find_hardware
 from llm_perf_opt.metrics.hardware.data import hardware_data
-from llm_perf_opt.metrics.names import unknown_metrics
+from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.regions.columns import CounterSet, MetricInfo
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.text import counter_title, interesting_metrics
+from metric_names import unknown_metrics
 from test_join_rules import result, timeline
 from test_metric_groups import SHARES_MEMORY_WITH_THE_CPU, each_group, names_by_cupti, names_of
 
@@ -58,7 +59,7 @@ def test_each_name_stands_once_and_exists_on_some_chip() -> None:
 
 def test_what_a_chip_lacks_has_or_calls_otherwise_is_in_the_catalogue() -> None:
     by_name = {counter.name: counter for counter in counters()}
-    for architecture, raw in read_toml("chips.toml").items():
+    for architecture, raw in read_toml("llm_perf_opt.metrics", "chips.toml").items():
         assert all(by_name[name].common for name in raw.get("lacks", ())), architecture
         assert all(not by_name[name].common for name in raw.get("has", ())), architecture
         assert all(new in by_name[old].aka for old, new in raw.get("renamed", {}).items()), architecture
@@ -208,6 +209,10 @@ def test_every_counted_type_has_a_peak_where_one_is_known(groups: MetricGroups) 
         ("Quadro T2000", False),
         ("NVIDIA T600 Laptop GPU", False),
         ("NVIDIA GeForce MX450", False),
+        ("NVIDIA GeForce MX550", False),
+        ("NVIDIA T500", False),
+        ("NVIDIA CMP 30HX", False),
+        ("NVIDIA CMP 40HX", True),
         ("NVIDIA GeForce RTX 2050", True),
         ("Quadro RTX 4000", True),
         ("NVIDIA T4G", True),

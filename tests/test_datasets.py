@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.options import checked_values, default_config
 from llm_perf_opt.workloads.datasets import Item, batches, default_prompts, described, load_items, sample
 from llm_perf_opt.workloads.options import DatasetOptions, SamplingOptions
 
@@ -229,10 +230,14 @@ def test_a_shuffle_is_the_same_for_the_same_seed_and_another_in_every_epoch() ->
     assert first[:10] != first[10:]
 
 
-@pytest.mark.parametrize("bad", [{"num_epochs": 0}, {"num_samples_per_epoch": 0}, {"seed": -1}, {"num_epochs": True}])
-def test_sampling_that_cannot_be_names_the_key(bad: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"dataset.sampling.{next(iter(bad))}="):
-        SamplingOptions(**bad)
+@pytest.mark.parametrize(
+    ("name", "bad"), [("num_epochs", 0), ("num_samples_per_epoch", 0), ("seed", -1), ("num_epochs", True)]
+)
+def test_sampling_that_cannot_be_names_the_key(name: str, bad: object) -> None:
+    config = default_config()
+    config["dataset"]["sampling"][name] = bad
+    with pytest.raises(UserError, match=f"dataset.sampling.{name}="):
+        checked_values(config)
 
 
 def test_batches_keep_the_order_and_the_rest() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import math
 import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +88,11 @@ def test_the_tables_of_diagnoses_are_those_of_the_catalogues() -> None:
     assert {code for code in codes if f"| `{code}` |" not in page} == set()
 
 
+def result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
 def told_ratios(text: str) -> dict[tuple[str, str], str]:
     """A table of `| counter | prefill | decode |` as (region, counter) and what it says."""
     rows = re.findall(r"^\| ([A-Za-z2 ]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
@@ -96,9 +103,9 @@ def told_ratios(text: str) -> dict[tuple[str, str], str]:
 def test_the_accuracy_in_the_documentation_is_the_measured_one() -> None:
     page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
     small, large = page.split("A decoder of 3.2 billion parameters", 1)
-    measured = json.loads((ROOT / "benchmarks/results/join-accuracy.json").read_text(encoding="utf-8"))["rows"]
+    measured = result("join-accuracy")["rows"]
     assert told_ratios(small) == {(row["region"], row["counter"]): f"{row['ratio']:.3f}" for row in measured}
-    parts = json.loads((ROOT / "benchmarks/results/bridge-h200.json").read_text(encoding="utf-8"))["parts"]
+    parts = result("bridge-h200")["parts"]
     names = {"DRAM bytes": "DRAM read and written", "L2 bytes": "L2 traffic", "DRAM written": "DRAM written alone"}
     rows = [row for row in parts["truth"]["figures"]["rows"] if row["counter"] != "DRAM read"]
     assert told_ratios(large) == {
@@ -106,9 +113,46 @@ def test_the_accuracy_in_the_documentation_is_the_measured_one() -> None:
     }
 
 
+def off_by(rows: list[dict[str, Any]], counter: str) -> str:
+    """The largest deviation of a counter over all stages, in per cent."""
+    return f"{max(100 * abs(row['ratio'] - 1) for row in rows if row['counter'] == counter):.1f}"
+
+
+def test_the_accuracy_in_the_readme_is_the_measured_one() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    joined = result("join-accuracy")["rows"]
+    worst = max(100 * abs(row["ratio"] - 1) for row in joined)
+    assert off_by(joined, "tensor operations") in ("0.0", "0.1")
+    assert (
+        f"DRAM bytes read within {off_by(joined, 'DRAM read')} %, L2 bytes within {off_by(joined, 'L2 traffic')} % "
+        f"(all counters, also the one that is off by {worst:.1f} %:"
+    ) in readme
+    whole = result("bridge-h200")["parts"]["truth"]["figures"]["rows"]
+    assert off_by(whole, "tensor operations") == "0.0"
+    assert float(off_by(whole, "DRAM bytes")) <= 1
+    assert "tensor operations exact, DRAM bytes of both stages within 1 % and L2 bytes within " in readme
+    assert math.ceil(10 * float(off_by(whole, "L2 bytes"))) / 10 <= 1.2
+
+
+def test_the_cost_of_annotation_is_the_measured_one() -> None:
+    page = (ROOT / "docs" / "annotate.md").read_text(encoding="utf-8")
+    costs = result("annotate-cost-h200")
+    assert f"{costs['stage_us']:.0f} µs a step for stages, about {costs['module_range_us']:.0f} µs for each" in page
+    stages, modules = costs["stages"], costs["modules"]
+    ranges, step = f"{modules['named_modules']:.0f}", f"{modules['off_ms']:.0f} to {stages['off_ms']:.0f} ms"
+    shares = [f"{100 * part['computed_share']:.{digits}f} %" for part, digits in ((stages, 2), (modules, 1))]
+    assert f"{shares[0]} and (with {ranges} module ranges) {shares[1]} of a decode step of {step}" in page
+
+
+def test_the_speed_in_the_readme_is_the_measured_one() -> None:
+    speed = result("report-speed")
+    assert f"A timeline of {speed['timeline']['kernels'] / 1e6:.2f} million kernels" in (ROOT / "README.md").read_text()
+    assert speed["times_the_wall_time_of_llm_perf"]["sqlite3 fetchall"] > 1
+
+
 def test_the_accuracy_for_the_ocr_model_is_the_measured_one() -> None:
     page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
-    parts = json.loads((ROOT / "benchmarks/results/bridge-h200.json").read_text(encoding="utf-8"))["parts"]
+    parts = result("bridge-h200")["parts"]
     names = {"tensor operations": "tensor operations", "DRAM bytes": "DRAM read and written", "L2 bytes": "L2 traffic"}
     for counter, name in names.items():
         ratios = [row["ratio"] for row in parts["ocr_truth"]["figures"]["rows"] if row["counter"] == counter]
@@ -119,7 +163,7 @@ def test_the_accuracy_for_the_ocr_model_is_the_measured_one() -> None:
 
 
 def test_the_costs_in_the_documentation_are_the_measured_ones() -> None:
-    parts = json.loads((ROOT / "benchmarks/results/bridge-h200.json").read_text(encoding="utf-8"))["parts"]
+    parts = result("bridge-h200")["parts"]
     figures = {name: part["figures"] for name, part in parts.items()}
     profile, steps = figures["profile"], figures["steps64"]
     page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
@@ -136,3 +180,6 @@ def test_the_costs_in_the_documentation_are_the_measured_ones() -> None:
     assert f"[{profile['profile_s']:.0f} seconds](benchmarks/results/bridge-h200.md)" in readme
     assert f"{profile['times_alone']:.1f} times the program alone, from counters of {profile['results']}" in readme
     assert f"would take {hours:.1f} hours" in readme
+    comparison = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    assert f"[the whole command took {profile['profile_s']:.0f} s](../benchmarks/results/bridge-h200.md)" in comparison
+    assert f"the program alone {figures['alone']['alone_s']:.1f} s." in comparison

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import examples
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.sampled_clusters import Clock, clock_of, samples_of_clusters
 from llm_perf_opt.planning import decide, facts_of
@@ -168,7 +169,7 @@ def test_the_second_sample_comes_from_the_end_unless_the_program_is_to_end_early
     st.lists(st.integers(0, 3), min_size=7, max_size=7),
     st.booleans(),
 )
-@settings(max_examples=200)
+@examples(200)
 def test_every_kind_gets_its_samples_as_far_as_there_are_and_no_atom_is_needless(
     rows: list[tuple[int, int]], samples: list[int], early: bool
 ) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.nsight.messages import RULES, STATES
-from llm_perf_opt.nsight.ncu.replay_modes import MODE_TROUBLE, fell_back, left_out, next_mode, split_metrics
+from llm_perf_opt.nsight.messages import GROUPS, RULES, STATES
+from llm_perf_opt.nsight.ncu.replay_modes import fell_back, left_out, next_mode, split_metrics
 from llm_perf_opt.nsight.outcome import Finished, Outcome, evaluate
 
 RANGE_FAILS = (
@@ -38,6 +38,10 @@ def failed(code: str, severity: str = "error") -> Outcome:
 )
 def test_the_order_of_modes(mode: str, then: str | None) -> None:
     assert next_mode(mode, run(RANGE_FAILS, 9, mode=mode)) == then
+
+
+def test_metrics_that_no_range_mode_takes_lead_to_kernel_replay_at_once() -> None:
+    assert next_mode("range", failed("SASS_IN_RANGE")) == "kernel"
 
 
 def test_fallback_can_be_switched_off() -> None:
@@ -72,8 +76,8 @@ def test_remarks_are_no_reason() -> None:
     assert next_mode("range", failed("NO_RANGES_PROFILED")) == "app-range"
 
 
-def test_the_codes_that_lead_to_another_mode_exist() -> None:
-    assert {rule.code for rule in (*RULES, *STATES.values())} >= MODE_TROUBLE
+def test_the_codes_of_groups_exist() -> None:
+    assert {rule.code for rule in (*RULES, *STATES.values())} >= {code for codes in GROUPS.values() for code in codes}
 
 
 SASS = "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum"

@@ -31,7 +31,7 @@ from llm_perf_opt.inject.log import read_log
 from llm_perf_opt.planning.costs import load_observations
 from llm_perf_opt.readers import plausible
 from llm_perf_opt.readers.open import read_recording
-from llm_perf_opt.readers.static_compute import read_formula
+from llm_perf_opt.readers.stage_files import read_formula
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.patterns import parse_pattern
 from llm_perf_opt.report.json_report import as_json
@@ -369,7 +369,7 @@ def nearly(draw: st.DrawFn, template: Any) -> Any:
         holder = inner
 
 
-@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_json_in_place_of_a_small_file_is_read_or_refused(data: st.DataObject) -> None:
     content = data.draw(values | templates.flatmap(nearly))
@@ -393,7 +393,7 @@ def folder_for_json(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     del os.environ["LLM_PERF_TEST_FOLDER"]
 
 
-@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_change_to_a_report_is_read_or_refused(data: st.DataObject) -> None:
     changed = data.draw(nearly(cases._finished()))

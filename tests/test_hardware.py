@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import read, recording
+from conftest import RECORDINGS, read, recording
+from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics.hardware import find_hardware, parse_overrides
 from llm_perf_opt.metrics.hardware.calibration import apply_calibration
 from llm_perf_opt.metrics.hardware.data import PEAKS, Model, hardware_data
+from llm_perf_opt.metrics.hardware.ncu_peaks import peaks_of
 from llm_perf_opt.metrics.quantity import Quantity
 
 MODELS = hardware_data().models
@@ -175,7 +178,7 @@ def test_the_user_may_overrule() -> None:
         ({"bandwidth": "1e400TB/s"}, "too large"),
         ({"bandwidth": "9" * 400 + "B/s"}, "too large"),
         ({"model": "H100"}, "no GPU model"),
-        ({"peaks": 3}, "not a mapping"),
+        ({"peaks": 3}, "peaks=3 is not known"),
     ],
 )
 def test_bad_overrides_name_the_key(settings: dict[str, object], said: str) -> None:
@@ -209,3 +212,43 @@ def test_a_calibration_finds_its_gpu_by_uuid_then_by_name() -> None:
     assert by_name.calibrated_bandwidth == Quantity(4e12, "B/s")
     assert "same model" in by_name.calibration
     assert apply_calibration(gpu, {}, [calibration(gpu="NVIDIA L4")]).calibration == ""
+
+
+def test_fp6_on_rtx_blackwell_is_half_as_fast_as_fp8_whatever_it_accumulates_in() -> None:
+    peaks = find_hardware(0, {"name": "NVIDIA GeForce RTX 5090"}).peaks
+    assert peaks["tensor_fp6"] == peaks["tensor_fp6_acc16"]
+    assert peaks["tensor_fp6"].value == pytest.approx(peaks["tensor_fp8_acc16"].value / 2, rel=0.01)
+
+
+def test_peaks_can_come_from_the_roofline_metrics_of_ncu() -> None:
+    """Of a recording: an H200 reaches what its data sheet says within the difference of the clocks."""
+    path = str(RECORDINGS / "ncu-2025.3.1-h200-decoder-2layers-basic.ncu-rep.xz")
+    usual, measured = (
+        make_report([path], ReportOptions(hardware=given), quiet=True).hardware[0] for given in ({}, {"peaks": "ncu"})
+    )
+    assert measured.basis == "datasheet and ncu"
+    assert measured.notes == ["Given by ncu's roofline metrics: bandwidth, cuda_fp64, cuda_fp32."]
+    assert usual.bandwidth != measured.bandwidth
+    assert measured.bandwidth is not None
+    assert usual.bandwidth is not None
+    assert measured.bandwidth.of("B/s") == pytest.approx(usual.bandwidth.of("B/s"), rel=0.01)
+    assert measured.peaks["cuda_fp32"].of("FLOP/s") == pytest.approx(usual.peaks["cuda_fp32"].of("FLOP/s"), rel=0.02)
+    assert (
+        measured.peaks["tensor_bf16"] == usual.peaks["tensor_bf16"]
+    )  # the recording has no metrics of the tensor roof
+
+
+def test_roofline_metrics_of_the_tensor_cores_give_their_peaks() -> None:
+    """Operations a clock of all SMs, as ncu's chart of the tensor roof multiplies them with the clock of the SMs."""
+    fast, slow = ({"sm__cycles_elapsed.avg.per_second": clock} for clock in (1.5e9, 1.2e9))
+    name = "sm__ops_path_tensor_src_bf16_dst_fp32.sum.peak_sustained"
+    found = peaks_of([{**fast, name: 540672.0}, {**slow, name: 540672.0}])
+    assert found.peaks == {"tensor_bf16": Quantity(540672.0 * 1.5e9, "FLOP/s")}
+    assert peaks_of([{name: 540672.0}]).names() == []  # no clock, no peak
+    assert peaks_of([{**fast, name: float("inf")}]).names() == []
+
+
+def test_without_roofline_metrics_the_peaks_say_so() -> None:
+    gpu = find_hardware(0, {"name": "NVIDIA H200"}, parse_overrides({"peaks": "ncu"}))
+    assert gpu.basis == "datasheet"
+    assert "--set roofline" in gpu.notes[-1]

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -164,7 +164,6 @@ names = st.text(max_size=300)
 
 
 @given(st.lists(st.tuples(names, st.lists(names, min_size=1, max_size=4)), max_size=30, unique_by=repr))
-@settings(deadline=None)
 def test_folder_names_are_safe_and_never_the_same(regions: list[tuple[str, list[str]]]) -> None:
     folders = folder_names(regions)
     assert len({f.casefold() for f in folders}) == len(regions)
@@ -189,7 +188,6 @@ def test_what_is_shown_is_one_line_without_control_characters(name: str) -> None
 
 
 @given(st.one_of(names, st.text(alphabet="`|\\\\ a<>*[]()!_#&;\n", max_size=20)))
-@settings(deadline=None)
 def test_markdown_shows_a_name_as_text_and_tables_keep_their_columns(name: str) -> None:
     page = _Text()
     page.feed(

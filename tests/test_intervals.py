@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import examples
 from llm_perf_opt.regions.intervals import BusyTime, union_by_group
 
 Interval = tuple[int, int]
@@ -28,13 +29,13 @@ intervals = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(intervals)
 def test_the_total_is_the_length_of_the_union(some: list[Interval]) -> None:
     assert busy(some).total == len(units(some))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(intervals)
 def test_merged_intervals_are_apart_and_in_order(some: list[Interval]) -> None:
     merged = busy(some)
@@ -43,14 +44,14 @@ def test_merged_intervals_are_apart_and_in_order(some: list[Interval]) -> None:
     assert units(list(zip(merged.starts.tolist(), merged.ends.tolist(), strict=True))) == units(some)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(intervals, intervals)
 def test_busy_time_inside_windows_is_counted_to_the_unit(some: list[Interval], windows: list[Interval]) -> None:
     found = busy(some).within(column([a for a, _ in windows]), column([b for _, b in windows]))
     assert found.tolist() == [len(units(some) & set(range(a, b))) for a, b in windows]
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(intervals)
 def test_busy_time_until_a_moment_never_shrinks(some: list[Interval]) -> None:
     until = busy(some).until(np.arange(-20, 60))
@@ -71,7 +72,7 @@ def union(groups: list[int], some: list[Interval], factor: int = 1) -> list[int]
     return union_by_group(column(groups), starts, ends, 6).tolist()
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(grouped_intervals())
 def test_every_group_has_the_union_of_its_own_intervals(drawn: tuple[list[int], list[Interval]]) -> None:
     groups, some = drawn
@@ -80,7 +81,7 @@ def test_every_group_has_the_union_of_its_own_intervals(drawn: tuple[list[int], 
     ]
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(grouped_intervals())
 def test_times_so_far_apart_that_their_sums_overflow_give_the_same(drawn: tuple[list[int], list[Interval]]) -> None:
     groups, some = drawn

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import codes, counters, read, recording, regions_of, report
+from conftest import codes, counters, examples, read, recording, regions_of, report
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.regions.columns import Action, CounterSet, LaunchConfig, MetricInfo, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
@@ -307,7 +307,7 @@ def joined(some: list[Range], chosen: list[Any], taken: list[tuple[int, bool]]) 
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(ranges, launches, samples)
 def test_a_region_has_what_its_sampled_launches_did_and_says_what_share_they_are(
     some: list[Range], chosen: list[tuple[int, int, int]], taken: list[tuple[int, bool]]
@@ -344,7 +344,7 @@ def _stack(some: list[Range], time: int) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(ranges, launches, samples)
 def test_coverage_of_the_whole_adds_up(
     some: list[Range], chosen: list[tuple[int, int, int]], taken: list[tuple[int, bool]]
@@ -375,7 +375,7 @@ def placed_samples(draw: st.DrawFn) -> list[tuple[int, list[str], float]]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(ranges, launches, placed_samples())
 def test_totals_reconcile_and_nothing_unsampled_counts_as_zero(
     some: list[Range], chosen: list[tuple[int, int, int]], taken: list[tuple[int, list[str], float]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,33 @@ import pytest
 from fake_tools import tools as tools
 from llm_perf_opt.cli.arguments import add_options, values_of
 from llm_perf_opt.cli.main import main
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.help_text import parse_ncu_help, parse_nsys_help
-from llm_perf_opt.options import KEYS, OPTIONS, Option, checked_values, default_config, flatten, options_of
-from llm_perf_opt.options.declared import RESUME
+from llm_perf_opt.options import KEYS, OPTIONS, Option, checked_values, declared, default_config, flatten, options_of
+from llm_perf_opt.options.declared import LAUNCH, RESUME
 from llm_perf_opt.request import CounterRequest, ProfileRequest, TimelineRequest, profile_request, report_request
 from llm_perf_opt.runners.overrides import normalised
 from llm_perf_opt.runners.requests import deep_request
 from llm_perf_opt.runners.stage1_settings import stage1_settings
 
+SOURCE = Path(declared.__file__).parents[1]
+ELSEWHERE = "".join(p.read_text(encoding="utf-8") for p in SOURCE.rglob("*.py") if p != Path(declared.__file__))
+# Options that a place other than their declaration asks for by name.
+ASKED_FOR = [
+    option
+    for name, option in vars(declared).items()
+    if isinstance(option, Option) and re.search(rf"\b{name}\b", ELSEWHERE)
+]
+
+
+def acting(request: ProfileRequest) -> ProfileRequest:
+    """Without values that nobody asks for: they change nothing."""
+    return attrs.evolve(request, values={o: v for o, v in request.values.items() if o in ASKED_FOR})
+
+
 BUILDERS = {
-    "profile": lambda values: profile_request(values, ["program"]),
-    "plan": lambda values: profile_request(values, ["program"]),
+    "profile": lambda values: acting(profile_request(values, ["program"])),
+    "plan": lambda values: acting(profile_request(values, ["program"])),
     "report": report_request,
     "ranges": report_request,
 }
@@ -49,7 +66,7 @@ def parse(verb: str, words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def other_value(option: Option) -> Any:
+def other_value(option: Option[Any]) -> Any:
     """A value that is allowed and is not the default."""
     if option.key in SET:
         return SET[option.key]
@@ -57,11 +74,11 @@ def other_value(option: Option) -> Any:
         return next(choice for choice in option.choices if choice != option.default)
     if option.kind == "switch":
         return not option.default
-    kinds = {"number": 7, "count": 7, "seconds": 7.5, "duration": "7s", "size": "7MB", "mapping": {"a": 1}}
+    kinds = {"number": 7, "count": 7, "seconds": 7.5, "duration": "7s", "size": "7MB", "mapping": {"peaks": "ncu"}}
     return kinds.get(option.kind, ["seven"] if isinstance(option.default, list) else "seven")
 
 
-def words_of(option: Option, folder: Path) -> list[str]:
+def words_of(option: Option[Any], folder: Path) -> list[str]:
     if option.flag in TYPED:
         return TYPED[option.flag]
     if option.flag == "--calibration":
@@ -96,7 +113,7 @@ def test_every_key_changes_the_request_or_the_workload(tmp_path: Path) -> None:
                 node = node[name]
             node[last] = value
         request = deep_request(checked_values(config), tmp_path / "run", tmp_path / "config.yaml", tmp_path)
-        return attrs.evolve(request, known_as=[]), stage1_settings(config, folder=tmp_path)
+        return attrs.evolve(acting(request), known_as=[]), stage1_settings(config, folder=tmp_path)
 
     plain = reached()
     for key, option in KEYS.items():
@@ -105,6 +122,37 @@ def test_every_key_changes_the_request_or_the_workload(tmp_path: Path) -> None:
 
 def test_defaults_are_those_of_the_request() -> None:
     assert profile_request(values_of(parse("profile", [])), ["program"]) == ProfileRequest(command=["program"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("repeats", 0),
+        ("warmup", -1),
+        ("pipeline.torch_profiler.warmup_rounds", -1),
+        ("infer.max_new_tokens", 0),
+        ("infer.batch_size", "4"),
+        ("infer.prompt_tokens", 0),
+        ("dataset.sampling.num_samples_per_epoch", 0),
+        ("model.config", [1]),
+        ("pipeline.annotate.mode", "all"),
+        ("pipeline.annotate.depth", 0),
+        ("pipeline.ncu.level", "rooflin"),
+    ],
+)
+def test_a_value_that_a_key_cannot_have_is_refused_by_its_name(key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=re.escape(f"{key}={value}")) as error:
+        KEYS[key].check(value)
+    assert "Allowed: " in error.value.fix
+
+
+def test_the_value_of_an_option_is_found_on_the_request() -> None:
+    words = ["--kernel", "gemm", "--launch", "2"]
+    assert profile_request(values_of(parse("profile", words)), ["program"]).value(LAUNCH) == 2
+    assert ProfileRequest(command=["program"]).value(LAUNCH) is None
+    size: Option[int] = Option(flag="--most", kind="size", default="2GB")
+    assert ProfileRequest(command=["program"]).value(size) == 2_000_000_000
+    assert profile_request({size: "1MB"}, ["program"]).value(size) == 1_000_000
 
 
 def test_places_of_options_exist() -> None:

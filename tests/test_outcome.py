@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import examples
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.nsight.messages import RULES, STATES, Rule
 from llm_perf_opt.nsight.outcome import Finished, Outcome, absent_metrics, clean, evaluate, of_rule
@@ -414,7 +415,7 @@ def test_evidence_is_one_short_printable_line() -> None:
     assert len(clean("x" * 5000)) == 240
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.text(max_size=300),
     st.one_of(st.none(), st.integers(-70, 300)),

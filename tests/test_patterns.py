@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import RECORDINGS, counters, installed, plain_bytes, recording, report
+from conftest import RECORDINGS, counters, examples, installed, plain_bytes, recording, report
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter, exact_expression, parse_pattern
@@ -408,7 +408,7 @@ awkward = st.text(st.sampled_from("ab@/\\*?[]!-,+.^$(){}| :'\"\n"), min_size=1, 
 range_names = any_name | awkward
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(range_names, range_names)
 def test_an_escaped_name_matches_itself_and_no_other_name(name: str, other: str) -> None:
     # The end of a pattern may hold a line break of a shell script: spaces there do not count.
@@ -419,7 +419,7 @@ def test_an_escaped_name_matches_itself_and_no_other_name(name: str, other: str)
     assert pattern.matches("", [other]) == (other == name)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(range_names | st.just(""), st.lists(range_names, min_size=1, max_size=4), st.booleans())
 def test_the_exact_expression_keeps_names_from_meaning_anything_to_ncu(
     domain: str, path: list[str], start_end: bool
@@ -440,7 +440,7 @@ def test_the_exact_expression_keeps_names_from_meaning_anything_to_ncu(
     assert "+" not in unescaped
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.text(max_size=20), st.lists(range_names, max_size=4))
 def test_no_text_breaks_the_language(text: str, path: list[str]) -> None:
     with contextlib.suppress(UserError):
@@ -449,7 +449,7 @@ def test_no_text_breaks_the_language(text: str, path: list[str]) -> None:
         pattern.ncu_expressions()
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=5), st.sampled_from(["a", "a/b", "**/c", "b/*"]))
 def test_the_report_selects_the_same_regions_as_the_filter(path: list[str], pattern: str) -> None:
     from llm_perf_opt.analysis.selected import kept_regions

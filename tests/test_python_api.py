@@ -216,8 +216,17 @@ def test_the_answer_is_that_of_the_stage_that_takes_longest(opened: Report) -> N
 
 
 def test_an_answer_of_nothing_is_empty(tmp_path: Path) -> None:
-    answer = llm_perf_opt.open(make_export(tmp_path / "r.sqlite", [], [("k", 10, 20, 400)])).answer
+    answer = llm_perf_opt.open(make_export(tmp_path / "r.sqlite", [], [])).answer
     assert (answer.stage, answer.where, answer.do_first) == ("", "", "")
+
+
+def test_the_answer_of_a_recording_without_ranges_is_about_all_of_it(tmp_path: Path) -> None:
+    answer = llm_perf_opt.open(make_export(tmp_path / "r.sqlite", [], [("k", 10, 20, 400)])).answer
+    assert answer.stage == "whole recording"
+    assert answer.where
+    chosen = llm_perf_opt.open(tmp_path / "r.sqlite").select("whole*")
+    assert list(chosen.launches["region"]) == ["whole recording"]
+    assert list(chosen.ranges["range_kind"]) == ["recording"]
     assert str(answer)
 
 

@@ -22,6 +22,7 @@ from llm_perf_opt.readers.kineto import read_kineto
 from llm_perf_opt.readers.kineto_json import DecimalText, nanoseconds
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline, Work
+from llm_perf_opt.regions.whole_recording import with_whole_recording
 
 RECORDING = Path(__file__).parent / "recordings" / "kineto-torch2.11-h200-2layers.json.gz"
 PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "public"
@@ -360,10 +361,10 @@ def test_what_is_no_time_is_refused(value: object) -> None:
 
 
 def test_a_trace_without_kernels_and_ranges_says_what_to_do() -> None:
-    timeline = read_events()
-    assert codes(timeline.diagnostics) == ["NO_KERNELS", "NO_RANGES"]
-    assert "ProfilerActivity.CUDA" in timeline.diagnostics[0].fix
-    assert "record_function" in timeline.diagnostics[1].fix
+    found = with_whole_recording(read_events()).diagnostics
+    assert codes(found) == ["NO_KERNELS", "NO_RANGES"]
+    assert "ProfilerActivity.CUDA" in found[0].fix
+    assert "record_function" in found[1].fix
 
 
 HOSTILE: list[object] = [

@@ -34,7 +34,7 @@ LIVE_DETAILS = "ncu-2025.3.1-h200-live-details.csv"
 NAMES = "ncu-2024.1.1-h200-names-details.csv"
 
 NOT_METRICS = ("device__", "launch__", "profiler__", "numa__", "nvlink__", "c2clink__")
-LEFT_OUT = (*NOT_METRICS, "breakdown:", "derived_temp")
+LEFT_OUT = (*NOT_METRICS, "breakdown:", "derived_temp", "derived__pct_occupancy_per_")
 
 PUSH_POP = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
 START_END = "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"

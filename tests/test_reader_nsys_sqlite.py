@@ -243,12 +243,15 @@ def test_of_kernels_whose_launch_was_not_recorded_the_number_is_named(changed: C
     assert "7 of 220 kernels" in found.diagnostics[0].message
 
 
-def test_without_ranges_kernels_are_listed_as_a_whole(changed: Change) -> None:
+def test_without_ranges_all_kernels_are_one_stage(changed: Change) -> None:
     found = changed("train", f"DROP TABLE {NVTX}")
-    assert codes(found) == ["NO_RANGES"]
-    scope = report_of(found).main_scope
+    assert codes(found) == []
+    report = report_of(found)
+    assert codes(report)[0] == "NO_RANGES"
+    scope = report.main_scope
     assert scope is not None
-    assert (scope.totals.kernel_count, sum(k.calls for k in scope.kernels), scope.regions) == (220, 220, [])
+    assert (scope.totals.kernel_count, sum(k.calls for k in scope.kernels)) == (220, 220)
+    assert [(r.key, r.inclusive.kernel_count) for r in scope.regions] == [("whole recording", 220)]
 
 
 def test_without_kernels_the_ranges_are_still_there(changed: Change) -> None:
@@ -279,7 +282,7 @@ def test_an_export_with_nothing_but_strings_is_read_and_everything_missing_is_na
         db.commit()
     found = read_recording(path)
     assert isinstance(found, Timeline)
-    assert codes(found) == ["NO_KERNELS", "NO_RANGES"]
+    assert codes(found) == ["NO_KERNELS"]
     assert codes(report_of(found)) == ["NO_KERNELS", "NO_RANGES"]
 
 

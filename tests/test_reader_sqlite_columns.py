@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import define
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from conftest import RECORDINGS, plain_bytes, read, recording
+from conftest import RECORDINGS, examples, plain_bytes, read, recording
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers import sqlite_columns
 from llm_perf_opt.readers.nsys_sqlite import read_nsys_sqlite
@@ -114,7 +114,7 @@ def by_sqlite(path: Path, table: str, names: list[str], null: int) -> dict[str, 
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@examples(250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(plans(), st.data())
 def test_any_table_is_read_as_sqlite_reads_it(plan: Plan, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +135,7 @@ def test_any_table_is_read_as_sqlite_reads_it(plan: Plan, data: st.DataObject) -
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(integers | st.none(), integers), min_size=1, max_size=300), st.integers(0, 3))
 @example([(SMALLEST, LARGEST), (None, SMALLEST)], 0)
 def test_whole_numbers_of_every_width_need_nothing_but_the_pages(rows: list[tuple[int | None, int]], size: int) -> None:
@@ -279,7 +279,7 @@ def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@examples(150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(damages())
 def test_damage_is_an_error_of_the_database_or_goes_unseen_but_never_a_crash(damage: Callable[[bytes], bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -295,7 +295,7 @@ def test_damage_is_an_error_of_the_database_or_goes_unseen_but_never_a_crash(dam
                 assert len({len(values) for values in found.values()}) == 1
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@examples(100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(damages())
 def test_a_damaged_recording_is_refused_in_a_sentence_or_read(damage: Callable[[bytes], bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:

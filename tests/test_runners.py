@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import lzma
 import os
+import re
 import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -17,9 +20,13 @@ import yaml
 from omegaconf import OmegaConf
 
 import llm_perf_opt
+from conftest import RECORDINGS
+from fake_tools import DETAILS
 from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
+from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.options import KEYS, default_config
@@ -200,6 +207,7 @@ def test_a_mistake_is_the_exit_code_of_the_program(tools: Path) -> None:
 
 def test_every_option_of_the_tools_has_a_key_with_the_same_default() -> None:
     options = attrs.asdict(NcuOptions())
+    del options["nvtx"]  # for callers from Python: without ranges a run has no regions
     for name in ("nvtx_include", "nvtx_exclude", "nvtx_push_pop_scope"):
         options[name.replace("_", ".", 1)] = options.pop(name)
     for name, default in options.items():
@@ -269,6 +277,135 @@ def test_a_preset_under_its_other_name_is_the_same(tools: Path, here: Here) -> N
     done = here("profiling/ncu@pipeline.ncu=ncu.high")
     assert done.returncode == 0, done.stderr
     assert "--section WarpStateStats" in commands(runs()[0])
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("quick", {"set": "basic", "launch_count": 5}),
+        ("standard", {"set": "roofline", "launch_count": 20, "kernel_name_base": "demangled"}),
+        ("comprehensive", {"set": "full", "launch_count": 100, "replay_mode": "range"}),
+    ],
+)
+def test_presets_have_the_contents_their_users_know(tmp_path: Path, preset: str, expected: dict[str, object]) -> None:
+    asked: list[NcuOptions] = []
+
+    def job(config: dict[str, Any], run: Path) -> int:
+        asked.append(deep_request(config, run, tmp_path / "config.yaml", tmp_path).counters.options)
+        return 0
+
+    assert app.start(job, [f"profiling/ncu@pipeline.ncu={preset}", f"hydra.run.dir={tmp_path}/run"]) == 0
+    named = attrs.evolve(asked[0], kernel_name=None)  # the next test but one looks at that
+    assert named == NcuOptions(**expected)
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("json_alone")
+def test_comprehensive_ends_in_kernel_replay_where_ranges_cannot_have_its_metrics(
+    tools: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NCU", "range=ncu-sass-in-range")
+    done = here("profiling/ncu@pipeline.ncu=comprehensive")
+    assert done.returncode == 0, done.stderr
+    (run,) = runs()
+    modes = [
+        line.split("--replay-mode ")[1].split()[0] for line in commands(run).splitlines() if "--replay-mode" in line
+    ]
+    assert modes == ["range", "kernel"]
+    assert commands(run).count("--set full") == commands(run).count("--launch-count 100") == 2
+    assert "REPLAY_FELL_BACK" in {d.code for d in llm_perf_opt.load(run).diagnostics}
+
+
+def test_standard_takes_products_and_convolutions() -> None:
+    """Its pattern, which ncu has to understand, against what reports call such kernels; helpers of theirs are left out."""
+    preset = Path(llm_perf_opt.__file__).parent / "conf" / "profiling" / "ncu" / "standard.yaml"
+    pattern = re.compile(yaml.safe_load(preset.read_text())["ncu_cli"]["kernel_name"].removeprefix("regex:"))
+    recordings = ("nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz", "profile-2025.3.1-h200-ocr.sqlite.xz")
+    names = {k.kernel_name for name in recordings for k in llm_perf_opt.load(RECORDINGS / name).data.main_scope.kernels}
+    taken = {name for name in names if pattern.search(name)}
+    products = {name for name in names if family_of(name) in ("gemm", "convolution")}
+    helpers = {
+        name for name in products if re.search("splitKreduce|reduce_1Block|dot_kernel|nchwToNhwc|nhwcToNchw", name)
+    }
+    assert len(taken) > 10
+    assert taken == products - helpers
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("json_alone")
+def test_presets_of_the_user_are_taken(tools: Path, here: Here) -> None:
+    Path("own/profiling/ncu").mkdir(parents=True)
+    mine = "description: for one stage\ndefaults: [high]\nncu_cli: {nvtx: {include: 'decode*'}}\n"
+    Path("own/profiling/ncu/my.yaml").write_text(mine)
+    done = here("--config-dir", "own", "profiling/ncu@pipeline.ncu=my")
+    assert done.returncode == 0, done.stderr
+    (run,) = runs()
+    assert "--section WarpStateStats" in commands(run)
+    assert "--nvtx-include LLM@decode/" in commands(run)
+    assert "--nvtx-include LLM@prefill/" not in commands(run)
+    refused = here("-c", "job", "--config-dir=own", "profiling/ncu@pipeline.ncu=mine")
+    assert refused.returncode == 2
+    assert "high, my, ncu.default" in refused.stderr
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("json_alone")
+@pytest.mark.parametrize("place", ["", "pipeline.ncu."])
+def test_settings_of_ncu_come_from_one_file(tools: Path, here: Here, place: str) -> None:
+    settings: dict[str, object] = {"launches": 2, "ncu_cli": {"metrics": ["dram__bytes_read.sum"]}}
+    for name in reversed(place.split(".")[:-1]):
+        settings = {name: settings}
+    Path("stage2.yaml").write_text(yaml.safe_dump(settings))
+    done = here("pipeline.ncu=stage2.yaml", "pipeline.ncu.ncu_cli.pipeline_boost_state=dynamic")
+    assert done.returncode == 0, done.stderr
+    (run,) = runs()
+    assert "--metrics dram__bytes_read.sum" in commands(run)
+    assert "--pipeline-boost-state dynamic" in commands(run)
+    assert yaml.safe_load((run / "config.yaml").read_text())["pipeline"]["ncu"]["launches"] == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        ("ncu_cli: {sectoins: [Occupancy]}", "Did you mean pipeline.ncu.ncu_cli.sections"),
+        ("pipeline: {ncu: {launches: 2}, nsys: {enable: false}}", "also sets pipeline.nsys.enable"),
+        ("- 1", "has no settings"),
+        ("a: [", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_wrong_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Here, content: str | None, answer: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path("stage2.yaml").write_text(content)
+    done = here("pipeline.ncu=stage2.yaml")
+    assert done.returncode == 2
+    assert answer in done.stderr
+    assert not runs()
+
+
+@pytest.mark.process
+def test_the_text_of_the_sections_is_ncus_own(tools: Path, here: Here) -> None:
+    assert here("pipeline.ncu.ncu_cli.sections=[SpeedOfLight]").returncode == 0
+    (run,) = runs()
+    text = (run / "ncu" / "sections_report.txt").read_text()
+    assert text.strip() == DETAILS.read_text().strip()
+    assert main(["report", str(run)]) == 0
+    assert (run / "ncu" / "sections_report.txt").read_text() == text
+
+
+@pytest.mark.process
+def test_without_ncu_the_text_of_the_sections_is_ours(tmp_path: Path) -> None:
+    counters = RECORDINGS / "ncu-2025.3.1-h200-decoder-2layers-basic.ncu-rep.xz"
+    (tmp_path / "ncu").mkdir()
+    (tmp_path / "ncu" / "run.ncu-rep").write_bytes(lzma.decompress(counters.read_bytes()))
+    ours = tmp_path / "ncu" / "sections_report.txt"
+    for _ in range(2):  # there is none, and there is an older one of ours
+        assert main(["report", str(tmp_path)]) == 0
+        assert "Section: " in ours.read_text()
+        ours.write_text("older")
 
 
 def test_an_unknown_group_choice_says_which_there_are() -> None:

@@ -77,9 +77,8 @@ def session_of(architecture: str, *, infer: dict[str, Any] | None = None, **mode
     return session
 
 
-def generated(session: Any, prepared: Any, ends: list[int] | None) -> list[list[int]]:
+def generated(session: Any, prompt: Any, ends: list[int] | None) -> list[list[int]]:
     """What `model.generate()` gives for the same prompts, cut behind the first end-of-text token."""
-    prompt = prepared.prompt
     mask = torch.ones_like(prompt.inputs["input_ids"]) if prompt.mask is None else prompt.mask
     out = session._model.generate(
         **prompt.inputs,
@@ -213,8 +212,8 @@ def test_tiny_llm_reads_text_and_gives_text() -> None:
     session: Any = open_session(ModelOptions(device="cpu"), InferOptions(max_new_tokens=5))
     session.load()
     prepared = session.prepare([Item("x", prompt="Grüße")])
-    assert prepared.prompt.lengths == [8]  # seven bytes and the token that begins a text
-    assert session.tokenizer.decode(prepared.prompt.inputs["input_ids"][0].tolist()) == "Grüße"
+    assert prepared.lengths == [8]  # seven bytes and the token that begins a text
+    assert session.tokenizer.decode(prepared.inputs["input_ids"][0].tolist()) == "Grüße"
     output = session.run(prepared, RecordingWatch())
     assert len(output.tokens[0]) == 5
     assert session.facts()["parameters"] < 1_000_000
@@ -236,7 +235,7 @@ def test_a_page_is_read_through_the_text_beside_it(tmp_path: Path) -> None:
     session: Any = open_session(ModelOptions(device="cpu"), InferOptions())
     session.load()
     prepared = session.prepare([Item("p", path=page)])
-    assert session.tokenizer.decode(prepared.prompt.inputs["input_ids"][0].tolist()) == "What the page says."
+    assert session.tokenizer.decode(prepared.inputs["input_ids"][0].tolist()) == "What the page says."
     assert any("text that lies beside it" in note for note in session.notes)
 
 
@@ -246,10 +245,10 @@ def test_a_page_is_read_through_the_text_beside_it(tmp_path: Path) -> None:
 def test_without_a_tokenizer_prompts_are_random_ids_of_the_length_asked_for() -> None:
     session: Any = session_of("llama", infer={"prompt_tokens": 33})
     prepared = session.prepare(PROMPTS)
-    assert prepared.prompt.lengths == [33, 33, 33]
-    rows = prepared.prompt.inputs["input_ids"]
+    assert prepared.lengths == [33, 33, 33]
+    rows = prepared.inputs["input_ids"]
     assert not torch.equal(rows[0], rows[1])
-    assert torch.equal(rows, session.prepare(PROMPTS).prompt.inputs["input_ids"])
+    assert torch.equal(rows, session.prepare(PROMPTS).inputs["input_ids"])
 
 
 def test_weights_are_made_in_the_type_asked_for() -> None:
@@ -288,7 +287,7 @@ def test_a_tokenizer_in_the_folder_is_used(tmp_path: Path) -> None:
     session: Any = open_session(options, InferOptions(max_new_tokens=2))
     session.load()
     item = Item("x", prompt="hello there hello")
-    assert session.prepare([item]).prompt.inputs["input_ids"].tolist() == [[5, 6, 5]]
+    assert session.prepare([item]).inputs["input_ids"].tolist() == [[5, 6, 5]]
     longer: Any = open_session(options, InferOptions(max_new_tokens=2, prompt_tokens=5))
     longer.load()
     assert longer.prepare([item]).prompt.inputs["input_ids"].tolist() == [[5, 6, 5, 5, 6]]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import examples
 from llm_perf_opt.regions.columns import UNKNOWN
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
 
@@ -59,7 +60,7 @@ def nested_ranges(draw: st.DrawFn) -> list[Range]:
     return draw(st.permutations(ranges))
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(small_ranges)
 def test_any_ranges_give_the_stack_of_the_rule_at_every_moment(ranges: list[Range]) -> None:
     stacks = stacks_of(ranges)
@@ -68,7 +69,7 @@ def test_any_ranges_give_the_stack_of_the_rule_at_every_moment(ranges: list[Rang
         assert stack_at(stacks, moment) == expected_at(ranges, everyone, moment)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(nested_ranges())
 def test_well_nested_ranges_give_the_same_as_the_rule(ranges: list[Range]) -> None:
     stacks = stacks_of(ranges)
@@ -77,7 +78,7 @@ def test_well_nested_ranges_give_the_same_as_the_rule(ranges: list[Range]) -> No
         assert stack_at(stacks, moment) == expected_at(ranges, everyone, moment)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(small_ranges, st.data())
 def test_only_the_chosen_ranges_count(ranges: list[Range], data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(range(len(ranges))), unique=True)) if ranges else []
@@ -86,7 +87,7 @@ def test_only_the_chosen_ranges_count(ranges: list[Range], data: st.DataObject) 
         assert stack_at(stacks, moment) == expected_at(ranges, chosen, moment)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(small_ranges)
 def test_every_range_is_in_some_stack_even_if_it_was_never_open(ranges: list[Range]) -> None:
     stacks = stacks_of(ranges)
@@ -96,7 +97,7 @@ def test_every_range_is_in_some_stack_even_if_it_was_never_open(ranges: list[Ran
     assert all(below < node for node, below in enumerate(stacks.parent.tolist()))
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(small_ranges, st.lists(st.integers(-2, 32), max_size=20))
 def test_many_moments_at_once_are_answered_like_one_at_a_time(ranges: list[Range], moments: list[int]) -> None:
     stacks = stacks_of(ranges)
@@ -138,7 +139,7 @@ def test_no_ranges_is_no_stack() -> None:
     assert stacks.top_at(column([0, 5])).tolist() == [UNKNOWN, UNKNOWN]
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.lists(st.integers(-3, 3)), st.sampled_from([np.int32, np.int64]))
 def test_group_by_gives_each_key_its_places_in_order(keys: list[int], dtype: type) -> None:
     found = group_by(np.array(keys, dtype=dtype))

@@ -19,7 +19,6 @@ transformers = pytest.importorskip("transformers")
 from torch.nn import functional  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from llm_perf_opt.errors import UserError  # noqa: E402
 from llm_perf_opt.static_analysis.architecture import Architecture, architecture_of  # noqa: E402
 from llm_perf_opt.static_analysis.counting import EXPERTS_NOTE, count_stage  # noqa: E402
 from llm_perf_opt.static_analysis.counts import ESTIMATED, MATRIX, MOVES_DATA, NOT_COUNTED, StageCount  # noqa: E402
@@ -140,10 +139,10 @@ def test_every_model_type_in_the_table_has_the_right_formula(name: str) -> None:
 
 
 def test_a_671_billion_parameter_model_in_seconds() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     model, config = model_of("deepseek_v3")
     result = analyse(stages_of(model, prompt=2048), config)
-    assert time.monotonic() - began < 60  # about 5 s on an idle machine
+    assert time.process_time() - began < 60  # of processor time; about 5 s
     assert result.matrix_parameters == pytest.approx(671e9, rel=1e-3)
     prefill, decode = result.stages
     for stage in result.stages:
@@ -167,9 +166,9 @@ def test_the_three_billion_decoder_of_the_recordings() -> None:
         "tie_word_embeddings": True,
     }
     model, config = model_of("qwen3", **fields)
-    began = time.monotonic()
+    began = time.process_time()
     result = analyse(stages_of(model, prompt=2048, logits_to_keep=0), config)
-    assert time.monotonic() - began < 20  # about 1 s on an idle machine
+    assert time.process_time() - began < 20  # of processor time; about 1 s
     prefill, decode = result.stages
     assert result.matrix_parameters == pytest.approx(3.2e9, rel=0.01)
     assert prefill.total.matrix_flops_counter == pytest.approx(14.05e12, rel=0.03)  # measured on an H200
@@ -644,14 +643,14 @@ def test_a_stage_s_name_cannot_break_the_page(small: StaticCompute) -> None:
     assert "<script>" not in html
 
 
-def test_the_type_of_weights_can_be_given(small: StaticCompute) -> None:
-    model, config = model_of("llama", num_hidden_layers=2)
-    wide, narrow = (analyse(stages_of(model), config, dtype=dtype).stages[1] for dtype in ("bfloat16", "float8_e4m3fn"))
+def test_weights_have_the_type_that_most_matrix_flops_have(small: StaticCompute) -> None:
+    wide, narrow = (
+        analyse(stages_of(model), config).stages[1]
+        for model, config in (model_of("llama", num_hidden_layers=2, dtype=dtype) for dtype in (torch.float32, BF16))
+    )
     assert wide.formula is not None
     assert narrow.formula is not None
     assert wide.formula.weight_bytes == 2 * narrow.formula.weight_bytes
-    with pytest.raises(UserError, match="float3"):
-        analyse([], config, dtype="float3")
 
 
 def test_an_architecture_can_be_given_instead_of_a_configuration(small: StaticCompute) -> None:

@@ -9,12 +9,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.process import supervise
-from llm_perf_opt.process.supervise import run_supervised
+from llm_perf_opt.process.supervise import Ended, run_supervised
 from llm_perf_opt.rundir.secrets import REMOVED, clean_argv, without_secrets
 
 pytestmark = pytest.mark.process
@@ -61,6 +62,16 @@ def wait_for(log: Path, text: str) -> None:
     while not log.exists() or text not in log.read_text():
         assert time.monotonic() < until, "the program did not start"
         time.sleep(0.02)
+
+
+def until_timed_out(argv: list[str], log: Path, **more: Any) -> Ended:
+    """Run a program that never ends until it is timed out; longer where it had not even said that it is ready."""
+    for seconds in (0.5, 2.0, 8.0, 32.0):
+        ended = run_supervised(argv, log=log, timeout_s=seconds, **more)
+        assert ended.timed_out
+        if "ready" in log.read_text():
+            return ended
+    pytest.fail("the program did not start")
 
 
 def test_the_exit_code_and_the_output_of_the_command(tmp_path: Path) -> None:
@@ -127,16 +138,14 @@ def test_what_is_left_over_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_time_out_ends_even_those_who_do_not_listen(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STUBBORN, str(tmp_path)]
-    ended = run_supervised(command, log=tmp_path / "log", timeout_s=1.0, grace_s=0.2)
-    assert ended.timed_out
+    until_timed_out([sys.executable, "-c", STUBBORN, str(tmp_path)], tmp_path / "log", grace_s=0.2)
     assert not alive(str(tmp_path))
 
 
 def test_a_profiler_may_finish_its_report_after_a_time_out(tmp_path: Path) -> None:
     report = tmp_path / "report"
-    ended = run_supervised([sys.executable, "-c", POLITE, str(report)], log=tmp_path / "log", timeout_s=1.0)
-    assert (ended.timed_out, ended.exit_code, report.read_text()) == (True, 130, "report")
+    ended = until_timed_out([sys.executable, "-c", POLITE, str(report)], tmp_path / "log")
+    assert (ended.exit_code, report.read_text()) == (130, "report")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -165,13 +174,7 @@ print("ready", flush=True)
 child.wait()
 pathlib.Path(sys.argv[1], "report").write_text("whole")
 """
-    ended = run_supervised(
-        [sys.executable, "-c", profiler, str(tmp_path)],
-        log=tmp_path / "log",
-        timeout_s=1.5,
-        program_pid=tmp_path / "pid",
-    )
-    assert ended.timed_out
+    until_timed_out([sys.executable, "-c", profiler, str(tmp_path)], tmp_path / "log", program_pid=tmp_path / "pid")
     assert (tmp_path / "report").read_text() == "whole"
     assert not (tmp_path / "profiler interrupted").exists()
 

@@ -19,6 +19,7 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.readers import nsys_sqlite
 from llm_perf_opt.readers.marker_ranges import for_report
+from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.report.json_report import as_json
@@ -115,5 +116,20 @@ def test_a_report_of_a_timeline_that_was_read_already_is_the_same(timeline: Path
 
     alone, whole = told(), {timeline: read(timeline, launch_config=True, marker_ranges=True)}
     reads.clear()
-    assert [told(timelines=whole), told(timelines=whole)] == [alone, alone]
+    assert [told(known=whole), told(known=whole)] == [alone, alone]
     assert reads == []
+
+
+def test_a_report_of_counters_that_were_read_already_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.ncu-rep"
+    file.write_bytes(plain_bytes(RECORDINGS / "ncu-2025.3.1-h200-threads-scope-thread.ncu-rep.xz"))
+
+    def told(**options: Any) -> dict[str, object]:
+        report = make_report([str(file)], ReportOptions(), quiet=True, **options)
+        return as_json(attrs.evolve(report, generated_at=""))
+
+    alone, known = told(), {file: read_ncu_rep(file, file.name)}
+    monkeypatch.setattr("llm_perf_opt.readers.open.read_recording", None)  # nothing is read again
+    assert [told(known=known), told(known=known)] == [alone, alone]

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import llm_perf_opt
-from conftest import RECORDINGS, codes, read
+from conftest import RECORDINGS, codes, examples, read
 from fake_tools import tools  # noqa: F401 - a fixture
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.fitted import Fitted, fit
@@ -194,7 +194,7 @@ def test_several_gpus_are_added_up_if_all_were_sampled() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-80, 40), st.integers(1, 60), st.sampled_from("abc")), min_size=1, max_size=30))
-@settings(max_examples=200)
+@examples(200)
 def test_regions_side_by_side_have_all_bytes_between_them_but_for_what_is_uncertain(
     pieces: list[tuple[int, int, str]],
 ) -> None:
@@ -300,7 +300,7 @@ def test_a_region_that_was_exact_before_is_an_estimate_of_unknown_error() -> Non
 
 
 @given(st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_regions_with_totals_have_them_and_parts_add_up_to_their_parents(data: st.DataObject) -> None:
     """Whatever the estimates are, which regions were measured, and which are shown at all."""
     count = data.draw(st.integers(1, 8))
@@ -483,7 +483,7 @@ def test_an_nsys_that_does_not_answer_about_sampling_is_used_without(
     tools: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llm_perf_opt.nsight.tools._TIMEOUT_S", 1.0)
+    monkeypatch.setattr("llm_perf_opt.process.ask.TIMEOUT_S", 1.0)
     monkeypatch.setenv("FAKE_SAMPLING", "silent")
     assert "gpu-metrics" not in profile(tools)
     assert "TRAFFIC_NOT_SAMPLED" in codes(llm_perf_opt.load("run").data)

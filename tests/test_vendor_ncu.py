@@ -262,7 +262,8 @@ def test_extra_arguments_stand_before_the_program() -> None:
 
 def test_defaults_are_those_regions_need() -> None:
     given = {a.name: a.default for a in attrs.fields(NcuOptions) if a.default not in (None, (), False)}
-    assert given == {"target_processes": "all", "clock_control": "none", "cache_control": "none", "import_sass": "no"}
+    own = {"target_processes": "all", "clock_control": "none", "cache_control": "none", "import_sass": "no"}
+    assert given == {**own, "nvtx": True}
 
 
 # -- mistakes ---------------------------------------------------------------------------------------

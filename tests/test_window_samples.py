@@ -19,11 +19,11 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import llm_perf_opt
-from conftest import recording
+from conftest import examples, recording
 from fake_tools import TIMELINE, write
 from fake_tools import tools as tools
 from llm_perf_opt.analysis.options import ReportOptions
@@ -107,7 +107,7 @@ def test_where_the_program_knows_its_stages_only_they_are_the_windows(annotated:
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_wanted_launch_is_in_a_window_and_none_could_be_left_out(data: st.DataObject) -> None:
     """Against the timeline itself: windows hold all wanted launches, each of them some, and none lies in another."""
     timeline = recorded(TIMELINE)
@@ -127,7 +127,7 @@ def test_every_wanted_launch_is_in_a_window_and_none_could_be_left_out(data: st.
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_exact_windows_hold_what_is_launched_in_the_wanted_ranges_themselves_and_nothing_else(
     data: st.DataObject,
 ) -> None:

@@ -20,6 +20,7 @@ from llm_perf_opt.options.wording import in_keys, settings_by_flag
         ("`-s none -t cuda,nvtx`", "`pipeline.nsys.sample=none pipeline.nsys.trace=cuda,nvtx`"),
         ("Add `--nvtx-include 'NAME/'`.", "Add `'pipeline.ncu.ncu_cli.nvtx.include=\"ncu:NAME/\"'`."),
         ("Choose another with --out (the runners: hydra.run.dir).", "Choose another with hydra.run.dir."),
+        ("Give --hardware bandwidth=4.8TB/s", "Give hardware.bandwidth=4.8TB/s"),
         # Commands for a shell, and options nobody has a key for, stay what they are.
         ("Read it: llm-perf report 'a b' --out ANOTHER", "Read it: llm-perf report 'a b' --out ANOTHER"),
         ("Pause it with `dcgmi profile --pause`.", "Pause it with `dcgmi profile --pause`."),

@@ -6,6 +6,7 @@ python tools/document_keys.py
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from llm_perf_opt.options import KEYS, OPTIONS, Option
 
@@ -29,14 +30,14 @@ def row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def key_row(option: Option) -> str:
+def key_row(option: Option[Any]) -> str:
     default = "null" if option.default is None else str(option.default)
     shown = default.lower() if option.kind == "switch" else default
     values = f" One of {', '.join(option.choices)}." if option.choices else ""
     return row(f"`{option.key}`", f"`{shown or ' '}`", f"{option.help}{values}")
 
 
-def flag_row(option: Option) -> str:
+def flag_row(option: Option[Any]) -> str:
     values = "|".join(option.choices) or option.metavar
     flag = f"{option.flag} {values}".strip()
     default = "off" if option.kind == "switch" else str(option.unset) if option.unset not in (None, "", []) else ""

@@ -39,10 +39,9 @@ def diagnose(name: str, /, **values: object) -> Diagnosis:
 @cache
 def catalogue() -> dict[str, Wording]:
     """All that can be said, by name; read when something is said for the first time."""
-    import tomllib  # here: a command that has nothing to say does not read the catalogue
-    from importlib.resources import files
+    from llm_perf_opt.package_data import read_toml  # here: a command that has nothing to say does not read it
 
-    sections = tomllib.loads((files(__package__) / "diagnoses.toml").read_text(encoding="utf-8"))
+    sections = read_toml(__package__, "diagnoses.toml")
     found = {}
     for section, tables in sections.items():
         for name, table in tables.items():

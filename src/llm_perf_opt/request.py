@@ -29,7 +29,8 @@ from llm_perf_opt.options.values import bytes_of, parse_seconds
 Strategy = Literal["auto", "as_given"]
 # Kernels of a CUDA graph one by one: as one block they would belong to no module and have no signature.
 LIGHT_TIMELINE = NsysOptions(cuda_graph_trace="node")
-Values = Mapping[Option, Any]
+Values = Mapping[Option[Any], Any]
+T = TypeVar("T")
 _Request = TypeVar("_Request", bound=attrs.AttrsInstance)
 
 
@@ -92,6 +93,13 @@ class ProfileRequest:
     by_keys: bool = False  # asked for by configuration keys: advice names those instead of options
     # What makes two runs the same where the command has paths of its own run in it; empty: the command.
     known_as: list[str] = Factory(list)
+    # Of options without a place above, where they are not as by default: see `value`.
+    values: Values = Factory(dict)
+
+    def value(self, option: Option[T]) -> T:
+        """What an option was set to, for the place where it acts."""
+        found: T = self.values[option] if option in self.values else _converted(option, option.default)
+        return found
 
     @property
     def picks_launches(self) -> bool:
@@ -119,7 +127,8 @@ def report_request(values: Values) -> ReportRequest:
 
 def profile_request(values: Values, command: Sequence[str], **rest: Any) -> ProfileRequest:
     """What a run is asked for; `rest`: fields that are not options."""
-    request = ProfileRequest(command=list(command), **rest)
+    given = {o: _converted(o, value) for o, value in values.items() if not o.to and value != o.default}
+    request = ProfileRequest(command=list(command), values=given, **rest)
     together = _decided_by_keys(values) if request.by_keys else _one_launch(values)
     return _placed(request, _places(values) | together)
 
@@ -161,7 +170,7 @@ def _places(values: Values) -> dict[str, Any]:
     return {place: _converted(option, value) for option, value in values.items() for place in option.to}
 
 
-def _converted(option: Option, value: Any) -> Any:
+def _converted(option: Option[Any], value: Any) -> Any:
     if value is None:
         return None
     if option.kind == "size":
@@ -173,6 +182,8 @@ def _converted(option: Option, value: Any) -> Any:
         return [str(item) for item in value if item is not None] if isinstance(value, list) else [*expressions(value)]
     if option.kind == "assignments":
         return _assignments(option.flag, value)
+    if "report.hardware" in option.to:
+        parse_overrides(value)
     if option.kind == "text" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)  # YAML reads 3 as a number
     return value

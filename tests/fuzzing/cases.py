@@ -461,7 +461,7 @@ def formula(dice: Dice, place: Place) -> Made:
 
     def read() -> None:
         from llm_perf_opt.inject.log import read_log
-        from llm_perf_opt.readers.static_compute import read_formula
+        from llm_perf_opt.readers.stage_files import read_formula
 
         assert read_log(log).message is not None
         try:

@@ -26,6 +26,9 @@ from pathlib import Path
 import llm_perf_opt
 from llm_perf_opt.nsight.tools import find_ncu, find_nsys
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from provenance import commit
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import nvtx, torch
@@ -111,6 +114,7 @@ def main() -> int:
         result = {
             "made_by": "python tests/manual/check_kill.py",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
             "tools": {"nsys": find_nsys().version, "ncu": find_ncu().version, "llm_perf_opt": llm_perf_opt.__version__},
             "checks": [{"what": what, "pass": good, "figure": figure} for what, good, figure in checks],
         }

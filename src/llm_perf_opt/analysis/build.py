@@ -15,7 +15,7 @@ from typing import Any
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
-from llm_perf_opt.analysis.launches import profiled_launches
+from llm_perf_opt.analysis.launches import measured_kernels, profiled_launches
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
@@ -26,6 +26,8 @@ from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_resul
 from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.metrics.hardware import parse_overrides
+from llm_perf_opt.metrics.hardware.ncu_peaks import peaks_of
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
@@ -33,6 +35,8 @@ from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegio
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.ranking import heaviest
+from llm_perf_opt.regions.table import WHOLE
+from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
@@ -63,6 +67,8 @@ def build_report(
     truth: CounterSet | None = None,
 ) -> NCUProfileRegionReport:
     """The whole report of one or more recordings. `truth`: range results that its estimates are held against."""
+    whole = partial(build_report, recordings, inputs=inputs)
+    recordings = [with_whole_recording(r) if isinstance(r, Timeline) else r for r in recordings]
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
     if len(timelines) > 1 and not counter_sets:
@@ -72,7 +78,6 @@ def build_report(
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:
         found = _counters_alone(counter_sets, options, region_filter, kernel_filter)
-    whole = partial(build_report, recordings, inputs=inputs)
     return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None)
 
 
@@ -172,10 +177,15 @@ def _finished(
     main = report.main_scope
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
     report = attach(
-        evolve(report, launches=profiled_launches(counter_sets, main.kernels if main and has_timeline else [])),
+        evolve(
+            report,
+            launches=profiled_launches(counter_sets, main.kernels if main and has_timeline else []),
+            measured=measured_kernels(counter_sets, kernel_filter),
+            counter_units={name: info.unit for c in counter_sets for name, info in sorted(c.metric_info.items())},
+        ),
         Inputs(
             options=options,
-            gpu_facts=_gpu_facts(recordings),
+            gpu_facts=_gpu_facts(recordings, of_ncu=parse_overrides(options.hardware).from_ncu),
             good=good,
             odd=odd,
             has_counters=any(c.actions for c in counter_sets),
@@ -237,8 +247,11 @@ def _evaluated_by_all_kernels(
     )
 
 
-def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
-    """Attributes of the GPUs; where several recordings tell of one, the first to say a fact is believed."""
+def _gpu_facts(recordings: Iterable[Recording], *, of_ncu: bool) -> dict[int, dict[str, Any]]:
+    """Attributes of the GPUs; where several recordings tell of one, the first to say a fact is believed.
+
+    `of_ncu`: also what ncu's roofline metrics say of them.
+    """
     facts: dict[int, dict[str, Any]] = {}
     for recording in recordings:
         for device, own in recording.gpu_facts.items():
@@ -246,6 +259,9 @@ def _gpu_facts(recordings: Iterable[Recording]) -> dict[int, dict[str, Any]]:
             # Another GPU under the same number: a rank on another machine. Its facts do not mix.
             if known.get("name", own.get("name")) == own.get("name"):
                 facts[device] = {**own, **known}
+    results = [a for r in recordings if of_ncu and isinstance(r, CounterSet) for a in r.actions]
+    for device in {a.device for a in results if a.device is not None}:
+        facts.setdefault(device, {})["ncu_peaks"] = peaks_of(a.metrics for a in results if a.device == device)
     return facts
 
 
@@ -253,8 +269,9 @@ def _compare_timelines(timelines: list[Timeline], names: list[set[str]]) -> Iter
     """Timelines given together should be parts of one job: its ranks, with the same ranges. `names`: of those."""
     if len({t.kind for t in timelines}) > 1:
         yield diagnose("MIXED_TIMELINES")
-    unrelated = [t.source for t, own in zip(timelines[1:], names[1:], strict=True) if own and not own & names[0]]
-    if unrelated and names[0]:
+    known = [own - {WHOLE} for own in names]
+    unrelated = [t.source for t, own in zip(timelines[1:], known[1:], strict=True) if own and not own & known[0]]
+    if unrelated and known[0]:
         yield diagnose("UNRELATED_TIMELINES", unrelated=", ".join(unrelated), first=timelines[0].source)
 
 
@@ -278,7 +295,7 @@ def _explain_no_match(
     """The ranges that could have been asked for, nearest first, and what to say."""
     if not keys:
         if any(diagnosis.code == "NO_RANGES" for diagnosis in report.diagnostics):
-            return [], []  # the reader has said so
+            return [], []  # it has been said
         return [], [diagnose("NO_REGIONS")]
     wanted = options.include[0] if options.include else ""
     close = nearest(wanted, keys, 5)

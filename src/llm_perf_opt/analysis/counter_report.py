@@ -48,6 +48,8 @@ def counter_scopes(
         for domain, names in action.start_end.items():
             for name in dict.fromkeys(names):
                 own.setdefault(table.intern(domain, True, ROOT, name), []).append(row)
+    if not any(action.push_pop or action.start_end for action in samples.actions) and chosen:
+        own[table.intern_whole()] = list(chosen)
     kept = kept_regions(table, region_filter)
     expressions = ncu_expressions(table)
     groups: list[tuple[str, list[int], int | None, int | None]] = []
@@ -109,7 +111,7 @@ def _counter_scope(
                 inclusive=inclusive,
                 exclusive=_result_stats(samples, mine.get(number, []), mine.get(number, [])),
                 key=table.key(number),
-                range_kind="start_end" if table.start_end[number] else "push_pop",
+                range_kind=table.kind(number),
                 time_source="ncu",
                 nvtx_include=expressions[number],
                 sections=sections_of(samples, inclusive.metrics),
@@ -119,7 +121,8 @@ def _counter_scope(
             )
         )
     kernels = [r for r in rows if samples.actions[r].kind == "kernel"]
-    outside = [r for r in kernels if not samples.actions[r].push_pop and not samples.actions[r].start_end]
+    inside = {r for members in own.values() for r in members}
+    outside = [r for r in kernels if r not in inside]
     return Scope(
         scope=name,
         totals=ScopeTotals(

@@ -179,6 +179,7 @@ class Join:
     taken_there: list[bool] = Factory(lambda: [False])  # of each group: from the region it is used for
     scales: list[float] = Factory(lambda: [1.0])  # of each group: what its counters are multiplied with
     stage_level: dict[str, int] = Factory(dict)  # see `stage_levels`
+    whole: Place | None = None  # the region that stands for a recording without ranges: every sample was taken in it
     _numbers: dict[tuple[tuple[int, ...], bool, float], int] = Factory(dict)
     _statistics: tuple[Floats, Floats] | None = None
 
@@ -228,6 +229,8 @@ class Join:
 
     def nearest(self, place: Place, cluster: int) -> tuple[list[int], bool]:
         """The samples for launches of a cluster in a region, and whether they were taken in it."""
+        if place == self.whole:
+            return self.by_cluster[cluster].rows, self.by_cluster[cluster].scale is None
         return self.by_cluster[cluster].nearest(place, self.stage_level.get(place[0], 0))
 
     def taken_right_in(self, place: Place, signature: int) -> list[int]:
@@ -236,6 +239,8 @@ class Join:
         samples = self.by_signature[signature]
         if start_end or samples.scale is not None:
             return []
+        if place == self.whole:
+            return samples.rows
         return samples.stacks.get(domain, {}).get(path, [])
 
     def group(self, rows: Sequence[int], taken_there: bool, scale: float = 1.0) -> int:
@@ -358,12 +363,14 @@ def join_samples(
     durations: Sequence[float],
     kernels_per_instance: Callable[[Place], float | None],
     has_graphs: bool,
+    whole: Place | None = None,
 ) -> Join:
     """Find the samples of every signature, and the regions of results that measured a range as a whole.
 
     `durations`: of each signature, what a launch takes in the mean.
     `kernels_per_instance`: what the timeline has of a region; None for one it does not know.
     `has_graphs`: the timeline has whole-graph launches, which results of whole graphs describe.
+    `whole`: see `Join`.
     """
     by_name: dict[tuple[str, Config], list[int]] = {}
     for row in samples.kernels:
@@ -384,11 +391,11 @@ def join_samples(
         by_signature.append(found)
         matched.update(found.rows)
     _ask_neighbours(described, durations, by_signature, samples.actions)
-    join = Join(samples, [s.shown or s.name for s in described], by_signature, [])
+    join = Join(samples, [s.shown or s.name for s in described], by_signature, [], whole=whole)
     for row in samples.wholes:
         action = samples.actions[row]
         if action.kind == "graph":
-            for place in places_of(action) if has_graphs else ():
+            for place in ([whole] if whole else places_of(action)) if has_graphs else ():
                 if kernels_per_instance(place) is not None:
                     join.graphs.setdefault(place, []).append(row)
                     matched.add(row)

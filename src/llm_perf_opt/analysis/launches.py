@@ -1,16 +1,25 @@
-"""Launches that were picked by hand: what ncu measured of each, and its kernel's place in the timeline."""
+"""What ncu measured, launch by launch: of those picked by hand with their kernel's place in the timeline; and all there is.
+
+Regions hold the results of their ranges only: what was launched outside of all ranges, or fits no launch of the
+timeline, is in `measured_kernels` alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from llm_perf_opt.analysis.samples import Samples, combine, rules_of
 from llm_perf_opt.regions.columns import Action, CounterSet
-from llm_perf_opt.regions.model import KernelRecord, LaunchCounter, ProfiledLaunch
+from llm_perf_opt.regions.model import KernelRecord, LaunchCounter, MeasuredKernel, ProfiledLaunch
 from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.patterns import NameFilter
 from llm_perf_opt.regions.table import region_key
 
 # Results of several kernels, or more than a person picks one by one, are a sample: the regions show them.
 MOST_PICKED = 16
+_MOST_VALUES = 300_000  # beyond that, launch configurations of a kernel are pooled
 
 
 def profiled_launches(counter_sets: Sequence[CounterSet], kernels: Sequence[KernelRecord]) -> list[ProfiledLaunch]:
@@ -43,4 +52,43 @@ def _launch(action: Action, counters: CounterSet, ranked: Sequence[KernelRecord]
         mean_ms=record.mean_ms if record else None,
         passes=action.passes,
         metrics={name: LaunchCounter(value, units.get(name, "")) for name, value in sorted(action.metrics.items())},
+    )
+
+
+def measured_kernels(counter_sets: Sequence[CounterSet], kept: NameFilter) -> list[MeasuredKernel]:
+    """Every result, alike ones pooled, those with the most time first. `kept`: kernels to show."""
+    samples = Samples.of(counter_sets)
+    found: dict[object, list[int]] = {}
+    pooled: dict[object, list[int]] = {}
+    for row, action in enumerate(samples.actions):
+        if action.kind != "kernel" or kept.keeps(action.name, short_kernel_name(action.name)):
+            what = (action.kind, action.name, action.device)
+            found.setdefault((what, action.grid, action.block), []).append(row)
+            pooled.setdefault(what, []).append(row)
+    groups = found if len(found) * len(samples.metrics) <= _MOST_VALUES else pooled
+    ordered = sorted(groups.values(), key=lambda rows: -float(samples.weights[rows].sum()))
+    return [_measured(samples, rows) for rows in ordered]
+
+
+def _measured(samples: Samples, rows: list[int]) -> MeasuredKernel:
+    actions = [samples.actions[row] for row in rows]
+    first, values, weights = actions[0], samples.values[rows], samples.weights[rows]
+    metrics = {}
+    for column in np.flatnonzero(~np.isnan(values).all(axis=0)).tolist():
+        name = samples.metrics[column]
+        known = ~np.isnan(values[:, column])
+        own = values[known, column]
+        rollup = samples.info[name].rollup
+        metrics[name] = float(own.mean()) if rollup == "sum" else combine(rollup, own, weights[known])
+    alike = len({(action.grid, action.block) for action in actions}) == 1
+    return MeasuredKernel(
+        kernel_name=first.name,
+        short_name=short_kernel_name(first.name),
+        kind=first.kind,
+        device=first.device,
+        grid=list(first.grid or ()) if alike else [],
+        block=list(first.block or ()) if alike else [],
+        results=len(rows),
+        metrics=metrics,
+        rules=rules_of(samples, rows, {}),
     )

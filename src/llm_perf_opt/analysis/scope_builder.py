@@ -99,7 +99,7 @@ class ScopeBuilder:
             inclusive=_stats(number, rolled.inclusive),
             exclusive=_stats(number, rolled.exclusive),
             key=self.table.key(number),
-            range_kind="start_end" if table.start_end[number] else "push_pop",
+            range_kind=table.kind(number),
             # A region known only through a graph's capture has no host-side range to measure.
             wall_ns=int(rolled.wall[number]) if has_ranges else None,
             gpu_busy_ns=int(rolled.busy[number]) if self.saw_gpu else None,

@@ -24,7 +24,7 @@ def ncu_expressions(table: RegionTable) -> list[str]:
     for i in range(len(table)):
         alone = names[table.domain[i], table.start_end[i], table.name[i]] == 1
         path = [table.name[i]] if alone else table.path(i)
-        selectable = len(set(path)) == len(path)
+        selectable = len(set(path)) == len(path) and i not in table.whole
         expression = exact_expression(table.domain[i], path, anchored=not alone, start_end=table.start_end[i])
         expressions.append(expression if selectable else "")
     return expressions

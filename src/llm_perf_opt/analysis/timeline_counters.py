@@ -71,6 +71,7 @@ class TimelineCounters:
     _regions: dict[Place, int] = field(init=False)
     _kinds: KindList = Factory(KindList)
     _good: set[str] = Factory(set)  # counters whose meaning and unit are known
+    _outside: int = 0  # results of kernels that are launched in no reported region
     _last: tuple[ScopePart, KernelRows, Int64s] | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -94,7 +95,8 @@ class TimelineCounters:
             for weights in (None, duration)
         )
         durations = (total / np.maximum(calls, 1)).tolist()
-        self._join = join_samples(self.samples, self._described, durations, kernels_per_instance, has_graphs)
+        whole = next((place_of(self.attribution.table, n) for n in self.attribution.table.whole), None)
+        self._join = join_samples(self.samples, self._described, durations, kernels_per_instance, has_graphs, whole)
         self._join.stage_level = stage_levels(self._regions)
         context = context_of(self._signature_of, queue_of(work))
         self._clusters = self._join.split_into_clusters(self._signature_of, duration, context)
@@ -324,6 +326,8 @@ class TimelineCounters:
         calls = np.bincount(label).astype(np.int64)
         total = np.bincount(label, weights=duration).astype(np.int64)
         used = np.flatnonzero(calls)
+        inside_regions = {row for signature in used.tolist() for row in self._join.by_signature[signature].rows}
+        self._outside = len(set(self.samples.kernels) - inside_regions - set(self._join.unmatched))
         return coverage_of(self._join, LaunchRows(used, calls[used], total[used]))
 
     def diagnoses(self, coverage: Coverage) -> Iterator[Diagnosis]:
@@ -353,6 +357,8 @@ class TimelineCounters:
                 share=coverage.gpu_time_scaled_ns / gpu_time,
                 difference=NEIGHBOUR - 1,
             )
+        if self._outside:
+            yield diagnose("COUNTERS_OUTSIDE_REGIONS", outside=self._outside, results=coverage.results)
         if coverage.results_unmatched:
             yield diagnose(
                 "COUNTERS_WITHOUT_LAUNCH",

@@ -167,10 +167,11 @@ def saw_gpu(timeline: Timeline) -> bool:
 def seen_by_ncu(timeline: Timeline, attribution: Attribution) -> set[int]:
     """Regions that ncu can select.
 
-    Annotations of the PyTorch profiler are no NVTX ranges, and at a graph's launch the ranges of its capture
-    are not open: ncu sees neither.
+    Annotations of the PyTorch profiler are no NVTX ranges, at a graph's launch the ranges of its capture are not
+    open, and a whole recording is no range: ncu sees none of them.
     """
-    return set(np.unique(attribution.range_region).tolist()) if timeline.kind != "kineto" else set()
+    found = set(np.unique(attribution.range_region).tolist()) if timeline.kind != "kineto" else set()
+    return found - attribution.table.whole
 
 
 def names_in(timeline: Timeline, column: Int32s) -> set[str]:

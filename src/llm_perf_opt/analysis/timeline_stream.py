@@ -39,6 +39,7 @@ from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.rollup import roll_up
+from llm_perf_opt.regions.whole_recording import with_whole_recording
 
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
 
@@ -72,6 +73,7 @@ class TimelineStream:
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
+        timeline = with_whole_recording(timeline)
         attribution = attribute(timeline, self.options.attribution)
         regions = self._names.regions_of(attribution.table)
         self._names.table.simplified = self._names.table.simplified or attribution.table.simplified

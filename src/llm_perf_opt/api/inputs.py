@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from llm_perf_opt.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
     from llm_perf_opt.readers.open import Observer
-    from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
+    from llm_perf_opt.regions.columns import CounterSet, Recording
 
 
 @define
@@ -29,14 +30,14 @@ class Inputs:
     duplicates: dict[Path, Path]
     inputs: list[dict[str, Any]] = Factory(list)  # what the report says of those read so far
     unreadable: list[UnreadableInput] = Factory(list)  # of runs: one damaged recording must not cost the others
-    timelines: Mapping[Path, Timeline] = Factory(dict)  # that were read already
+    known: Mapping[Path, Recording] = Factory(dict)  # that were read already
 
     @staticmethod
-    def of(paths: Sequence[str], timelines: Mapping[Path, Timeline] | None = None) -> Inputs:
+    def of(paths: Sequence[str], known: Mapping[Path, Recording] | None = None) -> Inputs:
         expanded = [(Path(path), expand(Path(path))) for path in paths]
         files = [file for _, found in expanded for file in found]
         inside_runs = {file for path, found in expanded if path.is_dir() for file in found}
-        return Inputs(files, inside_runs, _duplicates(files), timelines=timelines or {})
+        return Inputs(files, inside_runs, _duplicates(files), known=known or {})
 
     def are_timelines(self) -> bool:
         """Several timelines and nothing else: their report needs only one of them at a time."""
@@ -61,11 +62,16 @@ class Inputs:
         from llm_perf_opt.analysis.build import with_ranks
         from llm_perf_opt.readers.marker_ranges import for_report
         from llm_perf_opt.readers.open import read_recording
-        from llm_perf_opt.regions.columns import Timeline
+        from llm_perf_opt.readers.plausible import plausible_facts
+        from llm_perf_opt.regions.columns import CounterSet, Timeline
 
+        known = self.known.get(file)
         try:
             recording: Recording
-            if not streams and (known := self.timelines.get(file)) is not None:
+            if isinstance(known, CounterSet):
+                recording = deepcopy(known)  # the run goes on with its own
+                recording.gpu_facts = plausible_facts(recording.gpu_facts)
+            elif known is not None and not streams:
                 recording = for_report(known, file.name, launch_config=launch_config)
             else:
                 recording = read_recording(
@@ -110,7 +116,7 @@ class SideInputs:
 def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInputs:
     """Measured peaks, and what stage 1 left in the run directories."""
     from llm_perf_opt.calibration import store
-    from llm_perf_opt.readers import stage_timings, static_compute
+    from llm_perf_opt.readers import stage_files
 
     found = SideInputs()
     if calibration is not None:
@@ -131,8 +137,8 @@ def find_side_inputs(paths: Sequence[str], calibration: str | None) -> SideInput
                 found.notes.append(diagnose(code, place=place, run=file.parents[1].name, error=error))
         return content
 
-    found.formula = read(static_compute.PLACE, static_compute.read_formula, "FORMULA_UNREADABLE")
-    found.undisturbed = read(stage_timings.PLACE, stage_timings.read_stage_timings, "STAGE_TIMINGS_UNREADABLE")
+    found.formula = read(stage_files.FORMULA, stage_files.read_formula, "FORMULA_UNREADABLE")
+    found.undisturbed = read(stage_files.TIMINGS, stage_files.read_stage_timings, "STAGE_TIMINGS_UNREADABLE")
     return found
 
 

@@ -18,7 +18,7 @@ from llm_perf_opt.report.renderers import FORMATS, needs_launches
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.options import ReportOptions
-    from llm_perf_opt.regions.columns import CounterSet, Timeline
+    from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
     from llm_perf_opt.regions.patterns import RegionFilter
     from llm_perf_opt.rundir.state import RunState
@@ -66,16 +66,14 @@ def make_report(
     calibration: str | None = None,
     formats: Sequence[str] = (),
     built: NCUProfileRegionReport | None = None,
-    timelines: Mapping[Path, Timeline] | None = None,
+    known: Mapping[Path, Recording] | None = None,
 ) -> NCUProfileRegionReport:
     """Read every input and build one report. `calibration`: measured peaks instead of those kept on this machine.
 
     `formats`: what will be written of it. `built`: what `build_from` made of the same inputs and options.
-    `timelines`: by file, those that were read already.
+    `known`: by file, recordings that were read already.
     """
-    report = built or build_from(
-        paths, options, quiet=quiet, calibration=calibration, formats=formats, timelines=timelines
-    )
+    report = built or build_from(paths, options, quiet=quiet, calibration=calibration, formats=formats, known=known)
     run = Path(paths[0]) if len(paths) == 1 else None
     if run is None:
         return report
@@ -93,7 +91,7 @@ def build_from(
     quiet: bool = False,
     calibration: str | None = None,
     formats: Sequence[str] = (),
-    timelines: Mapping[Path, Timeline] | None = None,
+    known: Mapping[Path, Recording] | None = None,
 ) -> NCUProfileRegionReport:
     """A report without what a run says of itself, which may still change: all that takes time."""
     check_patterns(options)
@@ -115,7 +113,7 @@ def build_from(
     )
     truth, unreadable = inputs.read_verification(paths)
     try:
-        report = _build(paths, options, truth, quiet, timelines or {})
+        report = _build(paths, options, truth, quiet, known or {})
     except UnreadableInput as error:
         if state is None or not state.reasons:
             raise
@@ -134,15 +132,11 @@ def _state_of(run: Path) -> RunState | None:
 
 
 def _build(
-    paths: Sequence[str],
-    options: ReportOptions,
-    truth: CounterSet | None,
-    quiet: bool,
-    timelines: Mapping[Path, Timeline],
+    paths: Sequence[str], options: ReportOptions, truth: CounterSet | None, quiet: bool, known: Mapping[Path, Recording]
 ) -> NCUProfileRegionReport:
     from llm_perf_opt.analysis.build import build_report, build_streamed_report
 
-    files = inputs.Inputs.of(paths, timelines)
+    files = inputs.Inputs.of(paths, known)
     if not files.are_timelines():
         return build_report(inputs.load(files, quiet=quiet), options, files.inputs, truth)
     first: list[inputs.Inputs] = [files]

@@ -18,7 +18,7 @@ from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.options import in_keys
 from llm_perf_opt.planning import PlannedCapture
 from llm_perf_opt.readers.open import read_recording
-from llm_perf_opt.regions.columns import Action, Timeline
+from llm_perf_opt.regions.columns import Action, CounterSet, Timeline
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 
@@ -60,6 +60,7 @@ class RunContext:
     environment: dict[str, str]  # for the program, besides what it inherits
     resume: ResumeState
     timelines: dict[Path, Timeline] = field(factory=dict)  # by file: read once, then passed on
+    counters: dict[Path, CounterSet] = field(factory=dict)  # the same
     planned: list[PlannedCapture] = field(factory=list)
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # besides those of the outcomes

@@ -29,8 +29,6 @@ def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileR
             "Neither a timeline nor counters were asked for, so there is nothing to do.",
             "Set pipeline.nsys.enable=true or pipeline.ncu.enable=true.",
         )
-    if request.counters.launches < 1:
-        raise UserError("launches=0 profiles nothing.", "Give 1 or more launches of each kernel.")
     check_patterns(request.report, ncu_expressions=request.counters.enable)
     instances_to_take(request.counters.sample, 1)
     with asked or Asked(nsys=request.timeline.enable, ncu=request.counters.enable) as answers:

@@ -231,7 +231,7 @@ class _Session:
                 quiet=True,
                 calibration=request.calibration,
                 formats=FORMATS,
-                timelines=self.context.timelines,
+                known={**self.context.timelines, **self.context.counters},
             )
             self.folders = write_folders(self.built, path, top=request.report.top, regions=INSIDE_RUN)
         except (UserError, OSError):  # the same again, and printed, when the report is written
@@ -252,7 +252,7 @@ class _Session:
                 calibration=run.request.calibration,
                 formats=FORMATS,
                 built=self.built,
-                timelines=run.timelines,
+                known={**run.timelines, **run.counters},
             )
             if run.request.by_keys:
                 worded = [attrs.evolve(d, message=in_keys(d.message), fix=in_keys(d.fix)) for d in report.diagnostics]

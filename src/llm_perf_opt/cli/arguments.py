@@ -12,7 +12,7 @@ from llm_perf_opt.options.model import ALLOWED, Kind, fits
 from llm_perf_opt.options.values import bytes_of, parse_seconds
 
 
-def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+def add_options(parser: argparse.ArgumentParser, options: Sequence[Option[Any]]) -> None:
     """Give a parser its options."""
     either = parser.add_mutually_exclusive_group() if any(option.either for option in options) else parser
     for option in options:
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> N
         place.add_argument(*names, type=_TYPES.get(option.kind, str), **settings)
 
 
-def values_of(arguments: argparse.Namespace) -> dict[Option, Any]:
+def values_of(arguments: argparse.Namespace) -> dict[Option[Any], Any]:
     """What was parsed, by option; a switch that is not there says nothing."""
     found = {}
     for option in options_of(arguments.verb):
@@ -59,12 +59,12 @@ def stored_values(settings: Mapping[str, Any], verb: str, run: str) -> dict[str,
     return found
 
 
-def given_of(arguments: argparse.Namespace, verb: str) -> list[Option]:
+def given_of(arguments: argparse.Namespace, verb: str) -> list[Option[Any]]:
     """The options that the command line has, and not by chance with their defaults."""
     return [option for option in options_of(verb) if getattr(arguments, option.dest) != option.unset]
 
 
-def _help(option: Option) -> str:
+def _help(option: Option[Any]) -> str:
     text = option.flag_help or option.help
     head = text[:1].lower() + text[1:] if text[1:2].islower() else text
     head = head.removesuffix(".")

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         recording = read_recording(file, launch_config=True, marker_ranges=True)
         timelines |= {file: recording} if isinstance(recording, Timeline) else {}
     seen = make_report(
-        [str(file)], known_patterns(request), quiet=True, calibration=request.calibration, timelines=timelines
+        [str(file)], known_patterns(request), quiet=True, calibration=request.calibration, known=timelines
     )
     plan = planning.decide(request, seen, timelines.get(file), planning.facts_of(about))
     skipped = plan.skipped if plan.table is None else ""  # a table says itself what is left out

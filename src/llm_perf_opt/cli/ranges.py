@@ -75,6 +75,10 @@ def ncu_options(region: NCUProfileRegion) -> list[str]:
     return [*options, "--nvtx-push-pop-scope", "process"] if region.adopted_kernels else options
 
 
+def _without_expression(region: NCUProfileRegion) -> str:
+    return "no filter: it is every launch" if region.is_whole_recording else "–"
+
+
 def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet: bool) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -97,10 +101,10 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet
                 work_count(region.inclusive),
                 duration(gpu_time(region.inclusive)),
                 # Never cut: it is meant to be copied. With a control character in it, only --json has it as it is.
-                Text(printable(" ".join(map(shlex.quote, ncu_options(region)))) or "–"),
+                Text(printable(" ".join(map(shlex.quote, ncu_options(region)))) or _without_expression(region)),
             )
         out.print(table)
-        if not any(region.nvtx_include for region in regions):
+        if not any(region.is_selectable for region in regions):
             out.print("These are annotations of the PyTorch profiler, not NVTX ranges: ncu cannot select them.")
     if not (quiet and regions):  # where there are none, why is the result
         show_diagnostics(report, out)

@@ -134,9 +134,7 @@ def _report(paths: list[Path]) -> NCUProfileRegionReport:
 
 def _content(report: NCUProfileRegionReport) -> Any:
     """Everything measured, and nothing that depends on where the files are."""
-    import attrs
-
-    return [attrs.asdict(scope) for scope in report.scopes], report.coverage and attrs.asdict(report.coverage)
+    return report.scopes, report.coverage
 
 
 def _publish(copy: Path, out: Path) -> None:

@@ -46,26 +46,24 @@ def devices(facts: Facts) -> list[Device]:
     query = facts.gpu.query
     if query is None or query.exit_code != 0:
         return []
-    found = []
-    for line in query.output.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(facts.gpu.query_fields):
-            continue  # "No devices were found"
-        row = dict(zip(facts.gpu.query_fields, cells, strict=True))
-        capability = row.get("compute_cap", "")
-        found.append(
-            Device(
-                name=row["name"],
-                driver=row["driver_version"],
-                capability=float(capability) if re.fullmatch(r"\d+\.\d+", capability) else None,
-                memory_mib=_whole(row["memory.total"]),
-                used_mib=_whole(row["memory.used"]),
-                busy_percent=_whole(row.get("utilization.gpu", "")),
-                mig=row.get("mig.mode.current", "") == "Enabled",
-                compute_mode=row["compute_mode"],
-            )
-        )
-    return found
+    lines = [[cell.strip() for cell in line.split(",")] for line in query.output.splitlines()]
+    names = facts.gpu.query_fields
+    # Another number of cells: "No devices were found"
+    return [_device(dict(zip(names, cells, strict=True))) for cells in lines if len(cells) == len(names)]
+
+
+def _device(row: dict[str, str]) -> Device:
+    capability = row.get("compute_cap", "")
+    return Device(
+        name=row["name"],
+        driver=row["driver_version"],
+        capability=float(capability) if re.fullmatch(r"\d+\.\d+", capability) else None,
+        memory_mib=_whole(row["memory.total"]),
+        used_mib=_whole(row["memory.used"]),
+        busy_percent=_whole(row.get("utilization.gpu", "")),
+        mig=row.get("mig.mode.current", "") == "Enabled",
+        compute_mode=row["compute_mode"],
+    )
 
 
 def undisturbed(facts: Facts) -> Trial | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
-from importlib.resources import files
 
 import cattrs
 from attrs import define
+
+from llm_perf_opt.package_data import read_toml
 
 
 @define(frozen=True)
@@ -39,8 +39,7 @@ class Known:
 
 @functools.cache
 def known() -> Known:
-    content = tomllib.loads((files(__package__) / "known.toml").read_text(encoding="utf-8"))
-    return cattrs.structure(content, Known)
+    return cattrs.structure(read_toml(__package__, "known.toml"), Known)
 
 
 def program_called(name: str) -> Program | None:

@@ -9,17 +9,9 @@ from __future__ import annotations
 
 from attrs import Factory, define
 
+from llm_perf_opt.process.ask import Answer
+
 FORMAT = 1
-
-
-@define
-class Answer:
-    """What a short command answered."""
-
-    argv: list[str]
-    exit_code: int | None  # None: it could not be started, or did not end in time
-    output: str = ""
-    errors: str = ""
 
 
 @define

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from llm_perf_opt.doctor.machine_facts import Answer
+from llm_perf_opt.process import ask as process
+from llm_perf_opt.process.ask import Answer
 
 _MOST_OUTPUT = 20_000
-COMMAND_TIMEOUT_S = 30.0
 
 
-def ask(argv: list[str], environment: Mapping[str, str] | None = None, timeout_s: float = COMMAND_TIMEOUT_S) -> Answer:
+def ask(argv: list[str], environment: Mapping[str, str] | None = None, timeout_s: float | None = None) -> Answer:
     """Run a short command."""
+    found = process.ask(argv, environment=environment, timeout_s=timeout_s)
     words = [shortened(word) for word in argv]
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            env={**os.environ, **(environment or {})},
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(words, None, errors=f"it did not answer within {timeout_s:g} s")
-    except OSError as error:
-        return Answer(words, None, errors=error.strerror or str(error))
-    return Answer(words, done.returncode, done.stdout[-_MOST_OUTPUT:], done.stderr[-_MOST_OUTPUT:])
+    return Answer(words, found.exit_code, found.output[-_MOST_OUTPUT:], found.errors[-_MOST_OUTPUT:])
 
 
 def shortened(path: str | os.PathLike[str]) -> str:

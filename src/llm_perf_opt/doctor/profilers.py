@@ -87,12 +87,9 @@ def check_importer(facts: Facts) -> list[Check]:
 def check_timeline(facts: Facts) -> list[Check]:
     """The timeline of a small kernel."""
     trial = trial_under(facts, "nsys")
-    if trial is None:
-        return []
     name = "timeline, tried"
-    if trial.status == "nothing":
-        text, fix = _failure(trial, "nsys")
-        return [Check(name, "error", text, "a run of `llm-perf profile` would end the same way", fix, TIMELINE)]
+    if trial is None or trial.status == "nothing":
+        return _failed(name, trial, "nsys", TIMELINE)
     text = f"{trial.kernels} kernels recorded ({trial.seconds:.1f} s)"
     has_nvtx = any(package.name == "nvtx" and package.version and not package.problem for package in facts.packages)
     if has_nvtx and not trial.ranges:
@@ -105,15 +102,11 @@ def check_timeline(facts: Facts) -> list[Check]:
 def check_counters(facts: Facts) -> list[Check]:
     """The counters of a small kernel."""
     trial = trial_under(facts, "ncu")
-    if trial is None:
-        return []
     name = "counters, tried"
-    if trial.status == "nothing":
-        text, fix = _failure(trial, "ncu")
-        why = "a run of `llm-perf profile` would end the same way"
+    if trial is None or trial.status == "nothing":
         # Where a check of its own says more about the reason, that one counts.
         explained = {"COUNTER_PERMISSION", "DRIVER_RESOURCE_BUSY"} & set(failure_codes(facts, "ncu"))
-        return [Check(name, "error", text, why, fix, () if explained else COUNTERS)]
+        return _failed(name, trial, "ncu", () if explained else COUNTERS)
     instructions = trial.counters.get(INSTRUCTIONS)
     duration = trial.counters.get(TIME)
     measured = [
@@ -188,12 +181,15 @@ def _installed(profiler: Profiler, purpose: tuple[Purpose, ...], facts: Facts) -
     return Check(name, "ok", text)
 
 
-def _failure(trial: Trial, tool: str) -> tuple[str, str]:
-    """What went wrong, and the fix, in the words of the diagnosis that decided."""
+def _failed(name: str, trial: Trial | None, tool: str, blocks: tuple[Purpose, ...]) -> list[Check]:
+    """What went wrong, and the fix, in the words of the diagnosis that decided; nothing where it was not tried."""
+    if trial is None:
+        return []
+    text = trial.problem or f"{tool} ended without a recording of the kernel"
+    if trial.kernels == 0:
+        text = f"{tool} wrote a recording without the kernel in it"
+    fix = f"{tool} --version; nvidia-smi  (does this version of {tool} fit the driver?)"
     if trial.diagnoses:
         first = next((d for d in trial.diagnoses if d["severity"] == "error"), trial.diagnoses[0])
-        return first["message"], first["fix"].replace(TEXTS["ask_doctor"], "").strip()
-    problem = trial.problem or f"{tool} ended without a recording of the kernel"
-    if trial.kernels == 0:
-        problem = f"{tool} wrote a recording without the kernel in it"
-    return problem, f"{tool} --version; nvidia-smi  (does this version of {tool} fit the driver?)"
+        text, fix = first["message"], first["fix"].replace(TEXTS["ask_doctor"], "").strip()
+    return [Check(name, "error", text, "a run of `llm-perf profile` would end the same way", fix, blocks)]

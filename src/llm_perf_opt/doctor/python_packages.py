@@ -8,7 +8,7 @@ import sys
 import cattrs
 
 from llm_perf_opt.doctor.machine_facts import Package, Torch
-from llm_perf_opt.doctor.probe import COMMAND_TIMEOUT_S, ask
+from llm_perf_opt.doctor.probe import ask
 
 _TORCH_TIMEOUT_S = 120.0
 _PACKAGES = ("ncu-report", "nvtx", "hydra-core", "transformers")
@@ -56,7 +56,7 @@ print("\\n" + json.dumps(found))
 
 def find_packages() -> list[Package]:
     asked = json.dumps({name: _MODULES.get(name, "") for name in _PACKAGES})
-    answer = _ask_python(_ASK_PACKAGES, asked, COMMAND_TIMEOUT_S)
+    answer = _ask_python(_ASK_PACKAGES, asked)
     if isinstance(answer, list):
         return cattrs.structure(answer, list[Package])
     return [Package(name, problem=f"Python could not be asked: {answer}") for name in _PACKAGES]
@@ -69,7 +69,7 @@ def find_torch() -> Torch:
     return Torch("unknown", problem=str(answer))
 
 
-def _ask_python(script: str, argument: str, timeout_s: float) -> object:
+def _ask_python(script: str, argument: str, timeout_s: float | None = None) -> object:
     """The last line that a child prints, as JSON: packages may print, crash or hang while they load."""
     # Not isolated: the packages that programs of this shell would find are the ones to ask about. But nothing is
     # loaded from the working folder (-P), which may be untrusted.

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import psutil
+
 from llm_perf_opt.doctor.known import known, program_called
 from llm_perf_opt.doctor.machine_facts import ConfigFile, Folder, LockFile, Privileges, RunningProcess
 from llm_perf_opt.doctor.probe import home, read_text, shortened
@@ -48,24 +50,13 @@ def _container() -> str:
 
 def find_processes() -> Iterator[RunningProcess]:
     """Programs that may hold the counters; our own parents are not in our way."""
-    own = set(_ancestors(os.getpid()))
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) in own:
-            continue
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    for process in psutil.process_iter(["name", "cmdline"]):
         # The kernel cuts names at 15 characters; the command line has them whole.
-        command = (read_text(folder / "cmdline") or "").split("\0")[0]
-        for name in (Path(command).name, (read_text(folder / "comm") or "").strip()):
-            if name and program_called(name):
-                yield RunningProcess(int(folder.name), name, _owner(folder))
-                break
-
-
-def _ancestors(pid: int) -> Iterator[int]:
-    while pid > 0:
-        yield pid
-        stat = read_text(f"/proc/{pid}/stat") or ""
-        fields = stat.rpartition(")")[2].split()
-        pid = int(fields[1]) if len(fields) > 1 else 0
+        names = (Path(*(process.info["cmdline"] or [""])[:1]).name, process.info["name"] or "")
+        name = next((name for name in names if name and program_called(name)), None)
+        if name is not None and process.pid not in own:
+            yield RunningProcess(process.pid, name, _owner(Path(f"/proc/{process.pid}")))
 
 
 def find_variables(environment: Mapping[str, str]) -> dict[str, str]:

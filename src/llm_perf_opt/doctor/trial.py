@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd, without_unkn
 from llm_perf_opt.nsight.nsys.argv import build_nsys_cmd, build_nsys_export_cmd
 from llm_perf_opt.nsight.outcome import Finished, Outcome, evaluate
 from llm_perf_opt.nsight.tools import Tool, library_path_for
+from llm_perf_opt.process.ask import ask
 from llm_perf_opt.process.supervise import Ended, run_supervised
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import CounterSet, Timeline
@@ -47,20 +47,16 @@ def program() -> list[str]:
 def try_undisturbed() -> Trial:
     """Without a profiler: what fails here fails anywhere."""
     began = time.monotonic()
-    try:
-        done = subprocess.run(
-            program(), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        return Trial("", "nothing", TIMEOUT_S, timed_out=True, problem=f"it did not end within {TIMEOUT_S:g} s")
-    answer = _last_json(done.stdout)
-    problem = str(answer.get("error", "")) or ("" if done.returncode == 0 else _last_line(done.stderr) or "no message")
+    done = ask(program(), timeout_s=TIMEOUT_S)
+    answer = _last_json(done.output)
+    ran = done.exit_code == 0
     return Trial(
         "",
-        "captured" if done.returncode == 0 else "nothing",
+        "captured" if ran else "nothing",
         round(time.monotonic() - began, 2),
+        timed_out=done.exit_code is None,
         device=str(answer.get("device", "")),
-        problem=problem,
+        problem=str(answer.get("error", "")) or ("" if ran else _last_line(done.errors) or "no message"),
     )
 
 

@@ -7,12 +7,11 @@ and shares nothing with llm_perf_opt.
 
 from llm_perf_opt.inject.capture_windows import CaptureWindows, Named
 from llm_perf_opt.inject.command import problems
-from llm_perf_opt.inject.environment import DEFAULT_DEPTH, MODES, environment, under_ncu
+from llm_perf_opt.inject.environment import DEFAULT_DEPTH, environment, under_ncu
 from llm_perf_opt.inject.log import Annotated, RangesSeen, read_log
 
 __all__ = [
     "DEFAULT_DEPTH",
-    "MODES",
     "Annotated",
     "CaptureWindows",
     "Named",

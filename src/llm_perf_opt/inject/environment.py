@@ -8,7 +8,6 @@ from pathlib import Path
 
 from llm_perf_opt.errors import UserError
 
-MODES = ("modules", "stages", "off")
 DEFAULT_DEPTH = 3
 # Put on PYTHONPATH: Python imports `sitecustomize` from there when it starts.
 INJECTED = Path(__file__).resolve().with_name("payload")
@@ -19,22 +18,17 @@ def environment(
     depth: int = DEFAULT_DEPTH,
     base_env: Mapping[str, str] | None = None,
     *,
-    fold: bool = False,
     ranges: bool = False,
     log: Path | None = None,
     timers: Path | None = None,
 ) -> dict[str, str]:
     """The variables to add to `base_env` (by default, our own environment) for a command.
 
-    `depth`: levels of modules that get a range of their own, below the outermost. `fold`: numbers in their names
-    become `N`, so that all layers are one region. `ranges`: count the ranges that are opened, whoever does, mark all
-    modules for it, and let `CaptureWindows` act on them; works without annotation too. `log`: a file in which the
-    processes note what they did; `read_log` reads it. `timers`: a folder in which they note how long each range took.
+    `depth`: levels of modules that get a range of their own, below the outermost. `ranges`: count the ranges that are
+    opened, whoever does, mark all modules for it, and let `CaptureWindows` act on them; works without annotation too.
+    `log`: a file in which the processes note what they did; `read_log` reads it. `timers`: a folder in which they
+    note how long each range took.
     """
-    if mode not in MODES:
-        raise UserError(f"--annotate {mode!r} is not known.", f"It is one of: {', '.join(MODES)}.")
-    if depth < 1:
-        raise UserError(f"--annotate-depth {depth} annotates nothing.", "Give 1 or more, or use --annotate stages.")
     if os.pathsep in str(INJECTED) and mode == "off":
         ranges = False  # capture windows save time, no more
     elif os.pathsep in str(INJECTED):
@@ -59,8 +53,6 @@ def environment(
         "LLM_PERF_WINDOWS": "",  # that of an outer run is not this one's
         "LLM_PERF_TIMERS": "" if timers is None else str(timers.resolve()),
     }
-    if fold:  # else as the user has it
-        added["LLM_PERF_ANNOTATE_FOLD"] = "1"
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())
     return added

@@ -1,1 +1,1 @@
-"""What ncu can count on which GPU, as data: one catalogue of counters, levels and their costs, and checks of names."""
+"""What ncu can count on which GPU, as data: one catalogue of counters, levels and their costs."""

@@ -7,13 +7,12 @@ and under which name, is in `chips.toml` (`groups.py`).
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Collection, Iterable
 from functools import cache
-from importlib import resources
-from typing import Any
 
 from attrs import define, evolve, field
+
+from llm_perf_opt.package_data import read_toml
 
 TIME = "gpu__time_duration.sum"
 DRAM_ROLES = ("dram_read", "dram_write", "dram")
@@ -64,15 +63,6 @@ class Counter:
         return "sum" if self.name.endswith(".sum") else "mean"
 
     @property
-    def flops_per_count(self) -> float | None:
-        return self.per_count if self.kind == "flops" else None
-
-    @property
-    def counts_instructions(self) -> bool:
-        """SASS counters: ncu patches the kernel for them, and refuses them in both range replay modes."""
-        return "__sass_" in self.name
-
-    @property
     def counts_tensor_work(self) -> bool:
         return self.role == "tensor_ops"
 
@@ -81,7 +71,7 @@ class Counter:
 def counters() -> tuple[Counter, ...]:
     """The whole catalogue, in its order."""
     found = []
-    for role, raw in read_toml("catalogue.toml")["role"].items():
+    for role, raw in read_toml(__package__, "catalogue.toml")["role"].items():
         common = {key: value for key, value in raw.items() if key != "counters"}
         for own in raw["counters"]:
             fields = {"role": role, **common, **own}
@@ -139,11 +129,6 @@ def stall_reason(name: str) -> str | None:
 def stall_words(reason: str) -> str:
     """What warps wait for, in words."""
     return next((c.what for c in counters() if c.reason == reason), reason.replace("_", " "))
-
-
-def read_toml(name: str) -> dict[str, Any]:
-    """A data file of this folder."""
-    return tomllib.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
 @cache

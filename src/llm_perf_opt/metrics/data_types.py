@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import Factory, define
 
-from llm_perf_opt.metrics.catalogue import read_toml
+from llm_perf_opt.package_data import read_toml
 
 HALF, OPEN = "half", "unknown"
 _HALF_TYPES = ("bf16", "fp16")
@@ -103,4 +103,4 @@ def _rules() -> list[tuple[re.Pattern[str], tuple[str, ...]]]:
 
 @cache
 def _data() -> dict[str, Any]:
-    return read_toml("kernel_types.toml")
+    return read_toml(__package__, "kernel_types.toml")

@@ -7,12 +7,13 @@ from functools import cache, lru_cache
 
 from attrs import define
 
-from llm_perf_opt.metrics.catalogue import read_toml
+from llm_perf_opt.package_data import read_toml
 
 OTHER = "other"  # no rule fits
 MEMCPY = "memcpy"  # copies within the GPU and fills that are no kernels
 HOST_COPY = "host copy"  # copies between host and GPU
 GRAPH = "graph"  # CUDA graphs recorded as one block
+MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
 
 
 @define(frozen=True)
@@ -52,7 +53,7 @@ def _alternatives(pattern: str) -> tuple[tuple[str, re.Pattern[str] | None], ...
 @cache
 def families() -> dict[str, Family]:
     """All families by name, in the order of the rules."""
-    return {raw["name"]: Family(**raw) for raw in read_toml("families.toml")["family"]}
+    return {raw["name"]: Family(**raw) for raw in read_toml(__package__, "families.toml")["family"]}
 
 
 @lru_cache(maxsize=1 << 18)  # fewer, and of a small hostile file every name is looked up anew, three times

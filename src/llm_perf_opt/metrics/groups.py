@@ -13,11 +13,10 @@ from typing import Any
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.errors import UserError
-from llm_perf_opt.metrics.catalogue import Counter, counters, read_toml
-from llm_perf_opt.spelling import nearest
+from llm_perf_opt.metrics.catalogue import Counter, counters
+from llm_perf_opt.options.declared import LEVELS as LEVELS
+from llm_perf_opt.package_data import read_toml
 
-LEVELS = ("time", "roofline", "bound", "stalls", "full")  # each holds the ones before it
 DEFAULT_LEVEL = "roofline"
 _RARELY_IN_USE = ("fp64",)  # types that no suggestion asks for
 
@@ -57,7 +56,7 @@ class MetricGroups:
 
     def of_level(self, level: str, data_types: Collection[str] = ()) -> tuple[Counter, ...]:
         """Metrics of a level and of the levels below it, operation counters only of the types in use."""
-        highest = LEVELS.index(checked_level(level))
+        highest = LEVELS.index(level)
         types = self._types_at(level, data_types)
         return tuple(
             m
@@ -81,7 +80,7 @@ class MetricGroups:
         Calculated ones are what NVIDIA's own scheduler needs for the counters, and one more where that is above
         one: so did ncu 2025.3.1 in both captures that could be compared (2 → 3, 10 → 11), in range replay not.
         """
-        at = LEVELS.index(checked_level(level))
+        at = LEVELS.index(level)
         types = self._types_at(level, data_types)
         measured = self._measured.get(" ".join([level, *types]))
         if measured is not None:
@@ -121,19 +120,9 @@ def _replayed(hardware_passes: int) -> int:
     return hardware_passes if hardware_passes <= 1 else hardware_passes + 1
 
 
-def checked_level(level: str) -> str:
-    """The level itself; a `UserError` names the levels there are."""
-    if level not in LEVELS:
-        raise UserError(
-            f"There is no metric level {level!r}.",
-            f"Choose one of {', '.join(LEVELS)} (did you mean {nearest(level, LEVELS, 1)[0]!r}?).",
-        )
-    return level
-
-
 def lower_levels(level: str) -> list[str]:
     """Levels below this one, highest first, down to `roofline`: a timeline already has the times."""
-    at, least = LEVELS.index(checked_level(level)), LEVELS.index(DEFAULT_LEVEL)
+    at, least = LEVELS.index(level), LEVELS.index(DEFAULT_LEVEL)
     return [LEVELS[i] for i in range(at - 1, least - 1, -1)]
 
 
@@ -179,7 +168,7 @@ def groups_of_chip(chip: str) -> MetricGroups | None:
 @cache
 def _by_capability() -> dict[str, MetricGroups]:
     found = {}
-    for architecture, raw in read_toml("chips.toml").items():
+    for architecture, raw in read_toml(__package__, "chips.toml").items():
         groups = _groups(architecture, raw)
         found.update(dict.fromkeys(groups.compute_capabilities, groups))
     return found

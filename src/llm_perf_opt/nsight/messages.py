@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from importlib.resources import files
 from typing import Any
 
 from attrs import Factory, define, field
 from attrs.converters import optional
 
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.package_data import read_toml
 
 
 @define(frozen=True, kw_only=True)
@@ -51,13 +50,13 @@ class Rule:
         return [(i, match) for i, line in enumerate(lines) if self.pattern and (match := self.pattern.search(line))]
 
 
-_TABLE = tomllib.loads((files(__package__) / "messages.toml").read_text(encoding="utf-8"))
-_GROUPS: dict[str, list[str]] = _TABLE["groups"]
+_TABLE = read_toml(__package__, "messages.toml")
+GROUPS: dict[str, list[str]] = _TABLE["groups"]  # of codes
 TEXTS: dict[str, str] = _TABLE["texts"]
 
 
 def _rule(raw: dict[str, Any]) -> Rule:
-    hidden = {code for name in raw.pop("hides", []) for code in _GROUPS.get(name, [name])}
+    hidden = {code for name in raw.pop("hides", []) for code in GROUPS.get(name, [name])}
     for part in ("cause", "fix"):
         for name, text in TEXTS.items():
             raw[part] = raw[part].replace(f"{{{name}}}", text)

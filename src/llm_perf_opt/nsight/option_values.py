@@ -8,7 +8,7 @@ hand on what they cannot read; the validators then refuse it, because they know 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -107,10 +107,26 @@ def workload(work_argv: Sequence[StrPath], tool: str) -> list[str]:
     return argv
 
 
-def valued_flags(options: attrs.AttrsInstance, otherwise: Container[str]) -> list[str]:
-    """`--name value` for every setting that is given; `otherwise`: those that are not written so."""
-    given = attrs.asdict(options, recurse=False, filter=lambda attribute, value: attribute.name not in otherwise)
-    return [word for name, value in given.items() if value is not None for word in (flag_of(name), str(value))]
+def arguments(options: attrs.AttrsInstance, out_base: StrPath, extra: Sequence[str]) -> list[str]:
+    """The settings that are given, in their order, each as `--name value` unless its metadata say otherwise.
+
+    `flag`: another name, "" for none. `on`: words behind a switch that is on. `joined`: a list is one value with commas,
+    this one where it is empty; other lists repeat the flag.
+    """
+    argv: list[str] = []
+    for attribute in attrs.fields(type(options)):
+        value, how = getattr(options, attribute.name), attribute.metadata
+        flag = how.get("flag", flag_of(attribute.name))
+        if value is None or value is False or not flag:
+            continue
+        if value is True:
+            argv += [flag, *how.get("on", ())]
+        elif "joined" in how:
+            joined = ",".join(value) or how["joined"]
+            argv += [flag, joined] if joined else []
+        else:
+            argv += [word for item in (value if isinstance(value, tuple) else [value]) for word in (flag, str(item))]
+    return [*argv, "-o", os.fspath(out_base), *extra]
 
 
 def flag_of(name: str) -> str:

@@ -19,7 +19,7 @@ from attrs import Factory, define, evolve
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.nsight.messages import RULES, STATES, Rule
+from llm_perf_opt.nsight.messages import GROUPS, RULES, STATES, Rule
 
 Tool = Literal["nsys", "ncu"]
 Status = Literal["captured", "partial", "nothing"]
@@ -32,20 +32,6 @@ _NSYS_RECORDS = ("profile", "start", "stop", "launch")  # its other commands ans
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure)(?:: .*)?$")
 _ELASTIC = "torch.distributed.elastic"  # torchrun's summary of its children: their own exception says more
-# nsys exits 0 on its own account here, so any other code is the program's
-_NSYS_EXITS_0 = frozenset(
-    {
-        "CAPTURE_RANGE_NEVER_OPENED",
-        "NO_REPORT",
-        "IMPORTER_MISSING",
-        "IMPORT_FAILED",
-        "FILE_EXISTS",
-        "OUTPUT_NOT_WRITABLE",
-        "DISK_FULL",
-    }
-)
-# Ended early, as it was asked for.
-_WANTED_ENDS = frozenset({"CAPTURE_RANGE_END_KILLED", "RECORDING_TOO_LARGE", "ENDED_ON_PURPOSE"})
 _CRASHES = frozenset({signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV})
 _STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
@@ -284,9 +270,9 @@ def _by_signal(finding: _Finding, lines: list[str]) -> _Finding:
 
 def _explains_exit(run: Finished, finding: _Finding) -> bool:
     """Whether a code other than 0 is this finding's doing."""
-    if finding.rule.code in _NSYS_EXITS_0:
+    if finding.rule.code in GROUPS["nsys_exits_0"]:
         return run.tool != "nsys"
-    return bool(finding.rule.exit_code) or finding.rule.code in _WANTED_ENDS
+    return bool(finding.rule.exit_code) or finding.rule.code in GROUPS["wanted_ends"]
 
 
 def _by_exit_code(run: Finished) -> Iterator[_Finding]:
@@ -386,7 +372,7 @@ def _exit_code(status: Status, findings: list[_Finding]) -> ExitCode:
     for finding in findings:
         if finding.rule.exit_code:
             return finding.rule.exit_code
-    if status == "partial" and any(finding.rule.code in _WANTED_ENDS for finding in findings):
+    if status == "partial" and any(finding.rule.code in GROUPS["wanted_ends"] for finding in findings):
         return ExitCode.DONE
     codes = {"captured": ExitCode.DONE, "partial": ExitCode.WORKLOAD_FAILED, "nothing": ExitCode.NOTHING_CAPTURED}
     return codes[status]

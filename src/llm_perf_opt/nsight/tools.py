@@ -8,27 +8,26 @@ stays behind when the package it starts has been removed).
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import re
 import shutil
-import signal
-import subprocess
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import define, field
 
 from llm_perf_opt.errors import MissingTool
+from llm_perf_opt.process.ask import Questions, ask
 from llm_perf_opt.readers import nsys_tool
 
 if TYPE_CHECKING:  # imported where they are needed: a run asks its questions before it imports anything else
     from llm_perf_opt.nsight.help_text import KnownOptions
 
+Argv = tuple[str, ...]
 NCU_VARIABLE = "LLM_PERF_NCU"
 NSYS_VARIABLE = nsys_tool.ENVIRONMENT_VARIABLE
 
@@ -41,7 +40,6 @@ _NCU_PLACES = (
 )
 _NCU_IN_TOOLKIT = ("nsight-compute-*/ncu", "bin/ncu")
 _PRODUCT = {"ncu": "Nsight Compute", "nsys": "Nsight Systems"}
-_TIMEOUT_S = 30.0
 _VERSION = re.compile(r"\bversion\s+v?(\d+(?:\.\d+)+)", re.IGNORECASE)
 
 # Nsight Systems' importer needs it and does not bring it; without it nsys exits 0 and leaves no report.
@@ -86,9 +84,9 @@ def importer_of(nsys: str | os.PathLike[str]) -> Path | None:
     return None
 
 
-def tool_version(path: str | os.PathLike[str], timeout_s: float = _TIMEOUT_S) -> str:
+def tool_version(path: str | os.PathLike[str], timeout_s: float | None = None) -> str:
     """What `--version` says, as in "2025.3.1.0"; `MissingTool` where the program does not run or is no profiler."""
-    output = _output([os.fspath(path), "--version"], timeout_s)
+    output = _output((os.fspath(path), "--version"), timeout_s)
     if found := _VERSION.search(output):
         return found[1]
     said = next((line.strip() for line in output.splitlines() if line.strip()), "nothing")
@@ -97,53 +95,43 @@ def tool_version(path: str | os.PathLike[str], timeout_s: float = _TIMEOUT_S) ->
     )
 
 
-_known: dict[Tool, KnownOptions] = {}
-_sampling: dict[Tool, tuple[str, str]] = {}
-
-
+@cache
 def known_options(tool: Tool) -> KnownOptions:
     """The options this very installation understands, for `help_text.validate`; asked once."""
-    if tool not in _known:
-        # Each answer takes ncu about a second, nearly all of it waiting.
-        questions = _questions(tool.name, os.fspath(tool.path))
-        with ThreadPoolExecutor() as pool:
-            _understand(tool, list(pool.map(_output, questions)))
-    return _known[tool]
-
-
-def said_about_sampling(nsys: Tool) -> tuple[str, str]:
-    """What this nsys says of the GPUs it can sample, and of the sets of metrics it has; asked once."""
-    if nsys not in _sampling:
-        questions = _about_sampling(os.fspath(nsys.path))
-        with ThreadPoolExecutor() as pool:
-            devices, sets = pool.map(_answer_or_why_not, questions)
-        _sampling[nsys] = (devices, sets)
-    return _sampling[nsys]
-
-
-def _about_sampling(program: str) -> list[list[str]]:
-    return [[program, "profile", option] for option in ("--gpu-metrics-devices=help", "--gpu-metrics-set=help")]
-
-
-def _answer_or_why_not(argv: Sequence[str]) -> str:
-    """An answer that a run can do without."""
-    try:
-        return _output(argv)
-    except MissingTool as error:
-        return error.message
-
-
-def _questions(name: str, program: str) -> list[list[str]]:
-    """What to ask a tool about its options."""
-    if name == "nsys":
-        return [[program, "profile", "--help"]]
-    return [[program, option] for option in ("--help", "--list-sets", "--list-sections")]
-
-
-def _understand(tool: Tool, answers: Sequence[str]) -> None:
     from llm_perf_opt.nsight.help_text import parse_ncu_help, parse_nsys_help
 
-    _known[tool] = parse_nsys_help(*answers) if tool.name == "nsys" else parse_ncu_help(*answers)
+    parse = parse_nsys_help if tool.name == "nsys" else parse_ncu_help
+    return parse(*_answers(_about_options(tool.name, os.fspath(tool.path)), _output))
+
+
+@cache
+def said_about_sampling(nsys: Tool) -> tuple[str, str]:
+    """What this nsys says of the GPUs it can sample, and of the sets of metrics it has; asked once."""
+
+    def output_or_why_not(argv: Argv) -> str:
+        try:
+            return _output(argv)
+        except MissingTool as error:  # a run can do without
+            return error.message
+
+    devices, sets = _answers(_about_sampling(os.fspath(nsys.path)), output_or_why_not)
+    return devices, sets
+
+
+def _about_options(name: str, program: str) -> list[Argv]:
+    if name == "nsys":
+        return [(program, "profile", "--help")]
+    return [(program, option) for option in ("--help", "--list-sets", "--list-sections")]
+
+
+def _about_sampling(program: str) -> list[Argv]:
+    return [(program, "profile", option) for option in ("--gpu-metrics-devices=help", "--gpu-metrics-set=help")]
+
+
+def _answers(questions: Sequence[Argv], output: Callable[[Argv], str]) -> list[str]:
+    """Each answer takes ncu about a second, nearly all of it waiting: all are asked at once."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(output, questions))
 
 
 def library_path_for(nsys: str | os.PathLike[str]) -> str | None:
@@ -222,96 +210,48 @@ def _package(name: str) -> str:
     return _PRODUCT[name].lower().replace(" ", "-")
 
 
-class Asked:
-    """The questions of a run to its tools, all asked at once and while the run does something else.
-
-    As a context: what is still open at its end is not waited for.
-    """
+class Asked(Questions):
+    """The questions of a run to its tools, all asked at once and while the run does something else."""
 
     def __init__(self, *, nsys: bool, ncu: bool) -> None:
-        self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(16, "asked", initializer=_here.__setattr__, initargs=("stop", self._stop))
-        self._answers: dict[str, list[Future[str]]] = {}
-        self._of_sampling: dict[str, list[Future[str]]] = {}
+        super().__init__()
         self._nsys = self._ask("nsys", NSYS_VARIABLE, find_nsys) if nsys else None
         self._ncu = self._ask("ncu", NCU_VARIABLE, find_ncu) if ncu else None
 
     def _ask(self, name: str, variable: str, find: Callable[[], Tool]) -> Future[Tool]:
         # The first place to look at is nearly always the right one: its options are asked for beside its version.
-        first = shutil.which(os.environ.get(variable) or name)
-        if first is not None:
-            self._answers[first] = self._about(name, first)
-            if name == "nsys":
-                asked = _about_sampling(first)
-                self._of_sampling[first] = [self._pool.submit(_answer_or_why_not, argv) for argv in asked]
+        if first := shutil.which(os.environ.get(variable) or name):
+            for argv in [*_about_options(name, first), *(_about_sampling(first) if name == "nsys" else [])]:
+                _early[argv] = self._pool.submit(_ask_now, argv)
         return self._pool.submit(find)
-
-    def _about(self, name: str, program: str) -> list[Future[str]]:
-        return [self._pool.submit(_output, argv) for argv in _questions(name, program)]
 
     def tools(self) -> tuple[Tool | None, Tool | None]:
         """nsys and ncu, each with its options known; raises what was wrong with the first."""
-        nsys, ncu = (None if asked is None else self._found(asked) for asked in (self._nsys, self._ncu))
+        nsys, ncu = (None if asked is None else asked.result() for asked in (self._nsys, self._ncu))
+        for tool in (nsys, ncu):
+            if tool is not None:
+                known_options(tool)
+        if nsys is not None:
+            said_about_sampling(nsys)
         return nsys, ncu
 
-    def _found(self, asked: Future[Tool]) -> Tool:
-        tool = asked.result()
-        if tool not in _known:
-            path = os.fspath(tool.path)
-            _understand(tool, [answer.result() for answer in self._answers.get(path) or self._about(tool.name, path)])
-        if tool not in _sampling and (answers := self._of_sampling.get(os.fspath(tool.path))):
-            devices, sets = (answer.result() for answer in answers)
-            _sampling[tool] = (devices, sets)
-        return tool
-
-    def __enter__(self) -> Asked:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for child, asker in tuple(_asking.items()):
-            if asker is self._stop:
-                _kill(child)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        super().__exit__()
+        _early.clear()
 
 
-_here = threading.local()  # in a thread of `Asked`: the event that says nobody waits for its answer any more
-_asking: dict[subprocess.Popen[str], threading.Event | None] = {}  # questions that are open, and whose they are
+_early: dict[Argv, Future[str]] = {}  # answers that were asked for before anybody needs them; each is used once
 
 
-def _kill(child: subprocess.Popen[str]) -> None:
-    """End a question. The group, not the child alone: CUDA's wrapper scripts start the tool as a child of their own."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
+def _output(argv: Argv, timeout_s: float | None = None) -> str:
+    """Standard output and error of a short command; `MissingTool` where it does not answer."""
+    if (asked := _early.pop(argv, None)) is not None:
+        return asked.result()
+    return _ask_now(argv, timeout_s)
 
 
-def _output(argv: Sequence[str], timeout_s: float = _TIMEOUT_S) -> str:
-    """Standard output and error of a short command. At a time-out its whole process group is ended."""
-    stop: threading.Event | None = getattr(_here, "stop", None)
-    if stop is not None and stop.is_set():
-        raise MissingTool(f"{argv[0]} was not asked any more.")
-    try:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise MissingTool(
-            f"{argv[0]} cannot be run: {error.strerror}.", "Try it by hand, and see: ulimit -a"
-        ) from error
-    _asking[child] = stop
-    if stop is not None and stop.is_set():  # while it was being started
-        _kill(child)
-    with child:
-        try:
-            return child.communicate(timeout=timeout_s)[0]
-        except subprocess.TimeoutExpired as error:
-            _kill(child)
-            raise MissingTool(f"{' '.join(argv)} did not answer within {timeout_s:g} s.") from error
-        finally:
-            del _asking[child]
+def _ask_now(argv: Argv, timeout_s: float | None = None) -> str:
+    answer = ask(argv, timeout_s=timeout_s, together=True)
+    if answer.exit_code is None:
+        raise MissingTool(f"{' '.join(argv)}: {answer.errors}.", "Try it by hand, and see: ulimit -a")
+    return answer.output

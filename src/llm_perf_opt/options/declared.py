@@ -1,6 +1,8 @@
 """The declarations: options of the command line first, in the order of its help, then keys that only runners have.
 
-To add an option, add it here with the place in the request its value goes to, and use that place.
+To add an option, declare it here under a name of its own and with the type of its value, as in `LAUNCH`; where it
+acts, `request.value(LAUNCH)` has it. Options with a place in the request (`to`) are those that several options decide,
+or that callers from Python set.
 """
 
 from __future__ import annotations
@@ -15,43 +17,43 @@ _NCU, _NSYS, _CLI = "pipeline.ncu.", "pipeline.nsys.", "pipeline.ncu.ncu_cli."
 _PROFILE = ("profile", "plan")
 _BUILD = (*_PROFILE, "report")  # verbs that build a whole report
 _READ = (*_BUILD, "ranges")
-_LEVELS = ("time", "roofline", "bound", "stalls", "full")
+LEVELS = ("time", "roofline", "bound", "stalls", "full")  # of metrics; each holds the ones before it
 
 # Options that others decide with, or that belong together (see `request.py`).
-TOP_N_KERNELS = Option(
+TOP_N_KERNELS: Option[int] = Option(
     key="run.top_n_kernels", kind="number", default=30,
     help="The heaviest kernels of the chosen regions, which get counters and head the lists; 0: all get counters.",
 )  # fmt: skip
-KERNEL = Option(
+KERNEL: Option[str | None] = Option(
     flag="--kernel", key=f"{_CLI}kernel_name", metavar="NAME", verbs=_PROFILE, to="counters.options.kernel_name",
     help="An exact kernel name, or regex:…",
     flag_help="take one launch of this kernel only: its exact name, or regex:… over the full name",
 )  # fmt: skip
-LAUNCH = Option(
+LAUNCH: Option[int | None] = Option(
     flag="--launch", kind="count", metavar="N", verbs=_PROFILE, instead=f"{_CLI}launch_skip",
     help="With --kernel: which of its launches (default 1).",
 )  # fmt: skip
-NSYS_ENABLE = Option(
+NSYS_ENABLE: Option[bool | None] = Option(
     key=f"{_NSYS}enable", kind="switch",
     help=f"Take a timeline with nsys; left open: yes, unless {_NCU}strategy is as_given.",
 )  # fmt: skip
-NCU_ENABLE = Option(
+NCU_ENABLE: Option[bool | None] = Option(
     key=f"{_NCU}enable", kind="switch", help="Take counters with ncu; left open: when run.mode is deep."
 )
-STRATEGY = Option(
+STRATEGY: Option[str] = Option(
     key=f"{_NCU}strategy", default="auto", choices=("auto", "as_given"), to="counters.strategy",
     help="auto: the timeline decides which launches are worth their cost. as_given: ncu gets ncu_cli and nothing else.",
 )  # fmt: skip
-MODE = Option(
+MODE: Option[str] = Option(
     key="run.mode", default="deep", choices=("light", "deep"),
     help="light: stage timings and the timeline only. deep: counters, torch's profiler and static analysis too.",
 )  # fmt: skip
-RESUME = Option(
+RESUME: Option[str | None] = Option(
     flag="--resume", metavar="RUN", verbs=("profile",), on_resume=True,
     help="Go on with a run that was interrupted, killed or failed: only what is missing is taken.",
 )  # fmt: skip
 # Every verb has these; they decide how an answer is shown, not what it is.
-SHOWING = (
+SHOWING: tuple[Option[bool], ...] = (
     Option(flag="--json", kind="switch", default=False, help="Print one JSON object instead of text."),
     Option(
         flag="--quiet", short="-q", kind="switch", default=False,
@@ -59,7 +61,7 @@ SHOWING = (
     ),
 )  # fmt: skip
 
-_COMMAND_LINE = (
+_COMMAND_LINE: tuple[Option[Any], ...] = (
     RESUME,
     Option(
         flag="--out", metavar="DIR", verbs=_PROFILE, to="out", instead="hydra.run.dir",
@@ -83,7 +85,7 @@ _COMMAND_LINE = (
         help="Time for all counter captures together, as in 60s or 2m (default: what a good result takes).",
     ),
     Option(
-        flag="--level", key=f"{_NCU}level", default="roofline", choices=_LEVELS, verbs=_PROFILE, to="counters.level",
+        flag="--level", key=f"{_NCU}level", default="roofline", choices=LEVELS, verbs=_PROFILE, to="counters.level",
         help="How much is measured of each launch, where no metrics, sections or set are given; roofline: time, bytes, tensor work.",
     ),
     Option(
@@ -184,7 +186,8 @@ _COMMAND_LINE = (
     ),
     Option(
         flag="--hardware", kind="assignments", default=[], metavar="NAME=VALUE", verbs=_BUILD, to="report.hardware",
-        help="Figures of the GPU: model='H100 SXM', bandwidth=4.8TB/s, tensor_bf16=989TFLOP/s …",
+        instead="hardware",
+        help="Figures of the GPU: model='H100 SXM', bandwidth=4.8TB/s, tensor_bf16=989TFLOP/s …; peaks=ncu: from ncu's roofline metrics.",
     ),
     Option(
         flag="--calibration", metavar="FILE", verbs=_BUILD, to="calibration",
@@ -232,17 +235,19 @@ _COMMAND_LINE = (
 )  # fmt: skip
 
 
-def _keys(prefix: str, to: str, *rows: tuple[Any, ...]) -> list[Option]:
+def _keys(prefix: str, to: str, *rows: tuple[Any, ...]) -> list[Option[Any]]:
     """Rows of name, default, kind, help, and values where ncu has a list of its own; `to`: where all of them go."""
     return [_key(prefix, to, *row) for row in rows]
 
 
-def _key(prefix: str, to: str, name: str, default: Any, kind: Kind, text: str, choices: tuple[str, ...] = ()) -> Option:
+def _key(
+    prefix: str, to: str, name: str, default: Any, kind: Kind, text: str, choices: tuple[str, ...] = ()
+) -> Option[Any]:
     place = f"{to}.{name.replace('.', '_')}" if to else ()
     return Option(key=f"{prefix}{name}", default=default, kind=kind, help=text, choices=choices, to=place)
 
 
-_COUNTERS = [
+_COUNTERS: list[Option[Any]] = [
     NCU_ENABLE,
     STRATEGY,
     *_keys(
@@ -268,12 +273,13 @@ _NCU_CLI = _keys(
     ("app_replay_match", None, "text", "How kernels of two passes are paired in application replay.", ("name", "grid", "all")),
     ("app_replay_mode", None, "text", "How strictly application replay pairs them.", ("strict", "balanced", "relaxed")),
     ("clock_control", "none", "text", "none leaves the clocks alone; base locks them low.", ("none", "base", "reset")),
+    ("pipeline_boost_state", None, "text", "Boost of the tensor cores: stable (ncu's default) makes runs comparable, dynamic is what a program gets without ncu.", ("stable", "dynamic")),
     ("cache_control", "none", "text", "none leaves the caches alone; all flushes them, which falsifies the DRAM figures of a region.", ("none", "all")),
     ("import_sass", "no", "text", "yes stores the machine code: 20 MB instead of 0.1 MB."),
     ("force_overwrite", False, "switch", "Overwrite an existing report; a run directory is new, so this is never needed."),
     ("extra_args", [], "list", "Handed to ncu as they are, one element each."),
 )  # fmt: skip
-_TIMELINE = [
+_TIMELINE: list[Option[Any]] = [
     NSYS_ENABLE,
     *_keys(
         _NSYS, "timeline.options",
@@ -292,8 +298,12 @@ _TIMELINE = [
         ("timeout_s", None, "seconds", "Stop nsys after this time; what it recorded is kept."),
     ),
 ]  # fmt: skip
+_HARDWARE: Option[Any] = Option(
+    key="hardware", kind="mapping", default={}, to="report.hardware",
+    help="Figures of the GPU, as hardware.bandwidth=4.8TB/s; hardware.peaks=ncu: from ncu's roofline metrics (set roofline) where there are some.",
+)  # fmt: skip
 # What the built-in workload does (`runners.stage1_settings`), and what else may run in its place.
-_WORKLOAD = [
+_WORKLOAD: list[Option[Any]] = [
     *_keys(
         "pipeline.", "",
         ("torch_profiler.enable", True, "switch", "Run torch's profiler after the timed passes; always off under nsys and ncu."),
@@ -343,11 +353,11 @@ _WORKLOAD = [
     ),
 ]  # fmt: skip
 
-OPTIONS = (*_COMMAND_LINE, *_COUNTERS, *_NCU_CLI, *_TIMELINE, *_WORKLOAD)
-KEYS: Mapping[str, Option] = {option.key: option for option in OPTIONS if option.key}
+OPTIONS = (*_COMMAND_LINE, *_COUNTERS, *_NCU_CLI, *_TIMELINE, _HARDWARE, *_WORKLOAD)
+KEYS: Mapping[str, Option[Any]] = {option.key: option for option in OPTIONS if option.key}
 
 
-def options_of(verb: str) -> list[Option]:
+def options_of(verb: str) -> list[Option[Any]]:
     """The options of a verb of the command line, in the order of its help."""
     return [option for option in OPTIONS if verb in option.verbs]
 

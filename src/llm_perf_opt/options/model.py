@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from attrs import define, field
 
@@ -30,12 +30,15 @@ ALLOWED = {
 }
 
 
+T = TypeVar("T")  # what its value is once it was read: `2GB` is an int, `60s` a float
+
+
 def _places(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
 @define(frozen=True, eq=False, kw_only=True)  # compared by identity: values are kept by option
-class Option:
+class Option(Generic[T]):
     """An option of the command line (`flag`), a key of the configuration (`key`), or both."""
 
     flag: str = ""
@@ -44,7 +47,7 @@ class Option:
     default: Any = None
     choices: tuple[str, ...] = ()
     help: str = ""
-    # Where the value goes in the verb's request, as in `counters.level`; empty: the code that builds it knows.
+    # A field of the request, as in `counters.level`. Empty: the place where it acts asks `request.value(OPTION)`.
     to: tuple[str, ...] = field(default=(), converter=_places)
     verbs: tuple[str, ...] = ()  # of the command line
     short: str = ""  # another flag

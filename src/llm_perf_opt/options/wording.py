@@ -55,7 +55,8 @@ def in_keys(text: str) -> str:
             return found[0]
         return _setting(found["option"], found["number"], keys)
 
-    return _OPTION.sub(replace, _BOTH.sub("", text))
+    # `--hardware bandwidth=4.8TB/s` names a key below its own.
+    return re.sub(r"\bhardware (?=\w+=)", "hardware.", _OPTION.sub(replace, _BOTH.sub("", text)))
 
 
 def _settings(options: str, keys: dict[str, str]) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from llm_perf_opt.api.inputs import VERIFY
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen
 from llm_perf_opt.metrics.data_types import types_in_use
@@ -43,7 +44,13 @@ def of_expressions(report: NCUProfileRegionReport, request: ProfileRequest, raw:
 
 
 def of_whole_program(report: NCUProfileRegionReport, request: ProfileRequest) -> CounterPlan:
-    """No region is chosen: every launch that the options select."""
+    """No region is chosen: every launch that the options select. There is no range that could be replayed as a whole."""
+    mode = request.counters.options.replay_mode
+    if mode in RANGE_MODES and any(r.is_whole_recording for r in outermost(report)):
+        kernel = attrs.evolve(request.counters.options, replay_mode="kernel")
+        by_kernel = attrs.evolve(request, counters=attrs.evolve(request.counters, options=kernel))
+        note = diagnose("NO_RANGE_TO_REPLAY", mode=mode)
+        return attrs.evolve(of_whole_program(report, by_kernel), diagnostics=[note])
     everything = report.main_scope.kernels if report.main_scope else []
     if (wrong := no_such_launch(everything, request.counters.options)) is not None:
         return CounterPlan(skipped=wrong, nothing_matched=True)

@@ -9,10 +9,9 @@ from functools import cached_property
 import numpy as np
 from attrs import define, evolve, field
 
-from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject import CaptureWindows
 from llm_perf_opt.metrics.data_types import TypesInUse, types_in_use
-from llm_perf_opt.metrics.groups import MetricGroups, PassCount, checked_level, lower_levels
+from llm_perf_opt.metrics.groups import MetricGroups, PassCount, lower_levels
 from llm_perf_opt.planning.accuracy import Accuracy, Strata, expected
 from llm_perf_opt.planning.costs import Costs, take_time_only
 from llm_perf_opt.planning.launch_filter import LONGEST_EXPRESSION, LaunchFilter, select_names
@@ -76,11 +75,6 @@ class Search:
     beyond_top: frozenset[str] = field(default=frozenset(), init=False)
 
     def __attrs_post_init__(self) -> None:
-        checked_level(self.asked.level)
-        for name in ("launches", "top_n_kernels"):
-            value = getattr(self.asked, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} must be 1 or more, not {value}.", "Leave it out for the default.")
         # Kernel names by GPU time for the launches they cost (one of each signature); only the top N by time.
         price = Counter(signature.name for signature in self.launches.signatures)
         time: Counter[str] = Counter()

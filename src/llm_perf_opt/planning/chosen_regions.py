@@ -49,13 +49,14 @@ def cut(
 
 
 def selectable_regions(scope: Scope) -> tuple[dict[str, str], list[str]]:
-    """From a report of the timeline: ncu's expression of every region, and the outermost regions with kernels.
+    """From a report of the timeline: ncu's expression of every region (none is needed for a whole recording), and the
+    outermost regions with kernels.
 
     Ranges that a library makes around its own calls are no stages of the program: they lie inside those, and where
     they do not, nobody asked for them.
     """
-    expressions = {region.key: region.nvtx_include for region in scope.regions if region.nvtx_include}
-    outer = [region for region in _outermost(scope) if region.inclusive.kernel_count and region.nvtx_include]
+    expressions = {region.key: region.nvtx_include for region in scope.regions if region.is_selectable}
+    outer = [region for region in _outermost(scope) if region.inclusive.kernel_count and region.is_selectable]
     own = [region for region in outer if region.domain not in LIBRARY_DOMAINS]
     return expressions, [region.key for region in own or outer]
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,7 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.files import cache_folder, write_text
 from llm_perf_opt.metrics.catalogue import TIME
+from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.regions.columns import Action
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.untrusted import read_json
@@ -79,7 +78,7 @@ def passes_of_sets() -> dict[str, int]:
 
 @cache
 def _data() -> dict[str, Any]:
-    return tomllib.loads(resources.files(__package__).joinpath("costs.toml").read_text(encoding="utf-8"))
+    return read_toml(__package__, "costs.toml")
 
 
 def default_costs() -> Costs:

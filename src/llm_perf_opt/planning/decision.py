@@ -34,6 +34,7 @@ from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.traffic import ROLES
+from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.request import ProfileRequest
 
 
@@ -93,7 +94,11 @@ def _by_hand(request: ProfileRequest, report: NCUProfileRegionReport, ranges_see
     if not request.counters.gating_nvtx:
         return by_hand.of_whole_program(report, request)
     regions = _selectable(report)
-    return regions if isinstance(regions, CounterPlan) else by_hand.of_regions(regions, report, request, ranges_seen)
+    if isinstance(regions, CounterPlan):
+        return regions
+    if regions[0].is_whole_recording:  # no range to filter by, to replay, or to take instances of
+        return by_hand.of_whole_program(report, request)
+    return by_hand.of_regions(regions, report, request, ranges_seen)
 
 
 def _selectable(report: NCUProfileRegionReport) -> list[NCUProfileRegion] | CounterPlan:
@@ -103,9 +108,9 @@ def _selectable(report: NCUProfileRegionReport) -> list[NCUProfileRegion] | Coun
         typo = next((d for d in report.diagnostics if d.code == "NO_MATCHING_REGIONS"), None)
         reason = f"{typo.message} {typo.fix}".rstrip(".") if typo else "no region with kernels was found to profile"
         return CounterPlan(skipped=reason, nothing_matched=typo is not None)
-    if not any(r.nvtx_include for r in outer):
+    if not any(r.is_selectable for r in outer):
         return CounterPlan(skipped=f"ncu cannot select {outer[0].key!r}: it is known through a graph capture only")
-    return [r for r in outer if r.nvtx_include]
+    return [r for r in outer if r.is_selectable]
 
 
 # -- launches chosen from the timeline -------------------------------------------------------------
@@ -115,7 +120,7 @@ def launches_of(timeline: Timeline, report: NCUProfileRegionReport, request: Pro
     """The launches in the chosen regions; None where the report has no scope."""
     if report.main_scope is None:
         return None
-    timeline = without_marker_ranges(timeline)
+    timeline = with_whole_recording(without_marker_ranges(timeline))
     expressions, chosen = selectable_regions(report.main_scope)
     launches = describe_launches(timeline, attribute(timeline, request.report.attribution), expressions, chosen)
     # Other levels ask for more than bytes and operations, and metrics chosen by hand for nobody knows what.
@@ -160,10 +165,11 @@ def _captures(
     found = []
     for number, candidate in enumerate(final.captures, 1):
         alternatives = plain if one_for_all else plain[number - 1 : number]
-        if (windows := candidate.windows) is None:
-            found.append(attrs.evolve(alternatives[0], no_windows=candidate.no_windows))
-            continue
         capture = _capture(candidate, final, number, request)
+        if (windows := candidate.windows) is None:
+            # One that is there for windows alone has nothing to fall back to.
+            found.append(attrs.evolve((*alternatives, capture)[0], no_windows=candidate.no_windows))
+            continue
         capture = attrs.evolve(
             capture,
             options=attrs.evolve(capture.options, extra_args=(*capture.options.extra_args, *FROM_START_OFF)),

@@ -60,8 +60,8 @@ class LaunchFilter:
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """Its regions, for --nvtx-include."""
-        return tuple(region.expression for region in self.regions)
+        """Its regions, for --nvtx-include; none where a region is the whole program."""
+        return tuple(region.expression for region in self.regions if region.expression)
 
     def taken(self, launches: LaunchTable, windows: Bools | None = None) -> Bools:
         """Which of the launches ncu will profile. `windows`: those it sees at all, where it is switched on and off."""

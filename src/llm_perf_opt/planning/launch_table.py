@@ -27,7 +27,7 @@ class RegionChoice:
     """A region that ncu can select."""
 
     key: str
-    expression: str  # for --nvtx-include
+    expression: str  # for --nvtx-include; "" for a whole recording, which needs none
 
 
 @define(eq=False)
@@ -93,7 +93,7 @@ def describe_launches(
     """
     table = attribution.table
     numbers = {table.key(n): n for n in range(len(table))}
-    roots = [numbers[key] for key in chosen if key in numbers and expressions.get(key)]
+    roots = [numbers[key] for key in chosen if key in numbers and key in expressions]
     regions = [RegionChoice(table.key(n), expressions[table.key(n)]) for n in roots]
     kernels = timeline.kernels
     region = np.full(len(kernels), UNKNOWN, dtype=np.int64)

@@ -22,7 +22,7 @@ from llm_perf_opt.planning.accuracy import Accuracy
 from llm_perf_opt.planning.candidates import Ask, Candidate, Fit, Search
 from llm_perf_opt.planning.cluster_cover import WantedSamples, cover, needed
 from llm_perf_opt.planning.windows import KnownRanges, windows_around
-from llm_perf_opt.regions.columns import Bools
+from llm_perf_opt.regions.columns import UNKNOWN, Bools
 
 # Without a budget of the user's, a further capture (a whole run of the program) is worth it where the first leaves
 # more than this error, and as long as the whole stays within this time.
@@ -169,7 +169,10 @@ class _Windows:
         if alone is not None:
             found = [alone]
         elif len(captures) == 1 and captures[0].filter.names is None:
-            found = [self._better(self._first_launches(captures[0]), self._every_cluster(captures[0]))]
+            inside = self._every_cluster(captures[0])
+            found = self._with_what_is_outside(captures[0], inside) or [
+                self._better(self._first_launches(captures[0]), inside)
+            ]
         else:
             found = [self._first_launches(capture) for capture in captures]
         taken = np.zeros(len(self.launches), dtype=np.bool_)
@@ -188,6 +191,23 @@ class _Windows:
         as_much = self.wanted.missed(way.taken) <= self.wanted.missed(self.fit.taken) + _MISSED
         good = self.search.error(way.taken) <= max(GOOD_ENOUGH, self.search.error(self.fit.taken))
         return way if as_much and good else None
+
+    def _with_what_is_outside(self, capture: Candidate, inside: Candidate) -> list[Candidate]:
+        """Windows, and without them a capture of the kernels that run in no range; none where that tells no more.
+
+        A program without ranges of its own has those that we put around its modules, and other launches between them.
+        """
+        sampled = self.search.sampled(inside.taken)
+        lacking = frozenset(s.name for s, has in zip(self.launches.signatures, sampled, strict=True) if not has)
+        lacking &= frozenset(self.search.names)
+        if inside.windows is None or not lacking or (self.known.tops[self.kernels] != UNKNOWN).all():
+            return []
+        others = evolve(self.search.named(lacking, capture.filter.regions), launch_count=capture.filter.launch_count)
+        rest = self.search.fit(self.fit.ask, [others], "kernels that run outside of the ranges around modules")
+        taken = inside.taken | rest.taken
+        affordable = self.search.budget_s is None or inside.seconds + rest.seconds <= self.search.budget_s
+        better = self.search.error(taken) < _WORTH_IT * self.search.error(capture.taken)
+        return [inside, *rest.captures] if affordable and better else []
 
     def _first_launches(self, capture: Candidate) -> Candidate:
         """Windows around the launches that the filter alone would take, as far as they are needed."""

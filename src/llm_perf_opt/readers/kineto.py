@@ -180,8 +180,6 @@ def _diagnostics(trace: Trace, source: str) -> list[Diagnosis]:
     found = []
     if not trace.kernels:
         found.append(diagnose("NO_KERNELS.in_trace", source=source))
-    if not trace.ranges:
-        found.append(diagnose("NO_RANGES.in_trace", source=source))
     if trace.malformed:
         found.append(diagnose("MALFORMED_EVENTS", events=trace.malformed, source=source))
     return found

@@ -12,7 +12,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def free_bytes() -> int | None:
     """Memory this process may still take: of the machine, its container and its own limit; None where nothing says."""
-    found = [_of_machine(), _of_container(), _of_limit()]
+    found = [_number_after("MemAvailable:", Path("/proc/meminfo"), 1024), _of_container(), _of_limit()]
     known = [amount for amount in found if amount is not None]
     return min(known) if known else None
 
@@ -25,10 +25,6 @@ def refuse_if_too_large(source: str, needed: int, what: str) -> None:
             f"{source} needs about {needed / 1e9:.1f} GB of memory ({what}), and {free / 1e9:.1f} GB are free.",
             "Use a machine with more memory, or record a shorter part: nsys profile --duration SECONDS, or --capture-range.",
         )
-
-
-def _of_machine() -> int | None:
-    return _number_after("MemAvailable:", Path("/proc/meminfo"), 1024)
 
 
 def _of_container() -> int | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import Any
+
+from llm_perf_opt.package_data import read_toml
 
 STATIC_SHARED = "launch__shared_mem_per_block_static"
 DYNAMIC_SHARED = "launch__shared_mem_per_block_dynamic"
@@ -18,7 +18,7 @@ _DESCRIPTIVE_SECTIONS = frozenset(("LaunchStats", "NumaAffinity", "Nvlink_Topolo
 
 @cache
 def _known() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((files(__package__) / "ncu_labels.toml").read_text(encoding="utf-8"))
+    return read_toml(__package__, "ncu_labels.toml")
 
 
 def section_identifier(title: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import selectors
 import signal
 import subprocess
@@ -45,7 +44,7 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
     counters.environment = {"tool": "Nsight Compute", "gpus": {}}
     try:
         with path.open("rb") as file:
-            for result in _remembered(path, file, source):
+            for result in _results(path, file, source):
                 counters.actions.append(_action(result, counters))
                 if progress is not None:
                     progress(1)
@@ -62,26 +61,6 @@ def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -
     if not counters.actions:
         counters.diagnostics.append(diagnose("NO_RESULTS", source=source))
     return counters
-
-
-_MOST_REMEMBERED = 5_000  # results
-_last: tuple[tuple[str, int, int, int], list[dict[str, Any]]] | None = None
-
-
-def _remembered(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, Any]]:
-    """The results; of the report that was read last, without asking again: a run looks into it, then reports it."""
-    global _last
-    status = os.fstat(file.fileno())
-    key = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino)
-    if _last is not None and _last[0] == key:
-        yield from _last[1]
-        return
-    held: list[dict[str, Any]] = []
-    for result in _results(path, file, source):
-        if len(held) <= _MOST_REMEMBERED:
-            held.append(result)
-        yield result
-    _last = (key, held) if len(held) <= _MOST_REMEMBERED else None
 
 
 # -- the process ------------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ from typing import IO, Any
 
 # Facts about the device, the launch and the profiler: not counters of the kernel's work.
 NOT_COUNTERS = re.compile(
-    r"^(device__|launch__|profiler__|numa__|nvlink__|c2clink__|breakdown:|group:|pmsampling:|source__|derived_temp|smsp__pcsamp)"
+    r"^(device__|launch__|profiler__|numa__|nvlink__|c2clink__|breakdown:|group:|pmsampling:|source__|derived_temp|smsp__pcsamp|"
+    # Charts: what the value would be with other block sizes and so on. ncu gives their sum, thousands of per cent.
+    r"derived__pct_occupancy_per_)"
 )
 _ROLLUPS = {1: "mean", 2: "max", 3: "min", 4: "sum"}  # IMetric.RollupOperation_*
 _KINDS = {0: "kernel", 1: "range", 2: "range", 3: "graph"}  # IAction.WorkloadType_*

@@ -69,9 +69,7 @@ def note_missing(export: Export, timeline: Timeline) -> None:
     kernels, graphs, notes = timeline.kernels, timeline.graphs, export.diagnostics
     if len(kernels) == 0 and len(graphs) == 0:
         notes.append(diagnose("NO_KERNELS", source=export.source))
-    if len(timeline.ranges) == 0:
-        notes.append(diagnose("NO_RANGES", source=export.source))
-    if lost := int((kernels.host_time == UNKNOWN).sum()):
+    if len(timeline.ranges) and (lost := int((kernels.host_time == UNKNOWN).sum())):
         name = "UNKNOWN_LAUNCHES" if export.has(RUNTIME) else "UNKNOWN_LAUNCHES.no_calls"
         notes.append(diagnose(name, lost=lost, kernels=len(kernels)))
     if len(graphs):

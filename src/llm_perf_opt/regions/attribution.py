@@ -155,7 +155,7 @@ class _Attributor:
         self.range_region = np.full(len(timeline.ranges), ROOT, dtype=np.int64)
         self.range_parent = np.full(len(timeline.ranges), UNKNOWN, dtype=np.int64)
         ranges = timeline.ranges
-        self.push_pop = np.flatnonzero(~ranges.start_end)
+        self.push_pop = np.flatnonzero(~ranges.start_end & (ranges.thread != UNKNOWN))
         self.start_end = np.flatnonzero(ranges.start_end)
         self._thread_stacks: dict[int, list[_RegionStacks]] = {}
         self._process_stacks: dict[tuple[int, int], _RegionStacks] = {}
@@ -164,16 +164,25 @@ class _Attributor:
         timeline = self.timeline
         owner = np.array(timeline.threads or [0], dtype=np.int64)
         nodes = timeline.graph_nodes
-        columns = [self._moments_of(work) for work in timeline.work]
+        columns = [
+            _Moments.of(work.host_time, work.thread.astype(np.int64), work.process.astype(np.int64))
+            for work in timeline.work
+        ]
         columns.append(_Moments.of(nodes.host_time, nodes.thread.astype(np.int64), owner[nodes.thread]))
         kernels, copies, graphs, captured = self._place(columns)
         if self.mode != "thread" and len(nodes.host_time):
             self._descend(timeline.kernels, kernels, captured.by_domain)
             self._descend(timeline.copies, copies, captured.by_domain)
+        self._place_whole([kernels, copies, graphs])
         return Attribution(self.mode, self.table, kernels, copies, graphs, self.range_region, self.range_parent)
 
-    def _moments_of(self, work: Work) -> _Moments:
-        return _Moments.of(work.host_time, work.thread.astype(np.int64), work.process.astype(np.int64))
+    def _place_whole(self, memberships: list[Membership]) -> None:
+        """Ranges that stand for a whole recording hold all the work of their process (`whole_recording`)."""
+        ranges = self.timeline.ranges
+        for number in np.flatnonzero(ranges.thread == UNKNOWN).tolist():
+            region = self.range_region[number] = self.table.intern_whole()
+            for work, membership in zip(self.timeline.work, memberships, strict=True):
+                membership.by_domain[ranges.domain[number]][work.process == ranges.process[number]] = region
 
     # -- push/pop ranges ------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ class CommonNames:
         for number in range(len(other)):
             parent = other.parent[number]  # parents come first
             above = ROOT if parent == ROOT else numbers[parent]
+            if number in other.whole:
+                numbers.append(self.table.intern_whole())
+                continue
             numbers.append(self.table.intern(other.domain[number], other.start_end[number], above, other.name[number]))
         return np.array(numbers, dtype=np.int64)
 

@@ -13,7 +13,7 @@ from attrs import evolve, fields
 from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, LaunchConfig, Ranges, Timeline, Work
+from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, Int32s, LaunchConfig, Ranges, Timeline, Work
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
@@ -78,11 +78,14 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
     threads = sum(len(t.threads) for t in before)
     nodes = sum(len(t.graph_nodes.host_time) for t in before)
     numbers = [strings.setdefault(text, len(strings)) for text in timeline.strings]
-    names = _renumbered(np.array([*numbers, UNKNOWN], dtype=np.int32))  # UNKNOWN is the last
+    new = np.array([*numbers, UNKNOWN], dtype=np.int32)  # UNKNOWN is the last
     for domain in timeline.domains:
         if domain not in domains:
             domains.append(domain)
     domain_numbers = np.array([domains.index(d) for d in timeline.domains], dtype=np.int32)
+
+    def names(values: Int32s) -> Int32s:
+        return new[values].astype(values.dtype)
 
     def work(old: Work) -> Work:
         config = old.config
@@ -113,10 +116,6 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
         ),
         graph_nodes=evolve(timeline.graph_nodes, thread=_offset(threads)(timeline.graph_nodes.thread)),
     )
-
-
-def _renumbered(new: NDArray[np.int32]) -> _Shift:
-    return lambda values: new[values].astype(values.dtype)
 
 
 def _offset(by: int) -> _Shift:

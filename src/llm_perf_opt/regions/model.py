@@ -335,7 +335,7 @@ class NCUProfileRegion:
     inclusive: RegionStats
     exclusive: RegionStats
     key: str = ""  # unique in its scope, stable between runs: "domain@a/b" with `/`, `@`, `\` escaped
-    range_kind: str = "push_pop"  # "push_pop" | "start_end"
+    range_kind: str = "push_pop"  # "push_pop" | "start_end" | "recording" (it has no ranges: all its work)
     time_source: str = "timeline"  # "timeline" | "ncu"
     wall_ns: int | None = None  # summed duration of the instances on the host
     gpu_busy_ns: int | None = None  # union of the region's own GPU work
@@ -353,6 +353,16 @@ class NCUProfileRegion:
     timing: Timing | None = None  # None: it has no instances
     # Of the steady instances. None: one of the many regions that are too small to be evaluated
     performance: RegionPerformance | None = field(default=None, repr=False)
+
+    @property
+    def is_whole_recording(self) -> bool:
+        """The recording has no ranges: all its work is in here, and ncu needs no filter to get it."""
+        return self.range_kind == "recording"
+
+    @property
+    def is_selectable(self) -> bool:
+        """Can ncu be made to profile this region's launches?"""
+        return bool(self.nvtx_include) or self.is_whole_recording
 
 
 @define
@@ -444,6 +454,22 @@ class ProfiledLaunch:
     metrics: dict[str, LaunchCounter] = Factory(dict)
 
 
+@define(frozen=True)
+class MeasuredKernel:
+    """All results of ncu that are alike: of one kernel with one launch configuration, of one range, of one CUDA graph."""
+
+    kernel_name: str
+    short_name: str
+    kind: str  # "kernel" | "range" | "graph"
+    device: int | None
+    grid: list[int]  # empty where it is not one kernel, or where kernels of several sizes are pooled
+    block: list[int]
+    results: int  # how many; those of all entries together are all that were read
+    # Of one launch: sums as the mean over the results, all else as in regions. Units are in `counter_units`.
+    metrics: dict[str, float] = field(factory=dict, repr=False)
+    rules: list[RuleFinding] = field(factory=list, repr=False)  # what ncu's rules say of them
+
+
 @define(frozen=True, repr=False)
 class NCUProfileRegionReport:
     """What `report.json` holds."""
@@ -460,6 +486,8 @@ class NCUProfileRegionReport:
     available_ranges: list[str] = Factory(list)  # filled where nothing matched: what could have been asked for
     coverage: Coverage | None = None
     launches: list[ProfiledLaunch] = Factory(list)  # filled where ncu was asked for a few launches only
+    measured: list[MeasuredKernel] = Factory(list)  # every result of ncu, whether or not it is in a region
+    counter_units: dict[str, str] = Factory(dict)  # of the counters in `measured`
     verification: list[VerifiedCounter] = Factory(list)  # filled where the run was asked to verify its estimates
     hardware: list[GpuHardware] = Factory(list)  # one per device
     stages: list[str] = Factory(list)  # keys of the regions of the main scope that make up the run, none inside another

@@ -16,6 +16,7 @@ PUSH_POP, START_END = False, True
 DEEPEST = 1024  # levels
 MOST_CHARACTERS = 30_000_000  # of all paths; a hundred thousand regions of a model have fifteen million
 POOLED = "(more ranges)"
+WHOLE = "whole recording"  # the one region of a recording without ranges (`whole_recording`)
 
 
 def region_key(domain: str, path: Sequence[str]) -> str:
@@ -38,6 +39,7 @@ class RegionTable:
     depth: list[int] = Factory(list)
     start_end: list[bool] = Factory(list)
     pooled: set[int] = Factory(set)  # regions that stand for ranges that are too many, or too deep
+    whole: set[int] = Factory(set)  # regions that stand for a whole recording: no range, so ncu cannot select them
     simplified: bool = False  # more ranges were open at once than stacks are kept of
     _characters: list[int] = Factory(list)  # in the path of each region
     _all_characters: int = 0  # in all paths
@@ -82,6 +84,18 @@ class RegionTable:
         for name in path:
             number = self.intern(domain, PUSH_POP, number, name)
         return number
+
+    def intern_whole(self) -> int:
+        """Number of the region that stands for a whole recording."""
+        number = self.intern("", PUSH_POP, ROOT, WHOLE)
+        self.whole.add(number)
+        return number
+
+    def kind(self, number: int) -> str:
+        """`range_kind` of a region in a report."""
+        if number in self.whole:
+            return "recording"
+        return "start_end" if self.start_end[number] else "push_pop"
 
     def path(self, number: int) -> list[str]:
         """Names from the outermost range to this one."""

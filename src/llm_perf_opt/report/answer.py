@@ -162,7 +162,7 @@ def _outermost(scope: Scope) -> tuple[list[NCUProfileRegion], list[str]]:
 
 
 def _sentence(region: NCUProfileRegion) -> str:
-    return f"{full_label(region)}: {_verdict(region)}{_time(region)}{_rates(region)}"
+    return f"{full_label(region)}: {_verdict(region)}{_time(region)}{_rates(region)}{_uncounted(region)}"
 
 
 def _verdict(region: NCUProfileRegion) -> str:
@@ -223,6 +223,17 @@ def _rates(region: NCUProfileRegion) -> str:
         rate = f" ({quantity(value / time * 1e9, unit + '/s')} while kernels run)" if time else ""
         words.append(f"{quantity(value, unit)} of {what}{rate}")
     return f" {', '.join(words)}." if words else ""
+
+
+def _uncounted(region: NCUProfileRegion) -> str:
+    """What the counters leave open: it is not zero."""
+    work = region.performance.work if region.performance is not None else None
+    if work is None or not region.inclusive.metrics:
+        return ""
+    operations = "tensor work" if work.cuda_core else "FLOPs"
+    known = {operations: bool(work.tensor) or work.flops is not None, "DRAM traffic": work.dram is not None}
+    lacking = " and ".join(what for what, is_known in known.items() if not is_known)
+    return f" Not counted: {lacking}." if lacking else ""
 
 
 def _whole(scope: Scope) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.report.renderers import File, Renderer
-from llm_perf_opt.report.tables import KERNEL_COLUMNS, METRIC_COLUMNS, Table, flat_table, regions_table
+from llm_perf_opt.report.tables import KERNEL_COLUMNS, METRIC_COLUMNS, Table, flat_table, measured_table, regions_table
 from llm_perf_opt.report.view import View
 
 _PLAIN = re.compile(r"((?:\t|\r?\n)+)")
@@ -24,6 +24,8 @@ def render(view: View) -> Iterator[File]:
     # All kernels of each scope, in regions or not.
     pairs = [(scope.scope, kernel) for scope in view.report.scopes for kernel in scope.kernels]
     yield File("kernels.csv", render_table(flat_table(("scope",), pairs, KERNEL_COLUMNS)))
+    if view.report.measured:
+        yield File("kernels.counters.csv", render_table(measured_table(view.report)))
 
 
 def render_region(view: View, region: NCUProfileRegion) -> Iterator[File]:
@@ -43,7 +45,7 @@ def render_table(table: Table) -> str:
 def write_table(table: Table, out: io.TextIOBase) -> None:
     """A table as CSV; no cell is a formula to a spreadsheet."""
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table)
+    writer.writerow(map(cell, table))
     writer.writerows(zip(*(map(cell, values) for values in table.values()), strict=True))
 
 
@@ -66,5 +68,7 @@ def cell(value: Any) -> Any:
 
 
 RENDERER = Renderer(
-    "`regions.csv`, `kernels.csv`: tables; `kernels.csv`, `metrics.csv` of each region", render, render_region
+    "`regions.csv`, `kernels.csv`, `kernels.counters.csv`: tables; `kernels.csv`, `metrics.csv` of each region",
+    render,
+    render_region,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from llm_perf_opt.metrics.catalogue import role_of
+from llm_perf_opt.metrics.catalogue import role_of, with_roles
 from llm_perf_opt.regions.model import KernelRecord, MetricValue, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.md_syntax import code, plain, table
@@ -25,6 +25,7 @@ from llm_perf_opt.report.region_table import mean_ns
 from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.stakeholder import render_stakeholder
 from llm_perf_opt.report.text import (
+    LAUNCH_ROLES,
     NOT_MEASURED,
     bar,
     duration,
@@ -59,7 +60,8 @@ def render(view: View) -> Iterator[File]:
         seen = [(p.title, f"{up}{_PICTURES}/{p.name}") for p in drawn]
         yield File(f"{view.regions_at}/report.md", render_markdown(view, seen))
         if sections := [render_sections(region) for region in view.regions if region.sections]:
-            yield File(f"{PurePosixPath(view.regions_at).parent}/sections_report.txt", "\n".join(sections))
+            place = f"{PurePosixPath(view.regions_at).parent}/sections_report.txt"
+            yield File(place, "\n".join(sections), stands_in=True)
 
 
 def render_region_files(view: View, region: NCUProfileRegion) -> Iterator[File]:
@@ -268,10 +270,25 @@ def render_kernels(report: NCUProfileRegionReport, top: int = 100) -> str:
     lines += _kernel_table(scope.kernels[:top], scope.totals.gpu_time_ns)
     if len(scope.kernels) > top:
         lines += ["", f"{len(scope.kernels) - top:,} more are in `kernels.csv`."]
+    lines += _measured(report, top)
     lines += ["", "## Full names", ""]
     full = {k.kernel_name: k.short_name for k in scope.kernels[:top] if k.kernel_name != k.short_name}
     lines += [f"- {code(short)}: {code(visible(name, 2000))}" for name, short in full.items()]
     return "\n".join(lines) + "\n"
+
+
+def _measured(report: NCUProfileRegionReport, top: int) -> list[str]:
+    """What ncu measured of each kernel: the first counters to look at."""
+    columns = with_roles(report.counter_units, LAUNCH_ROLES)
+    if not report.measured or not columns:
+        return []
+    rows = []
+    for one in report.measured[:top]:
+        cells = [plain(quantity(one.metrics.get(c.name), report.counter_units[c.name])) for c in columns]
+        rows.append([code(one.short_name), "×".join(map(str, one.grid)) or NOT_MEASURED, f"{one.results:,}", *cells])
+    titles = ["kernel", "grid", "results", *(counter.title for counter in columns)]
+    more = "All counters of each, and what ncu's rules say, are in `report.json` under `measured`; counters also in `kernels.counters.csv`."
+    return ["", "## Counters of one launch", "", *table(titles, rows, len(titles) - 2), "", more]
 
 
 def render_region(region: NCUProfileRegion, top: int = 30) -> str:
@@ -297,6 +314,8 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
         "",
         f"Select it in ncu with `--nvtx-include` {code(region.nvtx_include)}"
         if region.nvtx_include
+        else "The recording has no ranges: ncu selects all of it without a filter."
+        if region.is_whole_recording
         else "ncu cannot select this region: it is no NVTX range at the launch, or lies in one of the same name.",
     ]
     lines += region_performance(region)

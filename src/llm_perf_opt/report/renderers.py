@@ -47,6 +47,7 @@ class File:
 
     place: str
     text: str
+    stands_in: bool = False  # a file of the same name that a profiler wrote is the better one
 
 
 @define(frozen=True)

@@ -182,8 +182,9 @@ def _needs_counters(metric: str) -> Callable[[NCUProfileRegion], str]:
         if region.performance is None or any(u.metric == metric for u in region.performance.utilisation):
             return ""
         work = region.performance.work
-        if work.missing:
-            return work.missing[0]
+        about = "DRAM" if metric == "mbu" else "FLOPs"
+        if lacking := [text for text in work.missing if text.startswith(about)]:
+            return lacking[0]
         counted = bool(work.flops or work.dram or work.l2)
         return "the counters it needs were not collected" if counted else "needs counters of ncu"
 

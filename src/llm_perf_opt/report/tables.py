@@ -61,6 +61,17 @@ def metrics_table(report: NCUProfileRegionReport) -> Table:
     return flat_table(("scope", "region", "metric"), found, METRIC_COLUMNS)
 
 
+def measured_table(report: NCUProfileRegionReport) -> Table:
+    """One row per kernel and launch configuration that ncu measured; a column per counter, of one launch."""
+    rows = [("×".join(map(str, m.grid)), "×".join(map(str, m.block)), m) for m in report.measured]
+    found = flat_table(("grid", "block"), rows, ("kernel_name", "short_name", "kind", "device", "results"))
+    used = [name for name in report.counter_units if any(name in m.metrics for m in report.measured)]
+    for name in used:
+        unit = report.counter_units[name]
+        found[f"{name} [{unit}]" if unit else name] = [m.metrics.get(name) for m in report.measured]
+    return found
+
+
 def launches_table(timeline: Timeline, attribution: Attribution) -> Table:
     """One row per piece of GPU work, in order of start."""
     kinds = (
@@ -114,7 +125,12 @@ def ranges_table(timeline: Timeline, attribution: Attribution) -> Table:
         "duration_ns": (ranges.end - ranges.start)[order].tolist(),
         "process_id": [timeline.processes[number].pid for number in ranges.process[order].tolist()],
         "thread": [None if number == UNKNOWN else number for number in ranges.thread[order].tolist()],
-        "range_kind": ["start_end" if flag else "push_pop" for flag in ranges.start_end[order].tolist()],
+        "range_kind": [
+            "recording" if number in attribution.table.whole else "start_end" if flag else "push_pop"
+            for number, flag in zip(
+                attribution.range_region[order].tolist(), ranges.start_end[order].tolist(), strict=True
+            )
+        ],
     }
 
 

@@ -25,7 +25,7 @@ NOT_MEASURED = "–"
 _TRAFFIC = ("dram_read", "dram_write", "l2")
 _THROUGHPUT = ("sm_throughput", "memory_throughput", "occupancy")
 # Of one launch, where everything was taken.
-_LAUNCH = ("time", "sm_throughput", "memory_throughput", "dram_throughput", "occupancy", *_TRAFFIC)
+LAUNCH_ROLES = ("time", "sm_throughput", "memory_throughput", "dram_throughput", "occupancy", *_TRAFFIC)
 
 
 def duration(nanoseconds: float | None) -> str:
@@ -204,5 +204,5 @@ def launch_place(launch: ProfiledLaunch) -> str:
 
 def launch_headline(launch: ProfiledLaunch) -> list[tuple[str, str]]:
     """The counters to look at first, as far as they were taken."""
-    found = [(counter.title, launch.metrics[counter.name]) for counter in with_roles(launch.metrics, _LAUNCH)]
+    found = [(counter.title, launch.metrics[counter.name]) for counter in with_roles(launch.metrics, LAUNCH_ROLES)]
     return [(title, quantity(value.value, value.unit)) for title, value in found]

@@ -32,7 +32,8 @@ def write_report(
     written = list(_write(out, _region_files(view, formats))) if folders is None else [*folders]
     # report.json last: where it is, the others are.
     for renderer in reversed(chosen(formats)):
-        written += _write(out, renderer.render(view))
+        files = renderer.render(view)
+        written += _write(out, (f for f in files if not (f.stands_in and _is_of_others(out, f.place, earlier))))
     _forget(out, earlier - {str(path.relative_to(out)) for path in written})
     write_text(out / REPORT_LIST, "".join(f"{path.relative_to(out)}\n" for path in written))
     return written
@@ -63,6 +64,10 @@ def _write(out: Path, files: Iterable[File]) -> Iterator[Path]:
     for file in files:
         place = PurePosixPath(file.place)
         yield write_text(make_folder_inside(out, *place.parent.parts) / place.name, file.text)
+
+
+def _is_of_others(out: Path, place: str, earlier: set[str]) -> bool:
+    return place not in earlier and (out / place).exists()
 
 
 def _forget(out: Path, names: set[str]) -> None:

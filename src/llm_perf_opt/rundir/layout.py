@@ -26,7 +26,7 @@ VERIFY = "verify"  # the capture of whole regions that the estimates are compare
 PACKED = (".gz", ".xz")
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 
-Writer = Literal["run", "stage1", "nsys", "export", "stats", "ncu", "raw", "report", "hydra"]
+Writer = Literal["run", "stage1", "nsys", "export", "stats", "ncu", "raw", "details", "report", "hydra"]
 # What a copy to share has of it: rebuilt from known tables, cleaned in its format or as a text (of a report only known
 # secrets go: its words are names of regions), or not at all because it cannot be cleaned or is of use here only.
 Share = Literal["sqlite", "ncu-rep", "environment", "text", "report", "page", "drop", "leave out"]
@@ -80,6 +80,7 @@ _WORKLOAD = (
 )
 _TIMELINE = "the timeline, as SQLite and in the format of nsys"
 _VERIFICATION = "with `--verify`: the regions measured as wholes; not mixed into the report's values"
+_SECTIONS = "the sections that were asked for: ncu's own details page, or else counters under ncu's section titles"
 _WINDOWS = "where ncu was switched on and off from inside the program, and what the program noted"
 _REGION_FILES = ("report.md", "kernels.csv", "metrics.csv", "sections.txt")
 _HERE_ONLY = "of use to the run itself only: its lock, space for its last words, the list of the report's files"
@@ -127,6 +128,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
         pack=True,
         retaken=True,
     ),
+    # As ncu prints them where sections were asked for; without ncu the report has its own.
+    *_rows("details", "text", _SECTIONS, "ncu/sections_report.txt", "ncu/sections_report-{capture}.txt", retaken=True),
     # -- the report; what a renderer adds under such names is the report's too
     *_rows("report", "page", "the report", "report.html"),
     *_rows("report", "report", "the report", "report.json", "report.md", "report.*"),
@@ -135,7 +138,6 @@ ARTEFACTS: tuple[Artefact, ...] = (
     ),
     *_rows("report", "report", "a page for people who do not profile", "stakeholder_summary.md"),
     *_rows("report", "report", "the pictures of the report", "pictures/*.svg"),
-    *_rows("report", "report", "counters under ncu's section titles", "ncu/sections_report.txt"),
     *_rows("report", "report", "a copy of the report beside its regions", "ncu/regions/report.json"),
     *_rows("report", "report", "a copy of the report beside its regions", "ncu/regions/report.md"),
     *_rows("report", "report", "a folder for each region", *(f"ncu/regions/*/{name}" for name in _REGION_FILES)),
@@ -143,7 +145,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     *_rows("hydra", "text", "the configuration and log of the Hydra runners", ".hydra/*.yaml", "*.log"),
 )
 FOLDERS = tuple(dict.fromkeys(a.path.partition("/")[0] for a in ARTEFACTS if "/" in a.path and a.step != "hydra"))
-_FOLDER_OF = {"nsys": "nsys", "export": "nsys", "stats": "nsys", "ncu": "ncu", "raw": "ncu"}
+_FOLDER_OF = {"nsys": "nsys", "export": "nsys", "stats": "nsys", "ncu": "ncu", "raw": "ncu", "details": "ncu"}
 
 
 def artefact(name: str) -> Artefact | None:
@@ -164,12 +166,14 @@ def unfinished(name: str) -> str | None:
 def is_half_written(name: str) -> bool:
     """Is this what a killed process was writing? Tools write tables to `.NAME.tmp`, we to `.NAME.PID.tmp`."""
     row = artefact(unfinished(name) or "")
-    return row is not None and (row.step in ("export", "stats", "raw") or re.search(r"\.\d+\.tmp$", name) is not None)
+    return row is not None and (
+        row.step in ("export", "stats", "raw", "details") or re.search(r"\.\d+\.tmp$", name) is not None
+    )
 
 
 def is_of_report(name: str) -> bool:
     """Could a report have written this? Its list is only a file, and may name recordings or files elsewhere."""
-    return any(row.step == "report" and row.matches(name) for row in ARTEFACTS)
+    return any(row.step in ("report", "details") and row.matches(name) for row in ARTEFACTS)
 
 
 def input_patterns(read_as: Input) -> Iterator[str]:
@@ -212,7 +216,7 @@ def names_of_step(step: str, capture: str, files: dict[str, int]) -> Iterator[st
     if folder is not None:
         yield from (f"{folder}/{name}" for name in files if is_plain(name))
         if folder == "ncu":
-            yield from _of_capture([row for row in ARTEFACTS if row.step in ("ncu", "raw")], capture)
+            yield from _of_capture([row for row in ARTEFACTS if row.step in ("ncu", "raw", "details")], capture)
 
 
 def is_known(name: str, ours: frozenset[str]) -> bool:

@@ -38,7 +38,7 @@ _DEEPEST = 50  # levels; what is read has to be written again, and that fails ea
 class Step:
     """One command of a run."""
 
-    name: str  # "stage1" | "nsys" | "export" | "stats" | "ncu" | "raw"
+    name: str  # "stage1" | "nsys" | "export" | "stats" | "ncu" | "raw" | "details"
     argv: list[str]  # without secrets
     # "running" | "captured" | "partial" | "nothing" | "done" | "failed" | "refused": asked again
     status: str = "running"

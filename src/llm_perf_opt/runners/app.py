@@ -23,10 +23,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.options import checked_values, default_config, in_keys
+from llm_perf_opt.options import KEYS, checked_values, default_config, flatten, in_keys
 from llm_perf_opt.process import interrupts
 from llm_perf_opt.regions.names import printable
-from llm_perf_opt.runners.overrides import normalised
+from llm_perf_opt.runners.overrides import normalised, unknown_key
 
 Job = Callable[[dict[str, Any], Path], int]
 _CODES, _FULL_ERROR = "LLM_PERF_EXIT_CODES", "HYDRA_FULL_ERROR"
@@ -140,7 +140,11 @@ def checked(config: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise UserError(f"The configuration cannot be resolved: {str(error).splitlines()[0]}.") from error
     assert isinstance(plain, dict)
-    return checked_values({str(name): value for name, value in plain.items()})
+    values = {str(name): value for name, value in plain.items()}
+    for key, _ in flatten(values):  # a preset or a file of the user's may hold anything
+        if key not in KEYS and not key.endswith(".description"):
+            raise unknown_key(key)
+    return checked_values(values)
 
 
 def _worst(codes: Path) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 
 from llm_perf_opt.nsight.option_values import expressions
 from llm_perf_opt.stage1.settings import DirectInferenceOptions, Stage1Settings, TorchProfilerOptions
-from llm_perf_opt.static_analysis.report import analyse_session
 from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, SamplingOptions
 
 
@@ -38,5 +37,4 @@ def stage1_settings(config: Mapping[str, Any], *, folder: Path, profiled: bool =
             enable=direct["enable"] and not profiled, output=Path(direct["output"]["path"])
         ),
         static_analysis=pipeline["static_analysis"]["enable"] and everything,
-        analyse=analyse_session,
     )

@@ -25,6 +25,7 @@ from llm_perf_opt.stage1.other_profilers import attached_profiler
 from llm_perf_opt.stage1.report import render_operators, render_report, show_summary
 from llm_perf_opt.stage1.settings import Stage1Settings
 from llm_perf_opt.stage1.torch_profile import Profile, take_profile
+from llm_perf_opt.static_analysis.report import analyse_session
 from llm_perf_opt.version import __version__
 from llm_perf_opt.workloads.datasets import batches, described, load_items, sample
 from llm_perf_opt.workloads.device import explained_failures, import_torch
@@ -107,11 +108,9 @@ def _why_no_profile(settings: Stage1Settings) -> str | None:
 def _static_analysis(settings: Stage1Settings, session: Session[Any], folder: Path) -> dict[str, Any]:
     if not settings.static_analysis:
         return {"status": "off", "reason": "pipeline.static_analysis.enable=false."}
-    if settings.analyse is None:
-        return {"status": "off", "reason": "no analysis was given to this run."}
     try:
         with explained_failures(session.name):
-            return {"status": "done", **settings.analyse(session, make_folder(folder))}
+            return {"status": "done", **analyse_session(session, make_folder(folder))}
     except UserError as error:
         # The timings are good without it: say why it is missing and go on.
         return {"status": "failed", "reason": str(error)}

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from attrs import Factory, define, field
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, at_least, nearest, refuse
-from llm_perf_opt.workloads.session import Session
+from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, nearest, refuse
 
 ACTIVITIES = ("cpu", "cuda")
-# Counts operations of a session's static stages, writes its files into the folder, and answers with a summary.
-StaticAnalysis = Callable[[Session[Any], Path], Mapping[str, Any]]
 
 
 def _to_activities(value: object) -> tuple[str, ...]:
@@ -45,7 +41,7 @@ class TorchProfilerOptions:
     record_shapes: bool = False
     profile_memory: bool = True
     with_stack: bool = False  # Python call stacks; large traces
-    warmup_rounds: int = field(default=1, validator=at_least(0, "pipeline.torch_profiler.warmup_rounds"))
+    warmup_rounds: int = 1
 
 
 @define(frozen=True, kw_only=True)
@@ -65,9 +61,8 @@ class Stage1Settings:
     dataset: DatasetOptions = Factory(DatasetOptions)
     manifest: Path | None = None  # inputs.manifest; takes the place of the dataset
     folder: Path | None = None  # where relative paths start; default: the working directory
-    repeats: int = field(default=3, validator=at_least(1, "repeats"))  # timed passes over the inputs
-    warmup: int = field(default=1, validator=at_least(0, "warmup"))  # passes before them, neither timed nor marked
+    repeats: int = 3  # timed passes over the inputs
+    warmup: int = 1  # passes before them, neither timed nor marked
     torch_profiler: TorchProfilerOptions = Factory(TorchProfilerOptions)
     direct_inference: DirectInferenceOptions = Factory(DirectInferenceOptions)
     static_analysis: bool = True
-    analyse: StaticAnalysis | None = None

@@ -6,18 +6,17 @@ needed here. What has no closed formula is said with the reason, never guessed i
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from attrs import define
 
+from llm_perf_opt.package_data import read_toml
+
 
 @cache
 def _table() -> dict[str, Any]:
-    text = files("llm_perf_opt.static_analysis").joinpath("architectures.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return read_toml(__package__, "architectures.toml")
 
 
 @define(frozen=True)

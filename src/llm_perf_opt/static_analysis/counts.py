@@ -6,7 +6,7 @@ bytes are sizes of tensors times the size of their elements.
 
 from __future__ import annotations
 
-from attrs import Factory, define
+from attrs import Factory, define, field
 
 # How an operator was treated.
 MATRIX = "matrix"  # FLOPs by an exact formula: what tensor cores do
@@ -88,26 +88,17 @@ class StageCount:
     free_calls: int = 0  # views and bookkeeping: no bytes, no FLOPs
     failure: str = ""  # why the run stopped before its end; what was counted until then is kept
     notes: list[str] = Factory(list)
+    complete: bool = field(init=False)
+    # Sums over the operators.
+    matrix_flops: int = field(init=False)
+    estimated_flops: int = field(init=False)
+    bytes_read: int = field(init=False)
+    bytes_written: int = field(init=False)
 
-    @property
-    def complete(self) -> bool:
-        return not self.failure
-
-    @property
-    def matrix_flops(self) -> int:
-        return sum(row.matrix_flops for row in self.operators)
-
-    @property
-    def estimated_flops(self) -> int:
-        return sum(row.estimated_flops for row in self.operators)
-
-    @property
-    def bytes_read(self) -> int:
-        return sum(row.bytes_read for row in self.operators)
-
-    @property
-    def bytes_written(self) -> int:
-        return sum(row.bytes_written for row in self.operators)
+    def __attrs_post_init__(self) -> None:
+        self.complete = not self.failure
+        for name in ("matrix_flops", "estimated_flops", "bytes_read", "bytes_written"):
+            setattr(self, name, sum(getattr(row, name) for row in self.operators))
 
     def matrix_flops_by_dtype(self) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -85,33 +85,23 @@ class StageFormula:
     terms: list[Term]
     symbols: dict[str, float] = field(factory=dict)  # the values that were put in
     notes: list[str] = Factory(list)
+    # Sums over the terms.
+    weight_bytes: int = field(init=False)
+    cache_bytes_read: int = field(init=False)
+    cache_bytes_written: int = field(init=False)
+    bytes_read: int = field(init=False)  # of weights, cache and activations
+    bytes_written: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        parts = ("weight_bytes", "cache_bytes_read", "cache_bytes_written")
+        moved = ("activation_bytes_read", "activation_bytes_written")
+        weights, read, written, *activations = (sum(getattr(t, name) for t in self.terms) for name in parts + moved)
+        self.weight_bytes, self.cache_bytes_read, self.cache_bytes_written = weights, read, written
+        self.bytes_read, self.bytes_written = weights + read + activations[0], written + activations[1]
 
     def flops(self, kind: str = "full", part: str | None = None) -> int:
         """FLOPs of one kind ("full", "needed", "tensor_cores"), of all terms or of one part."""
         return sum(getattr(term, f"flops_{kind}") for term in self.terms if part in (None, term.part))
-
-    def _sum(self, *names: str) -> int:
-        return sum(getattr(term, name) for term in self.terms for name in names)
-
-    @property
-    def weight_bytes(self) -> int:
-        return self._sum("weight_bytes")
-
-    @property
-    def cache_bytes_read(self) -> int:
-        return self._sum("cache_bytes_read")
-
-    @property
-    def cache_bytes_written(self) -> int:
-        return self._sum("cache_bytes_written")
-
-    @property
-    def bytes_read(self) -> int:
-        return self._sum("weight_bytes", "cache_bytes_read", "activation_bytes_read")
-
-    @property
-    def bytes_written(self) -> int:
-        return self._sum("cache_bytes_written", "activation_bytes_written")
 
 
 PROJECTIONS, ATTENTION, EXPERTS = "projections and MLP", "attention", "experts"

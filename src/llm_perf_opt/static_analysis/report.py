@@ -9,13 +9,12 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from attrs import asdict
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.errors import UserError
 from llm_perf_opt.report.files import make_folder, write_text
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.static_analysis.architecture import Architecture, NoFormula, architecture_of, vision_architecture_of
@@ -27,23 +26,20 @@ from llm_perf_opt.static_analysis.observe import observed_architecture, skips_ti
 from llm_perf_opt.static_analysis.result import SCHEMA_VERSION, StageResult, StageTotals, StaticCompute
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage
 
+if TYPE_CHECKING:
+    from llm_perf_opt.workloads.session import Session
+
 _BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
-# Sums that are properties, for `static_compute.json`.
-_COUNT_SUMS = ("complete", "matrix_flops", "estimated_flops", "bytes_read", "bytes_written")
-_FORMULA_SUMS = ("weight_bytes", "cache_bytes_read", "cache_bytes_written", "bytes_read", "bytes_written")
 _TRUSTED_GUESS = 0.001  # formulas of an unknown model type stand if they meet the counter this closely
 
 
-def analyse(stages: Sequence[StaticStage], config: Any, *, dtype: str | None = None) -> StaticCompute:
+def analyse(stages: Sequence[StaticStage], config: Any) -> StaticCompute:
     """Counts every stage and sets the formulas beside.
 
     `config` is a transformers configuration, an `Architecture`, or None for a model that is no transformer.
-    `dtype` is the type of weights and cache, as `bfloat16`; by default that of most matrix FLOPs.
     """
     from llm_perf_opt.static_analysis.counting import count_stage
 
-    if dtype is not None and dtype not in _BYTES_OF:
-        raise UserError(f"The size of a value of type {dtype} is not known.", f"Known types: {', '.join(_BYTES_OF)}.")
     architecture = config if isinstance(config, Architecture) else architecture_of(config)
     vision = NoFormula("") if isinstance(config, Architecture) else vision_architecture_of(config)
     if (
@@ -57,7 +53,7 @@ def analyse(stages: Sequence[StaticStage], config: Any, *, dtype: str | None = N
     for stage in stages:
         count = count_stage(stage)
         diagnostics += _check(count)
-        results.append(_result(stage, count, architecture, vision, dtype))
+        results.append(_result(stage, count, architecture, vision))
     known = None if isinstance(architecture, NoFormula) else architecture
     if isinstance(architecture, NoFormula):
         diagnostics.append(diagnose("NO_CLOSED_FORMULA", reason=architecture.reason))
@@ -89,13 +85,9 @@ def _check(count: StageCount) -> list[Diagnosis]:
 
 
 def _result(
-    stage: StaticStage,
-    count: StageCount,
-    text: Architecture | NoFormula,
-    vision: Architecture | NoFormula,
-    dtype: str | None,
+    stage: StaticStage, count: StageCount, text: Architecture | NoFormula, vision: Architecture | NoFormula
 ) -> StageResult:
-    formula, work, source, reason = _formula(stage, count, text, vision, dtype)
+    formula, work, source, reason = _formula(stage, count, text, vision)
     comparison = None
     if formula is not None and work is not None:
         architecture = vision if work.part == "vision" else text
@@ -127,11 +119,7 @@ def _result(
 
 
 def _formula(
-    stage: StaticStage,
-    count: StageCount,
-    text: Architecture | NoFormula,
-    vision: Architecture | NoFormula,
-    dtype: str | None,
+    stage: StaticStage, count: StageCount, text: Architecture | NoFormula, vision: Architecture | NoFormula
 ) -> tuple[StageFormula | None, StageWork | None, str, str]:
     """The formula, what it was given, where that came from, and otherwise why there is none."""
     given = stage.work
@@ -150,7 +138,8 @@ def _formula(
             continue
         exact = observed_architecture(count, architecture, work)
         by_dtype = count.matrix_flops_by_dtype()
-        size = _BYTES_OF.get(dtype or max(by_dtype, key=by_dtype.__getitem__, default="bfloat16"), 2)
+        # weights and cache have the type of most matrix FLOPs
+        size = _BYTES_OF.get(max(by_dtype, key=by_dtype.__getitem__, default="bfloat16"), 2)
         # a stage that could not be counted tells nothing about its kernel: the usual one is assumed
         skips = skips_tiles(count) if count.complete else True
         formula = stage_formula(exact, work, size, skips_tiles=skips)
@@ -174,7 +163,6 @@ def as_json(result: StaticCompute) -> dict[str, Any]:
     for stage, plain in zip(result.stages, data["stages"], strict=True):
         count, formula = stage.count, stage.formula
         plain["count"] |= {
-            **{name: getattr(count, name) for name in _COUNT_SUMS},
             "operators_not_counted": [_brief(row) for row in count.treated(NOT_COUNTED)],
             "operators_that_move_data_only": [_brief(row) for row in count.treated(MOVES_DATA)],
         }
@@ -182,7 +170,6 @@ def as_json(result: StaticCompute) -> dict[str, Any]:
             plain["count"][name] = [{**asdict(shape), "calls": calls} for shape, calls in getattr(count, name)]
         if formula is not None:
             plain["formula"] |= {f"flops_{kind}": formula.flops(kind) for kind in ("full", "needed", "tensor_cores")}
-            plain["formula"] |= {name: getattr(formula, name) for name in _FORMULA_SUMS}
     return data
 
 
@@ -200,15 +187,7 @@ def write_static_compute(result: StaticCompute, folder: Path) -> list[Path]:
     ]
 
 
-class HasStages(Protocol):
-    """What is needed of a session."""
-
-    hf_config: Any
-
-    def static_stages(self) -> Sequence[StaticStage]: ...
-
-
-def analyse_session(session: HasStages, folder: Path) -> dict[str, Any]:
+def analyse_session(session: Session[Any], folder: Path) -> dict[str, Any]:
     """Analyses the stages of a session, writes the files, and answers with what belongs into a summary."""
     result = analyse(session.static_stages(), session.hf_config)
     files = write_static_compute(result, folder)

@@ -7,15 +7,15 @@ which rows are taken counts those rows; what is changed in place is counted once
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 from math import prod
 from typing import Any
 
 import cattrs
 import torch
 from attrs import define
+
+from llm_perf_opt.package_data import read_toml
 
 
 @define(frozen=True)
@@ -34,8 +34,7 @@ class OperatorRules:
 
 @cache
 def operator_rules() -> OperatorRules:
-    text = files("llm_perf_opt.static_analysis").joinpath("operators.toml").read_text(encoding="utf-8")
-    return cattrs.structure(tomllib.loads(text), OperatorRules)
+    return cattrs.structure(read_toml(__package__, "operators.toml"), OperatorRules)
 
 
 @define(frozen=True)

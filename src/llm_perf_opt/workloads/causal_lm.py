@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import define
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.static_analysis.stage import StaticStage
@@ -130,14 +129,7 @@ class DecodingSession(Session[P]):
         return stages
 
 
-@define(frozen=True)
-class PreparedText:
-    """One batch of prompts."""
-
-    prompt: Prompt
-
-
-class CausalLmSession(DecodingSession[PreparedText]):
+class CausalLmSession(DecodingSession[Prompt]):
     """`hf_causal_lm`: stages `prefill` and `decode` with a `decode_step` a token."""
 
     stages = (PREFILL, DECODE)
@@ -177,13 +169,13 @@ class CausalLmSession(DecodingSession[PreparedText]):
     def _vocabulary(self) -> int:
         return int(self.hf_config.get_text_config(decoder=True).vocab_size)
 
-    def prepare(self, items: Sequence[Item]) -> PreparedText:
+    def prepare(self, items: Sequence[Item]) -> Prompt:
         self._load_tokenizer()
         sequences = [self._tokens(item) for item in items]
         prompt = self._padded(sequences)
         if self._first_width is None:
             self._first_width = prompt.width
-        return PreparedText(prompt)
+        return prompt
 
     def _tokens(self, item: Item) -> list[int]:
         if item.image is not None:
@@ -197,12 +189,12 @@ class CausalLmSession(DecodingSession[PreparedText]):
             raise UserError(f"The input {item.id} is empty.", "Give it a prompt.")
         return tokens if length is None else fitted(tokens, length)
 
-    def run(self, prepared: PreparedText, watch: Watch) -> Output:
+    def run(self, prepared: Prompt, watch: Watch) -> Output:
         with explained_failures(self.name), torch.no_grad():
-            self._decoder.begin(prepared.prompt)
+            self._decoder.begin(prepared)
             with watch.step(self.whole):
-                generated = self._decoder.generate(prepared.prompt, watch)
-        return self._finished(generated, prepared.prompt)
+                generated = self._decoder.generate(prepared, watch)
+        return self._finished(generated, prepared)
 
     def static_stages(self) -> list[StaticStage]:
         width = self._first_width or self.infer.prompt_tokens

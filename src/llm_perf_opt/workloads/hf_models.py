@@ -10,15 +10,14 @@ import dataclasses
 import importlib
 import inspect
 import re
-import tomllib
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from importlib.resources import files
 from typing import Any
 
 import torch
 
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
+from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.workloads.device import explained_failures, import_transformers
 from llm_perf_opt.workloads.options import ModelOptions, nearest
 
@@ -37,9 +36,7 @@ _BEYOND_GREEDY = {
 
 def preset(name: str) -> dict[str, Any]:
     """A shape from `model_configs.toml`."""
-    source = files("llm_perf_opt.workloads") / "model_configs.toml"
-    shapes = tomllib.loads(source.read_text(encoding="utf-8"))
-    return dict(shapes[name])
+    return dict(read_toml(__package__, "model_configs.toml")[name])
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

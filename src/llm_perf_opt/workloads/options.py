@@ -1,6 +1,7 @@
 """What a workload can be asked for, as plain values; how they are written on a command line is not known here.
 
-Wrong values are refused here, before anything is loaded, with the key a user would have to change.
+What is wrong in a way that the declarations of the keys (`llm_perf_opt.options`) cannot know is refused here, before
+anything is loaded, with the key a user would have to change.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import Attribute, Factory, define, field
-from attrs.validators import optional
+from attrs import Factory, define, field
 
 from llm_perf_opt.errors import UserError
 
@@ -29,21 +29,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def refuse(key: str, value: object, wanted: str) -> UserError:
     """The error for a value that cannot be used."""
     return UserError(f"{key}={value!r} is not possible: {wanted}.", f"Set {key} to such a value.")
-
-
-def at_least(least: int, key: str) -> Any:
-    """A validator of whole numbers from `least` on; `key`: what a user would have to change."""
-
-    def check(instance: object, attribute: Attribute[Any], value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise refuse(key, value, f"it has to be a whole number of at least {least}")
-
-    return check
-
-
-def _mapping(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise refuse("model.config", value, "it has to be names with values, as in model.config={num_hidden_layers: 8}")
 
 
 def _to_dtype(value: object) -> str:
@@ -104,12 +89,12 @@ class ModelOptions:
     # "sdpa", "eager", "flash_attention_2", …; None leaves the choice to transformers.
     attn_implementation: str | None = None
     # The model's own configuration: all of it for random weights, changes to it for a local path.
-    config: Mapping[str, Any] = field(factory=dict, validator=_mapping)
+    config: Mapping[str, Any] = Factory(dict)
     # Runs Python code that lies in `path`: only for folders you trust.
     trust_remote_code: bool = False
     compile: str = field(default="", converter=_to_compile)  # a mode of torch.compile for decode steps; "" is off
     cuda_graphs: bool = False  # decode steps replay one captured CUDA graph
-    seed: int = field(default=0, validator=at_least(0, "model.seed"))  # of random weights and made-up prompts
+    seed: int = 0  # of random weights and made-up prompts
 
     def __attrs_post_init__(self) -> None:
         if self.cuda_graphs and self.compile:
@@ -125,12 +110,12 @@ class ModelOptions:
 class InferOptions:
     """How much is generated, and from how much."""
 
-    max_new_tokens: int = field(default=16, validator=at_least(1, "infer.max_new_tokens"))
-    batch_size: int = field(default=1, validator=at_least(1, "infer.batch_size"))
+    max_new_tokens: int = 16
+    batch_size: int = 1
     # The text of every prompt is made exactly this long; None takes prompts as they are.
-    prompt_tokens: int | None = field(default=None, validator=optional(at_least(1, "infer.prompt_tokens")))
+    prompt_tokens: int | None = None
     # A page is also looked at in up to so many tiles of full resolution (DeepSeek-OCR-2); 0 is the page as a whole.
-    max_image_tiles: int = field(default=6, validator=at_least(0, "infer.max_image_tiles"))
+    max_image_tiles: int = 6
     # Go on behind the end-of-text token. None: yes for random weights, where it comes up by chance, else no.
     ignore_eos: bool | None = None
 
@@ -139,13 +124,11 @@ class InferOptions:
 class SamplingOptions:
     """Which items of the dataset are run, and in what order."""
 
-    num_epochs: int = field(default=1, validator=at_least(1, "dataset.sampling.num_epochs"))
+    num_epochs: int = 1
     # None: all of them.
-    num_samples_per_epoch: int | None = field(
-        default=None, validator=optional(at_least(1, "dataset.sampling.num_samples_per_epoch"))
-    )
+    num_samples_per_epoch: int | None = None
     randomize: bool = False
-    seed: int = field(default=0, validator=at_least(0, "dataset.sampling.seed"))
+    seed: int = 0
 
 
 @define(frozen=True, kw_only=True)

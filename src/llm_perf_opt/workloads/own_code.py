@@ -14,6 +14,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,8 @@ class _Found:
             for name, module in model.named_modules():
                 part = _PARTS.get(name.rpartition(".")[2])
                 if part is not None:
-                    undo.callback(module.register_forward_pre_hook(self._part_begins(part)).remove)
-                    undo.callback(module.register_forward_hook(self._part_ends).remove)
+                    undo.callback(module.register_forward_pre_hook(partial(self._part_begins, part)).remove)
+                    undo.callback(module.register_forward_hook(lambda *_: self._leave()).remove)
             yield
 
     def _next_forward(self, module: Any, inputs: Any) -> None:
@@ -180,14 +181,8 @@ class _Found:
             self._enter(self._watch.stage(DECODE))
         self._enter(self._watch.step("decode_step"))
 
-    def _part_begins(self, name: str) -> Any:
-        def hook(module: Any, inputs: Any) -> None:
-            self._enter(self._watch.step(name))
-
-        return hook
-
-    def _part_ends(self, module: Any, inputs: Any, output: Any) -> None:
-        self._leave()
+    def _part_begins(self, name: str, *_: Any) -> None:
+        self._enter(self._watch.step(name))
 
     def _enter(self, block: AbstractContextManager[None]) -> None:
         block.__enter__()

@@ -9,19 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from llm_perf_opt.workloads.device import import_transformers
 
 PAD, BOS, EOS, FIRST_BYTE = 0, 1, 2, 3
-
-
-class Tokenizer(Protocol):
-    """What a session needs of one."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, tokens: Sequence[int]) -> str: ...
 
 
 class ByteTokenizer:
@@ -55,6 +47,9 @@ class LocalTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+
+Tokenizer = ByteTokenizer | LocalTokenizer
 
 
 def made_up(length: int, vocabulary: int, seed: str) -> list[int]:

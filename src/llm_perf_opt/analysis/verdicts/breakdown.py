@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llm_perf_opt.analysis.verdicts.counters import Amounts
-from llm_perf_opt.analysis.verdicts.launches import Launches
+from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.metrics.catalogue import stall_words
 from llm_perf_opt.metrics.families import GRAPH, HOST_COPY
@@ -80,17 +79,15 @@ def _plain(family: str, calls: int, time: float, whole: float) -> FamilyTime:
 
 def _summed(launches: Launches, rows: Sequence[int], what: str) -> Quantity | None:
     """FLOPs or bytes of all calls of some rows; None where none of them has any counted."""
-    amounts = [(_amount(launches.kinds[int(launches.which[row])].amounts, what), row) for row in rows]
+    amounts = [(_amount(launches.kinds[int(launches.which[row])], what), row) for row in rows]
     values = [one * int(launches.calls[row]) for one, row in amounts if one is not None]
     return Quantity(sum(values), "FLOP" if what == "flops" else "B") if values else None
 
 
-def _amount(amounts: Amounts | None, what: str) -> float | None:
-    if amounts is None:
-        return None
+def _amount(kind: Kind, what: str) -> float | None:
     if what == "flops":
-        return amounts.all_flops()
-    return amounts.bytes.get(what)
+        return kind.flops
+    return None if kind.amounts is None else kind.amounts.bytes.get(what)
 
 
 def signature_records(roofed: Roofed, near: float, count: int) -> tuple[list[SignatureRecord], int]:
@@ -99,7 +96,7 @@ def signature_records(roofed: Roofed, near: float, count: int) -> tuple[list[Sig
     groups: dict[object, list[int]] = {}
     for row, which in enumerate(launches.which.tolist()):
         kind = launches.kinds[which]
-        flops = _amount(kind.amounts, "flops")
+        flops = kind.flops
         # The inner dimension of a product is not in the signature; FLOPs tell such launches apart.
         work = None if flops is None else float(f"{flops:.2g}")
         key = (kind.kernel_name, kind.grid, kind.block, int(launches.device[row]), work, bool(roofed.analysed[row]))

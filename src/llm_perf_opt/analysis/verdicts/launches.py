@@ -14,9 +14,13 @@ from attrs import Factory, define
 
 from llm_perf_opt.analysis.samples import Samples
 from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
-from llm_perf_opt.metrics.families import MEMCPY, family_of
+from llm_perf_opt.metrics.families import MEMCPY, MULTIPLYING, family_of
 from llm_perf_opt.regions.columns import Action, Int64s
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork
+
+# Per cent of the peak of the tensor pipe, from which on a kernel works there. Arithmetic of 16 bits uses that pipe too:
+# elementwise kernels on an H200 show up to 6 %.
+_TENSOR_IN_USE = 20.0
 
 
 @define(eq=False)
@@ -30,6 +34,22 @@ class Kind:
     samples: int = 0
     amounts: Amounts | None = None  # of one launch; None where it was never sampled
     sampled_ns: float | None = None  # how long the sampled launches took under ncu
+
+    @property
+    def lacks_tensor_work(self) -> bool:
+        """Does it work on the tensor cores, or may it, while no operation of theirs was counted?"""
+        if self.amounts is None or self.amounts.total("tensor_") is not None:
+            return False
+        busy = self.amounts.percent.get("tensor")  # how long the tensor pipe was, of its peak
+        if self.family not in MULTIPLYING:
+            return (busy or 0.0) > _TENSOR_IN_USE
+        # A product on the CUDA cores has its FLOPs there, and the tensor pipe idle.
+        return busy is None or busy > _TENSOR_IN_USE or not any(self.amounts.flops.values())
+
+    @property
+    def flops(self) -> float | None:
+        """FLOPs of one launch; None where not all of them were counted."""
+        return None if self.amounts is None or self.lacks_tensor_work else self.amounts.all_flops()
 
 
 @define(eq=False)
@@ -55,6 +75,12 @@ class Launches:
     def kernel_time(self) -> float:
         """Of all launches together, ns."""
         return float(self.time_ns.sum())
+
+    @property
+    def share_without_tensor_work(self) -> float:
+        """Part of the kernel time of launches whose work on the tensor cores was not counted."""
+        time = sum(time for kind, time in self.timed_kinds() if kind.lacks_tensor_work)
+        return time / self.kernel_time if time else 0.0
 
     def timed_kinds(self) -> Iterator[tuple[Kind, int]]:
         """The kind of each row, and its time."""

@@ -16,20 +16,12 @@ from llm_perf_opt.analysis.verdicts.counters import Amounts
 from llm_perf_opt.analysis.verdicts.facts import kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.opportunities import opportunities
-from llm_perf_opt.analysis.verdicts.roofs import (
-    MULTIPLYING,
-    Peaks,
-    Roofed,
-    RoofTable,
-    against_roofs,
-    bounds,
-    is_complete,
-)
+from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, CounterQuality, Facts, cannot_tell, evaluate, verdict_rules
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
 from llm_perf_opt.analysis.verdicts.work import Formula, region_work
 from llm_perf_opt.metrics.catalogue import DRAM_ROLES
-from llm_perf_opt.metrics.families import MEMCPY, OTHER
+from llm_perf_opt.metrics.families import MEMCPY, MULTIPLYING, OTHER
 from llm_perf_opt.metrics.groups import MetricGroups, groups_for
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, shown
@@ -86,7 +78,8 @@ class Evaluator:
         """`below`: the regions inside this one. `signatures`: how many to list."""
         near = verdict_rules().thresholds["near_roof"]
         split = times.time_split(region, self._alone(region))
-        work, amounts = region_work(region, self.inputs.good, self._formula(region))
+        lacks = launches.share_without_tensor_work > _UNCOUNTED
+        work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
         by_bound = time_by_bound(launches, bounds(roofed, near))
         families = time_by_family(region, roofed)
@@ -185,8 +178,14 @@ class Evaluator:
         uncounted = sum(
             time
             for kind, time in roofed.launches.timed_kinds()
-            if kind.amounts is not None and kind.amounts.flops and not is_complete(kind)
+            if kind.amounts is not None and kind.amounts.flops and not (is_complete(kind) or kind.lacks_tensor_work)
         )
+        without = roofed.launches.share_without_tensor_work
+        if without > _UNCOUNTED and (work.tensor or work.cuda_core):
+            work.missing.append(
+                "FLOPs of the tensor cores: their operations were not counted in kernels that take "
+                f"{100 * without:.0f} % of the kernel time. Run: {self.command(region)}"
+            )
         if uncounted > _UNCOUNTED * kernel_time:
             work.missing.append(
                 f"FLOPs of matrix products and attention that take {100 * (uncounted / kernel_time):.0f} % of the kernel time: they "

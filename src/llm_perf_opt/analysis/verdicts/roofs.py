@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.analysis.verdicts.counters import Amounts
 from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
+from llm_perf_opt.metrics.families import MULTIPLYING
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
 
 Floats = NDArray[np.float64]
 ROOFS = ("tensor", "cuda_core", "dram", "l2")
+_SM_IDLE = 20.0  # % of the peak of the busiest pipe
 _ALIKE = 3.0  # times of a launch and of its samples may differ by this factor
-MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLOPs
 
 
 @define(frozen=True)
@@ -64,7 +65,9 @@ def is_complete(kind: Kind) -> bool:
         return False
     if kind.family not in MULTIPLYING:
         return "dram" in amounts.bytes or "dram" in amounts.percent
-    return any(amounts.flops.values()) or "tensor" in amounts.percent or _all_counted(amounts)
+    # Where no pipe of the SMs has much to do, what they compute is not what limits it, whatever it is.
+    idle = amounts.percent.get("sm", 100.0) < _SM_IDLE
+    return idle or bool(kind.flops or amounts.percent.get("tensor")) or _all_counted(amounts)
 
 
 def _all_counted(amounts: Amounts) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from attrs import Factory, define
 
 from llm_perf_opt.metrics.quantity import Quantity, shown
+from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.regions.model import Evidence, Verdict
 
 UNKNOWN = "unknown"
@@ -94,8 +93,7 @@ class CounterQuality:
 
 @cache
 def verdict_rules() -> Rules:
-    text = files("llm_perf_opt.analysis.verdicts").joinpath("rules.toml").read_text(encoding="utf-8")
-    raw = tomllib.loads(text)
+    raw = read_toml(__package__, "rules.toml")
 
     def conditions(of: dict[str, Any]) -> tuple[Condition, ...]:
         return tuple(Condition(**condition) for condition in of.get("when", ()))

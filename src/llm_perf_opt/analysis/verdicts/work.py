@@ -25,15 +25,17 @@ class Formula:
     tensor_cores: Quantity | None = None  # expected of the tensor cores: whole tiles, masked halves of attention
 
 
-def region_work(region: NCUProfileRegion, good: set[str], formula: Formula) -> tuple[RegionWork, Amounts]:
-    """The region's work, and the same as bare amounts."""
+def region_work(
+    region: NCUProfileRegion, good: set[str], formula: Formula, *, lacks_tensor_work: bool = False
+) -> tuple[RegionWork, Amounts]:
+    """The region's work, and the same as bare amounts. `lacks_tensor_work`: of kernels that use the tensor cores."""
     used = {name: value for name, value in region.inclusive.metrics.items() if name in good}
     amounts = amounts_of({name: value.value for name, value in used.items()})
     work = RegionWork(formula=formula.needed, torch_counter=formula.counter)
     _add_copies(region, used, work, amounts)
     work.tensor = {k: Quantity(v, "FLOP") for k, v in amounts.flops.items() if k.startswith("tensor_")}
     work.cuda_core = {k: Quantity(v, "FLOP") for k, v in amounts.flops.items() if k.startswith("cuda_")}
-    flops = amounts.all_flops()
+    flops = None if lacks_tensor_work and not work.tensor else amounts.all_flops()
     work.flops = None if flops is None else Quantity(flops, "FLOP")
     work.dram_read, work.dram_written, work.dram, work.l2 = (
         Quantity(amounts.bytes[k], "B") if k in amounts.bytes else None

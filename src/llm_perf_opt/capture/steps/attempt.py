@@ -17,7 +17,7 @@ from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log, under_ncu
-from llm_perf_opt.nsight.ncu.argv import build_ncu_cmd, build_ncu_raw_cmd
+from llm_perf_opt.nsight.ncu.argv import build_ncu_cmd, build_ncu_details_cmd, build_ncu_raw_cmd
 from llm_perf_opt.nsight.ncu.replay_modes import left_out, split_metrics
 from llm_perf_opt.nsight.outcome import absent_metrics
 from llm_perf_opt.nsight.tools import Tool
@@ -29,7 +29,7 @@ from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.layout import retaken_with
 from llm_perf_opt.rundir.manifest import Manifest, Step
 
-_RUN, _TABLE = "ncu", "raw"
+_RUN, _TABLE, _DETAILS = "ncu", "raw", "details"
 _DEFAULT_MODE = "kernel"
 
 
@@ -71,8 +71,8 @@ def is_attempt(command: Step) -> bool:
 
 
 def is_of_ncu(command: Step) -> bool:
-    """A run of ncu, or a table it printed."""
-    return command.name in (_RUN, _TABLE)
+    """A run of ncu, or what it printed of one."""
+    return command.name in (_RUN, _TABLE, _DETAILS)
 
 
 def planned_of(command: Step) -> str:
@@ -84,7 +84,7 @@ def files_of_attempt(command: Step) -> Sequence[str]:
     """Files that would be in the way if this command of ncu were run again."""
     if command.name == _RUN or command.status == "running":  # the file of a table was not listed yet
         return retaken_with(command.name, command.capture)
-    return [f"ncu/{name}" for name in command.files if "/" not in name and command.name == _TABLE]
+    return [f"ncu/{name}" for name in command.files if "/" not in name and is_of_ncu(command)]
 
 
 def whole_reports(run: Path, capture: PlannedCapture, manifest: Manifest) -> list[Path]:
@@ -171,30 +171,33 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     if outcome.status == "nothing" or not report.exists():
         return Captured(outcome, ended)
     write_raw(directory, ncu, report, attempt.planned)
+    if options.set or options.sections:
+        _start_print(directory, _DETAILS, build_ncu_details_cmd(ncu.path, report), report, attempt.planned)
     return Captured(outcome, ended, report)
 
 
 def write_raw(run: RunDirectory, ncu: Tool, report: Path, planned: str) -> None:
-    """Start to print the counters of a report as ncu does, as a background task.
+    """Start to print the counters of a report as ncu does, as a background task."""
+    _start_print(run, _TABLE, build_ncu_raw_cmd(ncu.path, report), report, planned)
 
-    The first capture, which most runs have alone, has a table without its name.
-    """
-    unnamed, named = (run.path / name for name in retaken_with(_TABLE, report.stem))
-    others = any(step.name == _TABLE and step.status == "running" for step in run.manifest.steps)
-    table = named if others or unnamed.exists() else unnamed
-    argv = build_ncu_raw_cmd(ncu.path, report)
-    start_table(run, run.begin(_TABLE, argv, "ncu", report.stem, planned=planned), argv, table, {})
+
+def _start_print(run: RunDirectory, step: str, argv: list[str], report: Path, planned: str) -> None:
+    """The first capture, which most runs have alone, has a file without its name."""
+    unnamed, named = (run.path / name for name in retaken_with(step, report.stem))
+    others = any(other.name == step and other.status == "running" for other in run.manifest.steps)
+    target = named if others or unnamed.exists() else unnamed
+    start_table(run, run.begin(step, argv, "ncu", report.stem, planned=planned), argv, target, {})
 
 
 def _read_results(run: RunContext, capture: PlannedCapture, file: Path) -> None:
     """ncu takes any metric name and collects those it knows: which it dropped is known by what is missing."""
     try:
-        results = read_ncu_rep(file, file.name).actions
+        run.counters[file] = read_ncu_rep(file, file.name)
     except UserError as error:  # ncu exited with 0, and yet it did not finish its report
         run.failures.append(ExitCode.NOTHING_CAPTURED)
         run.note(diagnose("REPORT_UNREADABLE", message=error.message, fix=error.fix))
         return
-    run.results[capture.name] = results
+    results = run.results[capture.name] = run.counters[file].actions
     found = {name for action in results for name in action.metrics}
     dropped = absent_metrics(capture.options.metrics, found) if results and capture.options.metrics else None
     if dropped is not None:
@@ -206,7 +209,7 @@ def discard(run: RunContext, report: Path) -> None:
     run.directory.background.wait()  # its table is being written
     report.unlink(missing_ok=True)
     for step in run.directory.manifest.steps:
-        if step.name == _TABLE and step.capture == report.stem:
+        if step.name in (_TABLE, _DETAILS) and step.capture == report.stem:
             for name in step.files:
                 (report.parent / name).unlink(missing_ok=True)
 

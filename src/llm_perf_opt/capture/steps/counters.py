@@ -88,7 +88,7 @@ class Counters:
         numbers = attrs.evolve(known_patterns(run.request), verdicts=False)
         if timeline is not None:
             run.read_timeline(timeline)
-        seen = None if timeline is None else make_report([str(timeline)], numbers, quiet=True, timelines=run.timelines)
+        seen = None if timeline is None else make_report([str(timeline)], numbers, quiet=True, known=run.timelines)
         if state.captures is not None:
             plan = CounterPlan(state.captures)
         else:

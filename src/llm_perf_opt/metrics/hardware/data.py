@@ -7,8 +7,8 @@ from functools import cache
 
 from attrs import define
 
-from llm_perf_opt.metrics.catalogue import read_toml
 from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.package_data import read_toml
 
 PEAKS = {
     "tensor_fp64": "tensor cores, fp64",
@@ -27,7 +27,7 @@ PEAKS = {
     "cuda_fp32": "CUDA cores, fp32",
     "cuda_fp16": "CUDA cores, fp16",
 }
-_FP32_ACCUMULATE = ("tensor_tf32", "tensor_bf16", "tensor_fp16", "tensor_fp8", "tensor_fp6")
+_FP32_ACCUMULATE = ("tensor_tf32", "tensor_bf16", "tensor_fp16", "tensor_fp8")
 
 
 @define(frozen=True)
@@ -95,7 +95,7 @@ def computed_peaks(
 
 @cache
 def hardware_data() -> HardwareData:
-    raw = read_toml("hardware/gpus.toml")
+    raw = read_toml(__package__, "gpus.toml")
     architectures = {
         capability: Architecture(capability, a["name"], a["source"], dict(a["ops_per_clock_per_sm"]))
         for capability, a in raw["architecture"].items()

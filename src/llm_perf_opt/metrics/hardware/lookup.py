@@ -20,6 +20,7 @@ from llm_perf_opt.metrics.quantity import Quantity, Unit
 
 Facts = Mapping[str, Any]
 _MIG = re.compile(r"\s+MIG\s+\S+$")
+_HALF_RATE = "Tensor cores of this GPU run at half rate when they accumulate in fp32."
 _SAME = 0.02  # relative difference below which two figures are one
 
 
@@ -27,14 +28,15 @@ def find_hardware(device: int | None, facts: Facts, overrides: Overrides | None 
     """The peaks of one GPU, with their source and what was adjusted."""
     overrides = overrides or Overrides()
     name = str(facts.get("name") or "")
-    model = _chosen(overrides.model) if overrides.model else _by_name(name, facts)
-    found = _computed(device, name, facts) if model is None else _of_model(device, name, model, facts)
+    model = _by_name(name, facts)
+    if overrides.model:
+        model = next(m for m in hardware_data().models if m.name == overrides.model)
+    recorded = _recorded(device, name, facts)
+    found = _computed(recorded) if model is None else _of_model(recorded, model)
     _add_l2(found, facts)
+    if overrides.from_ncu:
+        found = _with_peaks_of_ncu(found, facts.get("ncu_peaks") or Overrides())
     return _overridden(found, overrides)
-
-
-def _chosen(name: str) -> Model:
-    return next(m for m in hardware_data().models if m.name == name)
 
 
 def _by_name(name: str, facts: Facts) -> Model | None:
@@ -52,74 +54,72 @@ def _by_name(name: str, facts: Facts) -> Model | None:
     return min(candidates, key=distance) if candidates else None
 
 
-def _of_model(device: int | None, name: str, model: Model, facts: Facts) -> GpuHardware:
-    peaks = model.peaks()
-    bandwidth = model.bandwidth
-    notes = []
-    if model.half_rate:
-        notes.append("Tensor cores of this GPU run at half rate when they accumulate in fp32.")
-    sms = facts.get("sm_count")
-    memory = _amount(facts.get("memory_bytes"), "B")
-    if sms and sms != model.sm_count:
-        part = sms / model.sm_count
+def _recorded(device: int | None, name: str, facts: Facts) -> GpuHardware:
+    """What the recording itself says."""
+    return GpuHardware(
+        device=device,
+        name=name,
+        model="",
+        basis="unknown",
+        source="",
+        compute_capability=str(facts.get("compute_capability") or ""),
+        sm_count=facts.get("sm_count"),
+        clock=_amount(facts.get("clock_hz"), "Hz"),
+        memory=_amount(facts.get("memory_bytes"), "B"),
+        l2_cache=_amount(facts.get("l2_bytes"), "B"),
+        bandwidth=_amount(facts.get("bandwidth_bytes_per_s"), "B/s"),
+    )
+
+
+def _of_model(found: GpuHardware, model: Model) -> GpuHardware:
+    """With the figures of a product, adjusted to what was recorded."""
+    peaks, bandwidth = model.peaks(), model.bandwidth
+    is_slice = bool(_MIG.search(found.name))
+    notes = [_HALF_RATE] if model.half_rate else []
+    if found.sm_count and found.sm_count != model.sm_count:
+        part = found.sm_count / model.sm_count
         peaks = {kind: peak * part for kind, peak in peaks.items()}
-        notes.append(f"The recording has {sms} SMs, the {model.name} {model.sm_count}: its peaks were scaled to them.")
-        if _MIG.search(name) and memory is not None:
-            bandwidth = bandwidth * min((memory / model.memory).of("ratio"), 1.0)
+        notes.append(
+            f"The recording has {found.sm_count} SMs, the {model.name} {model.sm_count}: its peaks were scaled to them."
+        )
+        if is_slice and found.memory is not None:
+            bandwidth = bandwidth * min((found.memory / model.memory).of("ratio"), 1.0)
             notes.append("Of the memory bandwidth the slice has the part that it has of the memory.")
-    recorded = _amount(facts.get("bandwidth_bytes_per_s"), "B/s")
-    if recorded is not None and abs((recorded / model.bandwidth).of("ratio") - 1) > _SAME and not _MIG.search(name):
+    recorded = found.bandwidth
+    if recorded is not None and abs((recorded / model.bandwidth).of("ratio") - 1) > _SAME and not is_slice:
         notes.append(
             f"The device attributes give {recorded.value / 1e9:,.0f} GB/s of memory bandwidth, "
             f"the data sheet {model.bandwidth.value / 1e9:,.0f} GB/s, which is the one used."
         )
-    return GpuHardware(
-        device=device,
-        name=name or model.name,
+    return evolve(
+        found,
+        name=found.name or model.name,
         model=model.name,
         basis="datasheet" if model.printed else "computed",
         source=model.source,
         compute_capability=model.architecture.compute_capability,
-        sm_count=sms or model.sm_count,
-        clock=_amount(facts.get("clock_hz"), "Hz") or model.boost,
-        memory=memory or model.memory,
-        l2_cache=_amount(facts.get("l2_bytes"), "B") or model.l2_cache,
+        sm_count=found.sm_count or model.sm_count,
+        clock=found.clock or model.boost,
+        memory=found.memory or model.memory,
+        l2_cache=found.l2_cache or model.l2_cache,
         bandwidth=bandwidth,
         peaks=peaks,
         notes=notes,
     )
 
 
-def _computed(device: int | None, name: str, facts: Facts) -> GpuHardware:
+def _computed(found: GpuHardware) -> GpuHardware:
     """A GPU that is not in the data, from its device attributes."""
-    data = hardware_data()
-    capability, sms = str(facts.get("compute_capability") or ""), facts.get("sm_count")
-    clock = _amount(facts.get("clock_hz"), "Hz")
-    architecture = data.architectures.get(capability)
-    found = GpuHardware(
-        device=device,
-        name=name,
-        model="",
-        basis="unknown",
-        source="",
-        compute_capability=capability,
-        sm_count=sms,
-        clock=clock,
-        memory=_amount(facts.get("memory_bytes"), "B"),
-        l2_cache=_amount(facts.get("l2_bytes"), "B"),
-        bandwidth=_amount(facts.get("bandwidth_bytes_per_s"), "B/s"),
-    )
+    data, sms, clock = hardware_data(), found.sm_count, found.clock
+    architecture = data.architectures.get(found.compute_capability)
     if architecture is None or not sms or clock is None:
-        lacking = [
-            what
-            for what, have in (("its architecture", architecture), ("its SM count", sms), ("its clock", clock))
-            if not have
-        ]
-        found.notes.append(f"The hardware data does not know it, and the recording lacks {', '.join(lacking)}.")
+        needed = {"its architecture": architecture, "its SM count": sms, "its clock": clock}
+        lacking = ", ".join(what for what, have in needed.items() if not have)
+        found.notes.append(f"The hardware data does not know it, and the recording lacks {lacking}.")
         return found
-    half_rate = bool(data.half_rate_names.search(name))
+    half_rate = bool(data.half_rate_names.search(found.name))
     ops = architecture.ops_per_clock_per_sm
-    if data.no_tensor_core_names.search(name):
+    if data.no_tensor_core_names.search(found.name):
         half_rate = False
         ops = {kind: per_clock for kind, per_clock in ops.items() if not kind.startswith("tensor_")}
         found.notes.append("This GPU has no tensor cores.")
@@ -129,8 +129,7 @@ def _computed(device: int | None, name: str, facts: Facts) -> GpuHardware:
         f"computed from the device attributes: {sms} SMs x {clock.value / 1e6:,.0f} MHz x operations per clock of "
         f"{architecture.name} ({architecture.source})"
     )
-    if half_rate:
-        found.notes.append("Tensor cores of this GPU run at half rate when they accumulate in fp32.")
+    found.notes += [_HALF_RATE] if half_rate else []
     return found
 
 
@@ -141,21 +140,29 @@ def _add_l2(found: GpuHardware, facts: Facts) -> None:
         found.l2_bandwidth = Quantity(per_clock * found.clock.of("Hz"), "B/s")
 
 
+def _with_peaks_of_ncu(found: GpuHardware, measured: Overrides) -> GpuHardware:
+    if not measured.names():
+        lacking = "There are no roofline metrics of ncu, which --set roofline collects: these peaks are not ncu's."
+        return evolve(found, notes=[*found.notes, lacking])
+    basis = "ncu" if found.basis == "unknown" else f"{found.basis} and ncu"
+    return _replaced(evolve(found, basis=basis), measured, "ncu's roofline metrics")
+
+
 def _overridden(found: GpuHardware, overrides: Overrides) -> GpuHardware:
-    given = [k for k in ("bandwidth", "l2_bandwidth") if getattr(overrides, k) is not None] + list(overrides.peaks)
-    if overrides.model:
-        given.insert(0, "model")
-    if not given:
+    if not overrides.names():
         return found
-    known = "given" if found.basis == "unknown" else found.basis
+    basis = "given" if found.basis == "unknown" else found.basis
+    return _replaced(evolve(found, basis=basis), overrides, "the user")
+
+
+def _replaced(found: GpuHardware, figures: Overrides, source: str) -> GpuHardware:
     return evolve(
         found,
-        basis=known,
-        source=found.source or "the user",
-        bandwidth=overrides.bandwidth or found.bandwidth,
-        l2_bandwidth=overrides.l2_bandwidth or found.l2_bandwidth,
-        peaks={**found.peaks, **overrides.peaks},
-        notes=[*found.notes, f"Given by the user: {', '.join(given)}."],
+        source=found.source or source,
+        bandwidth=figures.bandwidth or found.bandwidth,
+        l2_bandwidth=figures.l2_bandwidth or found.l2_bandwidth,
+        peaks={**found.peaks, **figures.peaks},
+        notes=[*found.notes, f"Given by {source}: {', '.join(figures.names())}."],
     )
 
 

@@ -27,16 +27,22 @@ class Overrides:
     bandwidth: Quantity | None = None
     l2_bandwidth: Quantity | None = None
     peaks: dict[str, Quantity] = Factory(dict)
+    from_ncu: bool = False  # ncu's own roofline metrics before the data, where a recording has them
+
+    def names(self) -> list[str]:
+        """What it has figures of."""
+        whole = [name for name in ("model", *_BANDWIDTHS) if getattr(self, name)]
+        return [*whole, *self.peaks]
 
 
 def parse_overrides(settings: Mapping[str, Any]) -> Overrides:
     """`{"model": "H200 SXM", "bandwidth": "4.8 TB/s", "tensor_bf16": "989 TFLOP/s"}`; peaks may stand below `peaks`."""
     flat = {k: v for k, v in settings.items() if k != "peaks"}
     nested = settings.get("peaks") or {}
-    if not isinstance(nested, Mapping):
-        raise UserError("hardware.peaks is not a mapping.", "Write hardware.peaks.tensor_bf16: 989 TFLOP/s")
-    flat |= dict(nested)
-    found = Overrides()
+    found = Overrides(from_ncu=nested == "ncu")
+    if not isinstance(nested, Mapping) and not found.from_ncu:
+        raise UserError(f"peaks={nested} is not known.", "Write peaks=ncu, or a peak, as in tensor_bf16=989TFLOP/s")
+    flat |= {} if found.from_ncu else dict(nested)
     for key, value in flat.items():
         if key == "model":
             found.model = _model(str(value))

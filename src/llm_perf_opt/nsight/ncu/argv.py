@@ -17,6 +17,7 @@ from attrs import define, field
 from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.nsight.option_values import (
     StrPath,
+    arguments,
     count,
     expressions,
     flag_of,
@@ -25,7 +26,6 @@ from llm_perf_opt.nsight.option_values import (
     listed,
     switch,
     text,
-    valued_flags,
     with_overrides,
     workload,
 )
@@ -42,11 +42,6 @@ class NcuOptions:
     # Named set of sections. Without set, sections and metrics ncu takes `basic`: 10 passes a kernel;
     # `roofline` takes 17, `full` 38, at about 60 ms a kernel and pass.
     set: str | None = field(default=None, converter=text)
-    # Section identifiers, each with a flag of its own (ncu takes no comma list); `regex:` works.
-    sections: tuple[str, ...] = field(default=(), converter=listed)
-    # Metric names, one flag for all. The cheapest way: what fits into one pass costs a seventh of `basic`.
-    # ncu drops a misspelt metric without a word and exits 0.
-    metrics: tuple[str, ...] = field(default=(), converter=listed)
 
     # -- how to replay --
     # kernel (ncu's default: one result a kernel) | application | range | app-range (one result a range).
@@ -56,11 +51,6 @@ class NcuOptions:
     target_processes: str | None = field(default="all", converter=text)
 
     # -- which ranges --
-    # ncu's own filter expressions (several mean "or"); a string is one expression, for ncu reads a comma
-    # as "and". Patterns of this project are compiled first and come in as `nvtx_expr`.
-    nvtx_include: tuple[str, ...] = field(default=(), converter=expressions)
-    # As nvtx_include; kernels inside these ranges are left out.
-    nvtx_exclude: tuple[str, ...] = field(default=(), converter=expressions)
     # thread (ncu's default) | process. `process` finds backward passes, which autograd launches from a
     # thread of its own; with several busy threads it also takes kernels of their neighbours.
     nvtx_push_pop_scope: str | None = field(default=None, converter=text)
@@ -93,6 +83,8 @@ class NcuOptions:
     # -- the state of the GPU --
     # none (ours) | base (ncu's default: clocks locked low, figures comparable between runs, not with the timeline).
     clock_control: str | None = field(default="none", converter=text)
+    # stable (ncu's default: tensor cores boost alike in every run) | dynamic (as without ncu).
+    pipeline_boost_state: str | None = field(default=None, converter=text)
     # none (ours) | all (ncu's default: caches flushed before every pass, which makes the DRAM figures
     # of a region wrong by up to 1.8 times).
     cache_control: str | None = field(default="none", converter=text)
@@ -100,32 +92,35 @@ class NcuOptions:
     # -- the report file --
     # no (ours) | yes. With the machine code a report of 0.1 MB becomes one of 20 MB; needed for ncu-ui's source page.
     import_sass: str | None = field(default="no", converter=text)
+
+    # -- lists and switches, which come last in the command --
+    # Section identifiers, each with a flag of its own (ncu takes no comma list); `regex:` works.
+    sections: tuple[str, ...] = field(default=(), converter=listed, metadata={"flag": "--section"})
+    # Metric names, one flag for all. The cheapest way: what fits into one pass costs a seventh of `basic`.
+    # ncu drops a misspelt metric without a word and exits 0.
+    metrics: tuple[str, ...] = field(default=(), converter=listed, metadata={"joined": ""})
+    # Ranges with every result; without it they belong to no region. A filter by ranges needs it and switches it on.
+    nvtx: bool = field(default=True, converter=switch, validator=is_switch)
+    # ncu's own filter expressions (several mean "or"); a string is one expression, for ncu reads a comma
+    # as "and". Patterns of this project are compiled first and come in as `nvtx_expr`.
+    nvtx_include: tuple[str, ...] = field(default=(), converter=expressions)
+    # As nvtx_include; kernels inside these ranges are left out.
+    nvtx_exclude: tuple[str, ...] = field(default=(), converter=expressions)
     # Off: ncu refuses to start where the report exists, so that no run overwrites another's result.
     force_overwrite: bool = field(default=False, converter=switch, validator=is_switch)
-
     # Handed to ncu as they are, one argv element each, before the program. ncu refuses an option given twice.
-    extra_args: tuple[str, ...] = field(default=(), converter=listed)
+    extra_args: tuple[str, ...] = field(default=(), converter=listed, metadata={"flag": ""})
 
 
-# Fields that are not simply `--name value`.
-_OTHERWISE = ("sections", "metrics", "nvtx_include", "nvtx_exclude", "force_overwrite", "extra_args")
 _NEED_NVTX = ("nvtx_include", "nvtx_exclude", "nvtx_push_pop_scope", "range_filter")
 
 
 def build_ncu_cmd(
-    out_base: StrPath,
-    work_argv: Sequence[StrPath],
-    *,
-    nvtx_expr: str | Sequence[str] | None = None,
-    options: NcuOptions | None = None,
-    nvtx: bool = True,
-    ncu: StrPath = "ncu",
-    **overrides: Any,
+    out_base: StrPath, work_argv: Sequence[StrPath], *, ncu: StrPath = "ncu", **settings: Any
 ) -> list[str]:
-    """The argv that profiles `work_argv` into `out_base`.ncu-rep; the rest as in `ncu_arguments`."""
+    """The argv that profiles `work_argv` into `out_base`.ncu-rep; `settings` as in `ncu_arguments`."""
     argv = workload(work_argv, "ncu")
-    options_ = ncu_arguments(out_base, nvtx_expr=nvtx_expr, options=options, nvtx=nvtx, **overrides)
-    return [os.fspath(ncu), *options_, *argv]
+    return [os.fspath(ncu), *ncu_arguments(out_base, **settings), *argv]
 
 
 def ncu_arguments(
@@ -133,38 +128,30 @@ def ncu_arguments(
     *,
     nvtx_expr: str | Sequence[str] | None = None,
     options: NcuOptions | None = None,
-    nvtx: bool = True,
     **overrides: Any,
 ) -> list[str]:
     """ncu's own part of the command, without the program: what `help_text.validate` checks.
 
     `nvtx_expr`: ncu expressions (a list means "or") in place of `options.nvtx_include`; an empty list
-    means no filter. `nvtx=False` drops `--nvtx` where no filter needs it: without it the results carry
-    no range stacks and belong to no region. `overrides` are fields of `NcuOptions`. `%p`, `%h`, `%i`,
-    `%q{VAR}` in `out_base` are filled in by ncu.
+    means no filter. `overrides` are fields of `NcuOptions`. `%p`, `%h`, `%i`, `%q{VAR}` in `out_base` are
+    filled in by ncu.
     """
     asked = with_overrides(options or NcuOptions(), overrides, "pipeline.ncu.ncu_cli")
     if nvtx_expr is not None:
         asked = attrs.evolve(asked, nvtx_include=nvtx_expr)
-    argv = valued_flags(asked, _OTHERWISE)
-    for section in asked.sections:
-        argv += ["--section", section]
-    if asked.metrics:
-        argv += ["--metrics", ",".join(asked.metrics)]
-    if nvtx or any(getattr(asked, name) for name in _NEED_NVTX):
-        argv.append("--nvtx")
-    for expression in asked.nvtx_include:
-        argv += ["--nvtx-include", expression]
-    for expression in asked.nvtx_exclude:
-        argv += ["--nvtx-exclude", expression]
-    if asked.force_overwrite:
-        argv.append("--force-overwrite")
-    return [*argv, "-o", os.fspath(out_base), *asked.extra_args]
+    if any(getattr(asked, name) for name in _NEED_NVTX):
+        asked = attrs.evolve(asked, nvtx=True)
+    return arguments(asked, out_base, asked.extra_args)
 
 
 def build_ncu_raw_cmd(ncu: StrPath, report: StrPath) -> list[str]:
     """Print every result of a report with all its metrics as CSV on standard output."""
     return [os.fspath(ncu), "--import", os.fspath(report), "--page", "raw", "--csv", "--print-units", "base"]
+
+
+def build_ncu_details_cmd(ncu: StrPath, report: StrPath) -> list[str]:
+    """Print the sections and rules of every result as a text for people on standard output."""
+    return [os.fspath(ncu), "--import", os.fspath(report), "--page", "details"]
 
 
 def without_unknown_defaults(options: NcuOptions, known: Container[str]) -> NcuOptions:

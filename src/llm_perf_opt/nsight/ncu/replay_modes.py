@@ -14,25 +14,12 @@ from attrs import define
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode
-from llm_perf_opt.nsight.messages import STATES
+from llm_perf_opt.nsight.messages import GROUPS, STATES
 from llm_perf_opt.nsight.outcome import Outcome, of_rule
 
 NEXT_MODE = {"range": "app-range", "app-range": "kernel", "application": "kernel"}
 RANGE_MODES = frozenset({"range", "app-range"})
 
-# Another mode may do better only where the mode was the trouble: a missing permission, a misspelt name or a
-# broken program stay what they are, and a run out of time has no time for a slower one.
-MODE_TROUBLE = frozenset(
-    {
-        "UNSUPPORTED_API_IN_RANGE",
-        "RANGE_INVALID",
-        "SASS_IN_RANGE",
-        "NO_RANGES_PROFILED",
-        "KERNEL_NOT_PROFILED",
-        "UNKNOWN_ERROR",
-        "NOTHING_CAPTURED",
-    }
-)
 # Counts of single instructions need instrumented kernels, one by one; ncu refuses them for a whole range.
 _PER_INSTRUCTION = re.compile(r"__sass_|^regex:.*sass")
 
@@ -52,7 +39,9 @@ def next_mode(mode: str, outcome: Outcome, *, enabled: bool = True) -> str | Non
         return None
     # the first diagnosis is the cause; later ones may be remarks
     causes = [d.code for d in outcome.diagnoses if d.severity == "error"]
-    return NEXT_MODE.get(mode) if causes and causes[0] in MODE_TROUBLE else None
+    if causes and causes[0] == "SASS_IN_RANGE":
+        return "kernel"  # both range modes refuse the same metrics
+    return NEXT_MODE.get(mode) if causes and causes[0] in GROUPS["mode_trouble"] else None
 
 
 def split_metrics(mode: str, metrics: Iterable[str]) -> MetricSplit:

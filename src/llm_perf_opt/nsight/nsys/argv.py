@@ -16,11 +16,11 @@ from attrs import define, field
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.option_values import (
     StrPath,
+    arguments,
     is_switch,
     listed,
     switch,
     text,
-    valued_flags,
     with_overrides,
     workload,
 )
@@ -31,7 +31,8 @@ class NsysOptions:
     """What nsys is asked for. `None` leaves an option out: nsys's own default holds then."""
 
     # APIs to trace. `osrt` and library traces (cublas, cudnn) are to be had, at more overhead and larger files.
-    trace: tuple[str, ...] = field(default=("cuda", "nvtx"), converter=listed)
+    # An empty list is an answer too: nsys's own default would trace osrt and opengl.
+    trace: tuple[str, ...] = field(default=("cuda", "nvtx"), converter=listed, metadata={"joined": "none"})
     # none (ours) | process-tree (nsys's default: CPU samples, 2 GB for a toy) | system-wide.
     sample: str | None = field(default="none", converter=text)
     # none (ours) | process-tree (nsys's default) | system-wide. Which thread ran when; not needed for regions.
@@ -48,40 +49,31 @@ class NsysOptions:
     cuda_graph_trace: str | None = field(default=None, converter=text)
     # A name for `nsys stop --session`, which writes the report of a program that is still running.
     session_new: str | None = field(default=None, converter=text)
-    # Off: where the report exists nsys writes to /tmp instead, and says so in one line.
-    force_overwrite: bool = field(default=False, converter=switch, validator=is_switch)
     # Samples of whole GPUs (see `profiling.traffic`): which GPUs, the set of metrics, and how often a second.
     gpu_metrics_devices: str | None = field(default=None, converter=text)
     gpu_metrics_set: str | None = field(default=None, converter=text)
     gpu_metrics_frequency: str | None = field(default=None, converter=text)
+    # Off: where the report exists nsys writes to /tmp instead, and says so in one line.
+    force_overwrite: bool = field(default=False, converter=switch, validator=is_switch, metadata={"on": ["true"]})
     # Handed to nsys as they are, one argv element each, before the program. nsys refuses an option given twice.
-    extra_args: tuple[str, ...] = field(default=(), converter=listed)
+    extra_args: tuple[str, ...] = field(default=(), converter=listed, metadata={"flag": ""})
 
 
 def build_nsys_cmd(
-    out_base: StrPath,
-    work_argv: Sequence[StrPath],
-    *,
-    options: NsysOptions | None = None,
-    nsys: StrPath = "nsys",
-    **overrides: Any,
+    out_base: StrPath, work_argv: Sequence[StrPath], *, nsys: StrPath = "nsys", **settings: Any
 ) -> list[str]:
     """The argv that records `work_argv` into `out_base`.nsys-rep; run it under `environment(options)`.
 
-    `overrides` are fields of `NsysOptions`. `%p`, `%h`, `%n`, `%q{VAR}` in `out_base` are filled in by nsys.
+    `settings` as in `nsys_arguments`. `%p`, `%h`, `%n`, `%q{VAR}` in `out_base` are filled in by nsys.
     """
     argv = workload(work_argv, "nsys")
-    return [os.fspath(nsys), "profile", *nsys_arguments(out_base, options=options, **overrides), *argv]
+    return [os.fspath(nsys), "profile", *nsys_arguments(out_base, **settings), *argv]
 
 
 def nsys_arguments(out_base: StrPath, *, options: NsysOptions | None = None, **overrides: Any) -> list[str]:
-    """The options of `nsys profile`, without the program: what `help_text.validate` checks."""
+    """The options of `nsys profile`, without the program: what `help_text.validate` checks. `overrides`: fields of them."""
     asked = _completed(with_overrides(options or NsysOptions(), overrides, "pipeline.nsys"))
-    # An empty list is an answer too: nsys's own default would trace osrt and opengl.
-    argv = ["--trace", ",".join(asked.trace) or "none"]
-    argv += valued_flags(asked, ("trace", "force_overwrite", "extra_args"))
-    argv += ["--force-overwrite", "true"] if asked.force_overwrite else []
-    return [*argv, "-o", os.fspath(out_base), *asked.extra_args]
+    return arguments(asked, out_base, asked.extra_args)
 
 
 def environment(options: NsysOptions) -> dict[str, str]:

@@ -1,20 +1,18 @@
-"""Metric names against what a chip really has.
+"""Metric names against what a chip really has: the recorded output of `ncu --query-metrics`, or a list of libcupti.
 
-ncu drops a misspelt metric without a word and exits 0, so names are checked before it starts: against the
-output of `ncu --query-metrics` of this very installation where that is at hand.
+ncu drops a misspelt metric without a word and exits 0, so that a wrong name in the catalogue would never be seen.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 
 from attrs import define
-
-from llm_perf_opt.errors import UserError
-from llm_perf_opt.metrics.catalogue import read_toml
 
 Known = Mapping[str, str]  # base name -> kind ("counter" | "ratio" | "throughput", "" where the list does not say)
 
@@ -79,16 +77,6 @@ def allowed_suffixes(kind: str) -> tuple[str, ...]:
     return table[kind] if kind in table else (*table["counter"], *table["ratio"])
 
 
-def refuse_unknown(metrics: Iterable[str], known: Known, chip: str) -> None:
-    """Raise a `UserError` that names every metric the chip does not have, with the nearest ones."""
-    if unknown := unknown_metrics(metrics, known):
-        few = len(unknown) == 1
-        raise UserError(
-            f"{chip} has no {'metric' if few else 'metrics'} {'; '.join(map(str, unknown))}.",
-            f"List what it has with: ncu --query-metrics --chips {chip}",
-        )
-
-
 def _nearest(metric: str, known: Known) -> tuple[str, ...]:
     base, _, suffix = metric.partition(".")
     if base in known:
@@ -100,7 +88,7 @@ def _nearest(metric: str, known: Known) -> tuple[str, ...]:
 
 @cache
 def _suffixes() -> dict[str, tuple[str, ...]]:
-    raw = read_toml("suffixes.toml")
+    raw = tomllib.loads(Path(__file__).with_name("metric_suffixes.toml").read_text(encoding="utf-8"))
     table = {
         kind: tuple(".".join(filter(None, (r, s))) for r in raw[kind]["rollups"] for s in raw[kind]["submetrics"])
         for kind in ("counter", "throughput", "ratio")

@@ -1,0 +1,135 @@
+"""Which commit a result was measured with, and which results are older than the code they measure.
+
+    python benchmarks/provenance.py           # writes the list into benchmarks/results/README.md
+
+Every benchmark notes `commit()` in its result. A result is older where one of the paths it measures (`MEASURES`) has
+changed since; one that names no commit was made at the latest with the commit that brought it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attrs import define
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = RESULTS / "README.md"
+
+_READING = ("readers", "regions", "analysis", "report")
+_CAPTURING = ("capture", "planning", "nsight", "inject", "process", "request.py")
+# What each result depends on, below src/llm_perf_opt; how it is measured is the program beside it.
+MEASURES: dict[str, tuple[str, ...]] = {
+    "annotate-cost-cpu": ("inject",),
+    "annotate-cost-h200": ("inject",),
+    "annotate-h200": ("inject", "regions"),
+    "bridge-h200": (*_CAPTURING, *_READING, "metrics", "workloads"),
+    "calibration-h200": ("calibration",),
+    "contract-commands-h200": (*_CAPTURING, *_READING, "conf", "options", "runners", "stage1", "workloads"),
+    "faults": ("capture", "process", "rundir", "inject"),
+    "fuzz": ("readers", "regions"),
+    "fuzz-seed2": ("readers", "regions"),
+    "html-page": ("report",),
+    "join-accuracy": ("readers", "regions", "analysis"),
+    "kill-h200": ("capture", "process", "rundir"),
+    "known-work-h200": (*_CAPTURING, "analysis", "metrics"),
+    "load": _READING,
+    "models-h200": ("workloads", "dnn_models", "static_analysis", "stage1", "runners", *_CAPTURING),
+    "profile-decoder-h200": _CAPTURING,
+    "report-speed": _READING,
+}
+
+
+def commit() -> str:
+    """The commit of this tree; on a machine that has only a copy, what LLM_PERF_COMMIT says; "" where nobody knows."""
+    return os.environ.get("LLM_PERF_COMMIT") or _git("rev-parse", "--short", "HEAD")
+
+
+def _git(*words: str) -> str:
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def has_history() -> bool:
+    """Can it be told what came after what? Not in an unpacked archive or a shallow clone."""
+    return _git("rev-parse", "--is-shallow-repository") == "false"
+
+
+@define(frozen=True)
+class Result:
+    """One result file and the commits behind it."""
+
+    name: str
+    commits: tuple[str, ...]  # it was measured with: parts of it may have been at different times
+    noted: bool  # does it say so itself?
+    older: bool
+
+    @property
+    def row(self) -> str:
+        shown = ", ".join(f"`{name}`" for name in self.commits) or "–"
+        state = "older than the code it measures" if self.older else "current"
+        paths = ", ".join(f"`{path}`" for path in MEASURES[self.name])
+        return f"| [{self.name}]({files(self.name)[-1].name}) | {shown}{'' if self.noted else ' or before'} | {paths} | {state} |"
+
+
+def names() -> list[str]:
+    return sorted({path.stem for path in RESULTS.iterdir() if path.suffix in (".json", ".md") and path != PAGE})
+
+
+def files(name: str) -> list[Path]:
+    """Of one result: data first, then the page."""
+    return [path for path in (RESULTS / f"{name}.json", RESULTS / f"{name}.md") if path.exists()]
+
+
+def results() -> Iterator[Result]:
+    """All results in order; needs the history."""
+    for name in names():
+        noted, whole = _noted(name)
+        # A file some of whose parts name no commit is as old as what brought it, or older.
+        brought = [] if noted and whole else [_git("log", "-1", "--format=%h", "--", *map(str, files(name)))]
+        commits = tuple(dict.fromkeys([*noted, *filter(None, brought)]))
+        yield Result(name, commits, bool(noted) and whole, any(_changed_since(name, commit) for commit in commits))
+
+
+def _noted(name: str) -> tuple[list[str], bool]:
+    """Commits that a result names, and whether they are those of all of it."""
+    file = RESULTS / f"{name}.json"
+    content: Any = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if content.get("commit"):
+        return [content["commit"]], True
+    parts = content.get("parts") or content.get("models") or {}
+    found = [part.get("commit", "") for part in parts.values()]
+    return sorted(set(filter(None, found))), bool(found) and all(found)
+
+
+def _changed_since(name: str, commit: str) -> bool:
+    paths = [f"src/llm_perf_opt/{path}" for path in MEASURES[name]]
+    known = _git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+    return not known or bool(_git("log", "-1", "--format=%h", f"{known}..HEAD", "--", *paths))
+
+
+def page() -> str:
+    lines = [
+        "# What was measured, and with which code",
+        "",
+        "Written by `python benchmarks/provenance.py`; a test says when it is out of date. A result is older where one of the",
+        "paths below `src/llm_perf_opt` that it measures has changed since: its figures are of that time.",
+        "",
+        "| result | measured with | measures | state |",
+        "|---|---|---|---|",
+        *(result.row for result in results()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print("\n".join(result.name for result in results() if result.older))

@@ -1,0 +1,64 @@
+"""Results of benchmarks say which code they were measured with, and those that are older than it are named."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import provenance
+
+# From before benchmarks noted a commit; whoever measures one anew takes it out of here.
+UNNOTED = {
+    *("annotate-cost-cpu", "annotate-cost-h200", "annotate-h200", "bridge-h200", "calibration-h200", "faults", "fuzz"),
+    *("fuzz-seed2", "html-page", "kill-h200", "known-work-h200", "load", "models-h200", "profile-decoder-h200"),
+    "report-speed",
+}
+
+
+def states() -> dict[str, str]:
+    """What the page says of each result."""
+    rows = re.findall(r"^\| \[([^\]]+)\]\(.*\| ([^|]+) \|$", provenance.PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return {name: state.split()[0] for name, state in rows}
+
+
+def test_every_result_says_what_it_measures() -> None:
+    assert set(provenance.names()) == set(provenance.MEASURES) == set(states())
+    source = provenance.ROOT / "src" / "llm_perf_opt"
+    for name, paths in provenance.MEASURES.items():
+        assert [path for path in paths if not (source / path).exists()] == [], name
+
+
+@pytest.mark.process
+def test_results_older_than_the_code_they_measure_are_listed() -> None:
+    """Otherwise: measure them again, or have the page say so with python benchmarks/provenance.py"""
+    if not provenance.has_history():
+        pytest.skip("there is no history to compare with")
+    found = {result.name: "older" if result.older else "current" for result in provenance.results()}
+    listed = states()
+    assert {name for name in found if found[name] == "older" and listed[name] != "older"} == set()
+    unnoted = {result.name for result in provenance.results() if not result.noted}
+    assert unnoted <= UNNOTED, "a result without the commit it was measured with"
+
+
+def test_a_benchmark_knows_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_PERF_COMMIT", "abc1234")  # a machine with a copy of the tree and no history
+    assert provenance.commit() == "abc1234"
+
+
+def test_every_benchmark_that_writes_a_result_notes_its_commit() -> None:
+    for path in (provenance.ROOT / "benchmarks").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "results" in text and "json.dumps" in text and path.name != "provenance.py":
+            assert "import commit" in text, path.name
+
+
+def test_commits_of_results_are_names_of_commits() -> None:
+    for name in provenance.names():
+        file = provenance.RESULTS / f"{name}.json"
+        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        assert re.fullmatch(r"[0-9a-f]{7,40}|", content.get("commit", "")), name
