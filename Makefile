@@ -117,6 +117,7 @@ fuzz: setup
 
 faults: setup
 	$(BIN)/python benchmarks/faults.py $(FAULTS_ARGS)
+	$(BIN)/python benchmarks/safe_hands.py $(SAFE_HANDS_ARGS)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir dist/site

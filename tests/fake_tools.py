@@ -107,8 +107,10 @@ def json_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     whole = write_all.write_report
 
-    def write_report(report: NCUProfileRegionReport, out: Path, formats: Sequence[str], *others: Any) -> list[Path]:
+    def write_report(
+        report: NCUProfileRegionReport, out: Path, formats: Sequence[str], *others: Any, **more: Any
+    ) -> list[Path]:
         assert "json" in formats
-        return whole(report, out, ("json",), *others)
+        return whole(report, out, ("json",), *others, **more)
 
     monkeypatch.setattr(write_all, "write_report", write_report)

@@ -350,9 +350,9 @@ def test_modules_are_marked_for_capture_windows_unless_they_have_ranges_already(
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     (counted,) = read_log(log).ranges.values()
-    prefix = "" if mode == "modules" else "llm-perf:"
-    stages = {} if mode == "off" else {("", "forward"): 3}
-    assert counted == stages | {("", f"{prefix}{name}"): 3 for name in ("0", "1", "1.0")}
+    domain, prefix = ("LLM", "") if mode == "modules" else ("", "llm-perf:")  # marker ranges stay in the default domain
+    stages = {} if mode == "off" else {("LLM", "forward"): 3}
+    assert counted == stages | {(domain, f"{prefix}{name}"): 3 for name in ("0", "1", "1.0")}
     pushed = [json.loads(line)["name"] for line in sink.read_text().splitlines() if '"push"' in line]
     assert pushed.count(f"{prefix}1.0") == 3
 

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'"),
 ]
 
-PREFILL, STEP = ("", "prefill"), ("", "decode_step")
+PREFILL, STEP = ("LLM", "prefill"), ("LLM", "decode_step")
 
 # One prompt and eight steps; says when the profiler goes on and off, and which step runs.
 PROGRAM = """
@@ -315,6 +315,38 @@ def test_ranges_of_torch_are_counted_as_they_are_pushed_and_popped(monkeypatch: 
     assert calls == ["a", "a", "pop", "pop", "pop"]
     assert seen == [("", "a", 1, True), ("", "a", 2, True), ("", "a", 2, False), ("", "a", 1, False)]
     hooks.into_torch(SimpleNamespace(_C=SimpleNamespace()))  # a build without NVTX
+
+
+@pytest.mark.parametrize("has_package", [True, False], ids=["a tool that sees domains", "nothing but torch"])
+def test_ranges_of_the_annotation_are_of_domain_llm(monkeypatch: pytest.MonkeyPatch, has_package: bool) -> None:
+    """No tool is attached here: objects with the same methods stand in for torch and for nvtx under one."""
+    monkeypatch.syspath_prepend(str(INJECTED))
+    from _llm_perf_annotate import hooks, ranges, seen_ranges
+
+    calls: list[str] = []
+    fresh = seen_ranges.SeenRanges()
+    monkeypatch.setattr(hooks, "ranges_seen", fresh)
+    monkeypatch.setattr(ranges, "ranges_seen", fresh)
+    monkeypatch.setenv("LLM_PERF_RANGES", "1")
+    torch = SimpleNamespace(_C=SimpleNamespace(_nvtx=SimpleNamespace(rangePushA=calls.append, rangePop=list)))
+    hooks.into_torch(torch)
+    handle = {"handle": 1} if has_package else {}  # nvtx's stand-in for a domain that nobody sees has none
+    domain = SimpleNamespace(
+        get_event_attributes=lambda message: f"attributes of {message}",
+        push_range=calls.append,
+        pop_range=list,
+        **handle,
+    )
+    monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(get_domain=lambda name: domain))
+    chosen = ranges.choose(torch, ranges.DOMAIN)
+    assert chosen is not None
+    _, push, pop = chosen
+    for _ in range(2):
+        push("prefill")
+        pop()
+    assert calls == ["attributes of prefill" if has_package else "LLM@prefill"] * 2
+    # The hooks of the nvtx package count its domains; a name that holds the domain is counted as what it stands for.
+    assert fresh.counts == ({} if has_package else {("LLM", "prefill"): 2})
 
 
 def test_ranges_of_a_domain_object_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

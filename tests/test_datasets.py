@@ -214,7 +214,22 @@ TEN = [Item(str(number)) for number in range(10)]
 
 
 def order(**sampling: Any) -> list[str]:
-    return [item.id for item in sample(TEN, SamplingOptions(**sampling))]
+    return [item.id for item in sample(TEN, SamplingOptions(**sampling)).items]
+
+
+def test_everything_that_is_given_runs_and_of_the_packages_prompts_one_batch(tmp_path: Path) -> None:
+    listed = manifest(tmp_path, "- prompt: one\n- prompt: two\n- prompt: three\n")
+    given = items(tmp_path, listed)
+    assert str(sample(given, SamplingOptions())) == "3 of 3 inputs"
+    assert str(sample(given, SamplingOptions(num_samples_per_epoch=2))) == "2 of 3 inputs"
+    assert str(sample(given, SamplingOptions(num_epochs=2))) == "3 of 3 inputs in each of 2 epochs"
+    assert len(sample(given, SamplingOptions(num_epochs=2)).items) == 6
+    asked = load_items(DatasetOptions(prompts=("a", "b", "c")), folder=tmp_path)
+    assert [item.prompt for item in sample(asked, SamplingOptions(), 2).items] == ["a", "b", "c"]
+    packaged = load_items(DatasetOptions(), folder=tmp_path)
+    assert len(packaged) > 2
+    assert [len(sample(packaged, SamplingOptions(), size).items) for size in (1, 2)] == [1, 2]
+    assert len(sample(packaged, SamplingOptions(num_samples_per_epoch=3)).items) == 3
 
 
 def test_sampling_takes_the_first_items_of_every_epoch() -> None:

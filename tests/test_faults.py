@@ -139,13 +139,13 @@ def test_the_manifest_is_there_before_anything_that_takes_time(tmp_path: Path, m
 
 def test_an_interrupt_waits_until_the_manifest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDirectory.create(tmp_path / "run", ["program"], {})
-    replace = Path.replace
+    replace = os.replace
 
-    def interrupted(self: Path, target: Path) -> Path:
+    def interrupted(*names: str, **folders: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        return replace(self, target)
+        replace(*names, **folders)
 
-    monkeypatch.setattr(Path, "replace", interrupted)
+    monkeypatch.setattr(os, "replace", interrupted)
     run.manifest.state = "failed"
     with pytest.raises(KeyboardInterrupt):
         run.save()

@@ -132,14 +132,16 @@ def test_the_list_of_an_earlier_report_removes_only_what_a_report_wrote(tmp_path
         path.write_text("{}", encoding="utf-8")
     (run / "regions").symlink_to(elsewhere)
     (run / "pictures").mkdir()
-    (run / "pictures" / "old.svg").touch()
+    (run / "pictures" / "old.svg").write_text("<svg/>\n<!-- llm-perf report 20250101T000000-0123456789ab -->\n")
+    (run / "pictures" / "mine.svg").write_text("<svg/>")
     listed = ["nsys/run.sqlite", "manifest.json", "old.txt", "../outside", str(tmp_path / "outside"), "x\0y"]
-    listed += ["regions/kernels.csv", "pictures/old.svg"]
+    listed += ["regions/kernels.csv", "pictures/old.svg", "pictures/mine.svg"]
     (run / ".llm-perf-files").write_text("\n".join(listed), encoding="utf-8")
     assert main(["report", str(run), "--json", "--format", "json"]) == 0
     for path in (elsewhere / "kernels.csv", tmp_path / "outside", run / "nsys" / "run.sqlite", run / "old.txt"):
         assert path.exists()
-    assert not (run / "pictures" / "old.svg").exists()  # a report wrote that
+    assert not (run / "pictures" / "old.svg").exists()  # a report wrote that, its content says
+    assert (run / "pictures" / "mine.svg").exists()
 
 
 @pytest.mark.parametrize("content", ["[" * 200_000, '{"a":' * 200_000, "NaN", "1e999", "", "\x00", "{", '{"steps": 5}'])

@@ -174,9 +174,33 @@ def test_a_range_waits_for_the_gpu_only_where_asked(domain: FakeDomain, monkeypa
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
     net = ShallowResNet(width=4).eval()
-    assert net.sync_after_range is False
+    assert not net.sync_after_range
     net.forward_with_nvtx(torch.ones(1, 3, 32, 32))
     assert waits == []
     net.sync_after_range = True
     net.forward_with_nvtx(torch.ones(1, 3, 32, 32))
     assert len(waits) == 7
+    net.sync_after_range = False
+    net.sync_after_range()  # at once, whatever the flag says
+    assert len(waits) == 8
+
+
+@pytest.mark.torch
+def test_a_model_may_have_the_flag_in_its_class_or_a_function_of_its_own() -> None:
+    pytest.importorskip("torch", reason="models need torch")
+    from llm_perf_opt.dnn_models.base import ProfileableModel
+
+    class Waits(ProfileableModel):
+        sync_after_range = True
+
+    class Own(ProfileableModel):
+        def sync_after_range(self) -> None:
+            waited.append(1)
+
+    waited: list[int] = []
+    Waits().sync_after_range()  # nothing to wait for without a GPU
+    assert Waits().sync_after_range == True  # noqa: E712 - it is compared as people compare flags
+    assert not ProfileableModel().sync_after_range
+    with Own().marked("part"):
+        pass
+    assert waited == [1]

@@ -55,6 +55,7 @@ PATTERNS = {
         *["LLM@inner", "My.Dom@*", "My.Dom@plain", "MyxDom@plain", "My*@plain", "D\\@x@*", "D\\@x@plain"],
         *["d\\/e@*", "d\\/e@plain", "@plain", "*@plain", "?LM@plain", "LLM@a*", "größe", "gr*e", "层", "LLM@层"],
         *["nothing", "LLM@nothing", "Plain", "plain/", "LLM@plain/", " plain"],
+        *["step", "st*", "LLM@st*", "L?M@step", "My.Dom@step", "@step", "@st*", "@layer*", "LLM@LLM\\@step"],
     ],
     QWEN: [
         *["prefill", "decode*", "layer0", "layer*", "LLM@*", "LLM@prefill", "LLM@prefill/layer0", "prefill/layer0"],
@@ -175,12 +176,13 @@ def test_a_start_end_range_is_asked_for_without_the_slash() -> None:
 
 
 def test_a_glob_becomes_an_anchored_regular_expression() -> None:
-    assert parse_pattern("fc*").ncu_expressions() == ["regex:^.*$@^fc.*$/"]
-    assert parse_pattern("model::*").ncu_expressions() == ["regex:^.*$@^model\\x3a\\x3a.*$/"]
+    assert parse_pattern("@fc*").ncu_expressions() == ["regex:^fc.*$/"]
+    assert parse_pattern("@model::*").ncu_expressions() == ["regex:^model\\x3a\\x3a.*$/"]
+    assert parse_pattern("*fc").ncu_expressions() == ["regex:^.*$@^.*fc$/"]
 
 
 def test_layer1_does_not_take_layer10() -> None:
-    assert parse_pattern("layer1").ncu_expressions() == ["regex:^.*$@^layer1$/"]
+    assert parse_pattern("layer1").ncu_expressions() == [r"regex:^.*$@^([^\x40]*\x40)?layer1$/"]
     assert not parse_pattern("layer1").matches("", ["layer10"])
     assert parse_pattern("layer1*").matches("", ["layer10"])
 
@@ -192,7 +194,9 @@ def test_an_at_sign_in_the_name_of_a_range_is_escaped() -> None:
 
 def test_a_domain_and_a_name_are_asked_for_as_such() -> None:
     assert exact_expression("LLM", ["prefill"]) == "LLM@prefill/"
-    assert parse_pattern("LLM@prefill").ncu_expressions()[0] == "LLM@prefill/"
+    in_domain, in_name = parse_pattern("LLM@prefill").ncu_expressions()
+    assert in_domain == r"regex:^LLM$@^(LLM\x40)?prefill$/"
+    assert in_name == r"regex:^LLM\x40prefill$/"
 
 
 def test_regex_stands_first_before_the_domain() -> None:
@@ -203,7 +207,7 @@ def test_regex_stands_first_before_the_domain() -> None:
 
 
 def test_nested_levels_stay_levels() -> None:
-    assert parse_pattern("LLM@run*/fc1").ncu_expressions()[0] == "regex:^LLM$@^run.*$/^fc1$/"
+    assert parse_pattern("LLM@*/*fc1").ncu_expressions()[0] == "regex:^LLM$@^.*$/^.*fc1$/"
     assert exact_expression("LLM", ["run", "fc1"], anchored=True) == "LLM@[run/fc1/"
     assert exact_expression("LLM", ["run", "fc1"], anchored=False) == "LLM@run/fc1/"
 
@@ -256,6 +260,7 @@ def test_what_a_report_tells_people_to_type_selects_the_region_and_no_other() ->
     assert wrong == [INEXPRESSIBLE]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", PATTERNS)
 def test_the_installed_ncu_still_answers_as_recorded(name: str, tmp_path: Path) -> None:
     ncu = installed("ncu")
@@ -298,6 +303,11 @@ def test_the_installed_ncu_still_answers_as_recorded(name: str, tmp_path: Path) 
         ("LLM@*", "", ["LLM@prefill"]),
         ("LLM@pre*/layer0", "", ["LLM@prefill", "layer0"]),
         ("LLM@pre*/layer0", "LLM", ["prefill", "layer0"]),
+        ("LLM@a/b", "LLM", ["LLM@a", "LLM@b"]),
+        ("LLM@a/b", "", ["LLM@a", "LLM@b"]),
+        ("a/b", "", ["LLM@a", "LLM@b"]),
+        ("a/**/c", "LLM", ["LLM@a", "b", "LLM@c"]),
+        ("step", "Other", ["LLM@step"]),
         ("@prefill", "", ["prefill"]),
         (r"LLM\@step", "", ["LLM@step"]),
         (r"a\/b", "", ["a/b"]),
@@ -332,7 +342,13 @@ def test_the_pattern_names_the_region(pattern: str, domain: str, path: list[str]
         ("LLM@*", "Other", ["prefill"]),
         ("LLM@*", "LLM2", ["prefill"]),
         ("LLM@*", "Other", ["LLM@prefill"]),
+        ("LLM@prefill", "Other", ["LLM@prefill"]),
+        ("LLM@prefill", "", ["Other@prefill"]),
+        ("LLM@prefill", "LLM", ["Other@prefill"]),
+        ("LLM@a/b", "", ["a", "LLM@b"]),
+        ("fill*", "", ["LLM@prefill"]),
         ("@prefill", "LLM", ["prefill"]),
+        ("@prefill", "", ["LLM@prefill"]),
         (r"LLM\@step", "LLM", ["step"]),
         (r"a\*b", "", ["axb"]),
         ("a.b", "", ["axb"]),
@@ -416,7 +432,62 @@ def test_an_escaped_name_matches_itself_and_no_other_name(name: str, other: str)
         return
     pattern = parse_pattern(escaped(name))
     assert pattern.matches("", [name])
-    assert pattern.matches("", [other]) == (other == name)
+    assert pattern.matches("", [other]) == (name in (other, other.partition("@")[2]))
+
+
+LABELS = {
+    "a domain": lambda domain, name: (domain, name),
+    "a name with its domain": lambda domain, name: ("", f"{domain}@{name}"),
+    "both": lambda domain, name: (domain, f"{domain}@{name}"),
+}
+words = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.:]{0,8}", fullmatch=True)
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("pattern", ["LLM@*", "LLM@decode_all", "decode*", "decode_all", "regex:decode_all$"])
+def test_a_label_is_found_however_people_write_it(label: str, pattern: str) -> None:
+    domain, name = LABELS[label]("LLM", "decode_all")
+    assert RegionFilter.of([pattern]).keeps(domain, [name])
+    assert RegionFilter.of([pattern]).keeps(domain, ["run", name, "layer0"])
+    assert not RegionFilter.of(["prefill*", "other@*", "LLM@prefill"]).keeps(domain, [name])
+
+
+@examples(200)
+@given(words, words, words, st.sampled_from(sorted(LABELS)))
+def test_every_way_to_write_a_domain_means_the_same(domain: str, name: str, other: str, label: str) -> None:
+    region = LABELS[label](domain, name)
+    for pattern in (f"{domain}@*", f"{domain}@{name}", name, f"{name}*", f"{domain}@{name[0]}*", "*", "*@*"):
+        assert parse_pattern(pattern).matches(region[0], [region[1]]), pattern
+    if other != domain:
+        assert not parse_pattern(f"{other}@{name}").matches(region[0], [region[1]])
+    assert parse_pattern(other).matches(region[0], [region[1]]) == (other == name)
+
+
+def _asked_as_ncu_does(expression: str, stacks: dict[str, list[str]]) -> bool:
+    """ncu's documented rules for `regex:`, as far as these expressions go: domain@, levels, each on its own."""
+    domain, separated, levels = expression.removeprefix("regex:").rpartition("@")
+    wanted = levels.removesuffix("/").split("/")
+    for found, stack in stacks.items():
+        if re.search(domain, found) if separated else found == "":
+            for start in range(len(stack) - len(wanted) + 1):
+                if all(re.search(w, name) for w, name in zip(wanted, stack[start:], strict=False)):
+                    return True
+    return False
+
+
+label_names = st.sampled_from(["a", "ab", "D@a", "E@a", "D@ab", "D@D@a", "@a", "b"])
+
+
+@examples(400)
+@given(
+    st.sampled_from(["a", "a*", "D@a", "D@*", "D@a*", "@a", "@*", "?@a", "*@a", "a/b", "D@a/b", "@a/b", "*/a"]),
+    st.sampled_from(["", "D", "E"]),
+    st.lists(label_names, min_size=1, max_size=3),
+)
+def test_what_is_given_to_ncu_means_what_we_match(pattern: str, domain: str, path: list[str]) -> None:
+    expressions = parse_pattern(pattern).ncu_expressions()
+    asked = any(_asked_as_ncu_does(expression, {domain: path}) for expression in expressions)
+    assert asked == RegionFilter.of([pattern]).keeps(domain, path)
 
 
 @examples(300)

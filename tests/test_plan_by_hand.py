@@ -78,7 +78,7 @@ def test_a_launch_that_the_timeline_does_not_have_is_not_asked_for() -> None:
 def test_without_a_timeline_patterns_are_translated() -> None:
     asked = attrs.evolve(request(), report=ReportOptions(include=["LLM@prefill", "ncu:raw/"]))
     (capture,) = plan_counters(None, asked).captures
-    assert "LLM@prefill/" in capture.expressions
+    assert r"regex:^LLM$@^(LLM\x40)?prefill$/" in capture.expressions
     assert "raw/" in capture.expressions
     assert capture.options.filter_mode is None
 

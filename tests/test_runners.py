@@ -30,7 +30,7 @@ from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.options import KEYS, default_config
-from llm_perf_opt.runners import app, deep_profile_runner
+from llm_perf_opt.runners import app, deep_profile_runner, llm_profile_runner
 from llm_perf_opt.runners.overrides import normalised, options_of
 from llm_perf_opt.runners.requests import deep_request
 
@@ -60,9 +60,9 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
 
-    def start(*words: str) -> subprocess.CompletedProcess[str]:
+    def start(*words: str, job: app.Job = deep_profile_runner.job) -> subprocess.CompletedProcess[str]:
         argv = [f"pipeline.workload.command=[{PYTHON},-c,pass]", *words]
-        code = app.start(deep_profile_runner.job, argv)
+        code = app.start(job, argv)
         said = capsys.readouterr()
         return subprocess.CompletedProcess(argv, code, said.out, said.err)
 
@@ -195,6 +195,27 @@ def test_a_mistake_is_answered_before_anything_is_launched(tools: Path, here: He
     assert "Traceback" not in done.stderr
     assert not runs()
     assert not Path("tmp").exists() or not list(Path("tmp/profile-output").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("device=tpu", "device=cpu"),
+        ("model.dtype=int7", "model.dtype='int7' is not known"),
+        ("inputs.manifest=/nowhere.yaml", "named by inputs.manifest, is not there"),
+        ("pipeline.torch_profiler.activities=[gpu]", "Did you mean cpu?"),
+    ],
+)
+@pytest.mark.parametrize("job", [llm_profile_runner.job, deep_profile_runner.job])
+@pytest.mark.torch
+def test_a_value_that_cannot_be_leaves_no_run_directory(
+    tmp_path: Path, here: Here, job: app.Job, word: str, answer: str
+) -> None:
+    pytest.importorskip("transformers", reason="stage 1 runs a model")
+    done = here("pipeline.workload.command=[]", "device=cpu", f"hydra.run.dir={tmp_path / 'run'}", word, job=job)
+    assert done.returncode == 2
+    assert answer in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.process

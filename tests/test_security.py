@@ -150,7 +150,10 @@ def test_a_list_of_earlier_files_deletes_nothing_elsewhere(untrusted: tuple[Path
     (home / "report.md").write_text("precious")
     stale = run / "ncu/regions/gone/report.md"
     stale.parent.mkdir(parents=True)
-    stale.write_text("of an earlier report")
+    stale.write_text("# gone\n\n|  | inclusive | own |\n")  # as our reports of regions begin
+    notes = run / "ncu/regions/mine/report.md"
+    notes.parent.mkdir()
+    notes.write_text("notes of the user")
     (run / "ncu/regions/linked").symlink_to(home)
     (run / "mine.md").write_text("no report writes such a file")
     names = [
@@ -158,12 +161,14 @@ def test_a_list_of_earlier_files_deletes_nothing_elsewhere(untrusted: tuple[Path
         "../../../home/report.md",
         str(home / "report.md"),
         "ncu/regions/gone/report.md",
+        "ncu/regions/mine/report.md",
         "mine.md",
     ]
     (run / ".llm-perf-files").write_text("".join(f"{name}\n" for name in names))
     assert main(["report", str(run), "--json"]) == 0
     assert (home / "report.md").read_text() == "precious"
     assert not stale.exists()
+    assert notes.exists()  # only its content says whose it is
     assert (run / "mine.md").exists()
 
 

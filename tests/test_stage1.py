@@ -30,6 +30,9 @@ from llm_perf_opt.cli.main import main  # noqa: E402
 from llm_perf_opt.stage1.direct_inference import predict  # noqa: E402
 from llm_perf_opt.stage1.run import run_stage1  # noqa: E402
 from llm_perf_opt.stage1.torch_profile import tabulate  # noqa: E402
+from llm_perf_opt.workloads.device import forget_others, forget_peak, peak_memory  # noqa: E402
+from llm_perf_opt.workloads.registry import open_session  # noqa: E402
+from llm_perf_opt.workloads.tokens import ByteTokenizer  # noqa: E402
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
@@ -248,6 +251,57 @@ def test_a_manifest_takes_the_place_of_the_dataset(tmp_path: Path) -> None:
     assert yaml.safe_load((run / "inputs.yaml").read_text())[0]["prompt"] == "From the manifest."
 
 
+def test_every_input_runs_and_the_report_counts_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "inputs.yaml"
+    source.write_text("- prompt: One.\n- prompt: Two.\n- prompt: Three.\n", encoding="utf-8")
+    off = {"torch_profiler": TorchProfilerOptions(enable=False), "infer": InferOptions(max_new_tokens=1)}
+    run = quick(tmp_path, manifest=source, **off)
+    assert [entry["prompt"] for entry in yaml.safe_load((run / "inputs.yaml").read_text())] == [
+        "One.",
+        "Two.",
+        "Three.",
+    ]
+    assert metrics(run)["timing"]["runs"] == 3
+    assert "over 3 of 3 inputs, in batches of 1" in (run / "torch_profiler" / "report.md").read_text()
+    first = evolve(SETTINGS.dataset, sampling=SamplingOptions(num_samples_per_epoch=1))
+    settings = evolve(SETTINGS, repeats=1, warmup=0, manifest=source, dataset=first, static_analysis=False, **off)
+    assert run_stage1(settings, tmp_path / "one") == 0
+    assert "ran: 1 of 3 inputs" in capsys.readouterr().out
+    assert (metrics(tmp_path / "one")["inputs"], metrics(tmp_path / "one")["inputs_given"]) == (1, 3)
+
+
+def test_a_length_for_prompts_keeps_their_texts_and_says_what_it_did() -> None:
+    def tokens(text: str, of_package: bool = False) -> tuple[list[int], list[str]]:
+        session = open_session(ModelOptions(device="cpu"), InferOptions(prompt_tokens=6))
+        session.load()
+        ids = session.prepare([Item("x", prompt=text, of_package=of_package)]).prompt.inputs["input_ids"][0].tolist()
+        return ids, session.notes
+
+    short, long = ByteTokenizer().encode("ab"), ByteTokenizer().encode("abcdefgh")
+    ids, notes = tokens("ab")
+    assert ids == short * 2
+    assert "infer.prompt_tokens=6: prompts that are shorter are repeated until they are that long." in notes
+    ids, notes = tokens("abcdefgh")
+    assert ids == long[:6]
+    assert "infer.prompt_tokens=6: prompts that are longer are cut." in notes
+    ids, notes = tokens("ab", of_package=True)  # nobody asked for these words
+    assert len(ids) == 6
+    assert "The model has no tokenizer: prompts are random token ids." in notes
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux can forget the most memory in use")
+def test_the_memory_of_a_job_is_its_own() -> None:
+    cpu = torch.device("cpu")
+    forgot = forget_peak(cpu)
+    held: Any = torch.ones(80_000_000)
+    large = peak_memory(cpu, forgot=forgot)
+    del held
+    forget_others()
+    small = peak_memory(cpu, forgot=forget_peak(cpu))
+    assert large["peak_resident_bytes"] - small["peak_resident_bytes"] > 250_000_000
+    assert small["of"] == "resident memory of this process during the timed passes"
+
+
 def test_pictures_are_timed_without_tokens(tmp_path: Path) -> None:
     pytest.importorskip("PIL", reason="pages need Pillow")
     run = quick(tmp_path, model=ModelOptions(name="dummy_shallow_resnet", device="cpu", dtype="float32"))
@@ -414,9 +468,15 @@ def test_the_report_of_a_cpu_run_says_what_a_cpu_run_can_say(
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", html, flags=re.DOTALL)
     for text in (shown, *files.values(), page):
-        where = re.search(r"LLM@generate takes [\d.]+ m?s: (.*?)\.(?:\s|<|$)", text)
+        where = re.search(
+            r"LLM@generate takes [\d.]+ m?s without a profiler \([\d.]+ m?s under it\): (.*?)\.(?:\s|<|$)", text
+        )
         assert where, text  # the longer stage comes first, and on a busy machine that may be either
-        assert re.search(r"decode [\d.]+ m?s \([\d.]+ %, [\d.,]+ tokens/s\)", where[1])
+        tokens = re.search(r"decode [\d.]+ m?s \([\d.]+ %, ([\d.,]+) tokens/s\)", where[1])
+        assert tokens
+        # The rate of the timed passes, not that of the one batch under PyTorch's profiler.
+        each = metrics(run)["timing"]["time_per_output_token_ms"]["mean"]
+        assert float(tokens[1].replace(",", "")) == pytest.approx(1000 / each, rel=0.02)
         assert re.search(r"prefill [\d.]+ m?s \([\d.]+ %\)", where[1])
         assert text.count("No GPU work is in the recording") <= 2  # on the page also for readers without a script
         assert "No GPU work is in the recording" in text

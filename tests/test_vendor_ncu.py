@@ -201,6 +201,7 @@ def test_every_value_is_an_element_of_its_own_after_its_flag(
     own = argv[1 : -len(work)]
 
     expected = {"target_processes": "all", "clock_control": "none", "cache_control": "none", "import_sass": "no"}
+    expected |= {"kernel_name_base": "demangled"} if "kernel_name" in values else {}
     expected |= values | {name: str(number) for name, number in numbers.items()}
     wanted = [("--" + name.replace("_", "-"), value) for name, value in expected.items()]
     wanted += [("--section", value) for value in lists["sections"]]
@@ -215,6 +216,41 @@ def test_every_value_is_an_element_of_its_own_after_its_flag(
 def test_a_comma_in_an_nvtx_expression_is_ncus(expression: str) -> None:
     argv = build_ncu_cmd("out", WORK, nvtx_expr=expression, nvtx_exclude=expression)
     assert argv.count(expression) == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [
+        ("layer1", "layer1/"),
+        ("LLM@prefill", "LLM@prefill/"),
+        ("outer/inner", "outer/inner/"),
+        ("regex:^layer[0-9]$", "regex:^layer[0-9]$/"),
+        ("a/*/b/", "a/*/b/"),
+        ("Range A]", "Range A]"),
+        ("ncu:start_end", "start_end"),
+        ("@fc*", "regex:^fc.*$/"),
+    ],
+)
+def test_a_name_selects_the_push_pop_range_of_that_name(written: str, given: str) -> None:
+    argv = build_ncu_cmd("out", WORK, nvtx_expr=written)
+    assert argv[argv.index("--nvtx-include") + 1] == given
+    assert argv.count("--nvtx-include") == 1
+
+
+def test_a_start_end_range_of_the_plan_stays_one() -> None:
+    argv = build_ncu_cmd("out", WORK, nvtx_include=["LLM@se"])
+    assert argv[argv.index("--nvtx-include") + 1] == "LLM@se"
+
+
+def test_a_kernel_name_is_the_full_one_unless_told_otherwise() -> None:
+    def base(**settings: str) -> str | None:
+        argv = build_ncu_cmd("out", WORK, **settings)
+        return argv[argv.index("--kernel-name-base") + 1] if "--kernel-name-base" in argv else None
+
+    assert base() is None
+    assert base(kernel_name="regex:gemm") == "demangled"
+    assert base(kernel_name="gemm", kernel_name_base="function") == "function"
+    assert NcuOptions(kernel_name="gemm").kernel_name_base == "demangled"
 
 
 def test_lists_and_comma_strings_mean_the_same() -> None:

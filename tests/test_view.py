@@ -162,7 +162,8 @@ def _answer(shown: str) -> dict[str, str]:
 
 
 def _undated(text: str) -> str:
-    return re.sub(r"\d{4}-\d\d-\d\dT[0-9:]+\+00:00", "DATE", text)
+    dated = re.sub(r"\d{4}-\d\d-\d\dT[0-9:]+\+00:00", "DATE", text)
+    return re.sub(r"\d{8}T\d{6}-[0-9a-f]{12}", "GENERATION", dated)
 
 
 # -- the registry ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import llm_perf_opt
 from conftest import examples, recording
-from fake_tools import TIMELINE, write
+from fake_tools import TIMELINE
 from fake_tools import tools as tools
 from llm_perf_opt.analysis.options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
@@ -49,7 +49,7 @@ PREFILL, STEP = ("", "prefill"), ("", "decode_step")
 
 @pytest.fixture(scope="module")
 def annotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The timeline of a program that marks nothing itself."""
+    """The timeline of a program whose ranges are in the default domain."""
     file = tmp_path_factory.mktemp("annotated") / "run.sqlite"
     file.write_bytes(lzma.decompress(TIMELINE.read_bytes()))
     with sqlite3.connect(file) as rows:
@@ -346,8 +346,8 @@ def commands() -> list[str]:
 
 
 @pytest.fixture
-def profiler(tools: Path, annotated: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write(tools, timeline=annotated)
+def profiler(tools: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The recording has its stages in domain LLM, as the annotation opens them."""
     monkeypatch.setenv("FAKE_PROFILER", str(tools / "profiler"))
     return tools / "profiler"
 
@@ -361,9 +361,9 @@ def test_steps_of_two_stages_in_one_run_that_ends_when_both_are_in(
     (command,) = commands()
     assert "--profile-from-start off" in command
     assert "--range-filter" not in command
-    assert "--nvtx-include prefill/ --nvtx-include decode_step/" in command
+    assert "--nvtx-include LLM@prefill/ --nvtx-include LLM@decode_step/" in command
     assert json.loads(Path("run/ncu/run-windows.json").read_text()) == {
-        "windows": [["", "prefill", [1]], ["", "decode_step", [1]]],
+        "windows": [["LLM", "prefill", [1]], ["LLM", "decode_step", [1]]],
         "pauses": [],
         "stop": True,
     }

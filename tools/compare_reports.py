@@ -27,7 +27,7 @@ RUN = "from llm_perf_opt.cli.entry import entry; entry()"
 ENDINGS = (".sqlite", ".sqlite.gz", ".sqlite.xz", ".ncu-rep", ".ncu-rep.xz", ".csv", ".csv.xz", ".json.gz", ".json")
 TIMELINE, COUNTERS = (".sqlite", ".sqlite.gz", ".sqlite.xz"), (".ncu-rep", ".ncu-rep.xz")
 # Says when and by what a report was made, not what is in the recording.
-ALWAYS_IGNORED = re.compile(r"^(generated_at|environment\.llm_perf_opt)$")
+ALWAYS_IGNORED = re.compile(r"^(generated_at|generation|environment\.llm_perf_opt)$")
 # Timelines and counters of one program: the longest common beginnings that name one.
 PAIRS = (
     ("nsys-2025.3.1-h200-decoder-8layers-warm.sqlite", "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config"),

@@ -8,9 +8,10 @@ is in `untrusted`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -38,29 +39,72 @@ def finished_name(name: str) -> str | None:
     return found["name"] if found else None
 
 
-def open_new(path: Path, mode: int = 0o666) -> IO[bytes]:
+@contextlib.contextmanager
+def folder_below(root: Path, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """A handle of the folder `names` below `root`. A link on the way may lead anywhere, and is refused: OSError.
+
+    Whoever works with the handle stays there, also when a program puts a link in place of the folder meanwhile.
+    """
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for number, name in enumerate(names):
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=handle)
+            try:
+                inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+            except NotADirectoryError as error:
+                path = root.joinpath(*names[: number + 1])
+                why = "it is a link, and nothing is written through one" if path.is_symlink() else error.strerror
+                raise NotADirectoryError(errno.ENOTDIR, why, str(path)) from error
+            os.close(handle)
+            handle = inside
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def open_new(path: Path, mode: int = 0o666, folder: int | None = None) -> IO[bytes]:
     """A file that nobody had before: what lies there under its name goes, and a link is not followed."""
-    path.unlink(missing_ok=True)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path, dir_fd=folder)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder), "wb")
+
+
+def open_to_append(path: Path) -> IO[bytes]:
+    """A log or a list that grows; a link in its place is refused (OSError)."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "ab")
 
 
 @contextlib.contextmanager
-def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """A file to write into that takes the place of `path` when it is whole, and is gone when that fails."""
-    temporary = unfinished_name(path)
-    try:
-        with open_new(temporary, mode) as file:
-            yield file
-        temporary.replace(path)
-    finally:  # an interrupt leaves nothing either
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+def replacing(path: Path, mode: int = 0o666, below: Path | None = None) -> Iterator[IO[bytes]]:
+    """A file to write into that takes the place of `path` when it is whole, and is gone when that fails.
+
+    `below`: a folder that others may write in, such as a run directory; from there on no link is followed.
+    """
+    with contextlib.ExitStack() as stack:
+        folder, temporary, target = None, unfinished_name(path), path
+        if below is not None:
+            folder = stack.enter_context(folder_below(below, path.parent.relative_to(below).parts))
+            temporary, target = Path(temporary.name), Path(path.name)
+        try:
+            with open_new(temporary, mode, folder) as file:
+                yield file
+            os.replace(temporary, target, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:  # an interrupt leaves nothing either
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, below: Path | None = None) -> None:
     """Write a file in one step. Raises OSError; then the old one is as it was.
 
     Names from recordings may hold what UTF-8 cannot, shown as an escape rather than lost.
     """
-    with replacing(path) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
+    with replacing(path, below=below) as file:
+        file.write(as_bytes(text))
+
+
+def as_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

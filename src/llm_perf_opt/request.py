@@ -118,6 +118,7 @@ class ReportRequest:
     formats: str | None = None  # with commas; None: all
     calibration: str | None = None
     strict: bool = False
+    force: bool = False
 
 
 def report_request(values: Values) -> ReportRequest:
@@ -157,7 +158,6 @@ def _one_launch(values: Values) -> dict[str, Any]:
     places = _places(values)
     return {
         "counters.options.set": None if places.get("counters.options.metrics") else "full",
-        "counters.options.kernel_name_base": "demangled",
         "counters.options.launch_skip": (launch or 1) - 1,
         "counters.options.launch_count": 1,
         # A launch is chosen by its number among all that match, wherever it happens, unless regions are named.

@@ -61,7 +61,7 @@ def seconds(run: Path) -> list[float]:
 
 
 def innermost(action: Any) -> str:
-    stack = action.push_pop.get("") or ["nothing"]
+    stack = action.push_pop.get("LLM") or ["nothing"]
     return str(stack[-1])
 
 

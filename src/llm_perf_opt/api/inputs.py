@@ -246,6 +246,9 @@ def run_facts(path: Path) -> dict[str, Any]:
         for step in (steps if isinstance(steps, list) else [])
         if isinstance(step, dict)
     ]
+    metrics = _small_json(path / "torch_profiler" / "metrics.json", _LARGEST_METRICS)
+    if isinstance(metrics, dict) and isinstance(metrics.get("inputs_run"), str):
+        facts["inputs"] = metrics["inputs_run"]
     if lines := _small_text(path / "config.yaml").splitlines():
         facts["configuration"] = "\n".join(map(_without_secret, lines))
     return facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
     from llm_perf_opt.regions.patterns import RegionFilter
+    from llm_perf_opt.rundir.draft import Draft
     from llm_perf_opt.rundir.state import RunState
 
 # Where region folders go: beside a report, or inside a run directory.
@@ -182,37 +184,61 @@ def publish(
     regions: str = BESIDE,
     top: int = 30,
     showing: Showing | None = None,
-    folders: list[Path] | None = None,
+    draft: Draft | None = None,
+    force: bool = False,
 ) -> int:
-    """Write the files, show the answer, and choose the exit code. `folders`: see `write_report`."""
+    """Write the files, show the answer, and choose the exit code. `draft`: see `write_report`.
+
+    No formats: the report is only shown. `force`: whatever is there is replaced.
+    """
     from llm_perf_opt.analysis.build import matched_anything
+    from llm_perf_opt.api.poorer import why_kept
     from llm_perf_opt.report.write import write_report
+    from llm_perf_opt.rundir.draft import settle
 
     showing = showing or Showing()
-    files = write_report(report, out, formats, top, regions, folders)
     matched = matched_anything(report)
+    notes = [found] if formats and out.is_dir() and (found := settle(out)) else []
+    kept = why_kept(report, out, matched=matched) if formats and draft is None and not force else ""
+    files: list[Path] = []
+    replaced: list[str] = []
+    if kept:
+        fix = "Write to another folder with --out, or replace it with --force."
+        notes = [Diagnosis("REPORT_KEPT", "warning", f"The report in {out} was not replaced: {kept}.", fix), *notes]
+    elif formats:
+        files = write_report(report, out, formats, top, regions, draft, force=force, replaced=replaced)
+    report = attrs.evolve(report, diagnostics=[*report.diagnostics, *notes])
     if showing.as_json:
-        print(json.dumps(_summary(report, out, files, matched)))
+        print(json.dumps(_summary(report, out, files, matched) | {"replaced": replaced}))
     elif not showing.silent:
-        from llm_perf_opt.regions.names import printable
-        from llm_perf_opt.report.terminal import console, show_report
-        from llm_perf_opt.report.view import view_of
-
-        if not showing.quiet:
-            show_report(view_of(report), brief=showing.brief)
-        names = [f.name for f in files if f.parent == out]
-        names += [f"{regions}/"] if len(names) < len(files) else []
-        page = out / "report.html"
-        if page in files:
-            names.remove(page.name)
-        told = [f"Written to {out}: {', '.join(names)}"] if names and not showing.quiet else []
-        if showing.quiet:
-            told.append(str(page if page in files else out))
-        elif page in files:
-            told.append(f"The report to look at: {page}")
-        for line in told:
-            console().print(printable(line), markup=False, soft_wrap=True)
+        _show(report, out, files, regions, showing)
+        for place in replaced:
+            print(f"Replaced {out / place}, which llm-perf did not write.", file=sys.stderr)
+        for note in notes:
+            print(f"warning: {note.message} {note.fix}", file=sys.stderr)
     return int(ExitCode.NOTHING_MATCHED if showing.strict and not matched else ExitCode.DONE)
+
+
+def _show(report: NCUProfileRegionReport, out: Path, files: list[Path], regions: str, showing: Showing) -> None:
+    """The answer for people, and where the files are."""
+    from llm_perf_opt.regions.names import printable
+    from llm_perf_opt.report.terminal import console, show_report
+    from llm_perf_opt.report.view import view_of
+
+    if not showing.quiet:
+        show_report(view_of(report), brief=showing.brief)
+    names = [f.name for f in files if f.parent == out]
+    names += [f"{regions}/"] if len(names) < len(files) else []
+    page = out / "report.html"
+    if page in files:
+        names.remove(page.name)
+    told = [f"Written to {out}: {', '.join(names)}"] if names and not showing.quiet else []
+    if showing.quiet:
+        told.append(str(page if page in files else out))
+    elif page in files:
+        told.append(f"The report to look at: {page}")
+    for line in told:
+        console().print(printable(line), markup=False, soft_wrap=True)
 
 
 def _summary(report: NCUProfileRegionReport, out: Path, files: list[Path], matched: bool) -> dict[str, Any]:

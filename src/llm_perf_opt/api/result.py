@@ -243,13 +243,15 @@ class Report:
                 ]
         return data_frame(compared)
 
-    def to_html(self, path: AnyPath, *, top: int = 30) -> Path:
-        """Write the page; `top`: kernels per region where a list has to be cut."""
-        from llm_perf_opt.report.files import make_folder, write_text
+    def to_html(self, path: AnyPath, *, top: int = 30, force: bool = False) -> Path:
+        """Write the page; `top`: kernels per region where a list has to be cut. `force`: over any file that is there."""
+        from llm_perf_opt.report.files import make_folder, replaceable, write_text
         from llm_perf_opt.report.html import render_html
         from llm_perf_opt.report.view import view_of
+        from llm_perf_opt.rundir.generation import is_ours
 
         target = Path(path)
+        replaceable([target], lambda there: is_ours(there.parent, there.name), force=force)
         make_folder(target.parent)
         return write_text(target, render_html(view_of(self.data, top=top)))
 
@@ -279,15 +281,17 @@ def open_report(
     if attribution not in (None, "auto", "thread", "process"):
         raise UserError(f"attribution={attribution!r} is not known.", "Use auto, thread or process.")
     names = [fspath(path) for path in paths]
+    for name in names:
+        finish_report(Path(name))
     chosen = RegionFilter.of(_listed(include), _listed(exclude))
     asks = bool(chosen.include or chosen.exclude)
-    finished = next((name for name in names if _is_report(Path(name), alone=len(names) == 1)), None)
+    finished = next((name for name in names if is_report(Path(name), alone=len(names) == 1)), None)
     if finished and len(names) > 1:
         raise UserError(
             f"{finished} is a finished report, which cannot be joined with other inputs.",
             "Open it alone, or open the recordings it was made from.",
         )
-    recordings = _recordings_beside(Path(finished)) if finished else names
+    recordings = recordings_beside(Path(finished)) if finished else names
     if finished and (not recordings or not (asks or attribution)):
         return _read(Path(finished), recordings, chosen if asks else None, attribution)
     options = ReportOptions(include=_listed(include), exclude=_listed(exclude), attribution=attribution or "auto")
@@ -301,7 +305,8 @@ def _listed(patterns: str | Sequence[str]) -> list[str]:
 def _read(path: Path, recordings: list[str], chosen: RegionFilter | None, attribution: str | None) -> Report:
     from llm_perf_opt.report.json_report import read_report
 
-    found = Report(read_report(path), recordings)
+    data, mixture = read_report(path), finish_report(path)
+    found = Report(attrs.evolve(data, diagnostics=[*data.diagnostics, mixture]) if mixture else data, recordings)
     if attribution is not None and attribution != found.data.attribution:
         raise UserError(
             f"{path} was built with attribution={found.data.attribution!r}, and the recordings are not there to change it.",
@@ -310,7 +315,15 @@ def _read(path: Path, recordings: list[str], chosen: RegionFilter | None, attrib
     return found if chosen is None else found._filtered(chosen)
 
 
-def _is_report(path: Path, *, alone: bool) -> bool:
+def finish_report(path: Path) -> Diagnosis | None:
+    """Before a folder or its report.json is read: finish what a killed command began; a mixture of reports is told."""
+    from llm_perf_opt.rundir.draft import settle
+
+    folder = path if path.is_dir() else path.parent
+    return settle(folder) if path.is_dir() or path.name == "report.json" else None
+
+
+def is_report(path: Path, *, alone: bool) -> bool:
     """Is this a finished report, or a folder with one? Traces of PyTorch are JSON too.
 
     Of several run directories (the ranks of a job) the recordings are meant, not their reports.
@@ -327,7 +340,7 @@ def _is_report(path: Path, *, alone: bool) -> bool:
     return head.startswith(b"{") and b'"schema_version"' in head
 
 
-def _recordings_beside(path: Path) -> list[str]:
+def recordings_beside(path: Path) -> list[str]:
     """The run directory itself where it still has its recordings: a report is often all that is kept."""
     from llm_perf_opt.api.inputs import expand
 

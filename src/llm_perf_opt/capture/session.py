@@ -37,6 +37,7 @@ from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.renderers import FORMATS
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.rundir.draft import Draft
 from llm_perf_opt.rundir.state import state_of
 
 
@@ -125,7 +126,7 @@ class _Session:
     showing: Showing
     hands_on: bool = False  # the caller needs the timeline, too
     built: NCUProfileRegionReport | None = None  # the report, but for what the run says of its own end
-    folders: list[Path] | None = None  # files of it that are written already
+    draft: Draft | None = None  # files of it that are written already
 
     def run(self) -> int:
         run, directory = self.context, self.context.directory
@@ -150,6 +151,8 @@ class _Session:
             again = f"llm-perf report {shlex.quote(str(directory.path))}"
             run.report_progress(f"interrupted: there is no report yet; make it with: {again}")
             return int(ExitCode.INTERRUPTED)
+        finally:
+            self._discard()
         return result
 
     def _begin(self) -> None:
@@ -214,14 +217,14 @@ class _Session:
                 self._begin_report()
             directory.background.wait()
         except KeyboardInterrupt as interrupt:
-            self.built = self.folders = None
+            self._discard()
             raise (InterruptedTwice if run.stopped else KeyboardInterrupt) from interrupt
         with contextlib.suppress(UserError):
             directory.save()
 
     def _begin_report(self) -> None:
         """All of the report that does not depend on how the run ended."""
-        from llm_perf_opt.report.write import write_folders
+        from llm_perf_opt.report.write import draft_folders
 
         path, request = self.context.directory.path, self.context.request
         try:
@@ -233,9 +236,14 @@ class _Session:
                 formats=FORMATS,
                 known={**self.context.timelines, **self.context.counters},
             )
-            self.folders = write_folders(self.built, path, top=request.report.top, regions=INSIDE_RUN)
+            self.draft = draft_folders(self.built, path, top=request.report.top, regions=INSIDE_RUN)
         except (UserError, OSError):  # the same again, and printed, when the report is written
-            self.built = self.folders = None
+            self._discard()
+
+    def _discard(self) -> None:
+        if self.draft is not None:
+            self.draft.discard()
+        self.built = self.draft = None
 
     def _report(self, code: ExitCode) -> int:
         """The report of what was captured; without anything, the reasons."""
@@ -263,7 +271,7 @@ class _Session:
                 regions=INSIDE_RUN,
                 top=run.request.report.top,
                 showing=self.showing,
-                folders=self.folders,
+                draft=self.draft,
             )
         except UserError as error:
             if code == ExitCode.DONE:

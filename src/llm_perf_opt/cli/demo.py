@@ -42,4 +42,4 @@ def run(arguments: argparse.Namespace) -> int:
             formats=FORMATS,
         )
     showing = Showing(arguments.json, quiet=arguments.quiet, brief=True)
-    return publish(report, Path(arguments.out), showing=showing)
+    return publish(report, Path(arguments.out), showing=showing, force=arguments.force)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.report.renderers import EXPORTS, ExportOption, ExportSource, exporter
+from llm_perf_opt.report.renderers import EXPORTS, Exporter, ExportOption, ExportSource, exporter
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.attribution import Attribution
@@ -39,8 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     places = {option: Path(place) for option in EXPORTS if (place := getattr(arguments, option.name))}
     _check(places)
-    source = _source(arguments)
     asked = {option.name: (exporter(option), place) for option, place in places.items()}
+    source = _source(arguments)
+    _say_replaced(asked, arguments)
     if source.timeline is None and any(kind.needs_timeline for kind, _ in asked.values()):
         raise UserError(
             "These recordings hold counters only, which do not say when anything ran.",
@@ -66,6 +68,16 @@ def _check(places: dict[ExportOption, Path]) -> None:
     for option, place in places.items():
         if option.metavar == "FILE" and place.is_dir():
             raise UserError(f"{place} is a folder.", f"Give a file: --{option.name} trace.json.gz")
+
+
+def _say_replaced(asked: dict[str, tuple[Exporter, Path]], arguments: argparse.Namespace) -> None:
+    from llm_perf_opt.api.inputs import Inputs
+    from llm_perf_opt.report.files import replaceable
+
+    given = [*Inputs.of(arguments.input).files, *map(Path, arguments.input)]
+    for kind, place in asked.values():
+        for path in replaceable(kind.files(place), kind.is_ours, inputs=given, force=arguments.force):
+            print(f"Replacing {path}, which llm-perf export did not write.", file=sys.stderr)
 
 
 def _source(arguments: argparse.Namespace) -> ExportSource:

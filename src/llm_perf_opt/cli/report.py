@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.cli.arguments import values_of
 from llm_perf_opt.errors import UserError
+
+if TYPE_CHECKING:
+    from llm_perf_opt.regions.model import NCUProfileRegionReport
+    from llm_perf_opt.request import ReportRequest
 
 HELP = "the region report of any recordings"
 DESCRIPTION = """\
 Reads nsys SQLite, .nsys-rep (where nsys is installed), .ncu-rep, ncu CSV and PyTorch traces, each also
 as .gz or .xz, or a run directory, and writes one report. A timeline and the counters of the same
-program are joined; several ranks become scopes.
+program are joined; several ranks become scopes. A finished report.json is shown, or written anew with --out.
 """
 EXAMPLES = """\
 examples:
@@ -24,7 +29,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording or a run directory")
+    parser.add_argument("input", nargs="+", metavar="INPUT", help="a recording, a run directory or a report.json")
 
 
 def parse_formats(text: str) -> list[str]:
@@ -49,14 +54,37 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--out was given an empty folder name.", "Give a folder, or leave --out away.")
     formats = FORMATS if request.formats is None else parse_formats(request.formats)
     first, inside = arguments.input[0], len(arguments.input) == 1 and Path(arguments.input[0]).is_dir()
-    out = Path(request.out or (first if inside else f"{stem(first)}-report"))
+    finished = _finished(arguments.input, request)
+    if finished is not None and request.out is None and request.formats is None:
+        formats = ()  # it has its files already
+    out = Path(request.out or (first if inside and not (finished and formats) else f"{stem(first)}-report"))
+    if finished and formats and out.is_dir() and (out.samefile(first) or out.samefile(Path(first).parent)):
+        raise UserError(f"{out} holds the report that is to be read.", "Choose another folder with --out.")
     silent = arguments.json or arguments.quiet
-    report = make_report(
+    report = finished or make_report(
         arguments.input, request.report, quiet=silent, calibration=request.calibration, formats=formats
     )
     showing = Showing(arguments.json, request.strict, quiet=arguments.quiet)
-    regions = INSIDE_RUN if inside else BESIDE
-    return publish(report, out, formats, regions=regions, top=request.report.top, showing=showing)
+    regions = INSIDE_RUN if inside and not finished else BESIDE
+    return publish(report, out, formats, regions=regions, top=request.report.top, showing=showing, force=request.force)
+
+
+def _finished(paths: list[str], request: ReportRequest) -> NCUProfileRegionReport | None:
+    """The report itself, where one was given: a report.json, or a folder that has one and no recordings."""
+    from llm_perf_opt.api.result import finish_report, is_report, open_report, recordings_beside
+
+    for name in paths:
+        finish_report(Path(name))
+    path = next((Path(name) for name in paths if is_report(Path(name), alone=len(paths) == 1)), None)
+    if path is None or recordings_beside(path):
+        return None
+    asked = request.report
+    if asked.kernel_include or asked.kernel_exclude:
+        raise UserError(
+            f"{path} is a finished report: its kernels can no longer be chosen.", "Give the recordings instead."
+        )
+    attribution = None if asked.attribution == "auto" else asked.attribution
+    return open_report(*paths, include=asked.include, exclude=asked.exclude, attribution=attribution).data
 
 
 def stem(path: str) -> str:

@@ -101,9 +101,11 @@ def _local(moment: datetime) -> datetime:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.rundir.draft import settle
     from llm_perf_opt.rundir.inventory import look_at
 
     path = Path(arguments.folder)
+    mixture = settle(path) if path.is_dir() else None
     found = look_at(path)
     if found.manifest is None:
         raise UserError(
@@ -121,6 +123,7 @@ def _show(arguments: argparse.Namespace) -> int:
             files=[
                 {"name": f.name, "bytes": f.bytes, "ours": f.is_ours, "reason": f.why_not_ours} for f in found.files
             ],
+            report_problem=mixture.message if mixture else "",
             next=following,
         )
     print(f"{_shown(path)}: {found.state}, {_size(found.bytes)}")
@@ -141,7 +144,8 @@ def _show(arguments: argparse.Namespace) -> int:
         print(f"  {_size(file.bytes):>9} {_shown(file.name)}{note}")
     if len(found.files) > 12:
         print(f"            and {len(found.files) - 12} smaller files")
-    for diagnosis in (*manifest.diagnostics, *(d for s in manifest.steps for d in s.diagnostics)):
+    noted = (*manifest.diagnostics, *(d for s in manifest.steps for d in s.diagnostics))
+    for diagnosis in (*noted, mixture) if mixture else noted:
         if diagnosis.severity != "info":
             print(f"  {_shown(diagnosis.severity)}: {_shown(diagnosis.message, 400)}")
     for command in following:

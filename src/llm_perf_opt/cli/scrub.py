@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.regions.names import visible
+    from llm_perf_opt.rundir.generation import list_again
     from llm_perf_opt.rundir.scrub.run import scrub
 
     inputs = [Path(path) for path in dict.fromkeys(arguments.input)]
@@ -64,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             compared = _compare(result)
             if arguments.in_place:
                 _replace(copy, result)
+                list_again(beside)
             else:
                 _publish(copy, out)
     except OSError as error:

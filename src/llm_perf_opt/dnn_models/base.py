@@ -32,6 +32,14 @@ class NVTXProfileable(Protocol):
         ...
 
 
+class _Wait(int):
+    """Whether ranges wait for the GPU; called, it waits."""
+
+    def __call__(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
 class ProfileableModel(nn.Module):
     """An `nn.Module` that marks itself and its parts in domain `LLM`."""
 
@@ -40,8 +48,17 @@ class ProfileableModel(nn.Module):
     # How far down parts are marked: 1 is the modules assigned to this one, by the names they have here.
     range_depth: int = 1
     # Wait for the GPU before a range ends, so that a host clock around it sees the work. It slows the model
-    # down, and no profiler needs it: they know a kernel's range from its launch.
-    sync_after_range: bool = False
+    # down, and no profiler needs it: they know a kernel's range from its launch. Set it to True or False;
+    # `model.sync_after_range()` waits now.
+    sync_after_range: Any = _Wait(False)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if isinstance(own := vars(cls).get("sync_after_range"), bool):
+            cls.sync_after_range = _Wait(own)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, _Wait(value) if name == "sync_after_range" and isinstance(value, int) else value)
 
     def forward_with_nvtx(self, *args: Any, **kwargs: Any) -> Any:
         """The same result as calling the model, with ranges around it and its parts."""
@@ -56,8 +73,8 @@ class ProfileableModel(nn.Module):
         """A range for use inside of `forward`, with the same care for `sync_after_range`."""
         with mark(name):
             yield
-            if self.sync_after_range and torch.cuda.is_available():
-                torch.cuda.synchronize()
+            if self.sync_after_range:
+                self.sync_after_range()
 
     @contextmanager
     def _ranges_around_parts(self) -> Iterator[None]:

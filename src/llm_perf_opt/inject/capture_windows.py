@@ -9,6 +9,8 @@ from typing import Any
 
 from attrs import Factory, define
 
+from llm_perf_opt.files import write_text
+
 Named = tuple[str, str]  # the domain of a range ("": the default one) and its name
 
 
@@ -33,7 +35,7 @@ class CaptureWindows:
 
     def environment(self, file: Path, log: Path) -> dict[str, str]:
         """Write the windows to `file`; the variables that make the program use them, and note in `log` what it did."""
-        file.write_text(json.dumps(self.as_json()) + "\n", encoding="utf-8")
+        write_text(file, json.dumps(self.as_json()) + "\n")
         log.unlink(missing_ok=True)
         return {"LLM_PERF_WINDOWS": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
 

@@ -151,6 +151,14 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Folder for the report (default: INPUT-report here; a run directory gets it inside).",
     ),
     Option(
+        flag="--force", kind="switch", default=False, verbs=("report",), to="force",
+        help="Replace files that llm-perf did not write, and a report that says more; they are named.",
+    ),
+    Option(
+        flag="--force", kind="switch", default=False, verbs=("export", "demo"),
+        help="Replace files that llm-perf did not write; they are named.",
+    ),
+    Option(
         flag="--format", kind="list", metavar="LIST", verbs=("report",), to="formats",
         help="Comma list of json, md, csv, html (default: all).",
     ),
@@ -264,7 +272,7 @@ _NCU_CLI = _keys(
     ("target_processes", "all", "text", "Launchers such as torchrun need all.", ("all", "application-only")),
     ("nvtx.push_pop_scope", None, "text", "Left open: process where autograd or workers launch kernels.", ("thread", "process")),
     ("range_filter", None, "text", "Instances of the matching ranges in ncu's own form, as in ::[2-4]."),
-    ("kernel_name_base", None, "text", "What kernel_name is compared with.", ("function", "demangled", "mangled")),
+    ("kernel_name_base", None, "text", "What kernel_name is compared with; left open: demangled, the full name.", ("function", "demangled", "mangled")),
     ("kernel_id", None, "text", "context:stream:[regex:]name:invocation"),
     ("launch_skip", None, "number", "Matching launches to pass over, over all kernels together."),
     ("launch_count", None, "number", "Matching launches to profile, then no more."),
@@ -348,8 +356,8 @@ _WORKLOAD: list[Option[Any]] = [
         ("inputs.manifest", None, "text", "A YAML list of inputs, a path or a prompt each."),
     ),
     Option(
-        key="dataset.sampling.num_samples_per_epoch", default=1, kind="count", nullable=True,
-        help="Inputs of each epoch; null: all.",
+        key="dataset.sampling.num_samples_per_epoch", default=None, kind="count", nullable=True,
+        help="Inputs of each epoch; left open: all that are given, of those of the package one batch.",
     ),
 ]  # fmt: skip
 

@@ -250,7 +250,9 @@ def no_such_launch(kernels: Sequence[KernelRecord], options: NcuOptions) -> str 
     if not named:
         plain = (wanted or "").removeprefix("regex:").strip(".*")
         close = nearest(plain, sorted({short_kernel_name(k.kernel_name) for k in kernels}), 3)
-        return f"none of the {len({k.kernel_name for k in kernels})} kernels there is called {wanted!r}; nearest: {', '.join(close)}"
+        full = options.kernel_name_base == "demangled" and wanted == plain
+        hint = f" (names are compared in full: regex:{plain} takes a part)" if full else ""
+        return f"none of the {len({k.kernel_name for k in kernels})} kernels there is called {wanted!r}{hint}; nearest: {', '.join(close)}"
     there, skipped = sum(kernel.calls for kernel in named), options.launch_skip or 0
     if skipped < there or not _counts_globally(options):
         return None
@@ -279,7 +281,7 @@ def _named(kernels: Sequence[KernelRecord], options: NcuOptions) -> list[KernelR
         return None
     if wanted is None:
         return list(kernels)
-    base = short_kernel_name if options.kernel_name_base in (None, "function") else str
+    base = short_kernel_name if options.kernel_name_base == "function" else str
     if wanted.startswith("regex:"):
         try:
             pattern = re.compile(wanted.removeprefix("regex:"))

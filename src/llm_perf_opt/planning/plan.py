@@ -36,7 +36,7 @@ class PlannedCapture:
     def argv(self, command: Sequence[str], ncu: str = "ncu", folder: str = "ncu") -> list[str]:
         """The command, as it would be run in the run directory."""
         out = f"{folder}/{self.name}"
-        return build_ncu_cmd(out, list(command), ncu=ncu, options=self.options, nvtx_expr=list(self.expressions))
+        return build_ncu_cmd(out, list(command), ncu=ncu, options=self.options, nvtx_include=self.expressions)
 
 
 @define(frozen=True)

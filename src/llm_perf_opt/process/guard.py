@@ -268,7 +268,7 @@ def program_pump() -> Pump | None:
     if PROGRAM_LOG is None or not LOG_LIMIT:
         return None
     with contextlib.suppress(OSError):
-        return Pump(os.open(PROGRAM_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), LOG_LIMIT)
+        return Pump(os.open(PROGRAM_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), LOG_LIMIT)
     return None
 
 

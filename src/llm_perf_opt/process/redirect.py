@@ -22,8 +22,10 @@ def main() -> None:
     except OSError as error:  # only a stop in good order needs it
         print(f"{pid_file}: {error.strerror}", file=sys.stderr)
     for place in (os.environ.pop(CHANNEL, None), target):
+        # The channel is a link of the system; in the place of the log one may lead anywhere.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_NOFOLLOW if place is target else 0)
         try:
-            file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666) if place else -1
+            file = os.open(place, flags, 0o666) if place else -1
         except OSError:
             continue
         if file >= 0:

@@ -17,6 +17,7 @@ from typing import Any
 from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.files import open_to_append
 
 GUARD = Path(__file__).with_name("guard.py")
 _POLL_SECONDS = 0.1
@@ -215,7 +216,7 @@ class Guarded:
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"  # in the environment of all its processes
         pipe_read, self._pipe = os.pipe()  # whose closing ends the guard and its command
         try:
-            with log.open("ab") as output:
+            with open_to_append(log) as output:
                 self._guard = subprocess.Popen(
                     [sys.executable, "-I", str(GUARD), str(pipe_read), str(program_pid or "tree"), "--", *argv],
                     stdin=subprocess.DEVNULL,

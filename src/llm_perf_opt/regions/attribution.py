@@ -112,7 +112,8 @@ class _RegionStacks:
 
     def number_ranges(self, range_region: Int64s, range_parent: Int64s) -> None:
         """Write down region and parent of every range: those of the stack it was found in when it began."""
-        instance, nodes = self.stacks.instance, self.stacks.nodes_of_ranges()
+        nodes = self.stacks.nodes_of_ranges()
+        instance = self.stacks.instance  # not before: a range that was never open gets its node only then
         range_region[instance[nodes]] = self._regions_of_nodes()[nodes]
         below = self.stacks.parent[nodes]
         range_parent[instance[nodes]] = np.where(below == UNKNOWN, UNKNOWN, instance[np.maximum(below, 0)])

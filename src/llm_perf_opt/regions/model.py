@@ -475,6 +475,7 @@ class NCUProfileRegionReport:
     """What `report.json` holds."""
 
     schema_version: str
+    generation: str = field(default="", kw_only=True)  # an id that all files of one written report carry
     generated_at: str
     config_fingerprint: str
     inputs: list[dict[str, Any]]

@@ -5,8 +5,9 @@ another, ``**`` for any number of levels, ``DOMAIN@NAME`` for a domain. ``\`` ta
 the character after it. ``regex:…`` matches the region's key, ``ncu:…`` is handed to ncu as it is.
 
 - A pattern without a domain matches in every domain.
-- ``LLM@*`` matches every range of domain LLM *and* ranges of the default domain whose name begins
-  ``LLM@``: people write both.
+- People write a domain as such, into the name, or both: ``decode`` in domain LLM, ``LLM@decode`` in the
+  default domain and ``LLM@decode`` in domain LLM are the same to ``LLM@*``, ``LLM@decode`` and ``dec*``.
+  ``@NAME`` is a range of the default domain that is called just that.
 - A pattern matches the innermost names of a region's path: ``decode*`` finds ``run/decode_step``.
   A region below a matching one is selected with it, as ncu does.
 
@@ -24,7 +25,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from attrs import define, field
+from attrs import define
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.table import region_key
@@ -40,12 +41,10 @@ class RegionPattern:
     """One compiled pattern."""
 
     text: str
-    _domain: re.Pattern[str] | None = None  # None: any domain
     _levels: tuple[str, ...] = ()  # globs, outermost first
+    _domain: str | None = None  # a glob; None: any domain, "": the default one
     _regex: re.Pattern[str] | None = None
-    _literal: tuple[str, ...] | None = None  # `DOMAIN@NAME` read as names of the default domain
     ncu: str | None = None  # `ncu:` expression, matched by ncu alone
-    _domain_glob: str | None = field(default=None, eq=False)
 
     def matches(self, domain: str, path: Sequence[str]) -> bool:
         """Does the pattern name this very region?"""
@@ -53,11 +52,11 @@ class RegionPattern:
             return False
         if self._regex is not None:
             return self._regex.search(region_key(domain, path)) is not None
-        if self._literal is not None and domain == "" and _levels_match(self._literal, path):
+        if self._domain and not domain and _levels_match(self._as_labels(), path, self._domain):
             return True
-        if self._domain is not None and not self._domain.match(domain):
+        if self._domain is not None and not _glob_regex(self._domain).match(domain):
             return False
-        return _levels_match(self._levels, path)
+        return _levels_match(self._levels, path, self._domain)
 
     def ncu_expressions(self) -> list[str]:
         """Expressions for `--nvtx-include` when nothing is known of the program's ranges.
@@ -72,18 +71,16 @@ class RegionPattern:
                 f"The pattern {self.text!r} cannot be translated for ncu without a timeline.",
                 "Record one first (llm-perf profile does), or write the ncu expression yourself as ncu:EXPRESSION.",
             )
-        expressions = []
-        if self._domain_glob is None:
-            # `regex:.*@` covers every domain, the default one included.
-            expressions.append("regex:^.*$@" + _levels_regex(self._levels))
-        elif _is_plain(self._domain_glob) and all(_is_plain(level) for level in self._levels):
-            domain = _unglob(self._domain_glob)
-            expressions.append(exact_expression(domain, [_unglob(level) for level in self._levels], anchored=False))
-        else:
-            expressions.append(f"regex:{_ncu_glob_regex(self._domain_glob)}@{_levels_regex(self._levels)}")
-        if self._literal is not None:
-            expressions.append("regex:" + _levels_regex(self._literal))
-        return expressions
+        levels = _ncu_levels(self._levels, self._domain)
+        if self._domain is None:
+            return [f"regex:^.*$@{levels}"]  # every domain, the default one included
+        if not self._domain:
+            return [f"regex:{levels}"]
+        return [f"regex:^{_ncu_glob(self._domain)}$@{levels}", f"regex:{_ncu_levels(self._as_labels(), self._domain)}"]
+
+    def _as_labels(self) -> tuple[str, ...]:
+        """The levels for the default domain: there the outermost name holds the domain."""
+        return (f"{self._domain}@{self._levels[0]}", *self._levels[1:])
 
 
 def parse_pattern(text: str) -> RegionPattern:
@@ -106,15 +103,7 @@ def parse_pattern(text: str) -> RegionPattern:
         raise UserError(
             f"The pattern {text!r} names no range.", f"Write {text.rstrip('/')}* or give a range name after the @."
         )
-    domain = parts[0] if len(parts) == 2 else None
-    literal = (f"{domain}@{levels[0]}", *levels[1:]) if domain else None
-    return RegionPattern(
-        text,
-        domain=_glob_regex(domain) if domain is not None else None,
-        levels=tuple(levels),
-        literal=literal,
-        domain_glob=domain,
-    )
+    return RegionPattern(text, tuple(levels), parts[0] if len(parts) == 2 else None)
 
 
 @define(frozen=True)
@@ -194,6 +183,22 @@ def exact_expression(domain: str, path: Sequence[str], *, anchored: bool = False
     return prefix + bottom + "/".join(_escaped(name) for name in path) + tail
 
 
+def push_pop_expressions(text: str) -> list[str]:
+    """ncu's expressions for push/pop ranges as people write them: ncu takes a bare name for a start/end range.
+
+    What is ncu's own form already stays: a slash at the end, a comma, a bracket; `ncu:` hands over anything else.
+    """
+    if text.startswith("ncu:"):
+        return [text[4:]]
+    if text.endswith("/"):
+        return [text]
+    if text.startswith("regex:"):
+        return [f"{text}/"]
+    if re.search(r"(?<!\\)[*?]", text):
+        return parse_pattern(text).ncu_expressions()
+    return [text if re.search(r"(?<!\\)[,\[\]]", text) else f"{text}/"]
+
+
 # -- parts -----------------------------------------------------------------------------------------
 
 
@@ -209,7 +214,7 @@ def _split(text: str, separator: str, times: int = -1) -> list[str]:
 
 
 def _translated(glob: str, literal: Callable[[str], str], characters: Callable[[str], str]) -> str:
-    """An anchored regular expression for a glob with backslash escapes.
+    """A regular expression for a glob with backslash escapes.
 
     `literal`: how a character is written that means itself; `characters`: how a set of them is, `[a-z]` or `[!a-z]`.
     """
@@ -221,34 +226,46 @@ def _translated(glob: str, literal: Callable[[str], str], characters: Callable[[
             result += characters(token)
         else:
             result += literal(token[-1])
-    return f"^{result}$"
+    return result
+
+
+def _labelled(glob: str, domain: str | None, translate: Callable[[str], str], at: str) -> str:
+    """The expression of a name that may begin with the pattern's domain, or without one with any: `^(LLM@)?name$`."""
+    name = translate(glob)
+    # A star at the beginning takes a label along; in the default domain a name is what it says.
+    if domain == "" or glob.startswith(("*", f"{domain}@")):
+        return f"^{name}$"
+    label = f"[^{at}]*" if domain is None else translate(domain)
+    return f"^({label}{at})?{name}$"
 
 
 @cache
 def _glob_regex(glob: str) -> re.Pattern[str]:
+    return re.compile(f"^{_python_glob(glob)}$", re.DOTALL)
+
+
+@cache
+def _name_regex(glob: str, domain: str | None) -> re.Pattern[str]:
+    return re.compile(_labelled(glob, domain, _python_glob, "@"), re.DOTALL)
+
+
+def _python_glob(glob: str) -> str:
     def characters(token: str) -> str:
         return fnmatch.translate(token).removeprefix("(?s:").removesuffix(r")\Z")
 
-    return re.compile(_translated(glob, re.escape, characters), re.DOTALL)
+    return _translated(glob, re.escape, characters)
 
 
-def _is_plain(glob: str) -> bool:
-    return not re.search(r"(?<!\\)[*?\[]", glob)
-
-
-def _unglob(glob: str) -> str:
-    return re.sub(r"\\(.)", r"\1", glob)
-
-
-def _levels_match(levels: Sequence[str], path: Sequence[str]) -> bool:
-    """Do the globs match the innermost names of the path?"""
+def _levels_match(levels: Sequence[str], path: Sequence[str], domain: str | None) -> bool:
+    """Do the globs match the innermost names of the path? `domain`: what names may be labelled with."""
     if not levels:
         return True
     if levels[-1] == _ANY_LEVELS:
-        return any(_levels_match(levels[:-1], path[:n]) for n in range(len(path) + 1)) if len(levels) > 1 else True
-    if not path or not _glob_regex(levels[-1]).match(path[-1]):
+        rest = levels[:-1]
+        return not rest or any(_levels_match(rest, path[:n], domain) for n in range(len(path) + 1))
+    if not path or not _name_regex(levels[-1], domain).match(path[-1]):
         return False
-    return _levels_match(levels[:-1], path[:-1])
+    return _levels_match(levels[:-1], path[:-1], domain)
 
 
 def _needs_codes(name: str) -> bool:
@@ -265,12 +282,12 @@ def _hex(name: str) -> str:
     return re.sub(r"[^\w]", lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 128 else m[0], name)
 
 
-def _levels_regex(levels: Sequence[str]) -> str:
-    """ncu's regular-expression form of levels of globs."""
+def _ncu_levels(levels: Sequence[str], domain: str | None) -> str:
+    """ncu's regular-expression form of levels of globs; `domain`: what names may be labelled with."""
     parts: list[str] = []
     for level in levels:
         if level != _ANY_LEVELS:
-            parts.append(_ncu_glob_regex(level))
+            parts.append(_labelled(level, domain, _ncu_glob, r"\x40"))
         elif parts and parts[-1] != "*":
             parts.append("*")
     # ncu refuses a "*" at either end, where it adds nothing: paths are open outside and inclusive inside.
@@ -279,8 +296,8 @@ def _levels_regex(levels: Sequence[str]) -> str:
     return "/".join(parts or ["^.*$"]) + "/"
 
 
-def _ncu_glob_regex(glob: str) -> str:
-    """Like `_glob_regex`, with characters that mean something to ncu itself as `\\xNN` codes."""
+def _ncu_glob(glob: str) -> str:
+    """Like `_python_glob`, with characters that mean something to ncu itself as `\\xNN` codes."""
 
     def characters(token: str) -> str:
         inner = token[1:-1]

@@ -275,10 +275,11 @@ def _host_sentences(report: NCUProfileRegionReport) -> list[str]:
 
 def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) -> str:
     parts = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
-    text = f"{full_label(region)} takes {duration(region.wall_ns)}{_each(region)}"
+    (whole, _), times = evaluated_times(region), [evaluated_times(r)[0] for r in parts[:_PARTS]]
+    text = f"{full_label(region)} takes {duration(whole)}{without_profiler(region) or _each(region)}"
     if not parts:
         return f"{text}."
-    told = [f"{label(r)} {duration(r.wall_ns)} ({share(r.wall_ns, region.wall_ns)}{_rate(r)})" for r in parts[:_PARTS]]
+    told = [f"{label(r)} {duration(t)} ({share(t, whole)}{_rate(r)})" for r, t in zip(parts, times, strict=False)]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
     return f"{text}: {', '.join(told)}{more}."
 

@@ -1,21 +1,22 @@
-"""Writing: names that are safe on any file system, files that are whole or not there."""
+"""Writing: names that are safe on any file system, files that are whole or not there, nobody else's file replaced."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from llm_perf_opt import files
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.rundir.generation import read_list
 
 _LONGEST = 80
 _SAFE = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+-]*")
 # Names Windows keeps for devices, with or without an extension.
-_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_RESERVED = re.compile(r"(con|prn|aux|nul|conin|conout|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
 def folder_names(regions: Iterable[tuple[str, list[str]]]) -> list[str]:
@@ -38,6 +39,8 @@ def folder_names(regions: Iterable[tuple[str, list[str]]]) -> list[str]:
         if not faithful or plain.casefold() in taken:
             digest = hashlib.sha256(repr((domain, path, plain)).encode("utf-8", "surrogatepass")).hexdigest()
             readable = re.sub(r"[^A-Za-z0-9._@+-]+", "_", plain)[:_LONGEST].strip("._-") or "region"
+            if _RESERVED.fullmatch(readable):  # whatever follows the dot, it is the device
+                readable = readable.replace(".", "_")
             name = f"{readable}-{digest[:8]}"
             extra = 1
             while name.casefold() in taken:
@@ -63,17 +66,43 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def make_folder_inside(out: Path, *names: str) -> Path:
-    """A folder below an output folder. A link there may lead anywhere, and is refused."""
-    folder = out
-    for name in names:
-        folder = folder / name
-        if folder.is_symlink():
-            raise UserError(
-                f"{folder} is a link, and a report is never written through one.",
-                "Remove it, or choose another folder with --out.",
-            )
-    return make_folder(folder)
+def replaceable(
+    paths: Iterable[Path], is_ours: Callable[[Path], bool], *, inputs: Sequence[Path] = (), force: bool = False
+) -> list[Path]:
+    """May these files be written? Raises UserError; with `force`, those that are replaced though they are not ours.
+
+    Never one of the inputs, whatever it is called: a link and a second name of the same file count too. A link that
+    leads elsewhere goes, what it leads to stays.
+    """
+    foreign = []
+    for path in paths:
+        same = next((given for given in inputs if path.exists() and given.exists() and path.samefile(given)), None)
+        if same is not None:
+            raise UserError(f"{path} is the input {same} itself.", "Write to another place; nothing was changed.")
+        if path.is_symlink() or not path.exists():
+            continue
+        if not path.is_file():
+            raise UserError(f"{path} is no file.", "Write to another place.")
+        if path.name in read_list(path.parent).files:
+            foreign.append((path, "it belongs to the report there"))
+        elif not is_ours(path):
+            foreign.append((path, "llm-perf did not write it"))
+    if foreign and not force:
+        named = ", ".join(f"{path} ({why})" for path, why in foreign[:3])
+        raise UserError(
+            f"This would replace {named}. Nothing was written.",
+            "Write to another place, or replace what is there with --force.",
+        )
+    return [path for path, _ in foreign]
+
+
+def begins_with(path: Path, *beginnings: bytes) -> bool:
+    """Does a file begin in one of these ways?"""
+    try:
+        with path.open("rb") as file:
+            return file.read(max(map(len, beginnings))).startswith(beginnings)
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

@@ -9,7 +9,9 @@ from typing import Any
 from llm_perf_opt.errors import MissingTool
 from llm_perf_opt.report.files import make_folder, replaced
 from llm_perf_opt.report.renderers import Exporter, ExportSource
-from llm_perf_opt.report.tables import tables_of
+from llm_perf_opt.report.tables import table_files, tables_of
+
+_MARK = {b"written_by": b"llm-perf"}
 
 
 def _write(source: ExportSource, folder: Path) -> list[Path]:
@@ -26,7 +28,8 @@ def _write(source: ExportSource, folder: Path) -> list[Path]:
         path = folder / f"{name}.parquet"
         arrays = {column: _arrow_values(values) for column, values in table.items()}
         with replaced(path) as raw:
-            pyarrow.parquet.write_table(pyarrow.table(arrays), raw, compression="zstd")
+            content = pyarrow.table(arrays).replace_schema_metadata(_MARK)
+            pyarrow.parquet.write_table(content, raw, compression="zstd")
         written.append(path)
     return written
 
@@ -38,4 +41,15 @@ def _arrow_values(values: Sequence[Any]) -> Sequence[Any]:
     return [v.encode("utf-8", "backslashreplace").decode() if isinstance(v, str) else v for v in values]
 
 
-EXPORTER = Exporter(_write)
+def _is_ours(path: Path) -> bool:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+
+        found = pyarrow.parquet.read_schema(path).metadata or {}
+        return _MARK.items() <= found.items()
+    except (ImportError, OSError, pyarrow.ArrowException):
+        return False
+
+
+EXPORTER = Exporter(_write, lambda folder: table_files(folder, ".parquet"), _is_ours)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +30,11 @@ _LANE = 10_000_000  # between a track and the one for what overlaps on it
 _DOMAIN = 100_000  # between a thread's track and that of a further domain on it
 _BUSY_STEPS = 2_000
 
+# The names of ranges hold their domains, which our own reader takes apart again.
+_HEAD = (
+    b'{"displayTimeUnit":"ns","llm_perf_ranges":"domain@name","otherData":{"written_by":"llm-perf"},"traceEvents":[\n'
+)
+
 Event = dict[str, Any]
 
 
@@ -47,8 +53,20 @@ def _export(source: ExportSource, path: Path) -> list[Path]:
     return [path]
 
 
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as content:
+            return content.read(len(_HEAD)) == _HEAD
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
 EXPORTER = Exporter(
     _export,
+    lambda path: [path],
+    _is_ours,
     needs_timeline=True,
     note="Open the trace in https://ui.perfetto.dev (Open trace file): it stays on your machine.",
 )
@@ -56,10 +74,7 @@ EXPORTER = Exporter(
 
 def _write(trace: _Trace, out: IO[bytes] | gzip.GzipFile) -> None:
     buffer = io.BytesIO()
-    # The names of ranges hold their domains, which our own reader takes apart again.
-    buffer.write(
-        b'{"displayTimeUnit":"ns","llm_perf_ranges":"domain@name","otherData":{"written_by":"llm-perf"},"traceEvents":[\n'
-    )
+    buffer.write(_HEAD)
     first = True
     for event in trace.events():
         buffer.write(b"" if first else b",\n")

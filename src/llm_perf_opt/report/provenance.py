@@ -86,7 +86,7 @@ _CLOCKS = ("name", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm",
 def _run_card(run: dict[str, Any]) -> ProvenanceCard:
     """Who ran what, with which tools, at which clocks. The manifest may be of any version: nothing is taken for granted."""
     card = ProvenanceCard("The run")
-    for name in ("started_at", "finished_at", "state"):
+    for name in ("started_at", "finished_at", "state", "inputs"):
         if run.get(name):
             card.facts.append((name.replace("_", " "), visible(str(run[name]))))
     card.facts += [(visible(str(k)), visible(_plain(v), 200)) for k, v in _pairs(run.get("tools"))]

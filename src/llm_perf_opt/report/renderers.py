@@ -74,6 +74,8 @@ class Exporter:
     """Writes files for other programs."""
 
     write: Callable[[ExportSource, Path], list[Path]]
+    files: Callable[[Path], list[Path]]  # all that it may write there
+    is_ours: Callable[[Path], bool]  # did it write this file?
     needs_timeline: bool = False
     note: str = ""  # what to do with the files
 

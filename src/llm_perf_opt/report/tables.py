@@ -17,7 +17,7 @@ from llm_perf_opt.regions.columns import UNKNOWN, Timeline, Work
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.table import ROOT
-from llm_perf_opt.report.files import make_folder, replaced
+from llm_perf_opt.report.files import begins_with, make_folder, replaced
 from llm_perf_opt.report.region_table import PROGRAM_COLUMNS, all_rows
 from llm_perf_opt.report.renderers import Exporter, ExportSource
 
@@ -159,4 +159,13 @@ def _write_csv(source: ExportSource, folder: Path) -> list[Path]:
     return written
 
 
-EXPORTER = Exporter(_write_csv)
+def table_files(folder: Path, ending: str) -> list[Path]:
+    """Where tables may be written."""
+    return [folder / f"{name}{ending}" for name in ("regions", "kernels", "metrics", "launches", "ranges")]
+
+
+EXPORTER = Exporter(
+    _write_csv,
+    lambda folder: table_files(folder, ".csv"),
+    lambda path: begins_with(path, b"scope,region,", b"kind,name,short_name,", b"region,name,domain,"),
+)

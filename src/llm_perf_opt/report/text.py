@@ -99,9 +99,9 @@ def idle_share(region: NCUProfileRegion) -> float | None:
 def evaluated_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
     """Wall and idle time as verdicts see them: of steady instances, without a profiler where that was timed."""
     time = region.performance.time if region.performance else None
-    if time is None or time.wall is None or time.idle is None:
+    if time is None or time.wall is None:
         return region.wall_ns, region.gpu_idle_ns
-    return time.wall.of("ns"), time.idle.of("ns")
+    return time.wall.of("ns"), None if time.idle is None else time.idle.of("ns")
 
 
 def evaluated_work(region: NCUProfileRegion) -> RegionStats:

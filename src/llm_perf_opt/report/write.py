@@ -1,17 +1,20 @@
-"""All files of a report, into one folder: what the chosen renderers make of its view."""
+"""All files of a report, into one folder, as a whole: what the chosen renderers make of its view."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from attrs import evolve
+
+from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.model import NCUProfileRegionReport
-from llm_perf_opt.report.files import make_folder, make_folder_inside, write_text
+from llm_perf_opt.report.files import make_folder
 from llm_perf_opt.report.renderers import FORMATS, File, chosen
 from llm_perf_opt.report.view import BESIDE, View, view_of
-from llm_perf_opt.rundir.contents import listed_in_report, remove
-from llm_perf_opt.rundir.layout import REPORT_LIST, is_of_report
+from llm_perf_opt.rundir.draft import Draft
+from llm_perf_opt.rundir.generation import is_ours
 
 
 def write_report(
@@ -20,36 +23,66 @@ def write_report(
     formats: Sequence[str] = FORMATS,
     top: int = 30,
     regions: str = BESIDE,
-    folders: list[Path] | None = None,
+    draft: Draft | None = None,
+    *,
+    force: bool = False,
+    replaced: list[str] | None = None,
 ) -> list[Path]:
     """Write the chosen formats and return the files. `regions`: where region folders go, below `out`.
-
-    `folders`: what `write_folders` has written of the same report.
+    `draft`: what `draft_folders` has written of the same report. `force`: files that are not ours are replaced, and
+    noted in `replaced`.
     """
-    make_folder(out)
-    earlier = {name for name in listed_in_report(out) if is_of_report(name)}
-    view = _view(report, formats, top, regions)
-    written = list(_write(out, _region_files(view, formats))) if folders is None else [*folders]
-    # report.json last: where it is, the others are.
-    for renderer in reversed(chosen(formats)):
-        files = renderer.render(view)
-        written += _write(out, (f for f in files if not (f.stands_in and _is_of_others(out, f.place, earlier))))
-    _forget(out, earlier - {str(path.relative_to(out)) for path in written})
-    write_text(out / REPORT_LIST, "".join(f"{path.relative_to(out)}\n" for path in written))
-    return written
+    with _told(out):
+        begun = draft or _begin(out)
+        try:
+            view = _view(report, begun, formats, top, regions)
+            if draft is None:
+                _write(begun, _region_files(view, formats))
+            for renderer in reversed(chosen(formats)):
+                _write(begun, (f for f in renderer.render(view) if not (f.stands_in and _is_of_others(out, f.place))))
+            foreign = begun.publish(force=force)
+        except BaseException:
+            begun.discard()
+            raise
+    if replaced is not None:
+        replaced += foreign
+    return [out / place for place in begun.files]
 
 
-def write_folders(
+def draft_folders(
     report: NCUProfileRegionReport, out: Path, formats: Sequence[str] = FORMATS, top: int = 30, regions: str = BESIDE
-) -> list[Path]:
-    """The files of the single regions: all of a report that does not depend on how its run ended."""
-    make_folder(out)
-    return list(_write(out, _region_files(_view(report, formats, top, regions), formats)))
+) -> Draft:
+    """A draft with the files of the single regions: all of a report that does not depend on how its run ended."""
+    with _told(out):
+        draft = _begin(out)
+        try:
+            _write(draft, _region_files(_view(report, draft, formats, top, regions), formats))
+        except BaseException:
+            draft.discard()
+            raise
+    return draft
 
 
-def _view(report: NCUProfileRegionReport, formats: Sequence[str], top: int, regions: str) -> View:
+def _begin(out: Path) -> Draft:
+    made = not out.exists()
+    return Draft.begin(make_folder(out), made=made)
+
+
+@contextlib.contextmanager
+def _told(out: Path) -> Iterator[None]:
+    """What the system refuses, in words; the report that was there is as it was."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"The report cannot be written to {out}: {error.strerror or error} ({error.filename or out}).",
+            "Free some space, or choose another folder with --out. What was there has not changed.",
+        ) from error
+
+
+def _view(report: NCUProfileRegionReport, draft: Draft, formats: Sequence[str], top: int, regions: str) -> View:
     folders = any(renderer.render_region for renderer in chosen(formats))
-    return view_of(report, top=top, regions_at=regions, folders=folders)
+    return view_of(evolve(report, generation=draft.generation), top=top, regions_at=regions, folders=folders)
 
 
 def _region_files(view: View, formats: Sequence[str]) -> Iterator[File]:
@@ -60,18 +93,10 @@ def _region_files(view: View, formats: Sequence[str]) -> Iterator[File]:
                 yield File(f"{view.regions_at}/{region.folder}/{file.place}", file.text)
 
 
-def _write(out: Path, files: Iterable[File]) -> Iterator[Path]:
+def _is_of_others(out: Path, place: str) -> bool:
+    return (out / place).exists() and not is_ours(out, place)
+
+
+def _write(draft: Draft, files: Iterable[File]) -> None:
     for file in files:
-        place = PurePosixPath(file.place)
-        yield write_text(make_folder_inside(out, *place.parent.parts) / place.name, file.text)
-
-
-def _is_of_others(out: Path, place: str, earlier: set[str]) -> bool:
-    return place not in earlier and (out / place).exists()
-
-
-def _forget(out: Path, names: set[str]) -> None:
-    """Remove files of an earlier report that this one does not have, so that old and new never mix."""
-    for name in names:
-        with contextlib.suppress(OSError):  # one that cannot go, or that a link leads to, stays
-            remove(out.resolve(), [name])
+        draft.add(file.place, file.text)

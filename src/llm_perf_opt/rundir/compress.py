@@ -91,6 +91,8 @@ def _pack_file(directory: RunDirectory, file: RunFile, form: Form) -> Packing:
             return stays("it changed meanwhile")
         if _digest_of_packed(temporary, form) != (digest, before.st_size):
             return stays("the packed file did not unpack to the same: is the disk failing?")
+        if os.path.lexists(target) and (target.is_symlink() or _digest_of_packed(target, form)[0] != digest):
+            return stays(f"{target.name} is there already, and is something else")
         temporary.chmod(before.st_mode & 0o7777)
         temporary.replace(target)
         _make_lasting(target.parent)

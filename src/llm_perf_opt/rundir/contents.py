@@ -1,9 +1,9 @@
 """Which files are in a run directory, and which of them this project wrote.
 
 Only those are ever moved, packed or deleted. A name counts as ours where `layout` has it fixed, where the manifest
-names a step or capture that writes it, or where the report lists it; everything else in the folder belongs to
-someone else. Manifests and lists are untrusted: a name in them never leads out of the folder, and links are never
-followed.
+names a step or capture that writes it, or where the report lists it, and of a report also its content says so;
+everything else in the folder belongs to someone else. Manifests and lists are untrusted: a name in them never leads
+out of the folder, and links are never followed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from attrs import define
 
-from llm_perf_opt.rundir.layout import REPORT_LIST, fixed_names, is_half_written, is_known, is_plain, names_of_step
+from llm_perf_opt.rundir.generation import is_ours, read_list
+from llm_perf_opt.rundir.layout import artefact, fixed_names, is_half_written, is_known, names_of_step
 from llm_perf_opt.rundir.manifest import Manifest
 
 
@@ -41,7 +42,9 @@ def files_of(run: Path, manifest: Manifest) -> list[RunFile]:
         if not stat.S_ISREG(status.st_mode):
             why = "it is a link" if stat.S_ISLNK(status.st_mode) else "it is no regular file"
         else:
-            why = "" if is_known(name, ours) else "llm-perf did not write it"
+            row = artefact(name)
+            known = is_known(name, ours) and (row is None or row.step != "report" or is_ours(run, name))
+            why = "" if known else "llm-perf did not write it"
         found.append(RunFile(name, status.st_size, why))
     return sorted(found, key=lambda file: file.name)
 
@@ -49,18 +52,12 @@ def files_of(run: Path, manifest: Manifest) -> list[RunFile]:
 def _names(run: Path, manifest: Manifest) -> frozenset[str]:
     steps = (*manifest.steps, *manifest.earlier_steps)
     named = {name for step in steps for name in names_of_step(step.name, step.capture, step.files)}
-    return fixed_names() | named | listed_in_report(run)
+    return fixed_names() | named | read_list(run).files.keys()
 
 
-def listed_in_report(folder: Path) -> set[str]:
-    """Files of the report in a folder, as it lists them itself."""
-    try:
-        handle = os.open(folder / REPORT_LIST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(handle, encoding="utf-8") as file:
-            names = file.read(16 << 20).splitlines()
-    except (OSError, UnicodeDecodeError):
-        return set()
-    return {name for name in names if name and all(map(is_plain, name.split("/")))}
+def files_below(folder: Path) -> Iterator[str]:
+    """Paths of everything below a folder that is no folder itself. Raises OSError."""
+    return (name for name, _ in _walk(folder))
 
 
 def _walk(folder: Path, prefix: str = "") -> Iterator[tuple[str, os.stat_result]]:

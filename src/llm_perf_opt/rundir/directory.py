@@ -16,20 +16,21 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 from attrs import Factory, define
 
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.files import unfinished_name, write_text
+from llm_perf_opt.files import folder_below, open_new, open_to_append, unfinished_name, write_text
 from llm_perf_opt.nsight.nvidia_smi import gpu_facts
 from llm_perf_opt.process.background import BackgroundTasks
 from llm_perf_opt.process.interrupts import held
 from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir.contents import remove_unfinished
-from llm_perf_opt.rundir.layout import MANIFEST, RESERVE
+from llm_perf_opt.rundir.draft import settle
+from llm_perf_opt.rundir.layout import MANIFEST, RESERVE, artefact
 from llm_perf_opt.rundir.manifest import (
     Manifest,
     Step,
@@ -129,12 +130,14 @@ class RunDirectory:
             raise
 
     def drop_unfinished(self) -> None:
-        """Remove what a killed process was writing: nobody writes now."""
+        """Remove what a killed process was writing, and finish its report: nobody writes now."""
+        settle(self.path)
         remove_unfinished(self.path.resolve())
 
     def keep_reserve(self) -> None:
         """Reserve a little space, for the last words of a run that fills the disk."""
-        (self.path / RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+        with open_new(self.path / RESERVE) as file:
+            file.write(bytes(_RESERVE_BYTES))
 
     def release(self) -> None:
         """Others may write in the folder again: nothing of ours does."""
@@ -164,12 +167,12 @@ class RunDirectory:
         with held():  # an interrupt must not leave a state that nobody wrote down
             try:
                 try:
-                    write_text(self.path / name, text)
+                    write_text(self.path / name, text, below=self.path)
                 except OSError as error:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
                     (self.path / RESERVE).unlink()
-                    write_text(self.path / name, text)
+                    write_text(self.path / name, text, below=self.path)
             except OSError as error:
                 raise self._lost(error) from error
 
@@ -190,14 +193,23 @@ class RunDirectory:
         self.manifest.steps.append(step)
         self.save()
         try:
-            (self.path / folder).mkdir(exist_ok=True)  # a run may have been killed before it was there
+            self._clear_links(folder)
             # Arguments may hold bytes that are not UTF-8: written as they came, the line still works.
-            with (self.path / folder / "cmd.txt").open("a", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(shlex.join(step.argv) + "\n")
+            with open_to_append(self.path / folder / "cmd.txt") as file:
+                file.write((shlex.join(step.argv) + "\n").encode("utf-8", "surrogateescape"))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # the manifest has the command too
                 raise self._lost(error) from error
         return step
+
+    def _clear_links(self, folder: str) -> None:
+        """A program may place links in the folder of a step: tools must not write through them. Raises OSError."""
+        with folder_below(self.path, Path(folder).parts, make=True) as inside, os.scandir(inside) as entries:
+            for name in [entry.name for entry in entries if entry.is_symlink()]:
+                if (
+                    artefact((PurePosixPath(folder) / name).as_posix()) is not None
+                ):  # the link goes, not what it leads to
+                    os.unlink(name, dir_fd=inside)
 
     def ask_gpus(self) -> None:
         """Begin to ask how the GPUs are at the end of the run, beside whatever is left to do."""

@@ -22,6 +22,9 @@ MANIFEST = "manifest.json"
 LOCK = ".lock"
 RESERVE = ".reserve"  # removed when the disk is full
 REPORT_LIST = ".llm-perf-files"  # what the report in the folder consists of
+REPORT_LOCK = ".llm-perf-lock"  # while a report is put into the folder
+COMMIT = ".llm-perf-commit"  # a whole new report that is being moved to its places
+DRAFT = re.compile(r"\.llm-perf-report\.(?P<pid>\d+)\..+\.tmp")  # folders of reports that are being written
 VERIFY = "verify"  # the capture of whole regions that the estimates are compared with
 PACKED = (".gz", ".xz")
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
@@ -83,7 +86,7 @@ _VERIFICATION = "with `--verify`: the regions measured as wholes; not mixed into
 _SECTIONS = "the sections that were asked for: ncu's own details page, or else counters under ncu's section titles"
 _WINDOWS = "where ncu was switched on and off from inside the program, and what the program noted"
 _REGION_FILES = ("report.md", "kernels.csv", "metrics.csv", "sections.txt")
-_HERE_ONLY = "of use to the run itself only: its lock, space for its last words, the list of the report's files"
+_HERE_ONLY = "of use to the run itself only: locks, space for its last words, the list of the report's files"
 
 ARTEFACTS: tuple[Artefact, ...] = (
     Artefact(
@@ -93,7 +96,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
         "what ran, tool versions, GPU, driver, clocks before and after, every command with exit code, time and "
         "diagnoses; written as the run goes",
     ),
-    *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, "nsys/.program.pid"),
+    *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, REPORT_LOCK, "nsys/.program.pid"),
     Artefact("config.yaml", "run", "text", "what was asked for"),
     Artefact("plan.json", "run", "text", "which launches were planned, and what they were to cost"),
     *_rows("run", "text", "the commands, to paste into a shell", "cmd.txt", "nsys/cmd.txt", "ncu/cmd.txt"),
@@ -222,6 +225,8 @@ def names_of_step(step: str, capture: str, files: dict[str, int]) -> Iterator[st
 def is_known(name: str, ours: frozenset[str]) -> bool:
     """Is this path below a run one of `ours`, whole or unfinished, packed or not, moved away or not?"""
     path = PurePosixPath(name)
+    if path.parts[0] == COMMIT or DRAFT.fullmatch(path.parts[0]):
+        return True  # of a report whose writer was killed
     if len(path.parts) > 1 and EARLIER.fullmatch(path.parts[0]):
         name = str(path.relative_to(path.parts[0]))
     plain = unfinished(name) or name

@@ -6,13 +6,16 @@ however it ended: also after `kill -9`, when its profiler still has a report to 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.rundir.layout import LOCK
+from llm_perf_opt.rundir.layout import LOCK, REPORT_LOCK
 
 # File systems without locks: there is nothing to wait for then.
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
@@ -21,16 +24,16 @@ _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errn
 class Busy(UserError):
     """Another process is writing in the run directory."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, message: str = "", fix: str = "") -> None:
         super().__init__(
-            f"{run} is in use: its run still goes on, or another command is working on it.",
-            "Wait until it has ended; after a kill its profiler may need a minute. See: llm-perf runs list",
+            message or f"{run} is in use: its run still goes on, or another command is working on it.",
+            fix or "Wait until it has ended; after a kill its profiler may need a minute. See: llm-perf runs list",
         )
 
 
-def take(run: Path) -> int | None:
+def take(run: Path, name: str = LOCK) -> int | None:
     """Hold the lock of a run until `release`; None where the file system has no locks. Raises `Busy`, `OSError`."""
-    file = run / LOCK
+    file = run / name
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
@@ -72,3 +75,42 @@ def is_held(run: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+@contextlib.contextmanager
+def writing_report(folder: Path, patience_s: float = 20.0) -> Iterator[None]:
+    """Only one process at a time puts a report into a folder: the next waits, and says who has it when that takes long.
+
+    Not the lock of a run: a run that still goes on may be reported on.
+    """
+    deadline, file, handle = time.monotonic() + patience_s, folder / REPORT_LOCK, None
+    while True:
+        try:
+            handle = take(folder, REPORT_LOCK)
+            break
+        except FileNotFoundError:  # the one before has just removed it
+            if not folder.is_dir():
+                raise
+        except Busy as error:
+            if time.monotonic() > deadline:
+                fix = "Wait until that one has ended, or choose another folder with --out."
+                raise Busy(folder, f"{_owner(file)} is writing a report to {folder}.", fix) from error
+            time.sleep(0.01)
+    try:
+        if handle is not None:
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
+        yield
+    finally:
+        try:
+            if handle is not None:  # while it is held: who waits for this one looks whether it is still there
+                with contextlib.suppress(OSError):
+                    file.unlink()
+        finally:
+            release(handle)
+
+
+def _owner(file: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return f"Process {int(file.read_text(encoding='ascii')[:20])}"
+    return "Another process"

@@ -104,8 +104,6 @@ class _Task:
             return self._job(checked(config), run)
         except UserError as error:
             print_error(error)
-            with contextlib.suppress(OSError):
-                run.rmdir()  # Hydra made it; a run that never began leaves no empty folder
             return int(error.code)
         except OSError as error:
             print_error(UserError(f"The run failed: {error.strerror or error} ({error.filename}).", f"See {run}"))
@@ -113,6 +111,9 @@ class _Task:
         except KeyboardInterrupt:
             print("Interrupted.", file=sys.stderr)
             return int(ExitCode.INTERRUPTED)
+        finally:
+            with contextlib.suppress(OSError):
+                run.rmdir()  # Hydra made it; a run that never began leaves no empty folder
 
 
 def start_folder() -> Path:

@@ -27,8 +27,12 @@ def job(config: dict[str, Any], run: Path) -> int:
     from llm_perf_opt.capture.session import run_profile
     from llm_perf_opt.rundir.directory import RunDirectory
     from llm_perf_opt.runners.app import start_folder
-    from llm_perf_opt.runners.requests import deep_request
+    from llm_perf_opt.runners.requests import deep_request, is_stage1
+    from llm_perf_opt.runners.stage1_settings import stage1_settings
+    from llm_perf_opt.stage1.run import choose_inputs
 
+    if is_stage1(config):  # values that cannot be are answered here, and leave no run directory
+        choose_inputs(stage1_settings(config, folder=start_folder()))
     # The workload gets the configuration as it is; what the run directory keeps has no secrets in it.
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as private:
         file = Path(private) / "config.yaml"

@@ -23,12 +23,16 @@ def job(config: dict[str, Any], run: Path) -> int:
     """One run of stage 1 into its own folder."""
     from llm_perf_opt.rundir.directory import RunDirectory
     from llm_perf_opt.runners.app import start_folder
+    from llm_perf_opt.runners.stage1_settings import stage1_settings
+    from llm_perf_opt.stage1.run import make_ready, run_stage1
 
+    settings = stage1_settings(config, folder=start_folder())
+    ready = make_ready(settings)  # before the run directory: values that cannot be leave none
     command = ["python", "-m", "llm_perf_opt.runners.llm_profile_runner", *sys.argv[1:]]  # as it can be typed again
     directory = RunDirectory.create(run, command, config, recordings=False, made_by="llm_profile_runner")
     state = "failed"
     try:
-        code = _run(config, run, start_folder())
+        code = run_stage1(settings, run, ready=ready)
         state = "failed" if code else "done"
     except KeyboardInterrupt:
         state = "interrupted"
@@ -39,19 +43,14 @@ def job(config: dict[str, Any], run: Path) -> int:
     return code
 
 
-def _run(config: dict[str, Any], out: Path, folder: Path, *, profiled: bool = False) -> int:
-    from llm_perf_opt.runners.stage1_settings import stage1_settings
-    from llm_perf_opt.stage1.run import run_stage1
-
-    return run_stage1(stage1_settings(config, folder=folder, profiled=profiled), out)
-
-
 def resolved(words: list[str]) -> int:
     """Stage 1 as a part of another run."""
     from omegaconf import DictConfig, OmegaConf
 
     from llm_perf_opt.errors import UserError
     from llm_perf_opt.runners.app import checked, print_error
+    from llm_perf_opt.runners.stage1_settings import stage1_settings
+    from llm_perf_opt.stage1.run import run_stage1
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--resolved", required=True)
@@ -62,8 +61,8 @@ def resolved(words: list[str]) -> int:
     config = OmegaConf.load(arguments.resolved)
     assert isinstance(config, DictConfig)
     try:
-        folder, out = Path(arguments.folder), Path(arguments.out)
-        return _run(checked(config), out, folder, profiled=arguments.profiled)
+        settings = stage1_settings(checked(config), folder=Path(arguments.folder), profiled=arguments.profiled)
+        return run_stage1(settings, Path(arguments.out))
     except UserError as error:
         print_error(error)
         return int(error.code)

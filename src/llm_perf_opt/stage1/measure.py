@@ -104,14 +104,14 @@ def time_passes(session: Session[Any], batches: Batches, repeats: int) -> Timing
     watch, wait = TimingWatch(session.device), waiter(session.device)
     timing = Timing(watch.clock, repeats, len(batches))
     runs: list[tuple[list[Timed], Output]] = []
-    forget_peak(session.device)
+    forgot = forget_peak(session.device)
     for _ in range(repeats):
         for number in range(len(batches)):
             prepared = batches.prepared(number)
             wait()
             output = session.run(prepared, watch)
             runs.append((watch.times(), output))
-    timing.memory = peak_memory(session.device)
+    timing.memory = peak_memory(session.device, forgot=forgot)
     _summarise(timing, runs, session.whole)
     return timing
 

@@ -64,7 +64,7 @@ def render_report(metrics: Mapping[str, Any], timing: Timing, profile: Profile |
     ]
     lines = ["# Stage 1", "", ", ".join(about) + ".", ""]
     lines += [
-        f"Timed passes: {timing.repeats} over {metrics['inputs']:,} inputs in batches of {metrics['infer']['batch_size']}, "
+        f"Timed passes: {timing.repeats} over {metrics['inputs_run']}, in batches of {metrics['infer']['batch_size']}, "
         f"after {metrics['timing']['warmup']} of warm-up. Clock: {timing.clock}. ± is the standard deviation.",
         "",
     ]
@@ -177,6 +177,7 @@ def show_summary(timing: Timing, metrics: Mapping[str, Any], folder: Path) -> No
     out = Console(highlight=False)
     model = metrics["model"]
     out.print(f"[bold]{escape(model['name'])}[/] on {escape(metrics['device']['name'])}, {model['dtype']}")
+    out.print(f"  ran: {metrics['inputs_run']}")
     for name, value in headline(timing):
         out.print(f"  {name}: {escape(value)}")
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import attrs
+from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.report.files import make_folder, write_text
@@ -27,8 +29,8 @@ from llm_perf_opt.stage1.settings import Stage1Settings
 from llm_perf_opt.stage1.torch_profile import Profile, take_profile
 from llm_perf_opt.static_analysis.report import analyse_session
 from llm_perf_opt.version import __version__
-from llm_perf_opt.workloads.datasets import batches, described, load_items, sample
-from llm_perf_opt.workloads.device import explained_failures, import_torch
+from llm_perf_opt.workloads.datasets import Item, Sampled, batches, described, load_items, sample
+from llm_perf_opt.workloads.device import explained_failures, forget_others, import_torch
 from llm_perf_opt.workloads.registry import open_session
 from llm_perf_opt.workloads.session import Session
 
@@ -37,24 +39,49 @@ STATIC_FOLDER = "static_analysis"
 PREDICTIONS = "predictions.jsonl"
 
 
-def run_stage1(settings: Stage1Settings, run_dir: Path, *, quiet: bool = False) -> int:
+@define(frozen=True)
+class Ready:
+    """A model and its inputs. Whatever is wrong with them has been found, and nothing has been written."""
+
+    session: Session[Any]
+    inputs: Sampled
+    batches: Sequence[Sequence[Item]]
+    prepared: Batches
+
+
+def make_ready(settings: Stage1Settings) -> Ready:
+    """Find the inputs, load the model, and prepare the first batch."""
+    session = open_session(settings.model, settings.infer)
+    inputs = choose_inputs(settings)
+    forget_others()
+    session.load()
+    grouped = list(batches(inputs.items, settings.infer.batch_size))
+    prepared = Batches(session, grouped)
+    with explained_failures(session.name):
+        prepared.prepared(0)
+    return Ready(session, inputs, grouped, prepared)
+
+
+def choose_inputs(settings: Stage1Settings) -> Sampled:
+    """What the settings name, and which of it they ask for."""
+    items = load_items(settings.dataset, settings.manifest, settings.folder)
+    return sample(items, settings.dataset.sampling, settings.infer.batch_size)
+
+
+def run_stage1(settings: Stage1Settings, run_dir: Path, *, quiet: bool = False, ready: Ready | None = None) -> int:
     """Load, warm up, time, profile, analyse, predict; in that order, each where it was asked for."""
     import yaml
 
-    session = open_session(settings.model, settings.infer)
-    items = load_items(settings.dataset, settings.manifest, settings.folder)
-    chosen = sample(items, settings.dataset.sampling)
-    session.load()
+    ready = ready or make_ready(settings)
+    session, chosen, grouped, prepared = ready.session, ready.inputs, ready.batches, ready.prepared
     folder = make_folder(make_folder(run_dir) / FOLDER)
     _write_json(run_dir / "env.json", without_secrets(os.environ))
-    inputs = [described(item) for item in chosen]
+    inputs = [described(item) for item in chosen.items]
     write_text(run_dir / "inputs.yaml", yaml.safe_dump(inputs, sort_keys=False, allow_unicode=True))
-    grouped = list(batches(chosen, settings.infer.batch_size))
-    prepared = Batches(session, grouped)
     with explained_failures(session.name):
         warm_up(session, prepared, settings.warmup)
         timing = time_passes(session, prepared, settings.repeats)
-    metrics = _metrics(settings, session, timing, len(chosen))
+    metrics = _metrics(settings, session, timing, chosen)
 
     def save(profile: Profile | None) -> None:
         metrics["notes"] = [*session.notes, *([] if profile is None else profile.notes)]
@@ -116,7 +143,7 @@ def _static_analysis(settings: Stage1Settings, session: Session[Any], folder: Pa
         return {"status": "failed", "reason": str(error)}
 
 
-def _metrics(settings: Stage1Settings, session: Session[Any], timing: Timing, inputs: int) -> dict[str, Any]:
+def _metrics(settings: Stage1Settings, session: Session[Any], timing: Timing, inputs: Sampled) -> dict[str, Any]:
     model = settings.model
     return {
         "schema_version": 1,
@@ -136,7 +163,9 @@ def _metrics(settings: Stage1Settings, session: Session[Any], timing: Timing, in
         "device": _device_facts(session.device),
         "versions": _versions(),
         "infer": attrs.asdict(settings.infer),
-        "inputs": inputs,
+        "inputs": len(inputs.items),
+        "inputs_given": inputs.given,
+        "inputs_run": str(inputs),
         "timing": {"warmup": settings.warmup, **attrs.asdict(timing)},
         "torch_profiler": {"status": "off", "reason": "the run ended before it."},
         "static_analysis": {"status": "off", "reason": "the run ended before it."},

@@ -77,6 +77,15 @@ class DecodingSession(Session[P]):
             return FixedDecoder(self._model, compile_mode=options.compile, **common)
         return GreedyDecoder(self._model, **common)
 
+    def _fitted(self, tokens: list[int]) -> list[int]:
+        """A prompt of as many tokens as are asked for."""
+        length = self.infer.prompt_tokens
+        if length is None or length == len(tokens):
+            return tokens
+        what = "longer are cut" if len(tokens) > length else "shorter are repeated until they are that long"
+        self.note(f"infer.prompt_tokens={length}: prompts that are {what}.")
+        return fitted(tokens, length)
+
     def _padded(self, sequences: Sequence[Sequence[int]]) -> Prompt:
         """The tokens of a batch on the device, with all ready to run them."""
         prompt = padded(sequences, self._decoder.padding, self.device)
@@ -154,17 +163,13 @@ class CausalLmSession(DecodingSession[Prompt]):
             except (OSError, ValueError, ImportError) as error:
                 reason = " ".join(str(error).split())[:200]
                 self.note(f"There is no usable tokenizer in {path} ({reason}).")
-        if self.infer.prompt_tokens is None and self._vocabulary() >= ByteTokenizer.size:
+        if self._vocabulary() >= ByteTokenizer.size:
             self.tokenizer = ByteTokenizer()
-            if self.default_config is None:
-                self.note("The model has no tokenizer: the bytes of each prompt are its tokens.")
         elif self.infer.prompt_tokens is None:
             raise UserError(
                 f"The model has no tokenizer, and its vocabulary of {self._vocabulary()} cannot hold every byte.",
                 "Set infer.prompt_tokens to have random prompts of that length.",
             )
-        else:
-            self.note("The model has no tokenizer: prompts are random token ids.")
 
     def _vocabulary(self) -> int:
         return int(self.hf_config.get_text_config(decoder=True).vocab_size)
@@ -180,14 +185,18 @@ class CausalLmSession(DecodingSession[Prompt]):
     def _tokens(self, item: Item) -> list[int]:
         if item.image is not None:
             self.note("The model reads text: of a page it is given the text that lies beside it, or its name.")
-        length = self.infer.prompt_tokens
-        if self.tokenizer is None:
+        length, by_bytes = self.infer.prompt_tokens, isinstance(self.tokenizer, ByteTokenizer)
+        if self.tokenizer is None or (by_bytes and item.of_package and length is not None):
             assert length is not None
+            lost = "" if item.of_package else ", and the texts of the inputs are not used"
+            self.note(f"The model has no tokenizer: prompts are random token ids{lost}.")
             return made_up(length, self._vocabulary(), f"{self.options.seed}:{item.id}")
+        if by_bytes and self.default_config is None:
+            self.note("The model has no tokenizer: the bytes of each prompt are its tokens.")
         tokens = self.tokenizer.encode(item.text())
         if not tokens:
             raise UserError(f"The input {item.id} is empty.", "Give it a prompt.")
-        return tokens if length is None else fitted(tokens, length)
+        return self._fitted(tokens)
 
     def run(self, prepared: Prompt, watch: Watch) -> Output:
         with explained_failures(self.name), torch.no_grad():

@@ -33,6 +33,7 @@ class Item:
     prompt: str | None = None
     path: Path | None = None
     extra: dict[str, Any] = Factory(dict)  # what a manifest says beyond that; handed through to predictions
+    of_package: bool = False  # a stand-in: nobody gave any
 
     @property
     def image(self) -> Path | None:
@@ -60,20 +61,38 @@ def load_items(options: DatasetOptions, manifest: Path | None = None, folder: Pa
     elif options.root is not None and not options.prompts:
         items = _from_folder(folder / options.root)
     else:
-        items = [Item(f"prompt-{n}", prompt=text) for n, text in enumerate(_prompts(options.prompts, folder), 1)]
+        texts, of_package = _prompts(options.prompts, folder), not options.prompts
+        items = [Item(f"prompt-{n}", prompt=text, of_package=of_package) for n, text in enumerate(texts, 1)]
     return items
 
 
-def sample(items: Sequence[Item], sampling: SamplingOptions) -> list[Item]:
-    """The items of all epochs in the order they are run; a shuffle is the same for the same seed."""
+@define(frozen=True)
+class Sampled:
+    """What is run of the inputs, in order."""
+
+    items: list[Item]  # of all epochs
+    given: int  # inputs there are
+    epochs: int
+
+    def __str__(self) -> str:
+        """As in `3 of 8 inputs`."""
+        each = f"{len(self.items) // self.epochs:,} of {self.given:,} input{'s' if self.given != 1 else ''}"
+        return each if self.epochs == 1 else f"{each} in each of {self.epochs} epochs"
+
+
+def sample(items: Sequence[Item], sampling: SamplingOptions, batch_size: int = 1) -> Sampled:
+    """A shuffle is the same for the same seed. Of the package's own prompts one batch is enough, unless more are asked for."""
     order = random.Random(sampling.seed)  # noqa: S311 - nothing secret
+    most = sampling.num_samples_per_epoch
+    if most is None and all(item.of_package for item in items):
+        most = batch_size
     chosen: list[Item] = []
     for _ in range(sampling.num_epochs):
         epoch = list(items)
         if sampling.randomize:
             order.shuffle(epoch)
-        chosen += epoch[: sampling.num_samples_per_epoch]
-    return chosen
+        chosen += epoch[:most]
+    return Sampled(chosen, len(items), sampling.num_epochs)
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[list[T]]:

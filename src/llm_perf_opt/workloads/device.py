@@ -5,12 +5,16 @@ torch is imported when a model is about to run and not before: reading recording
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib
 import os
+import re
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
@@ -70,20 +74,41 @@ def waiter(device: Any) -> Callable[[], None]:
     return lambda: torch.cuda.synchronize(device)
 
 
-def forget_peak(device: Any) -> None:
-    """Begin to watch for the most memory anew, where the device can do that."""
+def forget_others() -> None:
+    """Give back what an earlier job of this process left: the memory of this one is to be its own."""
+    gc.collect()
+    cuda = import_torch().cuda
+    if cuda.is_initialized():
+        cuda.empty_cache()
+    with suppress(OSError, AttributeError):  # where there is another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def forget_peak(device: Any) -> bool:
+    """Begin to watch for the most memory anew; False where that cannot be, and it is that since the process began."""
     if device.type == "cuda":
         import_torch().cuda.reset_peak_memory_stats(device)
+        return True
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
-def peak_memory(device: Any) -> dict[str, int | str]:
-    """The most memory in use so far, in bytes, and what exactly that number is."""
+def peak_memory(device: Any, *, forgot: bool = False) -> dict[str, int | str]:
+    """The most memory in use so far, in bytes, and what exactly that number is. `forgot`: what `forget_peak` said."""
     if device.type == "cuda":
         cuda = import_torch().cuda
         return {
             "peak_allocated_bytes": cuda.max_memory_allocated(device),
             "peak_reserved_bytes": cuda.max_memory_reserved(device),
             "of": "GPU memory of PyTorch's allocator during the timed passes",
+        }
+    if forgot and (found := re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)):
+        return {
+            "peak_resident_bytes": int(found[1]) * 1024,
+            "of": "resident memory of this process during the timed passes",
         }
     # Linux counts in KiB, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024

@@ -25,7 +25,7 @@ from llm_perf_opt.workloads.hf_models import build_on_meta, preset, read_config
 from llm_perf_opt.workloads.options import InferOptions, ModelOptions
 from llm_perf_opt.workloads.pages import A4_AT_110_DPI, page_tiles, tile_grid, whole_page
 from llm_perf_opt.workloads.session import Output, Watch
-from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer, fitted
+from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer
 
 VISION, PROJECTOR = "vision", "projector"
 ARCHITECTURE = "deepseek_ocr2"
@@ -97,9 +97,7 @@ class DeepseekOcrSession(DecodingSession[PreparedPages]):
     def _tokens(self, item: Item, tiles: int) -> list[int]:
         assert self.tokenizer is not None
         question = item.prompt if item.image is not None and item.prompt else _QUESTION
-        text = self.tokenizer.encode("\n" + question)
-        if self.infer.prompt_tokens is not None:
-            text = fitted(text, self.infer.prompt_tokens)
+        text = self._fitted(self.tokenizer.encode("\n" + question))
         picture = [int(self.hf_config.image_token_id)] * self._picture_tokens(tiles)
         start = self.hf_config.get_text_config(decoder=True).bos_token_id
         if start is None:

@@ -77,7 +77,8 @@ class Evaluator:
     ) -> RegionPerformance:
         """`below`: the regions inside this one. `signatures`: how many to list."""
         near = verdict_rules().thresholds["near_roof"]
-        split = times.time_split(region, self._alone(region))
+        alone = self._alone(region)
+        split = times.time_split(region, alone)
         lacks = launches.share_without_tensor_work > _UNCOUNTED
         work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
@@ -112,7 +113,7 @@ class Evaluator:
             families=families,
             unclassified_share=unclassified / kernel_time if kernel_time else None,
             speed_of_light=light,
-            tokens=times.token_rate(counted, light, times.now(split) or split.wall),
+            tokens=times.token_rate(counted, light, alone or times.now(split) or split.wall),
             opportunities=opportunities(
                 region.key,
                 visible("/".join(region.path), 60),

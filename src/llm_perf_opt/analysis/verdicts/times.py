@@ -38,11 +38,11 @@ def time_split(region: NCUProfileRegion, alone: Quantity | None = None) -> TimeS
     if busy is not None and kernels is not None:
         summed = kernels.value + values.memory.time_ns + values.graph_time_ns
         split.overlap = nanoseconds(max(summed - busy.value, 0.0))
-    if wall is not None and idle is not None and alone is not None and alone < wall:
-        working = wall - idle
-        split.profiled_wall, wall = wall, alone
-        split.wall, split.idle = wall, nanoseconds(max(wall.of("ns") - working.of("ns"), 0.0))
-        idle = split.idle
+    if wall is not None and alone is not None and (alone < wall or idle is None):
+        if idle is not None:
+            working = wall - idle
+            idle = split.idle = nanoseconds(max(alone.of("ns") - working.of("ns"), 0.0))
+        split.profiled_wall, split.wall, wall = wall, alone, alone
     if wall is not None and idle is not None and busy is not None:
         # What the GPU did within the wall time may be of other regions too; more than that came later.
         split.after_return = nanoseconds(max(busy.value - (wall.value - idle.value), 0.0))

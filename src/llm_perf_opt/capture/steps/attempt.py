@@ -138,7 +138,7 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     report = folder / f"{capture.name}.ncu-rep"
     options = attrs.evolve(capture.options, extra_args=(*capture.options.extra_args, "--log-file", str(log)))
     argv = build_ncu_cmd(
-        folder / capture.name, command, ncu=ncu.path, options=options, nvtx_expr=list(capture.expressions)
+        folder / capture.name, command, ncu=ncu.path, options=options, nvtx_include=capture.expressions
     )
     step = directory.begin(
         *(_RUN, argv, "ncu", capture.name),

@@ -29,6 +29,7 @@ from llm_perf_opt.nsight.option_values import (
     with_overrides,
     workload,
 )
+from llm_perf_opt.regions.patterns import push_pop_expressions
 
 # Where nothing is known of the GPU. One pass on an H200: time, DRAM and L2 traffic, tensor operations of bf16.
 DEFAULT_METRICS = tuple(counter.name for counter in groups_for("9.0")[0].of_level("roofline", ["bf16"]))
@@ -60,7 +61,8 @@ class NcuOptions:
     # -- which kernels --
     # An exact name, or `regex:…` (partial unless anchored). Never split at commas: template arguments have them.
     kernel_name: str | None = field(default=None, converter=text)
-    # function (ncu's default: no arguments, no templates) | demangled | mangled. What kernel_name is compared with.
+    # demangled (ours, where a name is given) | function (ncu's: no arguments, no templates) | mangled. What
+    # kernel_name is compared with.
     kernel_name_base: str | None = field(default=None, converter=text)
     # `context:stream:[regex:]name:invocation`; counts launches for each kernel, which launch_skip does not.
     kernel_id: str | None = field(default=None, converter=text)
@@ -102,7 +104,7 @@ class NcuOptions:
     # Ranges with every result; without it they belong to no region. A filter by ranges needs it and switches it on.
     nvtx: bool = field(default=True, converter=switch, validator=is_switch)
     # ncu's own filter expressions (several mean "or"); a string is one expression, for ncu reads a comma
-    # as "and". Patterns of this project are compiled first and come in as `nvtx_expr`.
+    # as "and". Handed over as they are, unlike `nvtx_expr` of the functions below.
     nvtx_include: tuple[str, ...] = field(default=(), converter=expressions)
     # As nvtx_include; kernels inside these ranges are left out.
     nvtx_exclude: tuple[str, ...] = field(default=(), converter=expressions)
@@ -110,6 +112,10 @@ class NcuOptions:
     force_overwrite: bool = field(default=False, converter=switch, validator=is_switch)
     # Handed to ncu as they are, one argv element each, before the program. ncu refuses an option given twice.
     extra_args: tuple[str, ...] = field(default=(), converter=listed, metadata={"flag": ""})
+
+    def __attrs_post_init__(self) -> None:
+        if self.kernel_name and not self.kernel_name_base:
+            object.__setattr__(self, "kernel_name_base", "demangled")
 
 
 _NEED_NVTX = ("nvtx_include", "nvtx_exclude", "nvtx_push_pop_scope", "range_filter")
@@ -132,13 +138,14 @@ def ncu_arguments(
 ) -> list[str]:
     """ncu's own part of the command, without the program: what `help_text.validate` checks.
 
-    `nvtx_expr`: ncu expressions (a list means "or") in place of `options.nvtx_include`; an empty list
-    means no filter. `overrides` are fields of `NcuOptions`. `%p`, `%h`, `%i`, `%q{VAR}` in `out_base` are
-    filled in by ncu.
+    `nvtx_expr`: push/pop ranges in place of `options.nvtx_include`, by name (`layer1`, `LLM@prefill`), by pattern
+    or as ncu's expression (`layer1/`); a list means "or", an empty one no filter. `overrides` are fields of
+    `NcuOptions`. `%p`, `%h`, `%i`, `%q{VAR}` in `out_base` are filled in by ncu.
     """
     asked = with_overrides(options or NcuOptions(), overrides, "pipeline.ncu.ncu_cli")
     if nvtx_expr is not None:
-        asked = attrs.evolve(asked, nvtx_include=nvtx_expr)
+        chosen = [e for one in expressions(nvtx_expr) for e in push_pop_expressions(one)]
+        asked = attrs.evolve(asked, nvtx_include=chosen)
     if any(getattr(asked, name) for name in _NEED_NVTX):
         asked = attrs.evolve(asked, nvtx=True)
     return arguments(asked, out_base, asked.extra_args)

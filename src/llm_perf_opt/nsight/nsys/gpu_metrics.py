@@ -15,6 +15,7 @@ import attrs
 from attrs import define
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.files import write_text
 from llm_perf_opt.metrics.groups import groups_of_chip
 from llm_perf_opt.nsight.nsys import TRAFFIC_SET
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
@@ -48,7 +49,7 @@ def with_sampling(options: NsysOptions, nsys: Tool, folder: Path, hz: int) -> Sa
     devices, _ = said_about_sampling(nsys)
     folder.mkdir(exist_ok=True)
     file = folder / TRAFFIC_SET
-    file.write_text(metric_set(_chips(devices)), encoding="utf-8")
+    write_text(file, metric_set(_chips(devices)))
     asked = attrs.evolve(
         options,
         gpu_metrics_devices="cuda-visible" if "cuda-visible" in devices else "all",

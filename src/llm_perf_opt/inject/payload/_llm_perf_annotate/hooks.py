@@ -24,9 +24,11 @@ def into_torch(torch: Any) -> None:
         return
     push, pop = nvtx.rangePushA, nvtx.rangePop
 
+    @wraps(push)
     def range_push(name: str) -> Any:
         return _opened("", name, push, name)
 
+    @wraps(pop)
     def range_pop() -> Any:
         result = pop()
         ranges_seen.end("")

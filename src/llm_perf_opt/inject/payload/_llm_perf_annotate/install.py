@@ -9,7 +9,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from . import log
-from .ranges import choose
+from .ranges import DOMAIN, choose
 from .seen_ranges import ranges_seen  # not when the program ends: by then it may have emptied sys.modules
 from .stages import Stages
 
@@ -104,7 +104,7 @@ def _annotate(torch: ModuleType, wanted_markers: str) -> None:
     if not _can_be_annotated(torch):
         log.trouble(f"PyTorch {version} is too old to be annotated. Use 2.4 or later.")
         return
-    chosen = choose(torch)
+    chosen = choose(torch, DOMAIN)
     if chosen is None:
         log.trouble(
             f"PyTorch {version} was built without NVTX, and the nvtx package is not installed: nothing is annotated. "
@@ -119,9 +119,10 @@ def _annotate(torch: ModuleType, wanted_markers: str) -> None:
     installed = Stages(push, pop)
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
     around_modules = push, pop
-    if mode != "modules" and wanted_markers:
+    in_default = choose(torch)
+    if mode != "modules" and wanted_markers and in_default is not None:
         names = marker_ranges.NAMES
-        around_modules = marker_ranges.ways(wanted_markers, push, pop)
+        around_modules = marker_ranges.ways(wanted_markers, *in_default[1:])
         products.mark(torch, marker_ranges.PRODUCT, *around_modules)
     calls.annotate(torch.nn.Module, calls.Calls(installed, *around_modules, names))
     training.annotate(torch, installed)

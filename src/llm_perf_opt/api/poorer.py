@@ -1,0 +1,64 @@
+"""A report is not replaced by one that says less: its recordings are gone, or the patterns match nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.api.inputs import expand
+from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.rundir.layout import PACKED
+from llm_perf_opt.untrusted import read_json
+
+_LARGEST = 1 << 30  # bytes of the report that is there
+_ROLES = {"nsys-sqlite": "timeline", "kineto": "timeline", "ncu-rep": "counters", "ncu-csv": "counters"}
+
+
+def why_kept(report: NCUProfileRegionReport, out: Path, *, matched: bool) -> str:
+    """Why the report in a folder says more than this one; empty where it does not, or where there is none.
+
+    Raises UserError where recordings of the same run are missing that the report there was made from.
+    """
+    try:
+        there = read_json(out / "report.json", _LARGEST)
+        had_regions = any(scope["regions"] for scope in there["scopes"])
+        inputs = [(str(one["path"]), str(one["kind"])) for one in there["inputs"]]
+        run = there["environment"].get("run", {}).get("started_at")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    if had_regions and not matched and any(report.selection.values()):
+        return "no region matches these patterns, and the report that is there has regions"
+    now = [(str(one["path"]), str(one["kind"])) for one in report.inputs]
+    if _roles(inputs) - _roles(now) and (run == _started(report) if run else _has_recordings(out)):
+        gone = sorted({_plain(path) for path, _ in inputs} - {_plain(path) for path, _ in now})
+        raise UserError(
+            f"The report in {out} was also made from {', '.join(gone) or 'more recordings'}, which "
+            f"{'is' if len(gone) == 1 else 'are'} gone or cannot be read. It stays as it is.",
+            "Write to another folder with --out, or replace it with --force.",
+        )
+    return ""
+
+
+def _roles(inputs: list[tuple[str, str]]) -> Counter[str]:
+    return Counter(_ROLES.get(kind, kind) for _, kind in inputs)
+
+
+def _plain(path: str) -> str:
+    for ending in PACKED:
+        path = path.removesuffix(ending)
+    return path
+
+
+def _started(report: NCUProfileRegionReport) -> Any:
+    facts = report.environment.get("run")
+    return facts.get("started_at") if isinstance(facts, dict) else None
+
+
+def _has_recordings(folder: Path) -> bool:
+    """A run directory without a manifest: what lies in it is what its report was made from."""
+    try:
+        return bool(expand(folder))
+    except UnreadableInput:
+        return False
