@@ -32,10 +32,11 @@ from llm_perf_opt.readers.nsys_export import Export
 from llm_perf_opt.readers.nsys_schema import TABLES
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import CounterSet
+from llm_perf_opt.rundir.command_lines import clean_argv
 from llm_perf_opt.rundir.scrub import ncu_report, sqlite
 from llm_perf_opt.rundir.scrub import run as scrub_run
 from llm_perf_opt.rundir.scrub.private import Private, is_distinctive
-from llm_perf_opt.rundir.secrets import REMOVED, clean_argv, without_secret_text
+from llm_perf_opt.rundir.secrets import REMOVED, without_secret_text
 
 TRAIN = recording("nsys-*-train.sqlite")
 COUNTERS = recording("ncu-*-threads-scope-thread.ncu-rep")

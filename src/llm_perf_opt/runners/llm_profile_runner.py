@@ -22,10 +22,15 @@ if __name__ == "__main__":
 def job(config: dict[str, Any], run: Path) -> int:
     """One run of stage 1 into its own folder."""
     from llm_perf_opt.rundir.directory import RunDirectory
-    from llm_perf_opt.runners.app import start_folder
+    from llm_perf_opt.runners.app import start_folder, typed
 
-    command = ["python", "-m", "llm_perf_opt.runners.llm_profile_runner", *sys.argv[1:]]  # as it can be typed again
-    directory = RunDirectory.create(run, command, config, recordings=False, made_by="llm_profile_runner")
+    directory = RunDirectory.create(
+        *(run, [], config),
+        recordings=False,
+        made_by="llm_profile_runner",
+        typed=typed("llm_perf_opt.runners.llm_profile_runner"),
+        show_command=config["run"]["show_command"],
+    )
     state = "failed"
     try:
         code = _run(config, run, start_folder())

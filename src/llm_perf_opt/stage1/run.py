@@ -18,7 +18,7 @@ import attrs
 
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.report.files import make_folder, write_text
-from llm_perf_opt.rundir.secrets import without_secrets
+from llm_perf_opt.rundir.secrets import kept_environment
 from llm_perf_opt.stage1.direct_inference import predict
 from llm_perf_opt.stage1.measure import Batches, Timing, time_passes, warm_up
 from llm_perf_opt.stage1.other_profilers import attached_profiler
@@ -45,7 +45,7 @@ def run_stage1(settings: Stage1Settings, run_dir: Path, *, quiet: bool = False) 
     chosen = sample(items, settings.dataset.sampling)
     session.load()
     folder = make_folder(make_folder(run_dir) / FOLDER)
-    _write_json(run_dir / "env.json", without_secrets(os.environ))
+    _write_json(run_dir / "env.json", kept_environment(os.environ))
     inputs = [described(item) for item in chosen]
     write_text(run_dir / "inputs.yaml", yaml.safe_dump(inputs, sort_keys=False, allow_unicode=True))
     grouped = list(batches(chosen, settings.infer.batch_size))

@@ -140,15 +140,17 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     argv = build_ncu_cmd(
         folder / capture.name, command, ncu=ncu.path, options=options, nvtx_expr=list(capture.expressions)
     )
+    environment = under_ncu(run.environment, windows=capture.windows is not None)
+    if capture.windows is not None:
+        environment |= capture.windows.environment(attempt.windows_file(directory), attempt.windows_log(directory))
     step = directory.begin(
         *(_RUN, argv, "ncu", capture.name),
+        program=command,
+        environment=environment,
         planned=attempt.planned,
         alternative=attempt.alternative,
         replay_mode=attempt.mode,
     )
-    environment = under_ncu(run.environment, windows=capture.windows is not None)
-    if capture.windows is not None:
-        environment |= capture.windows.environment(attempt.windows_file(directory), attempt.windows_log(directory))
     ended = run_supervised(
         argv,
         log=program_log,
@@ -183,7 +185,8 @@ def write_raw(run: RunDirectory, ncu: Tool, report: Path, planned: str) -> None:
     others = any(step.name == _TABLE and step.status == "running" for step in run.manifest.steps)
     table = named if others or unnamed.exists() else unnamed
     argv = build_ncu_raw_cmd(ncu.path, report)
-    start_table(run, run.begin(_TABLE, argv, "ncu", report.stem, planned=planned), argv, table, {})
+    step = run.begin(_TABLE, argv, "ncu", report.stem, printed=table, planned=planned)
+    start_table(run, step, argv, table, {})
 
 
 def _read_results(run: RunContext, capture: PlannedCapture, file: Path) -> None:

@@ -16,7 +16,16 @@ from functools import lru_cache
 
 from attrs import Factory, define
 
-from llm_perf_opt.rundir.secrets import REMOVED, SECRET_IN_TEXT, clean_argv, is_secret, without_secret_text
+from llm_perf_opt.rundir.command_lines import hidden_values
+from llm_perf_opt.rundir.plain_values import is_plain
+from llm_perf_opt.rundir.secrets import (
+    REMOVED,
+    SECRET_IN_TEXT,
+    is_kept_variable,
+    is_secret,
+    parts_of,
+    without_secret_text,
+)
 
 HOST, USER = "(host)", "(user)"
 
@@ -31,7 +40,13 @@ _END_OF_FOLDER = r"(?=[/\\\"'\s:,;)\]}<&\x00]|$)"
 _ANY_HOME = r"(?:/home/|/Users/)[^/\\\s\"':,;)\]}<&\x00-\x1f]+|/root"
 # A text of JSON with escapes that could stand for any character.
 _ESCAPED = re.compile(r'"(?:[^"\\\n]|\\[^u/\n])*\\[u/](?:[^"\\\n]|\\.)*"')
+_LONGEST_SECRET = 16_384
 _IN_PAGE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def _is_ordinary(value: str) -> bool:
+    """Could it be in every second environment? A secret is not: it would be found in every log."""
+    return is_plain(value) or value.startswith(("/", "(", "\x1b"))
 
 
 def is_distinctive(value: str) -> bool:
@@ -55,8 +70,8 @@ class Private:
         """An environment, of this shell or of a recording."""
         for name, value in environment.items():
             self.variables.add(name)
-            if is_secret(name, value) and is_distinctive(value):
-                self.secrets.setdefault(value, name)
+            if is_secret(name, value) or not (is_kept_variable(name, value) or _is_ordinary(value)):
+                self._learn(parts_of(value), name)
             if name in _USER_VARIABLES:
                 self.learn_user(value)
             if name in _HOST_VARIABLES:
@@ -67,12 +82,13 @@ class Private:
 
     def learn_command(self, argv: list[str]) -> None:
         """A command line: what is hidden in it is a secret."""
-        for word, shown in zip(argv, clean_argv(argv), strict=True):
-            if word != shown:
-                name, equals, value = word.partition("=")
-                secret = value if equals and REMOVED in shown and shown != REMOVED else word
-                if is_distinctive(secret):
-                    self.secrets.setdefault(secret, name if equals else "the command line")
+        for value, name in hidden_values(argv):
+            self._learn([value], f"{name} of the command line")
+
+    def _learn(self, values: Iterable[str], name: str) -> None:
+        for value in values:
+            if is_distinctive(value) and len(value) <= _LONGEST_SECRET:
+                self.secrets.setdefault(value, name)
 
     def learn_user(self, name: str) -> None:
         if len(name) > 2 and name not in _COMMON_NAMES:
