@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli.arguments import values_of
@@ -54,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fields(region: NCUProfileRegion) -> dict[str, Any]:
+    from llm_perf_opt.regions.shell import ncu_options
+
     return {
         **{name: getattr(region, name) for name in ("key", "domain", "path", "name")},
         "kind": region.range_kind,
@@ -66,20 +67,11 @@ def _fields(region: NCUProfileRegion) -> dict[str, Any]:
     }
 
 
-def ncu_options(region: NCUProfileRegion) -> list[str]:
-    """Options that make ncu profile the region's kernels; none where ncu cannot see the region."""
-    if not region.nvtx_include:
-        return []
-    options = ["--nvtx-include", region.nvtx_include]
-    # Kernels of threads without ranges (autograd) are found only when ranges count for the whole process.
-    return [*options, "--nvtx-push-pop-scope", "process"] if region.adopted_kernels else options
-
-
 def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from llm_perf_opt.regions.names import printable
+    from llm_perf_opt.regions.shell import ncu_options, shell_line
     from llm_perf_opt.report.terminal import console, show_diagnostics
     from llm_perf_opt.report.text import duration, gpu_time, rows, work_count
 
@@ -96,8 +88,7 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet
                 "–" if region.instances is None else f"{region.instances:,}",
                 work_count(region.inclusive),
                 duration(gpu_time(region.inclusive)),
-                # Never cut: it is meant to be copied. With a control character in it, only --json has it as it is.
-                Text(printable(" ".join(map(shlex.quote, ncu_options(region)))) or "–"),
+                Text(shell_line(ncu_options(region)) or "–"),  # never cut: it is meant to be copied
             )
         out.print(table)
         if not any(region.nvtx_include for region in regions):

@@ -72,9 +72,9 @@ def hides_something(words: Sequence[str]) -> bool:
     return any(map(HIDDEN.search, words))
 
 
-def hidden_values(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def hidden_values(argv: Sequence[str], *, show: bool = False) -> Iterator[tuple[str, str]]:
     """What is hidden in a command line, with the variable that stands for it; also the parts of such values."""
-    for word, shown in zip(argv, clean_argv(argv), strict=True):
+    for word, shown in zip(argv, clean_argv(argv, show=show), strict=True):
         if word != shown and (found := HIDDEN.search(shown)):
             value = word[found.start() : len(word) - (len(shown) - found.end())]
             yield from ((part, f"${found[1]}") for part in parts_of(value))

@@ -35,7 +35,7 @@ _VALUES = re.compile(rf"{_TOKENS}|{_HOOKS}|{_QUERY}|-----BEGIN|://[^/\s:@]*:[^/\
 SECRET_IN_TEXT = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     rf"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)|{_HOOKS}|{_QUERY}|{_TOKENS}"
-    r"|(?i:(?<=bearer )|(?<=basic ))[A-Za-z0-9._~+/=-]{6,}",
+    r"|(?i:(?<=bearer )|(?<=authorization: basic ))[A-Za-z0-9._~+/=-]{6,}",
     re.DOTALL,
 )
 # `HF_TOKEN=…` and `"password": "…"` as a program prints them, and `--api-key …` or `-p …` of a command line.

@@ -8,7 +8,6 @@ folder of its own and looked through before it gets its name.
 from __future__ import annotations
 
 import gzip
-import json
 import lzma
 import mmap
 import re
@@ -18,7 +17,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import Factory, define
 
@@ -29,10 +28,10 @@ from llm_perf_opt.readers.nsys_rep import export_nsys_rep
 from llm_perf_opt.readers.open import unpacked
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.rundir.layout import MANIFEST, Share, artefact
-from llm_perf_opt.rundir.scrub import ncu_report, sqlite
+from llm_perf_opt.rundir.scrub import ncu_report, sqlite, texts
 from llm_perf_opt.rundir.scrub.private import Private
 from llm_perf_opt.rundir.secrets import REMOVED
-from llm_perf_opt.untrusted import parse_json, read_json
+from llm_perf_opt.untrusted import read_json
 
 # What becomes of a file, as `layout` says for those of a run; a file given by itself is known by its content.
 Kind = Share | Literal["given", "unknown"]
@@ -88,6 +87,7 @@ class _Item:
     kind: Kind
     plain: Path | None = None  # the same, unpacked
     problem: str = ""  # why it is not copied
+    manifest: Any = None  # what the manifest of the run says
 
 
 def scrub(inputs: Sequence[Path], folder: Path, scratch: Path, environment: Mapping[str, str]) -> Result:
@@ -104,6 +104,9 @@ def scrub(inputs: Sequence[Path], folder: Path, scratch: Path, environment: Mapp
     private.learn_host(socket.gethostname())
     for item in items:
         _learn(item, private)
+    manifest = next((item.manifest for item in items if item.manifest is not None), None)
+    for item in items:
+        item.manifest = manifest
     result = Result(secrets=len(private.secrets))
     kept: set[str] = set()  # secrets that are names of ranges
     for item in sorted(items, key=lambda item: item.kind != "sqlite"):
@@ -156,6 +159,8 @@ def _kind_of(path: Path, name: str) -> Kind:
         return "drop"
     if plain == "env.json":
         return "environment"
+    if plain.endswith((".log", ".jsonl")):
+        return "output"
     return "text" if plain.endswith(_TEXT_ENDINGS) and b"\0" not in head else "unknown"
 
 
@@ -227,7 +232,10 @@ def _learn(item: _Item, private: Private) -> None:
             if isinstance(content, dict):
                 private.learn_environment({str(k): str(v) for k, v in content.items() if v != REMOVED})
         elif item.target == MANIFEST:
-            read_json(item.plain)  # one that cannot be read is not shared
+            item.manifest = read_json(item.plain)  # one that cannot be read is not shared
+            private.learn_command(texts.program_of(item.manifest))
+            for line in texts.quoted_output(item.manifest):
+                private.learn_output(line)
     except (*_DAMAGED, ValueError, OSError) as error:
         item.problem = f"it is damaged ({error})"
 
@@ -251,7 +259,7 @@ def _make_copy(item: _Item, folder: Path, private: Private, kept: set[str], resu
     try:
         detail = _clean(item, copy, private, kept, result)
         _pack(copy, target)
-    except _DAMAGED as error:
+    except (*_DAMAGED, ValueError) as error:
         result.files.append(File(item.target, "left out", f"it is damaged ({error})"))
         return
     finally:
@@ -274,14 +282,22 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
         copy.write_bytes(data)
         result.warnings += [f"{item.target} {note}." for note in report.notes]
         return ", ".join(report.removed)
+    if item.kind in ("output", "profiler log"):
+        with item.plain.open(encoding="utf-8", errors="replace") as source:
+            left = texts.only_counted(source) if item.kind == "output" else "".join(texts.profiler_log(source))
+            copy.write_text(left, encoding="utf-8")
+        return "the output of the program left out" if item.kind == "output" else "unknown lines left out"
+    if item.kind in ("environment", "settings", "commands", "cmd"):
+        old = item.plain.read_text(encoding="utf-8")
+        new = private.text(_rewritten(item, old))
+        copy.write_text(new, encoding="utf-8", errors="surrogateescape")
+        return "private words replaced" if new != old else ""
     changed = False
     with item.plain.open("rb") as source, copy.open("wb") as target:
         # Whole lines, a part at a time: a program may have printed gigabytes.
         while lines := source.readlines(_PART):
             text = b"".join(lines).decode("utf-8", "surrogateescape")
-            if item.kind == "environment":
-                cleaned = _environment(text, private)
-            elif item.kind == "page":
+            if item.kind == "page":
                 cleaned = private.page(text)
             else:
                 cleaned = private.text(text, looks_secret=item.kind == "text")
@@ -290,15 +306,15 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
     return "private words replaced" if changed else ""
 
 
-def _environment(text: str, private: Private) -> str:
-    try:
-        content = parse_json(text)
-    except ValueError:
-        return private.text(text)
-    if not isinstance(content, dict):
-        return private.text(text)
-    shared = {str(name): private.variable(str(name), str(value)) for name, value in content.items()}
-    return json.dumps(shared, indent=1) + "\n"
+def _rewritten(item: _Item, old: str) -> str:
+    """A file that is made of variables, settings or commands; ValueError where it is not."""
+    if item.kind == "environment":
+        return texts.environment(old)
+    if item.kind == "settings":
+        return texts.settings(old)
+    if item.kind == "commands":
+        return texts.with_clean_commands(old, texts.program_of(item.manifest))
+    return texts.command_file(item.manifest, PurePosixPath(item.target).parent.name)
 
 
 def _warn_of_names(item: _Item, names: Mapping[str, str], private: Private, kept: set[str], result: Result) -> None:
@@ -344,7 +360,7 @@ def _search(folder: Path, private: Private, kept: set[str]) -> None:
                 continue
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 recording = looks_like_sqlite(data[:64]) or data[:4] == MAGIC
-                found = private.found_in(data)
+                found = private.found_in(data, encoded=not recording)
                 if recording:
                     found = {secret: name for secret, name in found.items() if secret not in kept}
         if found:
