@@ -77,7 +77,7 @@ def is_secret(name: str, value: str) -> bool:
 def is_kept_variable(name: str, value: str) -> bool:
     """May a variable of the environment be written down?"""
     known = name in _SINGLE or name.startswith(_FAMILIES)
-    return known and not is_secret(name, value) and all(map(is_plain, re.split(r"[ =]", value)))
+    return known and not is_secret(name, value) and all(is_plain(part.lstrip("-")) for part in re.split(r"[ =]", value))
 
 
 def kept_environment(environment: Mapping[str, str]) -> dict[str, str]:

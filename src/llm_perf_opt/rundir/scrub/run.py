@@ -27,7 +27,7 @@ from llm_perf_opt.readers.nsys_export import looks_like_sqlite
 from llm_perf_opt.readers.nsys_rep import export_nsys_rep
 from llm_perf_opt.readers.open import unpacked
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.rundir.layout import MANIFEST, Share, artefact
+from llm_perf_opt.rundir.layout import MANIFEST, REPORT_LIST, Share, artefact, is_of_report
 from llm_perf_opt.rundir.scrub import ncu_report, sqlite, texts
 from llm_perf_opt.rundir.scrub.private import Private
 from llm_perf_opt.rundir.secrets import REMOVED
@@ -40,6 +40,7 @@ Action = Literal["cleaned", "copied", "dropped", "left out"]
 _TEXT_ENDINGS = (".json", ".yaml", ".yml", ".csv", ".md", ".html", ".svg", ".txt", ".log")
 _NOTHING_WRITTEN = "Nothing was written. Please report this: the recording has a place that is not known yet."
 _NOT_COPIED: dict[Kind, str] = {"unknown": "a run has no such file", "leave out": "it is of use here only"}
+_NAMES_NOT_CHECKED = "names of ranges and kernels for secrets that nobody named: they are the content, and stay"
 _NAMES_SHOWN = 10
 _PART = 16 << 20
 # The second: SQLite's own message quotes the bytes it stumbled over, and Python cannot decode them.
@@ -70,6 +71,7 @@ class Result:
     files: list[File] = Factory(list)
     warnings: list[str] = Factory(list)
     secrets: int = 0  # that were looked for in every file of the copy
+    not_checked: list[str] = Factory(list)  # where a secret could still be, in words
     # Recordings and their cleaned copies, for a comparison of their reports.
     pairs: list[tuple[Path, Path]] = Factory(list)
     sources: dict[str, Path] = Factory(dict)  # file of the copy → the file it takes the place of
@@ -108,9 +110,14 @@ def scrub(inputs: Sequence[Path], folder: Path, scratch: Path, environment: Mapp
     for item in items:
         item.manifest = manifest
     result = Result(secrets=len(private.secrets))
+    if not private.secrets:
+        result.not_checked.append("secrets of the program: neither this shell nor the inputs name any")
     kept: set[str] = set()  # secrets that are names of ranges
     for item in sorted(items, key=lambda item: item.kind != "sqlite"):
         _make_copy(item, folder, private, kept, result)
+    # Which files are the report's: a copy can be pruned as a whole, too.
+    if listed := sorted(name for name in result.sources if is_of_report(name)):
+        (folder / REPORT_LIST).write_text("".join(f"{name}\n" for name in listed), encoding="utf-8")
     _search(folder, private, kept)
     if not result.sources:
         names = "; ".join(f"{file.path}: {file.detail}" for file in result.files)
@@ -268,6 +275,10 @@ def _make_copy(item: _Item, folder: Path, private: Private, kept: set[str], resu
     result.sources[name] = item.source
     if item.kind in ("sqlite", "ncu-rep"):
         result.pairs.append((item.plain, target))
+        if _NAMES_NOT_CHECKED not in result.not_checked:
+            result.not_checked.append(_NAMES_NOT_CHECKED)
+    elif item.kind == "text" and item.target.removesuffix(".gz").endswith("trace.json"):
+        result.not_checked.append(f"{name}: what the program wrote into its own trace, but for known secrets")
 
 
 def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Result) -> str:
@@ -289,7 +300,7 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
         return "the output of the program left out" if item.kind == "output" else "unknown lines left out"
     if item.kind in ("environment", "settings", "commands", "cmd"):
         old = item.plain.read_text(encoding="utf-8")
-        new = private.text(_rewritten(item, old))
+        new = private.text(_rewritten(item, old), looks_secret=item.kind != "cmd")
         copy.write_text(new, encoding="utf-8", errors="surrogateescape")
         return "private words replaced" if new != old else ""
     changed = False

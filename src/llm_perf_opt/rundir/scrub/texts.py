@@ -27,7 +27,7 @@ _KNOWN = re.compile(
     r"|==PROF== Trying to shutdown target application|==(?:ERROR|WARNING)== See https://docs\.nvidia\.com/[\w./#-]+ [\w ,.-]+"
 )
 _QUOTED = re.compile(r'(?:The program said[^:]*|line of output): "(.*)"', re.DOTALL)
-_PLACE = re.compile(r"(?:/[^\s:'\"]+)+|(?<=\()[^)]*(?=\))|'[^']*'")  # what a known line may quote
+_QUOTE = re.compile("'[^']*'")  # of a path
 
 
 def only_counted(lines: Iterable[str]) -> str:
@@ -56,12 +56,12 @@ def _known_part(line: str) -> str | None:
     """What may stay of a line: the part whose wording is known; None where nothing is."""
     for pattern in PROGRESS:
         if found := pattern.match(line):
-            return _PLACE.sub(LEFT_OUT, found[0])
+            return _QUOTE.sub(LEFT_OUT, found[0])
     if found := _KNOWN.fullmatch(line):
         return found[0]
     for rule in RULES:
         if rule.pattern is not None and rule.printed_by == "profiler" and (found := rule.pattern.search(line)):
-            return f"{rule.code}: {_PLACE.sub(LEFT_OUT, rule.cause)}" if "{" not in rule.cause else rule.code
+            return rule.code if "{" in rule.cause else f"{rule.code}: {rule.cause}"
     return None
 
 
