@@ -93,7 +93,7 @@ def _take_timeline(
         *(Path(only.out) if only.out else None, only.command, {}),
         made_by="plan",
         typed=arguments.typed,
-        show_command=arguments.show_command,
+        show_command=request.show_command,
     )
     code = run_profile(
         only, tools, directory, quiet=arguments.quiet or arguments.json, silent=True, timelines=timelines

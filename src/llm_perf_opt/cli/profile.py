@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
                 *(out, request.command, settings),
                 made_by="profile",
                 typed=arguments.typed,
-                show_command=arguments.show_command,
+                show_command=request.show_command,
                 gpus=gpus.facts,
             )
             whole.enter_context(directory.interrupted_in_order())

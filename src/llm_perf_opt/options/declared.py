@@ -142,6 +142,7 @@ _COMMAND_LINE = (
     ),
     Option(
         flag="--show-command", key="run.show_command", kind="switch", default=False, verbs=_PROFILE,
+        to="show_command",
         help="Write command lines down as they are, without what looks like a secret; by default values that are not plain are hidden.",
     ),
     Option(

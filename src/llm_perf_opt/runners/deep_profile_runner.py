@@ -39,7 +39,7 @@ def job(config: dict[str, Any], run: Path) -> int:
             made_by="deep_profile_runner",
             folder=start_folder(),
             typed=typed("llm_perf_opt.runners.deep_profile_runner"),
-            show_command=config["run"]["show_command"],
+            show_command=request.show_command,
         )
         directory.instead[str(file.resolve())] = str((directory.path / "config.yaml").resolve())
         return run_profile(request, tools, directory)
