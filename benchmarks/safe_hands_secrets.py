@@ -28,7 +28,7 @@ import fake_tools  # noqa: E402
 from planted_secrets import PROGRAM, SPELLINGS, left_in, planted, secrets  # noqa: E402
 
 RESULTS = HERE / "results"
-_LLM_PERF = [sys.executable, "-m", "llm_perf_opt.cli.entry"]
+_LLM_PERF = [sys.executable, "-c", "from llm_perf_opt.cli.entry import entry; entry()"]
 
 
 def measure(seed: int, folder: Path) -> dict[str, Any]:
@@ -49,6 +49,9 @@ def measure(seed: int, folder: Path) -> dict[str, Any]:
         subprocess.run([*_LLM_PERF, *command], cwd=desk, env=environment, check=True, capture_output=True)
     places = {"run": desk / "run", "tables": desk / "tables", "copy to share": desk / "shared"}
     left = {name: list(left_in(place, found, encoded=name == "copy to share")) for name, place in places.items()}
+    printed = (desk / "run/workload.log").read_text(errors="replace")
+    if printed.count("encoded:") < len(words) or not (desk / "shared/report.json").exists():
+        raise SystemExit("The program did not print what was planted, or there is no copy: nothing is shown by this.")
     by_spelling = Counter(spelling for some in left.values() for _, spelling, _ in some)
     return {
         "command": f"python benchmarks/safe_hands_secrets.py --seed {seed}",
