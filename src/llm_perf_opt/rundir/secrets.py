@@ -14,18 +14,20 @@ from typing import Any
 from llm_perf_opt.options import KEYS
 from llm_perf_opt.rundir.plain_values import is_known_word, is_plain
 
+_BEHIND = r"(?:[_.-]?(?:id|value|file|path|str|url|uri|seed|\d+))?$"
 # Names that hold secrets. A token is one, `max_new_tokens`, a length of tokens and a tokenizer are not.
 _NAMES = re.compile(
     r"(?<!tik)token(?!s|iz|[_-]?(?:ids?|type|len|count|budget|limit|num|per|dim|size|level|mixer|embed))"
     r"|secret|passw|passphrase|api[_-]?key|access[_-]?key|private|credential|auth(?!or)|cookie|bearer|webhook"
     r"|session[_-]?(?:id|key)|signature|connection[_-]?string|conn[_-]?str|account[_-]?key"
-    r"|(?:^|[_.-])(?:key|pass|pw|pwd|pin|otp|sk|pat|psk|sas|sig|creds?|jwt|salt|dsn|hook)(?:$|[_.-](?!page|per))"
-    r"|(?<!by)(?<!com)pass$|pwd$|^pgpass",
+    rf"|(?:^|[_.-])(?:pw|pwd|otp|psk|creds?|jwt|dsn){_BEHIND}|[a-z]pwd$|^pgpass|(?<!by)(?<!com)(?<!sur)(?<!low)(?<!high)(?<!band)(?<!all)(?<!one)(?<!two)(?<=[a-z0-9])pass$",
     re.IGNORECASE,
 )
+# Words that are often something else: in a text of others their values must look the part, too.
+_WEAK_NAMES = re.compile(rf"(?:^|[_.-])(?:key|pass|pin|sk|pat|sas|sig|salt|hook){_BEHIND}", re.IGNORECASE)
 # Values that are one whatever they are called.
 _TOKENS = (
-    r"hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w+|AKIA[0-9A-Z]{16}|[spr]k[-_][A-Za-z0-9_-]{16,}"
+    r"hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w+|AKIA[0-9A-Z]{16}|\b[spr]k[-_](?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{16,}"
     r"|xox[abprs]-[\w-]+|eyJ[A-Za-z0-9_-]{10,}\.[\w.-]*|AIza[0-9A-Za-z_-]{30,}|glpat-[\w-]+"
 )
 # Addresses that open a door: of web hooks the path, of others a user or a signature in the query.
@@ -45,7 +47,6 @@ _ASSIGNED = re.compile(
     r"|(?P<option>(?<![\w-])--?[A-Za-z][\w-]*)(?P<space>[= ]\s*[\"']?)"
     r"(?P<word>(?!\(removed|\(hidden)[^\s\"'<>-][^\s\"'<>]*)"
 )
-_COMMON = ("key", "pass", "pin", "sig", "salt", "hook", "private", "signature", "auth")
 REMOVED = "(removed: looks like a secret)"
 
 # Names of variables that matter to a measurement: whole families, and single ones.
@@ -66,7 +67,7 @@ _FAMILIES, _SINGLE = tuple(_FAMILY_NAMES.split()), frozenset(_SINGLE_NAMES.split
 
 def is_secret_name(name: str) -> bool:
     """Does a variable, option or key of this name hold what nobody else may know?"""
-    return _NAMES.search(name) is not None
+    return bool(_NAMES.search(name) or _WEAK_NAMES.search(name))
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -93,8 +94,8 @@ def without_secret_text(text: str) -> str:
             name, between, value = found["name"], found["between"], found["value"]
         else:
             name, between, value = found["option"].lstrip("-"), found["space"], found["word"]
-        common = found["name"] and name.lower() in _COMMON and not name.isupper()  # `key=value`, `pass: 3`
-        hidden = is_secret_name(name) and not (is_plain(value) if common else is_known_word(value))
+        weak = found["name"] and not _NAMES.search(name) and not name.isupper()  # `key=value`, `pass: 3`
+        hidden = is_secret_name(name) and not (is_plain(value) if weak else is_known_word(value))
         return f"{found[0][: found[0].index(name) + len(name)]}{between}{REMOVED}" if hidden else found[0]
 
     return _ASSIGNED.sub(assigned, SECRET_IN_TEXT.sub(REMOVED, text))
