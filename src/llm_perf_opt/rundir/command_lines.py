@@ -54,10 +54,11 @@ def clean_typed(typed: Sequence[str], program: Sequence[str], *, show: bool = Fa
     if program and list(typed[-len(program) :]) == list(program):
         return clean_step(typed, program, show=show)
     cleaner = _Cleaner(show)
-    return [_clean_override(cleaner, word, show) for word in typed]
+    return [_clean_override(cleaner, word, shown) for word, shown in zip(typed, cleaner.clean(typed), strict=True)]
 
 
-def _clean_override(cleaner: _Cleaner, word: str, show: bool) -> str:
+def _clean_override(cleaner: _Cleaner, word: str, shown: str) -> str:
+    """A key of ours with its value; any other word as it is `shown` already."""
     key, equals, value = word.partition("=")
     name = key.lstrip("+~")
     if name in KEYS and not name.startswith(FREE_KEYS):
@@ -65,7 +66,7 @@ def _clean_override(cleaner: _Cleaner, word: str, show: bool) -> str:
     if equals and name in FREE_KEYS and value.startswith("[") and value.endswith("]"):
         words = [part.strip().strip("'\"") for part in value[1:-1].split(",")]
         return f"{key}=[{','.join(cleaner.clean(words))}]"
-    return cleaner.clean([word])[0]
+    return shown
 
 
 def hides_something(words: Sequence[str]) -> bool:
