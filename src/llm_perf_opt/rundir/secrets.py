@@ -67,7 +67,8 @@ _FAMILIES, _SINGLE = tuple(_FAMILY_NAMES.split()), frozenset(_SINGLE_NAMES.split
 
 def is_secret_name(name: str) -> bool:
     """Does a variable, option or key of this name hold what nobody else may know?"""
-    return bool(_NAMES.search(name) or _WEAK_NAMES.search(name))
+    shells_own = name in ("PWD", "OLDPWD")  # folders
+    return not shells_own and bool(_NAMES.search(name) or _WEAK_NAMES.search(name))
 
 
 def is_secret(name: str, value: str) -> bool:
