@@ -164,7 +164,7 @@ class _Session:
         manifest.selection = {name: getattr(patterns, name) for name in SELECTION}
         directory.save()
         if not run.request.timings:  # the built-in workload writes its own
-            directory.write_yaml("inputs.yaml", {"command": manifest.command})
+            directory.write_yaml("inputs.yaml", {"command": manifest.workload})
         run.report_progress(f"run directory: {directory.path}")
         for problem in inject.problems(run.request.command) if run.request.annotate.mode != "off" else ():
             run.note(diagnose("NOT_ANNOTATED.foreseen", problem=problem))

@@ -111,6 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ExitCode.BAD_INPUT)
     try:
         arguments = build_parser(words[0]).parse_args(words)
+        arguments.typed = [_PROGRAM, *words]
         code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code

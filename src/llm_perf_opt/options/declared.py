@@ -143,6 +143,11 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Seconds after which a step is stopped; what it captured is kept.",
     ),
     Option(
+        flag="--show-command", key="run.show_command", kind="switch", default=False, verbs=_PROFILE,
+        to="show_command",
+        help="Write command lines down as they are, without what looks like a secret; by default values that are not plain are hidden.",
+    ),
+    Option(
         flag="--timeline", metavar="FILE", verbs=("plan",), to="timeline.recording",
         help="Plan for this recording instead of taking one.",
     ),

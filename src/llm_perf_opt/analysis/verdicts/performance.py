@@ -205,7 +205,9 @@ class Evaluator:
         """The command line that would collect the counters."""
         commands = verdict_rules().commands
         name = f"{region.domain}@{'/'.join(region.path)}" if region.domain else "/".join(region.path)
-        simple = re.fullmatch(r"[\w@/.+ -]+", name) and not any("@" in part or "/" in part for part in region.path)
+        simple = re.fullmatch(r"[\w@/.+ ][\w@/.+ -]*", name) and not any(
+            "@" in part or "/" in part for part in region.path
+        )
         # Annotations of the PyTorch profiler are no ranges that ncu could be pointed at.
         include = f" --include {shlex.quote(name)}" if simple and region.nvtx_include else ""
         if not all_types:

@@ -49,7 +49,7 @@ class Measure:
             return True
         title = "stage timings: the program runs without a profiler"
         with run.report_progress.work(title, "stage timings", expected_s=run.expected_seconds(_NAME)):
-            step = run.directory.begin(_NAME, command, ".")
+            step = run.directory.begin(_NAME, command, ".", program=command)
             log = run.directory.path / _LOG
             ended = run_supervised(command, log=log, report_progress=run.report_progress, held=run.directory.handles)
             clean_logs([log], command)
