@@ -712,10 +712,9 @@ def test_kernels_of_a_graph_are_gpu_work_and_the_graph_is_one_launch() -> None:
     assert replay.graph_replays == regions["LLM@replay_all/decode_step"].graph_replays == 6
     of = performance(found, "LLM@replay_all")
     assert of.time.launches == 6
-    assert (of.verdict.bound, of.verdict.title) == ("launch", "launch-bound")
-    assert "6 launches" in of.verdict.text
+    # The first replay is warm-up: once warm, the GPU works most of the time.
+    assert (of.verdict.bound, of.verdict.title) == ("gpu", "GPU-bound")
     # What already is a graph is not told to become one.
-    assert "already come from CUDA graphs" in of.verdict.advice
     (waiting,) = [o for o in of.opportunities if o.kind == "waiting"]
     assert "capture" not in waiting.advice
 

@@ -57,7 +57,7 @@ class _Found:
     coverage: Coverage | None = None
     detail: Callable[[Collection[str]], TimelineDetail] | None = None  # of the regions with these keys
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
-    steady: dict[str, SteadyRegion] = Factory(dict)  # see `Inputs`
+    steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
 
 
 def build_report(

@@ -52,7 +52,8 @@ class SteadyTimeline:
             return np.bincount(region_of, weights=weights, minlength=len(rolled.wall)).astype(np.int64)
 
         # Time that warm-up inside a region took is nothing the steady region takes.
-        return evolve(rolled, wall=summed(self.instances.steady_duration), idle=summed(self.instances.steady_idle))
+        wall, idle = rolled.wall - summed(self.instances.late), rolled.idle - summed(self.instances.late_idle)
+        return evolve(rolled, wall=np.maximum(wall, 0), idle=np.clip(idle, 0, np.maximum(wall, 0)))
 
     def inside_steady(self, everything: Selection) -> Int64s:
         """How many instances of each region lie in no warm-up but their own: those that regions around them hold."""

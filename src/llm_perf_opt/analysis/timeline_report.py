@@ -38,7 +38,7 @@ class TimelineReport:
     builder: ScopeBuilder = field(init=False)
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
-    steady: dict[str, SteadyRegion] = Factory(dict)  # of the main scope, by key; empty where nothing warms up
+    steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
 
     def __attrs_post_init__(self) -> None:
         self.attribution = attribute(self.timeline, self.options.attribution)
@@ -85,6 +85,9 @@ class TimelineReport:
                 )
             )
             self._add_timings(scopes[-1], warmth, part)
+            if warmth.has_warmup:
+                same = self.steady.get(twin[0].name)
+                self.steady[part.name] = same or self._steady_regions(part, warmth, counters)
             if counters is not None:
                 # Twins hold the same launches; the one met first was counted under its own name.
                 known = twin[0].name
@@ -92,8 +95,6 @@ class TimelineReport:
                     found = counters.launches(twin[0])
                     self.launches[known] = {self.attribution.table.key(n): launches for n, launches in found.items()}
                 self.launches[part.name] = self.launches[known]
-        if warmth.has_warmup:
-            self.steady = self._steady_regions(main, warmth, counters)
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)
@@ -105,11 +106,11 @@ class TimelineReport:
             region.timing = timings.get(region.key)
 
     def _steady_regions(
-        self, main: ScopePart, warmth: SteadyTimeline, counters: TimelineCounters | None
+        self, whole: ScopePart, warmth: SteadyTimeline, counters: TimelineCounters | None
     ) -> dict[str, SteadyRegion]:
-        """The regions of the main scope as they are once the program is warm."""
-        part = evolve(main, selection=warmth.selection(main.selection))
-        rolled = warmth.rolled(main.selection)
+        """The regions of a scope as they are once the program is warm."""
+        part = evolve(whole, selection=warmth.selection(whole.selection))
+        rolled = warmth.rolled(whole.selection)
         warm = counters.attributed(warmth.lifted) if counters is not None else None
         metrics, totals = self._extras(part, rolled, warm)
         scope = self.builder.scope(
@@ -117,7 +118,7 @@ class TimelineReport:
         )
         table = self.attribution.table
         launches = {} if warm is None else {table.key(n): found for n, found in warm.launches(part).items()}
-        steps = warmth.inside_steady(main.selection)
+        steps = warmth.inside_steady(whole.selection)
         inside = {table.key(n): int(count) for n, count in enumerate(steps.tolist())}
         return {r.key: SteadyRegion(r, launches.get(r.key), inside[r.key]) for r in scope.regions if r.instances}
 

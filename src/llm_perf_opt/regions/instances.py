@@ -35,11 +35,6 @@ class Instances:
         steady: Int64s = np.maximum(self.duration - self.late, 0)
         return steady
 
-    @property
-    def steady_idle(self) -> Int64s:
-        idle: Int64s = np.maximum(self.duration - self.working - self.late_idle, 0)
-        return idle
-
 
 def find_instances(timeline: Timeline, attribution: Attribution) -> Instances:
     """Instances of all regions, warm-up told apart region by region, the outermost first."""

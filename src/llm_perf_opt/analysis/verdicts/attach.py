@@ -40,7 +40,7 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         detailed = {id(r) for r in heaviest(scope.regions, _MOST_WITH_SIGNATURES)} if is_main else set()
         if is_main:
             chosen = [*chosen, *(r for r in chosen_stages if r not in chosen)]
-        steady = inputs.steady if is_main else {}
+        steady = inputs.steady.get(scope.scope, {})
         evaluated = [(region, steady[region.key].region if region.key in steady else region) for region in chosen]
         rows = [(region, warm, _launches(scope, warm, inputs, plain)) for region, warm in evaluated]
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
@@ -67,7 +67,7 @@ def _as_held(region: NCUProfileRegion, steady: Mapping[str, SteadyRegion]) -> NC
 
 
 def _launches(scope: Scope, region: NCUProfileRegion, inputs: Inputs, plain: KindList) -> Launches:
-    warm = inputs.steady.get(region.key)
+    warm = inputs.steady.get(scope.scope, {}).get(region.key)
     if warm is not None and warm.region is region:
         found = warm.launches
     else:

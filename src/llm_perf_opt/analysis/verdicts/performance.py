@@ -59,7 +59,7 @@ class Inputs:
     odd: list[str]  # counters whose unit is not what it should be
     has_counters: bool
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None  # by scope; None where there are no counters
-    steady: Mapping[str, SteadyRegion]  # of the main scope, by key; a region that is not there has no warm-up
+    steady: Mapping[str, Mapping[str, SteadyRegion]]  # by scope and key; a region that is not there has no warm-up
 
 
 @define(eq=False)
