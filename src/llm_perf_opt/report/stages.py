@@ -214,7 +214,7 @@ STAGE_COLUMNS: tuple[StageColumn, ...] = (
     Column("gpu_verdict", of_performance(lambda p: p.gpu_verdict.title), "its kernels", words=True),
     Column("instances", evaluated_instances, "inst.", count, "steady ones", from_width=130),
     Column("time_ns", stage_time, "time", duration, "of all steady instances", from_width=0),
-    Column("each_ns", _each, "median", duration, "of one steady instance", from_width=150),
+    Column("each_ns", _each, "median", duration, "of one steady instance", from_width=120),
     Column("warmup_ns", _warmup, "warm-up", duration, "what it took before the program was warm"),
     Column("gpu_busy", _gpu_busy, "GPU busy", percent, _BUSY, from_width=0),
     Column("kernels", evaluated_work, "kernels", work_count, from_width=98),

@@ -215,9 +215,10 @@ def stage_table(view: View, width: int) -> Table:
     from rich.text import Text
 
     from llm_perf_opt.report.stages import MOST_STAGES, WAITING_BOUNDS, stage_columns
-    from llm_perf_opt.report.text import full_label
+    from llm_perf_opt.report.text import NOT_MEASURED, full_label
 
-    columns = _fitting(stage_columns(brief=True), width)
+    known = [c for c in stage_columns(brief=True) if any(c.text(r) != NOT_MEASURED for r in view.stages)]
+    columns = _fitting(known, width)
     table = _table("stage", 12, columns)
     for region in view.stages[:MOST_STAGES]:
         # Yellow where the GPU waits.
