@@ -75,7 +75,7 @@ class SteadyTimeline:
         inside = int(instances.late[ranges[~instances.warmup[ranges]]].sum())
         low, middle, high = quantiles(steady) if len(steady) else (None, None, None)
         return Timing(
-            source="timeline",
+            source="undisturbed" if self.timeline.kind == "measured" else "timeline",
             instances=len(ranges),
             warmup=WarmupTime(
                 instances=len(warm),

@@ -189,6 +189,8 @@ def expand(path: Path) -> list[Path]:
     places = [path, *sorted(path.glob("earlier-*"), key=lambda folder: (len(folder.name), folder.name), reverse=True)]
     timelines = (_whole_files(place, pattern) for place in places for pattern in input_patterns("timeline"))
     found = next((files for files in timelines if files), [])
+    if not found:  # a program that was measured and not profiled
+        found = [file for pattern in input_patterns("measured") for file in _whole_files(path, pattern)]
     for place in places:
         counters = [file for pattern in input_patterns("counters") for file in _whole_files(place, pattern)]
         counters = counters or [

@@ -1,19 +1,23 @@
 """Times that a program took of its own ranges, with no profiler (`inject/payload/_llm_perf_annotate/timers.py`).
 
-A measured run is a folder with two files for each process: rows of integers, and the names they speak of. It is read
-as a timeline that has ranges and no GPU work. A range takes the time between its CUDA events where it has them:
-that is when the GPU got to its work and was done with it, whether the host waited for that or not.
+The processes of a program leave rows of integers and the names they speak of; `collect` makes one file of them, and
+`read_measured` a timeline that has ranges and no GPU work. A range takes the time between its CUDA events where it
+has them: that is when the GPU got to its work and was done with it, whether the host waited for that or not.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from attrs import define, fields
 
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.open import MEASURED
 from llm_perf_opt.regions.columns import Int64s, Process, Ranges, Timeline, Work
 from llm_perf_opt.untrusted import parse_json, read_text
 
@@ -22,23 +26,36 @@ KIND = "measured"
 _ROW = ("number", "name", "thread", "parent", "start", "end", "gpu_start", "gpu_end")
 _FILE = re.compile(r"(\d{1,10})-\d{1,20}\.rows")
 _LARGEST = 2_000_000_000  # bytes of rows; a day of ranges of a millisecond
-_LARGEST_NAMES = 50_000_000
+_LARGEST_TEXT = 400_000_000
 
 
 @define(eq=False)
 class _OfProcess:
     pid: int
-    names: list[tuple[str, str]]
+    names: list[tuple[str, str]]  # domain and name
     rows: Int64s  # shape (n, columns)
 
+    def as_json(self) -> dict[str, Any]:
+        return {"pid": self.pid, "names": self.names, "rows": self.rows.tolist()}
 
-def read_measured(folder: Path, source: str | None = None) -> Timeline:
-    """The timeline of a measured run; raises UnreadableInput where it has no row that makes sense."""
-    found = [_read(file) for file in sorted(folder.glob("*.rows")) if _FILE.fullmatch(file.name)]
-    found = [process for process in found if len(process.rows)]
+
+def collect(folders: Iterable[Path], file: Path) -> int:
+    """What the processes of some runs left, one folder a run, as one file; how many ranges that are."""
+    processes = [
+        _read(rows) for folder in folders for rows in sorted(folder.glob("*.rows")) if _FILE.fullmatch(rows.name)
+    ]
+    found = [process for process in processes if len(process.rows)]
+    text = ", ".join(json.dumps(process.as_json()) for process in found)
+    file.write_text(f'{MEASURED} "version": 1, "processes": [{text}]}}\n', encoding="utf-8")
+    return sum(len(process.rows) for process in found)
+
+
+def read_measured(file: Path, source: str | None = None) -> Timeline:
+    """The timeline of measured runs; raises UnreadableInput where it has no row that makes sense."""
+    found = _processes(file)
     if not found:
         raise UnreadableInput(
-            f"{folder} holds no times: the program opened no range that could be timed.",
+            f"{file.name} holds no times: the program opened no range that could be timed.",
             "Mark stages in it with torch.cuda.nvtx.range or nvtx.annotate, or add: --annotate stages",
         )
     strings: dict[str, int] = {}
@@ -62,10 +79,9 @@ def read_measured(folder: Path, source: str | None = None) -> Timeline:
                 took=_took(columns),
             )
         )
-    ranges = Ranges(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Ranges)})
     empty = Work.empty()
     return Timeline(
-        source=source or folder.name,
+        source=source or file.name,
         kind=KIND,
         strings=list(strings),
         domains=list(domains),
@@ -74,7 +90,7 @@ def read_measured(folder: Path, source: str | None = None) -> Timeline:
         kernels=empty,
         copies=empty,
         graphs=empty,
-        ranges=ranges,
+        ranges=Ranges(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Ranges)}),
     )
 
 
@@ -84,13 +100,36 @@ def _took(columns: dict[str, Int64s]) -> Int64s:
     return took
 
 
+def _processes(file: Path) -> list[_OfProcess]:
+    try:
+        content = parse_json(read_text(file, _LARGEST_TEXT))
+        found = [
+            _OfProcess(
+                int(process["pid"]),
+                [(str(domain), str(name)) for domain, name in process["names"]],
+                np.array(process["rows"], dtype=np.int64).reshape(-1, len(_ROW)),
+            )
+            for process in content["processes"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise UnreadableInput(f"{file.name} holds no measured times ({error}).", "Measure again.") from error
+    checked = [_OfProcess(p.pid, p.names, _sensible(p.rows, len(p.names))) for p in found]
+    return [process for process in checked if len(process.rows)]
+
+
+def _sensible(rows: Int64s, names: int) -> Int64s:
+    """Rows that speak of a name and do not end before they begin."""
+    name, start, end = rows[:, 1], rows[:, 4], rows[:, 5]
+    return rows[(name >= 0) & (name < names) & (start >= 0) & (end >= start)]
+
+
 def _read(file: Path) -> _OfProcess:
-    """What one process wrote; rows that were cut off, or speak of no name, are left out."""
+    """What one process wrote; what was cut off is left out."""
     pid = int(file.name.partition("-")[0])
     try:
         with file.open("rb") as content:
             raw = content.read(_LARGEST)
-        lines = read_text(file.with_suffix(".names"), _LARGEST_NAMES, errors="replace").splitlines()
+        lines = read_text(file.with_suffix(".names"), _LARGEST_TEXT, errors="replace").splitlines()
     except (OSError, ValueError) as error:
         raise UnreadableInput(f"{file.name} cannot be read: {error}.", "Measure again.") from error
     names: list[tuple[str, str]] = []
@@ -103,6 +142,4 @@ def _read(file: Path) -> _OfProcess:
             continue
     width = len(_ROW)
     rows = np.frombuffer(raw[: len(raw) // (8 * width) * 8 * width], dtype="<i8").reshape(-1, width).astype(np.int64)
-    name, start, end = rows[:, 1], rows[:, 4], rows[:, 5]
-    good = (name >= 0) & (name < len(names)) & (start >= 0) & (end >= start)
-    return _OfProcess(pid, names, rows[good])
+    return _OfProcess(pid, names, _sensible(rows, len(names)))

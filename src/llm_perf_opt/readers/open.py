@@ -27,6 +27,7 @@ from llm_perf_opt.readers.xz import xz_parts
 from llm_perf_opt.regions.columns import Recording, Timeline
 
 _GZIP = b"\x1f\x8b"
+MEASURED = '{"kind": "llm-perf measured",'  # what times that a program took of itself begin with
 _HEAD = 65536
 _READS = ".sqlite, .nsys-rep, .ncu-rep, ncu CSV, PyTorch trace (.json), each also as .gz or .xz, or a run directory"
 
@@ -179,6 +180,10 @@ def _read_plain(
             f"{source} is a table printed by nsys stats, which has lost what a report needs.",
             "Give the .sqlite or .nsys-rep it was made from.",
         )
+    if text is not None and text.startswith(MEASURED):
+        from llm_perf_opt.readers.measured import read_measured
+
+        return read_measured(path, source)
     if text is not None and text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
         from llm_perf_opt.readers.kineto import read_kineto
 

@@ -12,7 +12,7 @@ from attrs import define
 from llm_perf_opt.metrics.catalogue import with_roles
 from llm_perf_opt.metrics.quantity import shown
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Scope
-from llm_perf_opt.report.region_table import is_host_only, mean_ns
+from llm_perf_opt.report.region_table import is_host_only
 from llm_perf_opt.report.stages import roofs_known, stage_regions, stage_time
 from llm_perf_opt.report.text import (
     counted,
@@ -32,6 +32,10 @@ from llm_perf_opt.report.text import (
 LEFT_OUT = (
     "No GPU work is in the recording, so this report leaves out kernels, idle time and what a GPU could do: "
     "times are those of the ranges on the host. On a machine with a GPU, llm-perf profile -- CMD tells the rest."
+)
+MEASURED = (
+    "These are the times of the program by itself, with no profiler. "
+    "Where inside them they go, on the GPU and on the host, llm-perf profile -- CMD tells."
 )
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
 _LATE = 0.1  # GPU work after the end of the range, as a share of its wall time, above which it returns early
@@ -68,7 +72,7 @@ def headline(report: NCUProfileRegionReport) -> list[Line]:
         return []
     if is_host_only(report):
         first, *_, last = _host_sentences(report)
-        return [Line("Where", first), Line("Not here", last)]
+        return [Line("Where", first), Line("Next" if last == MEASURED else "Not here", last)]
     worst = stages[0]
     title = worst.performance.verdict.title if worst.performance else ""
     return [
@@ -270,24 +274,19 @@ def _host_sentences(report: NCUProfileRegionReport) -> list[str]:
     scope = report.main_scope
     assert scope is not None
     outer, more = _outermost(scope)
-    return [*(_host_sentence(region, scope.regions) for region in outer), *more, LEFT_OUT]
+    left_out = MEASURED if any(given.get("kind") == "measured" for given in report.inputs) else LEFT_OUT
+    return [*(_host_sentence(region, scope.regions) for region in outer), *more, left_out]
 
 
 def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) -> str:
     parts = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
     (whole, _), times = evaluated_times(region), [evaluated_times(r)[0] for r in parts[:_PARTS]]
-    text = f"{full_label(region)} takes {duration(whole)}{without_profiler(region) or _each(region)}"
+    text = f"{full_label(region)} takes {duration(whole)}{without_profiler(region) or _steadily(region)}"
     if not parts:
         return f"{text}."
     told = [f"{label(r)} {duration(t)} ({share(t, whole)}{_rate(r)})" for r, t in zip(parts, times, strict=False)]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
     return f"{text}: {', '.join(told)}{more}."
-
-
-def _each(region: NCUProfileRegion) -> str:
-    if region.instances is None or region.instances < 2:
-        return ""
-    return f" in {counted(region.instances, 'instance')} of {duration(mean_ns(region))}"
 
 
 def _rate(region: NCUProfileRegion) -> str:

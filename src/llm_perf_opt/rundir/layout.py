@@ -29,7 +29,7 @@ VERIFY = "verify"  # the capture of whole regions that the estimates are compare
 PACKED = (".gz", ".xz")
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 
-Writer = Literal["run", "stage1", "nsys", "export", "stats", "ncu", "raw", "details", "report", "hydra"]
+Writer = Literal["run", "measure", "stage1", "nsys", "export", "stats", "ncu", "raw", "details", "report", "hydra"]
 # What a copy to share has of it: rebuilt from known tables, cleaned in its format or as a text (of a report only known
 # secrets go: its words are names of regions), or not at all because it cannot be cleaned or is of use here only.
 # Of what a program printed only the number of lines is shared, of a profiler's log the lines that are known; settings
@@ -38,7 +38,7 @@ Share = Literal[
     "sqlite", "ncu-rep", "environment", "settings", "commands", "cmd", "text", "report", "page", "output",
     "profiler log", "drop", "leave out",
 ]  # fmt: skip
-Input = Literal["", "timeline", "counters", "counter table"]
+Input = Literal["", "timeline", "measured", "counters", "counter table"]
 
 _CAPTURE = "{capture}"
 
@@ -109,8 +109,14 @@ ARTEFACTS: tuple[Artefact, ...] = (
     *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, REPORT_LOCK, "nsys/.program.pid"),
     Artefact("config.yaml", "run", "settings", "what was asked for"),
     Artefact("plan.json", "run", "commands", "which launches were planned, and what they were to cost"),
-    *_rows("run", "cmd", "the commands, to paste into a shell", "cmd.txt", "nsys/cmd.txt", "ncu/cmd.txt"),
+    *_rows(
+        "run", "cmd", "the commands, to paste into a shell", *(f"{f}cmd.txt" for f in ("", "nsys/", "ncu/", "measure/"))
+    ),
     Artefact("annotate.jsonl", "nsys", "output", "what the injected ranges noted", retaken=True),
+    Artefact(
+        "measure/run.json", "measure", "report", "what the program's ranges take without a profiler", input="measured"
+    ),
+    Artefact("measure/workload.log", "measure", "output", "what the program printed in each run"),
     Artefact("stage1.log", "stage1", "output", "what stage 1 printed", retaken=True),
     Artefact("workload.log", "nsys", "output", "what the program printed in each run", retaken=True),
     # -- the timeline
