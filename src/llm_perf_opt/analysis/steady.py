@@ -12,9 +12,9 @@ from attrs import define, evolve
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.instances import Instances, find_instances, without_warmup
-from llm_perf_opt.regions.model import SteadyTime, Timing, WarmupTime
 from llm_perf_opt.regions.rollup import RolledUp, Selection, roll_up
 from llm_perf_opt.regions.stacks import group_by
+from llm_perf_opt.regions.timing import SteadyTime, Timing, WarmupTime
 from llm_perf_opt.regions.warmup import quantiles
 
 

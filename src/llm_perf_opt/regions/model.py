@@ -15,6 +15,7 @@ from attrs import Factory, define, field
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.regions.timing import Timing
 
 SCHEMA_VERSION = "1.1"
 NOT_IN_JSON = {"in_json": False}  # for fields that exist only while the recording is at hand
@@ -282,42 +283,6 @@ class RegionPerformance:
     ncu_rules: list[RuleSummary] = Factory(list)
     # Of the steady instances, as all of the above; None where the region has no warm-up.
     steady: RegionStats | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
-
-
-@define(frozen=True)
-class WarmupTime:
-    """What a region took before the program was warm: its first instances, and those of regions inside it."""
-
-    instances: int
-    total_ns: int  # of those, and what warm-up inside steady instances took longer than it does once warm
-    why: str | None  # "compilation" | "graph capture" | "first use" | "other"; None: there was none
-
-
-@define(frozen=True)
-class SteadyTime:
-    """The instances of a region once the program is warm. The quantiles are None where there are none."""
-
-    instances: int
-    total_ns: int
-    median_ns: int | None
-    p10_ns: int | None
-    p90_ns: int | None
-
-
-@define(frozen=True)
-class Timing:
-    """How long the instances of a region take, warm-up told apart."""
-
-    source: str  # "undisturbed" (no profiler) | "timeline" (of the profiled run)
-    instances: int
-    warmup: WarmupTime
-    steady: SteadyTime
-    profiled_median_ns: int | None = None  # of the timeline, where the times above are undisturbed
-    disturbance: float | None = None  # that over the undisturbed median
-    energy_j: float | None = None  # per steady instance, as what follows
-    memory_peak_bytes: int | None = None
-    memory_growth_bytes: int | None = None
-    level_change: int | None = None  # the instance, counted from 0, from which on all take another time
 
 
 @define
