@@ -143,7 +143,8 @@ def page_decoder(dice: Dice, place: Place) -> Made:
         import numpy as np
 
         from llm_perf_opt.readers import sqlite_columns
-        from llm_perf_opt.readers.sqlite_columns import Column, read_columns, sqlite_uri
+        from llm_perf_opt.readers.sqlite_columns import Column, read_columns
+        from llm_perf_opt.readers.sqlite_open import sqlite_uri
 
         wanted = {"start": Column("start"), "end": Column("end", -1), "rowid": Column(sqlite_columns.ROWID)}
         try:

@@ -1,23 +1,18 @@
-"""Runs NVIDIA's reader in a process of its own: `ncu_rep` starts this file, one process a report.
+"""NVIDIA's own reader of `.ncu-rep`, and what of its answers is used, as plain values.
 
-That reader is native code that does not check what it reads: a damaged or hostile report can make it
-crash, take all memory or never return. Here it can do none of that to the program that asked. Only the
-standard library and `ncu_report` are imported, so that the start costs a tenth of a second.
-
-What it says goes to standard output as JSON, a line a result, then `{"end": N}` or `{"error": TEXT}`.
+It is native code that does not check what it reads: a damaged or hostile report can make it crash, take all memory or
+never return. So it is only ever asked in a `sandbox`, and nothing else imports `ncu_report`.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
-import resource
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
+
+from llm_perf_opt.errors import MissingTool, UnreadableInput
 
 # Facts about the device, the launch and the profiler: not counters of the kernel's work.
 NOT_COUNTERS = re.compile(
@@ -26,9 +21,6 @@ NOT_COUNTERS = re.compile(
 _ROLLUPS = {1: "mean", 2: "max", 3: "min", 4: "sum"}  # IMetric.RollupOperation_*
 _KINDS = {0: "kernel", 1: "range", 2: "range", 3: "graph"}  # IAction.WorkloadType_*
 _NUMBERS = {3, 4, 5, 6}  # IMetric.ValueKind_FLOAT … UINT64
-
-_LEAST_MEMORY = 1 << 30  # beside what is in use when the reading begins
-_MEMORY_PER_BYTE = 24  # of the report; three to twenty were seen
 
 LARGEST_COUNTER = 1e100  # no counter is so large, and sums of squares of what is below stay finite
 LARGEST_FACT = 2**53  # sizes and attributes: whole numbers that a float holds exactly
@@ -39,59 +31,38 @@ _ATTRIBUTE = "device__attribute_"
 Facts = Callable[[str], int | None]
 
 
-def main(path: str) -> None:
-    # What the native code prints must not get between our lines.
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+def native_results(path: Path, source: str) -> Iterator[dict[str, Any]]:
+    """Every result of a report as plain values. `UnreadableInput` where the reader gives up on it."""
     try:
         import ncu_report
     except ImportError as error:
-        _send(out, {"missing": str(error)})
-        return
-    _limit_memory(Path(path).stat().st_size)
+        raise MissingTool(
+            f"{source} is an Nsight Compute report, and the package that reads them is not installed.",
+            "Install it with: pip install ncu-report  (Linux x86-64), or export the report: ncu --import FILE --csv --page raw",
+        ) from error
+    sent: set[str] = set()
     try:
-        with Path(path).open("rb") as file:
-            report = ncu_report.load_report(utf8_name(path, file))  # type: ignore[no-untyped-call,call-arg]
-            results = _read(report, out)
+        with path.open("rb") as file:
+            report: Any = ncu_report.load_report(_utf8_name(str(path), file))  # type: ignore[no-untyped-call,call-arg]
+            for range_index in range(report.num_ranges()):
+                result_range = report.range_by_idx(range_index)
+                for index in range(result_range.num_actions()):
+                    yield _action(result_range.action_by_idx(index), sent)
     except (RuntimeError, TypeError, AttributeError, ValueError, SystemError, OSError, LookupError) as error:
         # The reader does not check what it reads: damage surfaces as any of these, far from its cause.
-        _send(out, {"error": str(error)[:300]})
-    except MemoryError:
-        _send(out, {"error": "it asks for more memory than a report of this size needs"})
-    else:
-        _send(out, {"end": results})
+        raise UnreadableInput(
+            f"{source} is a damaged Nsight Compute report: NVIDIA's reader gave up on it ({str(error)[:300]}).",
+            "Copy the file again, or profile again.",
+        ) from error
 
 
-def utf8_name(path: str, file: IO[bytes]) -> str:
+def _utf8_name(path: str, file: IO[bytes]) -> str:
     """A name of an open file that NVIDIA's reader takes: it wants UTF-8, which a path need not be."""
     try:
         path.encode()
     except UnicodeEncodeError:
         return f"/proc/self/fd/{file.fileno()}"
     return path
-
-
-def _limit_memory(size: int) -> None:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + _LEAST_MEMORY + _MEMORY_PER_BYTE * size
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash must not leave a file in the user's folder
-
-
-def _send(out: IO[bytes], what: dict[str, Any]) -> None:
-    out.write(json.dumps(what).encode("ascii") + b"\n")
-    out.flush()
-
-
-def _read(report: Any, out: IO[bytes]) -> int:
-    sent: set[str] = set()
-    results = 0
-    for range_index in range(report.num_ranges()):
-        result_range = report.range_by_idx(range_index)
-        for index in range(result_range.num_actions()):
-            _send(out, _action(result_range.action_by_idx(index), sent))
-            results += 1
-    return results
 
 
 def _action(raw: Any, sent: set[str]) -> dict[str, Any]:
@@ -223,7 +194,3 @@ def _plain(message: str) -> str:
     """ncu's links (`@url:Title:https://…@`, `@section:Id:Title@`) as plain text."""
     message = re.sub(r"@url:([^@]*?):https?://[^@]*@", r"\1", message)
     return re.sub(r"@section:[^:@]*:([^@]*)@", r"\1", message)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
