@@ -145,8 +145,8 @@ def _ask_here(
     """What the process of a reader would answer, without the process."""
     module, _, function = job.partition(":")
     value = getattr(importlib.import_module(module), function)(*arguments, notes=notes or (lambda name, value: None))
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - the answer keeps it
-    return sandbox.Answer(file, *handover.write(value, file))
+    with tempfile.TemporaryFile() as file:
+        return sandbox.Answer(os.dup(file.fileno()), *handover.write(value, file))
 
 
 def _ask(job: str, arguments: list[Any], source: str, limits: Limits, notes: Notes | None = None) -> sandbox.Answer:

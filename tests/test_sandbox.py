@@ -201,12 +201,10 @@ def test_names_of_any_kind_come_back(tmp_path: Path) -> None:
     ],
 )
 def test_an_answer_that_makes_no_sense_is_refused(description: str, tmp_path: Path) -> None:
-    file = (tmp_path / "answer").open("w+b")
-    file.write(bytes(64) + description.encode())
-    file.flush()
+    (tmp_path / "answer").write_bytes(bytes(64) + description.encode())
+    answer = sandbox.Answer(os.open(tmp_path / "answer", os.O_RDONLY), 64, len(description))
     with pytest.raises(UnreadableInput, match="makes no sense"):
-        sandbox.value_of(sandbox.Answer(file, 64, len(description)), "x")
-    file.close()
+        sandbox.value_of(answer, "x")
 
 
 # -- files that change ------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ class ScopeBuilder:
         numbers = self.present(rolled)
         if most_regions is not None and len(numbers) > most_regions:
             numbers = self._heaviest(numbers, rolled, most_regions)
+        most_kernels = _affordable([len(rows[n][1]) for n in numbers if n in rows], most_kernels)
         regions = []
         for number in numbers:
             region = self._region(number, rolled, rows.get(number), most_kernels)
@@ -120,6 +121,23 @@ class ScopeBuilder:
         order = which[np.argsort(-rows.total[which], kind="stable")][:most]
         columns = (column[order].tolist() for column in rows.columns[1:])
         return [kernel_record(self.strings[label], *row) for label, *row in zip(*columns, strict=True)]
+
+
+# Kernels listed in all regions of a scope. A region lists those of the regions inside it too: a thousand ranges inside
+# each other around a thousand kernels, which is half a megabyte of trace, would list a million.
+_MOST_LISTED = 500_000
+
+
+def _affordable(counts: list[int], most: int | None) -> int | None:
+    """How many kernels a region may list, where all of them are too many."""
+    if sum(counts) <= _MOST_LISTED:
+        return most
+    listed = np.sort(np.array(counts, dtype=np.int64))
+    # With a limit of `listed[i]`, those below it list all of theirs, and all others as many as it.
+    with_limit = np.cumsum(listed) - listed + listed * np.arange(len(listed), 0, -1)
+    fitting = np.flatnonzero(with_limit <= _MOST_LISTED)
+    limit = int(listed[fitting[-1]]) if len(fitting) else max(_MOST_LISTED // len(listed), 1)
+    return limit if most is None else min(limit, most)
 
 
 def _stats(number: int, work: GpuWork) -> RegionStats:

@@ -76,13 +76,16 @@ class Limits:
 class Answer:
     """What a process said: a description and columns in a file in memory, and where in it."""
 
-    file: IO[bytes]
+    fd: int  # its own, closed with it
     at: int
     length: int
 
     def value(self) -> Any:
         """Made anew each time."""
-        return handover.read(self.file.fileno(), self.at, self.length)
+        return handover.read(self.fd, self.at, self.length)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
 
 
 def ask(job: str, arguments: list[Any], source: str, limits: Limits, notes: Notes | None = None) -> Answer:
@@ -106,15 +109,13 @@ def ask(job: str, arguments: list[Any], source: str, limits: Limits, notes: Note
             child.end()
         if "end" in last:
             at, length = last["end"]
-            return Answer(os.fdopen(os.dup(answer.fileno()), "rb"), int(at), int(length))
+            return Answer(os.dup(answer.fileno()), int(at), int(length))
     raise _as_raised(last, source) if "error" in last else _ended(source, child.code, limits)
 
 
 def call(job: str, arguments: list[Any], source: str, limits: Limits, notes: Notes | None = None) -> Any:
     """The same, and what the answer says."""
-    answer = ask(job, arguments, source, limits, notes)
-    with answer.file:
-        return value_of(answer, source)
+    return value_of(ask(job, arguments, source, limits, notes), source)
 
 
 def value_of(answer: Answer, source: str) -> Any:
