@@ -612,6 +612,15 @@ KINDS: dict[str, tuple[Callable[[Dice, Place], Made], int]] = {
 }
 
 
+from fuzzing import hostile  # noqa: E402 - it takes recordings and places from here
+
+KINDS |= {
+    "hostile SQLite": (hostile.schema, 200),
+    "journals and logs beside SQLite": (hostile.beside, 60),
+    "work out of proportion": (hostile.disproportion, 160),
+}
+
+
 def make(kind: str, number: int, seed: int, root: Path) -> Made:
     """The case with this number; always the same."""
     dice = random.Random(f"{seed} {kind} {number}")

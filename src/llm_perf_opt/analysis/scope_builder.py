@@ -125,7 +125,7 @@ class ScopeBuilder:
 
 # Kernels listed in all regions of a scope. A region lists those of the regions inside it too: a thousand ranges inside
 # each other around a thousand kernels, which is half a megabyte of trace, would list a million.
-_MOST_LISTED = 500_000
+_MOST_LISTED = 100_000
 
 
 def _affordable(counts: list[int], most: int | None) -> int | None:

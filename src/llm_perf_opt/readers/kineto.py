@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, Rows, Trace
+from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, NoEvents, Rows, Trace
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
@@ -318,6 +318,8 @@ def read_kineto(stream: BinaryIO, source: str) -> Timeline:
         about = _read(json_text, trace)
     except _NotATrace as what:
         raise UnreadableInput(f"{source} {what}.", _EXPECTED) from None
+    except NoEvents:
+        raise UnreadableInput(f"{source} is a JSON list of something else than events.", _EXPECTED) from None
     except Damaged as damage:
         # A cut literal (`tru`, `\\u12`, `-`) is found a few characters before the end.
         if damage.at >= len(json_text.text.rstrip()) - len("\\u123"):

@@ -29,7 +29,6 @@ from llm_perf_opt.readers.nsys_work import (
 )
 from llm_perf_opt.readers.plausible import refuse_implausible
 from llm_perf_opt.readers.sandbox import Notes
-from llm_perf_opt.readers.sqlite_open import with_its_log
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, Timeline
 
 # Bytes of memory from the file to the finished report, measured (benchmarks/results/load.md).
@@ -37,18 +36,9 @@ _BASE, _ROW = 150_000_000, 90
 
 
 def read_here(
-    path: str,
-    source: str,
-    launch_config: bool,
-    streams: bool,
-    marker_ranges: bool,
-    log: str | None = None,
-    folder: str | None = None,
-    *,
-    notes: Notes,
+    path: str, source: str, launch_config: bool, streams: bool, marker_ranges: bool, *, notes: Notes
 ) -> Timeline:
-    """Read an export, in this process (see `sandbox`). `log`, `folder`: what lies beside it, where to put both."""
-    file = Path(path) if log is None or folder is None else with_its_log(Path(path), Path(log), Path(folder), source)
+    """Read an export, in this process (see `sandbox`)."""
 
     def begin(rows: int) -> None:
         refuse_if_too_large(source, _BASE + rows * _ROW, f"{rows:,} rows")
@@ -58,7 +48,7 @@ def read_here(
         notes("rows", rows)
 
     timeline = read_nsys_sqlite(
-        file, source, launch_config=launch_config, streams=streams, begin=begin, progress=progress
+        Path(path), source, launch_config=launch_config, streams=streams, begin=begin, progress=progress
     )
     refuse_implausible(timeline)
     return timeline if marker_ranges else without_marker_ranges(timeline)

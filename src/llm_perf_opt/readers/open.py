@@ -162,6 +162,26 @@ def unpack_here(path: str, target: str, gzipped: bool, most: int, source: str, *
         ) from error
 
 
+@contextlib.contextmanager
+def settled(path: Path, source: str) -> Iterator[Path]:
+    """The file itself; of a database with a write-ahead log, a private copy with all of its rows in it."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    log = None
+    if looks_like_sqlite(head):
+        refuse_unfinished(path.resolve(), source)
+        log = log_of(path.resolve(), source)
+    if log is None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
+        target = Path(folder) / "recording"
+        both = path.stat().st_size + log.stat().st_size
+        job = [str(path), str(log), str(target), source]
+        sandbox.call("llm_perf_opt.readers.sqlite_open:settle_here", job, source, Limits(both, written=2 * both))
+        yield target
+
+
 def gzip_parts(file: IO[bytes], size: int = 1 << 20) -> Iterator[bytes]:
     with gzip.GzipFile(fileobj=file) as packed:
         while part := packed.read(size):
@@ -182,7 +202,7 @@ def _read_plain(
         from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 
         return read_ncu_rep(path, source, progress=watch.begin(source, None))
-    kind, arguments, beside = _kind_of(head, source), list[Any](columns), 0
+    kind = _kind_of(head, source)
     if kind == "nsys-rep":
         from llm_perf_opt.readers.nsys_rep import export_nsys_rep
 
@@ -190,12 +210,7 @@ def _read_plain(
         watch.begin(source, None)
         path, packed = export_nsys_rep(path, source, folder), None
     elif kind == "sqlite":
-        path = path.resolve()
-        refuse_unfinished(path, source)
-        if log := log_of(path, source):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-")))
-            arguments += [str(log), str(folder)]
-            beside = log.stat().st_size
+        path = stack.enter_context(settled(path, source))
     progress: list[Progress] = []
 
     def heard(name: str, value: Any) -> None:
@@ -204,8 +219,8 @@ def _read_plain(
         elif progress:
             progress[0](value)
 
-    limits = Limits(path.stat().st_size + beside, packed)
-    recording: Recording = sandbox.call(_JOBS[kind], [str(path), source, *arguments], source, limits, heard)
+    limits = Limits(path.stat().st_size, packed)
+    recording: Recording = sandbox.call(_JOBS[kind], [str(path), source, *columns], source, limits, heard)
     return recording
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.sandbox import Notes
 
 _ALLOWED = {sqlite3.SQLITE_SELECT}
 _SCHEMA = ("sqlite_master", "sqlite_schema")
@@ -28,7 +29,6 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
     sqlite3.SQLITE_LIMIT_COLUMN: 500,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
-    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
     sqlite3.SQLITE_LIMIT_LENGTH: 256 << 20,
 }
@@ -56,14 +56,11 @@ def sqlite_uri(path: Path) -> str:
 def connect(path: Path, tables: Collection[str]) -> sqlite3.Connection:
     """A connection that can read `tables` and the schema, and do nothing else."""
     connection = sqlite3.connect(sqlite_uri(path), uri=True)
-    for limit, value in _LIMITS.items():
-        connection.setlimit(limit, value)
     size = path.stat().st_size
+    limit(connection, size)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.text_factory = _text_of(_MOST_TEXT + _TEXT_PER_BYTE * size)
-    until = time.thread_time() + _SECONDS + size / _BYTES_A_SECOND
-    connection.set_progress_handler(lambda: time.thread_time() > until, _LOOK_EVERY)
-    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0", "query_only = ON"):
-        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("PRAGMA query_only = ON")
     allowed = {name.lower() for name in (*tables, *_SCHEMA)}
 
     def authorise(action: int, first: str | None, second: str | None, _: str | None, cause: str | None) -> int:
@@ -78,6 +75,16 @@ def connect(path: Path, tables: Collection[str]) -> sqlite3.Connection:
 
     connection.set_authorizer(authorise)
     return connection
+
+
+def limit(connection: sqlite3.Connection, size: int) -> None:
+    """Limit what SQLite does for a file of `size` bytes: its definitions, its time, and what it believes of it."""
+    for which, value in _LIMITS.items():
+        connection.setlimit(which, value)
+    until = time.thread_time() + _SECONDS + size / _BYTES_A_SECOND
+    connection.set_progress_handler(lambda: time.thread_time() > until, _LOOK_EVERY)
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
+        connection.execute(f"PRAGMA {pragma}")
 
 
 def _text_of(most: int) -> Callable[[bytes], str]:
@@ -147,17 +154,15 @@ def log_of(path: Path, source: str) -> Path | None:
     return log
 
 
-def with_its_log(path: Path, log: Path, folder: Path, source: str) -> Path:
-    """A private copy of a database and its log, as one file: SQLite works the one into the other."""
-    target = folder / "recording"
+def settle_here(path: str, log: str, target: str, source: str, *, notes: Notes) -> None:
+    """Make a copy of a database and its log, as one file: SQLite works the one into the other."""
     shutil.copyfile(path, target)
-    shutil.copyfile(log, folder / "recording-wal")
+    shutil.copyfile(log, f"{target}-wal")
     try:
         with closing(sqlite3.connect(target)) as connection:
-            connection.execute("PRAGMA trusted_schema = OFF")
+            limit(connection, Path(path).stat().st_size + Path(log).stat().st_size)
             connection.execute("PRAGMA journal_mode = DELETE").fetchone()
     except sqlite3.DatabaseError as error:
         raise UnreadableInput(
             f"{source} has a write-ahead log beside it that cannot be read ({error}).", "Copy or export it again."
         ) from error
-    return target
