@@ -9,13 +9,10 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fuzzing import cases
+from fuzzing.material import SMALL_TIMELINES, Made, Place, tables, timeline, write
 from fuzzing.mutate import Dice
-
-if TYPE_CHECKING:
-    from fuzzing.cases import Made, Place
 
 KERNELS, RANGES, CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME"
 TABLES = (KERNELS, RANGES, CALLS, "StringIds", "TARGET_INFO_GPU", "PROCESSES", "META_DATA_EXPORT")
@@ -111,7 +108,8 @@ def long_default(dice: Dice, db: sqlite3.Connection, table: str) -> None:
     with suppress(sqlite3.Error):
         db.execute(f'ALTER TABLE "{table}" DROP COLUMN {chosen}')
     for _ in range(dice.choice([0, 3, 6])):
-        db.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
+        with suppress(sqlite3.Error):  # a key that is there already
+            db.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
     with suppress(sqlite3.Error):
         db.execute(f'ALTER TABLE "{table}" ADD COLUMN {chosen} DEFAULT {value}')
 
@@ -182,19 +180,19 @@ SCHEMAS: tuple[Callable[[Dice, sqlite3.Connection, str], None], ...] = (
 
 
 def schema(dice: Dice, place: Place) -> Made:
-    path = cases._write(place.given / "x.sqlite", cases.timeline(dice.choice(cases.SMALL_TIMELINES)))
+    path = write(place.given / "x.sqlite", timeline(dice.choice(SMALL_TIMELINES)))
     deed = dice.choice(SCHEMAS)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = OFF")
-        tables = [t for t in TABLES if _columns(db, t)]
+        there = [t for t in TABLES if _columns(db, t)]
         with suppress(sqlite3.Error):  # what this SQLite cannot make is left as it is
-            deed(dice, db, dice.choice(tables[:4] if dice.random() < 0.8 else tables))
+            deed(dice, db, dice.choice(there[:4] if dice.random() < 0.8 else there))
     return _verb(dice, place, path)
 
 
 def beside(dice: Dice, place: Place) -> Made:
     """A journal or a log beside the file: real, cut, of somebody else, or endless."""
-    path = cases._write(place.given / "x.sqlite", cases.timeline("threads"))
+    path = write(place.given / "x.sqlite", timeline("threads"))
     what = dice.choice(["hot", "hot", "wal", "wal", "endless", "noise", "zeros", "folder", "link", "other"])
     if what in ("hot", "wal"):
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -314,7 +312,7 @@ TRACES = (
 
 
 def _csv(dice: Dice, size: int) -> str:
-    lines = cases.tables()[0].read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = tables()[0].read_text(encoding="utf-8").splitlines(keepends=True)
     head = next(number for number, line in enumerate(lines) if line.startswith('"ID"'))
     header, record = lines[head], next(line for line in lines[head + 1 :] if line.startswith('"0"'))
     what = dice.choice(["open", "wide", "headers", "rows", "quotes", "ranges", "commas", "text"])
@@ -378,16 +376,16 @@ def disproportion(dice: Dice, place: Place) -> Made:
         return _verb(dice, place, _sqlite(dice, place))
     size = dice.choice([100_000, 500_000, 1_500_000])
     if what == "csv":
-        return _verb(dice, place, cases._write(place.given / "x.csv", _csv(dice, size).encode()))
+        return _verb(dice, place, write(place.given / "x.csv", _csv(dice, size).encode()))
     if what == "utf16":
         text = dice.choice([_csv, dice.choice(TRACES)])(dice, size // 4)
         coding = dice.choice(["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-        return _verb(dice, place, cases._write(place.given / "x.csv", text.encode(coding, "replace")))
+        return _verb(dice, place, write(place.given / "x.csv", text.encode(coding, "replace")))
     if what == "json":
         data = dice.choice(TRACES)(dice, size).encode("utf-8", "replace")
-        return _verb(dice, place, cases._write(place.given / "x.json", data))
+        return _verb(dice, place, write(place.given / "x.json", data))
     made: tuple[Callable[[Dice, int], str], ...] = (no_events, same_event, same_event, other_member, deep, _csv)
     data = dice.choice(made)(dice, 40_000_000).encode("utf-8", "replace")
     ending = dice.choice(["gz", "xz"])
     packed = gzip.compress(data, 6) if ending == "gz" else lzma.compress(data, preset=0)
-    return _verb(dice, place, cases._write(place.given / f"x.json.{ending}", packed))
+    return _verb(dice, place, write(place.given / f"x.json.{ending}", packed))

@@ -42,6 +42,7 @@ class Outcome:
     refused: bool = False
     seconds: float = 0.0
     peak_mb: float = 0.0
+    verb: str = ""  # of the command line; empty for a call
 
 
 # -- inside the process ----------------------------------------------------------------------------
@@ -148,6 +149,7 @@ def run_case(watch: _Watch, kind: str, number: int, seed: int, root: Path) -> Ou
         outcome = _check(kind, number, made)
     finally:
         watch.on = False
+    outcome.verb = made[0] if isinstance(made, list) else ""
     outcome.seconds = time.monotonic() - began
     outcome.peak_mb = _peak_mb()
     problems = [outcome.problem] if outcome.problem else []
@@ -253,9 +255,8 @@ def serve(seed: int, root: Path) -> None:
             outcome = Outcome(kind, number, f"the case could not be made or checked: {traceback.format_exc()[-600:]}")
             os.chdir(root)
             shutil.rmtree(root / "case", ignore_errors=True)
-        answers.write(
-            json.dumps([outcome.problem, outcome.refused, round(outcome.seconds, 4), round(outcome.peak_mb, 1)]) + "\n"
-        )
+        measured = [round(outcome.seconds, 4), round(outcome.peak_mb, 1), outcome.verb]
+        answers.write(json.dumps([outcome.problem, outcome.refused, *measured]) + "\n")
         answers.flush()
 
 
@@ -291,8 +292,7 @@ class Fuzzer:
             heard = selector.select(MOST_SECONDS * 9)
         line = process.stdout.readline() if heard else ""
         if line:
-            problem, refused, seconds, peak = json.loads(line)
-            return Outcome(kind, number, problem, refused, seconds, peak)
+            return Outcome(kind, number, *json.loads(line))
         code = self._stop()
         cause = f"crashed ({signal.Signals(-code).name if code < 0 else code})" if heard else "hung"
         return Outcome(kind, number, cause, seconds=time.monotonic() - began)
