@@ -61,7 +61,9 @@ class ScopeBuilder:
         numbers = self.present(rolled)
         if most_regions is not None and len(numbers) > most_regions:
             numbers = self._heaviest(numbers, rolled, most_regions)
-        most_kernels = _affordable([len(rows[n][1]) for n in numbers if n in rows], most_kernels)
+        counts = np.array([len(rows[n][1]) if n in rows else 0 for n in numbers], dtype=np.int64)
+        keys = np.array([len(self.table.key(n)) for n in numbers], dtype=np.int64)
+        most_kernels = _affordable(counts, keys, most_kernels)
         regions = []
         for number in numbers:
             region = self._region(number, rolled, rows.get(number), most_kernels)
@@ -123,21 +125,23 @@ class ScopeBuilder:
         return [kernel_record(self.strings[label], *row) for label, *row in zip(*columns, strict=True)]
 
 
-# Kernels listed in all regions of a scope. A region lists those of the regions inside it too: a thousand ranges inside
-# each other around a thousand kernels, which is half a megabyte of trace, would list a million.
-_MOST_LISTED = 100_000
+# Kernels listed in all regions of a scope, each with the region's key. A region lists those of the regions inside it
+# too: a thousand ranges inside each other around a thousand kernels, half a megabyte of trace, would list a million.
+_MOST_LISTED = 300_000
+_USUAL_KEY = 100  # characters; a longer key counts more than once
 
 
-def _affordable(counts: list[int], most: int | None) -> int | None:
-    """How many kernels a region may list, where all of them are too many."""
-    if sum(counts) <= _MOST_LISTED:
+def _affordable(counts: Int64s, keys: Int64s, most: int | None) -> int | None:
+    """How many kernels a region may list, where all of them are too many. `keys`: the lengths of the regions' keys."""
+    weights = np.maximum(keys / _USUAL_KEY, 1)
+    if (counts * weights).sum() <= _MOST_LISTED:
         return most
-    listed = np.sort(np.array(counts, dtype=np.int64))
-    # With a limit of `listed[i]`, those below it list all of theirs, and all others as many as it.
-    with_limit = np.cumsum(listed) - listed + listed * np.arange(len(listed), 0, -1)
-    fitting = np.flatnonzero(with_limit <= _MOST_LISTED)
-    limit = int(listed[fitting[-1]]) if len(fitting) else max(_MOST_LISTED // len(listed), 1)
-    return limit if most is None else min(limit, most)
+    low, high = 1, int(counts.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = (np.minimum(counts, middle) * weights).sum() <= _MOST_LISTED
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low if most is None else min(low, most)
 
 
 def _stats(number: int, work: GpuWork) -> RegionStats:

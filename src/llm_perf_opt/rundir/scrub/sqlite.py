@@ -13,6 +13,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -166,6 +167,7 @@ def _recorded_processes(db: sqlite3.Connection, present: dict[str, Table]) -> st
 
 
 def _cleaner(private: Private) -> Callable[[bytes | None], bytes | None]:
+    @lru_cache(maxsize=10_000)
     def cleaned(raw: bytes | None) -> bytes | None:
         # Text of a program need not be valid UTF-8; it goes back as it came.
         return raw and private.text(raw.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
