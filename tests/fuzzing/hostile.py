@@ -235,7 +235,7 @@ def _event(category: str, name: str, start: int, length: int, thread: Any = 1, *
 
 def _kernel(number: int, name: str, start: int, **more: Any) -> list[str]:
     call = _event("cuda_runtime", "cudaLaunchKernel", start, 1, correlation=number)
-    return [call, _event("kernel", name, start + 2, 1, 7, correlation=number, stream=7, **({"device": 0} | more))]
+    return [call, _event("kernel", name, start + 2, 1, 7, correlation=number, **({"device": 0, "stream": 7} | more))]
 
 
 def nested_around_kernels(dice: Dice, size: int) -> str:

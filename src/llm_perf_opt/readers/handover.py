@@ -47,6 +47,9 @@ def write(value: Any, out: IO[bytes]) -> tuple[int, int]:
             return {_MARK: "tuple", "items": [tagged(inner) for inner in value]}
         if kind is np.ndarray:
             return array(value)
+        for base in (str, int, float):  # numbers of NumPy, and texts that know what they were
+            if isinstance(value, base) or (base is int and isinstance(value, np.integer)):
+                return base(value)
         fields = [field for field in attrs.fields(kind) if field.init]
         return {_MARK: kind.__name__} | {field.alias: tagged(getattr(value, field.name)) for field in fields}
 

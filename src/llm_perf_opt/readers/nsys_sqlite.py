@@ -27,7 +27,7 @@ from llm_perf_opt.readers.nsys_work import (
     sorted_together,
     work_columns,
 )
-from llm_perf_opt.readers.plausible import refuse_implausible
+from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
 from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, Timeline
 
@@ -50,6 +50,7 @@ def read_here(
     timeline = read_nsys_sqlite(
         Path(path), source, launch_config=launch_config, streams=streams, begin=begin, progress=progress
     )
+    timeline.gpu_facts = plausible_facts(timeline.gpu_facts)
     refuse_implausible(timeline)
     return timeline if marker_ranges else without_marker_ranges(timeline)
 
