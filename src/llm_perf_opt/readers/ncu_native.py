@@ -1,4 +1,4 @@
-"""NVIDIA's own reader of `.ncu-rep`, and what of its answers is used, as plain values.
+"""NVIDIA's own reader of `.ncu-rep`, and what of its answers is used.
 
 It is native code that does not check what it reads: a damaged or hostile report can make it crash, take all memory or
 never return. So it is only ever asked in a `sandbox`, and nothing else imports `ncu_report`.
@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from llm_perf_opt.errors import MissingTool, UnreadableInput
+from llm_perf_opt.readers.device_facts import device_facts
+from llm_perf_opt.readers.plausible import LARGEST_DEVICE
+from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 
 # Facts about the device, the launch and the profiler: not counters of the kernel's work.
 NOT_COUNTERS = re.compile(
@@ -31,8 +34,11 @@ _ATTRIBUTE = "device__attribute_"
 Facts = Callable[[str], int | None]
 
 
-def native_results(path: Path, source: str) -> Iterator[dict[str, Any]]:
-    """Every result of a report as plain values. `UnreadableInput` where the reader gives up on it."""
+def native_results(path: Path, source: str, counters: CounterSet) -> Iterator[Action]:
+    """Every result of a report; what they say of GPUs and metrics goes into `counters`.
+
+    `UnreadableInput` where the reader gives up on it.
+    """
     try:
         import ncu_report
     except ImportError as error:
@@ -40,14 +46,13 @@ def native_results(path: Path, source: str) -> Iterator[dict[str, Any]]:
             f"{source} is an Nsight Compute report, and the package that reads them is not installed.",
             "Install it with: pip install ncu-report  (Linux x86-64), or export the report: ncu --import FILE --csv --page raw",
         ) from error
-    sent: set[str] = set()
     try:
         with path.open("rb") as file:
             report: Any = ncu_report.load_report(_utf8_name(str(path), file))  # type: ignore[no-untyped-call,call-arg]
             for range_index in range(report.num_ranges()):
                 result_range = report.range_by_idx(range_index)
                 for index in range(result_range.num_actions()):
-                    yield _action(result_range.action_by_idx(index), sent)
+                    yield _action(result_range.action_by_idx(index), counters)
     except (RuntimeError, TypeError, AttributeError, ValueError, SystemError, OSError, LookupError) as error:
         # The reader does not check what it reads: damage surfaces as any of these, far from its cause.
         raise UnreadableInput(
@@ -65,40 +70,44 @@ def _utf8_name(path: str, file: IO[bytes]) -> str:
     return path
 
 
-def _action(raw: Any, sent: set[str]) -> dict[str, Any]:
-    """One result as plain values; units and roll-ups of metrics only where they are met for the first time."""
+def _action(raw: Any, counters: CounterSet) -> Action:
     names = list(raw.metric_names())
     if not names:
         raise ValueError("a result without any metric")
-    kind = _KINDS.get(int(raw.workload_type()), "range")
     facts = _facts(raw, names)
-    found: dict[str, Any] = {
-        "kind": kind,
-        "name": _text(raw.name(raw.NameBase_DEMANGLED)) or _text(raw.name()),
-        "device": facts("launch__device_id"),
-        "passes": facts("profiler__replayer_passes"),
-    }
-    if f"{_ATTRIBUTE}display_name" in names:
-        found["gpu"] = _text(raw.metric_by_name(f"{_ATTRIBUTE}display_name").as_string())
-        if f"gpu {found['device']}" not in sent:
-            sent.add(f"gpu {found['device']}")
-            values = {name: facts(name) for name in names if name.startswith(_ATTRIBUTE)}
-            found["attributes"] = {name: value for name, value in values.items() if value is not None}
-    if kind == "kernel":
-        bases = {"demangled": raw.NameBase_DEMANGLED, "mangled": raw.NameBase_MANGLED, "short": raw.NameBase_FUNCTION}
-        found |= {name: _text(raw.name(base)) for name, base in bases.items()}
-        found["grid"] = _dimensions(facts, "launch__grid_dim_")
-        found["block"] = _dimensions(facts, "launch__block_dim_")
+    action = Action(
+        kind=_KINDS.get(int(raw.workload_type()), "range"),
+        name=_text(raw.name(raw.NameBase_DEMANGLED)) or _text(raw.name()),
+        passes=facts("profiler__replayer_passes"),
+    )
+    device = facts("launch__device_id")
+    action.device = device if device is not None and 0 <= device <= LARGEST_DEVICE else None
+    if action.device is not None and f"{_ATTRIBUTE}display_name" in names:
+        product = _text(raw.metric_by_name(f"{_ATTRIBUTE}display_name").as_string())
+        counters.environment["gpus"][action.device] = product
+        if action.device not in counters.gpu_facts:
+            counters.gpu_facts[action.device] = device_facts(product, facts)
+    if action.kind == "kernel":
+        bases = (raw.NameBase_DEMANGLED, raw.NameBase_MANGLED, raw.NameBase_FUNCTION)
+        action.demangled, action.mangled, action.short = (_text(raw.name(base)) for base in bases)
+        action.grid, action.block = (_dimensions(facts, f"launch__{what}_dim_") for what in ("grid", "block"))
         static, dynamic = (facts(f"launch__shared_mem_per_block_{part}") for part in ("static", "dynamic"))
-        found["shared_memory"] = None if static is None or dynamic is None else static + dynamic
+        action.shared_memory = None if static is None or dynamic is None else static + dynamic
     elif "launch__grid_dim_x" in names:
         # One instance per kernel of the range or graph.
-        found["kernels_inside"] = int(raw.metric_by_name("launch__grid_dim_x").num_instances()) or None
-    found["push_pop"], found["start_end"] = _stacks(raw.nvtx_state())
-    found["metrics"], found["info"] = _counters(raw, names, sent)
-    found["rules"] = [rule for result in raw.rule_results_as_dicts() if (rule := _rule(result))]
-    found["sections"] = _sections(raw, found["metrics"])
-    return found
+        action.kernels_inside = int(raw.metric_by_name("launch__grid_dim_x").num_instances()) or None
+    action.push_pop, action.start_end = _stacks(raw.nvtx_state())
+    action.metrics = _counters(raw, names, counters.metric_info)
+    action.rules = [rule for result in raw.rule_results_as_dicts() if (rule := _rule(result))]
+    for section in raw.sections():
+        # "section0" is what ncu calls the metrics that were asked for one by one.
+        if (identifier := _text(section.identifier())) != "section0":
+            action.sections.append(identifier)
+            metrics = (*section.header_metrics(), *section.body_metrics())
+            shown = [_text(metric.name()) for metric in metrics if metric is not None]
+            known = counters.section_metrics.setdefault(identifier, [])
+            known += [name for name in dict.fromkeys(shown) if name in action.metrics and name not in known]
+    return action
 
 
 def _facts(raw: Any, names: list[str]) -> Facts:
@@ -138,9 +147,8 @@ def _stacks(state: Any) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     return push_pop, start_end
 
 
-def _counters(raw: Any, names: list[str], sent: set[str]) -> tuple[dict[str, float], dict[str, list[str]]]:
+def _counters(raw: Any, names: list[str], known: dict[str, MetricInfo]) -> dict[str, float]:
     values: dict[str, float] = {}
-    info: dict[str, list[str]] = {}
     for name in names:
         if NOT_COUNTERS.match(name):
             continue
@@ -152,38 +160,21 @@ def _counters(raw: Any, names: list[str], sent: set[str]) -> tuple[dict[str, flo
             continue
         name = _text(name)
         values[name] = value
-        if name not in sent:
-            sent.add(name)
+        if name not in known:
             operation = metric.rollup_operation()
             plain = metric.metric_subtype() is None and operation is not None
-            info[name] = [_text(metric.unit()), _ROLLUPS.get(operation, "mean") if plain else "mean"]
-    return values, info
+            known[name] = MetricInfo(_text(metric.unit()), _ROLLUPS.get(operation, "mean") if plain else "mean")
+    return values
 
 
-def _sections(raw: Any, metrics: dict[str, float]) -> list[list[Any]]:
-    """Identifier of each section, and the counters shown in it."""
-    found: list[list[Any]] = []
-    for section in raw.sections():
-        # "section0" is what ncu calls the metrics that were asked for one by one.
-        if (identifier := _text(section.identifier())) != "section0":
-            shown = (*section.header_metrics(), *section.body_metrics())
-            names = [_text(metric.name()) for metric in shown if metric is not None]
-            found.append([identifier, [name for name in names if name in metrics]])
-    return found
-
-
-def _rule(result: dict[str, Any]) -> dict[str, Any] | None:
+def _rule(result: dict[str, Any]) -> Rule | None:
     message = result.get("rule_message") or {}
     text = _text(message.get("message"))
     if not text:
         return None
     estimate = (result.get("speedup_estimation") or {}).get("speedup")
-    return {
-        "rule": _text(result.get("rule_identifier")),
-        "title": _text(message.get("title")) or _text(result.get("name")),
-        "message": _plain(text),
-        "estimated_speedup_percent": _finite(estimate),
-    }
+    title = _text(message.get("title")) or _text(result.get("name"))
+    return Rule(_text(result.get("rule_identifier")), title, _plain(text), _finite(estimate))
 
 
 def _finite(value: object) -> float | None:

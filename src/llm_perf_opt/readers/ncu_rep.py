@@ -12,17 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers import sandbox
-from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.ncu_native import native_results
-from llm_perf_opt.readers.plausible import LARGEST_DEVICE
 from llm_perf_opt.readers.sandbox import Answer, Limits, Notes
-from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
+from llm_perf_opt.regions.columns import CounterSet
 
 _MOST_REMEMBERED = 32 << 20  # bytes of an answer
 
@@ -61,8 +58,8 @@ def read_here(path: str, source: str, *, notes: Notes) -> CounterSet:
     container = read_container(Path(path), source)
     counters = CounterSet(source=source, kind="ncu-rep", actions=[])
     counters.environment = {"tool": "Nsight Compute", "gpus": {}}
-    for result in native_results(Path(path), source):
-        counters.actions.append(_action(result, counters))
+    for action in native_results(Path(path), source, counters):
+        counters.actions.append(action)
         notes("rows", 1)
     if len(counters.actions) < container.results:
         # The reader leaves out what it cannot parse, with a line on stderr at the most.
@@ -75,50 +72,6 @@ def read_here(path: str, source: str, *, notes: Notes) -> CounterSet:
     if not counters.actions:
         counters.diagnostics.append(diagnose("NO_RESULTS", source=source))
     return counters
-
-
-# -- from its answer to columns ---------------------------------------------------------------------
-
-
-def _action(result: dict[str, Any], counters: CounterSet) -> Action:
-    action = Action(
-        kind=result["kind"],
-        name=result["name"],
-        device=result["device"],
-        passes=result["passes"],
-        push_pop=dict(result["push_pop"]),
-        start_end=dict(result["start_end"]),
-        metrics=dict(result["metrics"]),
-        kernels_inside=result.get("kernels_inside"),
-        rules=[
-            Rule(rule["rule"], rule["title"], rule["message"], rule["estimated_speedup_percent"])
-            for rule in result["rules"]
-        ],
-    )
-    if action.device is not None and not 0 <= action.device <= LARGEST_DEVICE:
-        action.device = None
-    if action.device is not None and "gpu" in result:
-        counters.environment["gpus"][action.device] = result["gpu"]
-        if "attributes" in result:
-            counters.gpu_facts.setdefault(action.device, device_facts(result["gpu"], result["attributes"].get))
-    if action.kind == "kernel":
-        action.demangled, action.mangled, action.short = (result[name] for name in ("demangled", "mangled", "short"))
-        action.grid, action.block = (_triple(result[name]) for name in ("grid", "block"))
-        action.shared_memory = result["shared_memory"]
-    for name, (unit, rollup) in result["info"].items():
-        counters.metric_info.setdefault(name, MetricInfo(unit=unit, rollup=rollup))
-    for identifier, shown in result["sections"]:
-        action.sections.append(identifier)
-        known = counters.section_metrics.setdefault(identifier, [])
-        known += [name for name in dict.fromkeys(shown) if name not in known]
-    return action
-
-
-def _triple(sizes: list[int] | None) -> tuple[int, int, int] | None:
-    if sizes is None:
-        return None
-    x, y, z = sizes
-    return x, y, z
 
 
 def _name_processes(counters: CounterSet, pids: list[int], pid_of: list[int] | None) -> None:
