@@ -108,9 +108,8 @@ def ask(job: str, arguments: list[Any], source: str, limits: Limits, notes: Note
         finally:
             child.end()
         if "end" in last:
-            at, length = last["end"]
-            return Answer(os.dup(answer.fileno()), int(at), int(length))
-    raise _as_raised(last, source) if "error" in last else _ended(source, child.code, limits)
+            return Answer(os.dup(answer.fileno()), *last["end"])
+    raise _as_raised(source, *last["error"]) if "error" in last else _ended(source, child.code, limits)
 
 
 def call(job: str, arguments: list[Any], source: str, limits: Limits, notes: Notes | None = None) -> Any:
@@ -162,7 +161,7 @@ class _Child:
         return passed / 4  # nothing says how busy the machine is
 
 
-def _hear(child: _Child, fd: int, source: str, limits: Limits, notes: Notes) -> dict[str, Any]:
+def _hear(child: _Child, fd: int, source: str, limits: Limits, notes: Notes) -> dict[str, list[Any]]:
     """Pass on the notes until the last word, which is returned; empty where the process ends without one."""
     held, heard = b"", 0
     with selectors.DefaultSelector() as selector:
@@ -177,30 +176,38 @@ def _hear(child: _Child, fd: int, source: str, limits: Limits, notes: Notes) -> 
             if heard > _MOST_NOTES:
                 raise _refused(source, "its reader answers without an end")
             if not part:
-                child.code = child.wait()
+                child.end()  # it is about to, as whatever ended it says
                 return {}
             *lines, held = (held + part).split(b"\n")
             for line in lines:
-                said = json.loads(line)
-                if "note" in said:
-                    notes(*said["note"])
-                else:
-                    return dict(said)
+                kind, said = _parsed(line, source)
+                if kind != "note":
+                    return {kind: said}
+                notes(*said)
+
+
+def _parsed(line: bytes, source: str) -> tuple[str, list[Any]]:
+    """A word and its values. What runs in the process is not trusted: anything may be in the pipe."""
+    with contextlib.suppress(ValueError, TypeError):
+        kind, *said = json.loads(line)
+        lengths = {"note": 2, "end": 2, "error": 3}
+        if kind in lengths and len(said) == lengths[kind]:
+            return kind, said
+    raise _refused(source, "its reader says what makes no sense")
 
 
 def _refused(source: str, what: str) -> UnreadableInput:
     return UnreadableInput(f"{source} is damaged: {what}.", _AGAIN)
 
 
-def _as_raised(said: dict[str, Any], source: str) -> UserError:
-    kind = said["error"]
+def _as_raised(source: str, kind: str, message: str, fix: str) -> UserError:
     if kind == "memory":
         return _refused(source, "reading it takes more memory than a recording of its size needs")
     if kind == "file":
-        return UnreadableInput(f"{source} cannot be read: {said['message']}.", _AGAIN)
+        return UnreadableInput(f"{source} cannot be read: {message}.", _AGAIN)
     if kind not in ("UserError", "UnreadableInput", "MissingTool"):
-        return _refused(source, f"its reader failed ({kind}: {said['message']})")
-    raised: UserError = getattr(errors, kind)(said["message"], said["fix"])
+        return _refused(source, f"its reader failed ({kind}: {message})")
+    raised: UserError = getattr(errors, kind)(str(message), str(fix))
     return raised
 
 
@@ -314,21 +321,21 @@ def _lower(which: int, wanted: int, more: int = 0) -> None:
 def _work(job: str, arguments: list[Any], answer: IO[bytes], tell: int, limits: Limits) -> None:
     """Do the job, and say what came of it. Does not return."""
 
-    def say(**said: Any) -> None:
+    def say(*said: Any) -> None:
         os.write(tell, json.dumps(said).encode("ascii") + b"\n")
 
     try:
         module, _, function = job.partition(":")
         found = getattr(importlib.import_module(module), function)
         _limit(limits)
-        value = found(*arguments, notes=lambda name, value: say(note=[name, value]))
-        say(end=handover.write(value, answer))
+        value = found(*arguments, notes=lambda name, value: say("note", name, value))
+        say("end", *handover.write(value, answer))
     except UserError as error:
-        say(error=type(error).__name__, message=error.message, fix=error.fix)
+        say("error", type(error).__name__, error.message, error.fix)
     except MemoryError:
-        say(error="memory")
+        say("error", "memory", "", "")
     except OSError as error:
-        say(error="memory" if error.errno in (errno.EFBIG, errno.ENOMEM) else "file", message=error.strerror)
+        say("error", "memory" if error.errno in (errno.EFBIG, errno.ENOMEM) else "file", str(error.strerror), "")
     except BaseException as error:  # a flaw of a reader costs this recording, and not those beside it
-        say(error=type(error).__name__, message=str(error)[:300])
+        say("error", type(error).__name__, str(error)[:300], "")
     os._exit(0)
