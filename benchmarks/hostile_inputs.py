@@ -28,6 +28,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from fuzzing.worker import MOST_MEMORY_MB, MOST_SECONDS, Fuzzer, Outcome  # noqa: E402
 
 RESULTS = HERE / "results"
+_SLOWEST_KEPT = 20
 FAMILIES = {"hostile SQLite": 0.4, "journals and logs beside SQLite": 0.1, "work out of proportion": 0.5}
 
 
@@ -78,7 +79,11 @@ def summary(found: list[Outcome], arguments: argparse.Namespace) -> dict[str, An
         "findings": sum(bool(o.problem) for o in found),
         "families": [row(name, mine) for name in FAMILIES if (mine := [o for o in found if o.kind == name])],
         "verbs": [row(verb or "(crashed)", [o for o in found if o.verb == verb]) for verb in verbs],
-        "cases": [[o.kind, o.number, o.verb, o.refused, o.seconds, o.peak_mb, o.problem] for o in found],
+        "cases": [
+            [o.kind, o.number, o.verb, o.refused, o.seconds, o.peak_mb, o.problem]
+            for place, o in enumerate(sorted(found, key=lambda o: -o.seconds))
+            if o.problem or place < _SLOWEST_KEPT
+        ],
     }
 
 
