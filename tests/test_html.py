@@ -159,7 +159,7 @@ def test_a_run_directory_tells_how_it_came_about(tmp_path: Path) -> None:
     assert main(["report", str(run), "--format", "html,json", "--json"]) == 0
     page = (run / "report.html").read_text()
     for text in (
-        "python train.py --name &#39;two words&#39;",
+        "python train.py --name &#34;$NAME&#34;",
         "2025.3.1",
         "1980 MHz",
         "570.1",

@@ -73,7 +73,7 @@ def test_every_file_of_the_contract_is_there_and_filled(run: Path) -> None:
 
 
 def test_secrets_of_the_environment_are_nowhere(run: Path) -> None:
-    assert "MY_API_TOKEN" in json.loads((run / "env.json").read_text())
+    assert "MY_API_TOKEN" not in json.loads((run / "env.json").read_text())
     for path in run.rglob("*"):
         if path.is_file():
             content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

@@ -16,7 +16,8 @@ import pytest
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.process import supervise
 from llm_perf_opt.process.supervise import Ended, run_supervised
-from llm_perf_opt.rundir.secrets import REMOVED, clean_argv, without_secrets
+from llm_perf_opt.rundir.command_lines import clean_argv
+from llm_perf_opt.rundir.secrets import kept_environment
 
 pytestmark = pytest.mark.process
 
@@ -206,7 +207,7 @@ def test_a_recording_that_grows_too_large_is_stopped(tmp_path: Path) -> None:
 
 
 def test_secrets_do_not_get_into_files() -> None:
-    kept = without_secrets(
+    kept = kept_environment(
         {
             "HF_TOKEN": "abc",
             "AWS_SECRET_ACCESS_KEY": "abc",
@@ -217,13 +218,13 @@ def test_secrets_do_not_get_into_files() -> None:
             "CUDA_VISIBLE_DEVICES": "0",
         }
     )
-    assert {name for name, value in kept.items() if value != REMOVED} == {"PATH", "CUDA_VISIBLE_DEVICES"}
+    assert kept == {"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "0"}
     assert clean_argv(["run", "--token", "abc", "--api-key=abc", "--lr=3", "hf_abcdefghijklmnop", "model"]) == [
         "run",
         "--token",
-        REMOVED,
-        f"--api-key={REMOVED}",
+        "(hidden: $TOKEN)",
+        "--api-key=(hidden: $API_KEY)",
         "--lr=3",
-        REMOVED,
+        "(hidden: $ARGUMENT_5)",
         "model",
     ]

@@ -509,9 +509,15 @@ def test_stages_are_outermost_and_have_gpu_work() -> None:
 
 
 def test_a_wrapper_is_no_stage() -> None:
-    ranges = [("generate", 0, 1000), ("prefill", 10, 400), ("decode", 500, 900)]
+    ranges = [("generate", 0, 1000), ("prefill", 10, 450), ("decode", 470, 990)]
     recording = made(ranges, [("k", 20, 5), ("k", 510, 5)])
     assert evaluated(recording).stages == ["generate/prefill", "generate/decode"]
+
+
+def test_a_region_whose_parts_hold_little_of_its_time_is_the_stage() -> None:
+    ranges = [("step", 0, 1000), ("gather", 10, 40), ("call", 500, 600)]
+    recording = made(ranges, [("k", 20, 5), ("k", 510, 5), ("k", 700, 50)])
+    assert evaluated(recording).stages == ["step"]
 
 
 # -- the recordings of an H200 -----------------------------------------------------------------------------
@@ -712,10 +718,9 @@ def test_kernels_of_a_graph_are_gpu_work_and_the_graph_is_one_launch() -> None:
     assert replay.graph_replays == regions["LLM@replay_all/decode_step"].graph_replays == 6
     of = performance(found, "LLM@replay_all")
     assert of.time.launches == 6
-    assert (of.verdict.bound, of.verdict.title) == ("launch", "launch-bound")
-    assert "6 launches" in of.verdict.text
+    # The first replay is warm-up: once warm, the GPU works most of the time.
+    assert (of.verdict.bound, of.verdict.title) == ("gpu", "GPU-bound")
     # What already is a graph is not told to become one.
-    assert "already come from CUDA graphs" in of.verdict.advice
     (waiting,) = [o for o in of.opportunities if o.kind == "waiting"]
     assert "capture" not in waiting.advice
 

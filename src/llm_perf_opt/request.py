@@ -77,6 +77,15 @@ class AnnotateRequest:
 
 
 @define(frozen=True, kw_only=True)
+class MeasureRequest:
+    """The program by itself, every range timed from inside."""
+
+    enable: bool = False
+    runs: int = 1
+    timeout_s: float | None = None
+
+
+@define(frozen=True, kw_only=True)
 class ProfileRequest:
     """A whole run."""
 
@@ -85,11 +94,13 @@ class ProfileRequest:
     timeline: TimelineRequest = Factory(TimelineRequest)
     counters: CounterRequest = Factory(CounterRequest)
     annotate: AnnotateRequest = Factory(AnnotateRequest)
+    measure: MeasureRequest = Factory(MeasureRequest)
     # Run first, without a profiler: the built-in workload times its stages. A program that fails here costs little.
     timings: list[str] = Factory(list)
     out: str | None = None  # the run directory; None: a fresh one
     calibration: str | None = None  # a file of measured peaks; None: those of this machine
     strict: bool = False
+    show_command: bool = False  # of command lines that are written down, hide only what looks like a secret
     by_keys: bool = False  # asked for by configuration keys: advice names those instead of options
     # What makes two runs the same where the command has paths of its own run in it; empty: the command.
     known_as: list[str] = Factory(list)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from attrs import define, evolve
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
@@ -23,7 +23,7 @@ from llm_perf_opt.analysis.timeline_stream import TimelineStream
 from llm_perf_opt.analysis.verdicts.attach import attach
 from llm_perf_opt.analysis.verdicts.counted_work import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
-from llm_perf_opt.analysis.verdicts.performance import Inputs
+from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.hardware import parse_overrides
@@ -57,6 +57,7 @@ class _Found:
     coverage: Coverage | None = None
     detail: Callable[[Collection[str]], TimelineDetail] | None = None  # of the regions with these keys
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
+    steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
 
 
 def build_report(
@@ -126,6 +127,7 @@ def _with_timeline(
         builder.coverage,
         partial(timeline_detail, builder.timeline, builder.attribution),
         builder.launches_of if builder.launches else None,
+        builder.steady,
     )
 
 
@@ -188,6 +190,7 @@ def _finished(
             odd=odd,
             has_counters=any(c.actions for c in counter_sets),
             launches_of=found.launches_of,
+            steady=found.steady,
         ),
     )
     if kernel_filter:

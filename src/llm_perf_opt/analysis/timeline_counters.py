@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -99,6 +100,13 @@ class TimelineCounters:
         self._join.stage_level = stage_levels(self._regions)
         context = context_of(self._signature_of, queue_of(work))
         self._clusters = self._join.split_into_clusters(self._signature_of, duration, context)
+
+    def attributed(self, attribution: Attribution) -> TimelineCounters:
+        """The same join with launches that belong to other regions of the same table."""
+        other = copy.copy(self)
+        other.attribution, other._last = attribution, None
+        other._differences, other._moved_otherwise = {}, {}
+        return other
 
     def metrics(self, part: ScopePart, rolled: RolledUp) -> dict[int, RegionMetrics]:
         """Counters of every kept region in a scope."""

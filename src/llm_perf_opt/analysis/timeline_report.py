@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from attrs import Factory, define, field
+from attrs import Factory, define, evolve, field
 
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import ScopePart, same_selection, timeline_scopes
+from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCounters
 from llm_perf_opt.analysis.verdicts.launches import Launches
+from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
@@ -36,6 +38,7 @@ class TimelineReport:
     builder: ScopeBuilder = field(init=False)
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
+    steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
 
     def __attrs_post_init__(self) -> None:
         self.attribution = attribute(self.timeline, self.options.attribution)
@@ -62,6 +65,7 @@ class TimelineReport:
         limit, diagnoses = limited(len(self.builder.present(whole)), len(shown))
         self.diagnostics += diagnoses + pooling(self.attribution.table)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
+        warmth = SteadyTimeline.of(self.timeline, self.attribution)
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
@@ -80,6 +84,10 @@ class TimelineReport:
                     most_regions=None if part is main else limit,
                 )
             )
+            self._add_timings(scopes[-1], warmth, part)
+            if warmth.has_warmup:
+                same = self.steady.get(twin[0].name)
+                self.steady[part.name] = same or self._steady_regions(part, warmth, counters)
             if counters is not None:
                 # Twins hold the same launches; the one met first was counted under its own name.
                 known = twin[0].name
@@ -91,6 +99,28 @@ class TimelineReport:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)
         return scopes
+
+    def _add_timings(self, scope: Scope, warmth: SteadyTimeline, part: ScopePart) -> None:
+        timings = {self.attribution.table.key(n): t for n, t in warmth.timings(part.selection).items()}
+        for region in scope.regions:
+            region.timing = timings.get(region.key)
+
+    def _steady_regions(
+        self, whole: ScopePart, warmth: SteadyTimeline, counters: TimelineCounters | None
+    ) -> dict[str, SteadyRegion]:
+        """The regions of a scope as they are once the program is warm."""
+        part = evolve(whole, selection=warmth.selection(whole.selection))
+        rolled = warmth.rolled(whole.selection)
+        warm = counters.attributed(warmth.lifted) if counters is not None else None
+        metrics, totals = self._extras(part, rolled, warm)
+        scope = self.builder.scope(
+            part.name, rolled, totals, process_id=part.process_id, device=part.device, metrics=metrics
+        )
+        table = self.attribution.table
+        launches = {} if warm is None else {table.key(n): found for n, found in warm.launches(part).items()}
+        steps = warmth.inside_steady(whole.selection)
+        inside = {table.key(n): int(count) for n, count in enumerate(steps.tolist())}
+        return {r.key: SteadyRegion(r, launches.get(r.key), inside[r.key]) for r in scope.regions if r.instances}
 
     def launches_of(self, scope: str, region: NCUProfileRegion) -> Launches | None:
         return self.launches.get(scope, {}).get(region.key)

@@ -189,6 +189,8 @@ def expand(path: Path) -> list[Path]:
     places = [path, *sorted(path.glob("earlier-*"), key=lambda folder: (len(folder.name), folder.name), reverse=True)]
     timelines = (_whole_files(place, pattern) for place in places for pattern in input_patterns("timeline"))
     found = next((files for files in timelines if files), [])
+    if not found:  # a program that was measured and not profiled
+        found = [file for pattern in input_patterns("measured") for file in _whole_files(path, pattern)]
     for place in places:
         counters = [file for pattern in input_patterns("counters") for file in _whole_files(place, pattern)]
         counters = counters or [
@@ -230,7 +232,17 @@ def ran_on_cpu(run: Path) -> str:
 
 _LARGEST_METRICS = 20_000_000  # every operator of a model is in it
 _LARGEST_TEXT = 200_000  # of a manifest or a configuration: more is no text for people
-_RUN_FACTS = ("command", "started_at", "finished_at", "state", "tools", "gpus_before", "gpus_after", "settings")
+_RUN_FACTS = (
+    "command",
+    "workload",
+    "started_at",
+    "finished_at",
+    "state",
+    "tools",
+    "gpus_before",
+    "gpus_after",
+    "settings",
+)
 
 
 def run_facts(path: Path) -> dict[str, Any]:
@@ -241,8 +253,11 @@ def run_facts(path: Path) -> dict[str, Any]:
     facts = {name: manifest[name] for name in _RUN_FACTS if name in manifest}
     steps = manifest.get("steps")
     kept = ("name", "argv", "status", "exit_code", "seconds")
+    shows = manifest.get("shows_command") is True
+    workload = facts["workload"] = _cleaned(manifest.get("workload"), [], shows)
+    facts["command"] = _cleaned(manifest.get("command"), workload, shows)
     facts["steps"] = [
-        {name: step[name] for name in kept if name in step}
+        {name: _cleaned(step[name], [], True) if name == "argv" else step[name] for name in kept if name in step}
         for step in (steps if isinstance(steps, list) else [])
         if isinstance(step, dict)
     ]
@@ -252,6 +267,15 @@ def run_facts(path: Path) -> dict[str, Any]:
     if lines := _small_text(path / "config.yaml").splitlines():
         facts["configuration"] = "\n".join(map(_without_secret, lines))
     return facts
+
+
+def _cleaned(words: Any, program: list[str], show: bool) -> list[str]:
+    """A command line of a manifest, which another version or anybody may have written."""
+    from llm_perf_opt.rundir.command_lines import clean_argv, clean_typed
+
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return []
+    return clean_typed(words, program, show=show) if program else clean_argv(words, show=show)
 
 
 def _without_secret(line: str) -> str:

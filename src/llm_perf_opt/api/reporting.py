@@ -203,8 +203,7 @@ def publish(
     files: list[Path] = []
     replaced: list[str] = []
     if kept:
-        fix = "Write to another folder with --out, or replace it with --force."
-        notes = [Diagnosis("REPORT_KEPT", "warning", f"The report in {out} was not replaced: {kept}.", fix), *notes]
+        notes = [diagnose("REPORT_KEPT", out=out, reason=kept), *notes]
     elif formats:
         files = write_report(report, out, formats, top, regions, draft, force=force, replaced=replaced)
     report = attrs.evolve(report, diagnostics=[*report.diagnostics, *notes])

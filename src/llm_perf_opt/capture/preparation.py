@@ -24,7 +24,7 @@ def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileR
     The request comes back with defaults of ours left out that the installed ncu does not know.
     """
     check_program(request.command)
-    if not (request.timeline.enable or request.counters.enable):
+    if not (request.timeline.enable or request.counters.enable or request.measure.enable):
         raise UserError(
             "Neither a timeline nor counters were asked for, so there is nothing to do.",
             "Set pipeline.nsys.enable=true or pipeline.ncu.enable=true.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import stat
 import sys
@@ -27,12 +28,13 @@ from llm_perf_opt.nsight.nvidia_smi import gpu_facts
 from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.processes import is_alive
 from llm_perf_opt.request import ProfileRequest
+from llm_perf_opt.rundir.command_lines import HIDDEN, clean_argv, hides_something, shell_text
 from llm_perf_opt.rundir.contents import files_of, remove
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.layout import EARLIER, PACKED
 from llm_perf_opt.rundir.lock import Busy
 from llm_perf_opt.rundir.manifest import NOT_KEPT, Manifest, Step, now, program_files, read_manifest
-from llm_perf_opt.rundir.secrets import REMOVED, clean_argv
+from llm_perf_opt.rundir.secrets import REMOVED
 from llm_perf_opt.version import __version__
 
 
@@ -142,25 +144,27 @@ def _was_killed(path: Path) -> bool:
 
 
 def command_of(manifest: Manifest, given: Sequence[str]) -> list[str]:
-    """The command of a run; `given`: typed again, which is needed where a secret in it was not kept."""
+    """The command of a run; `given`: typed again, which is needed where something in it was not kept."""
+    command = manifest.workload or manifest.command
     if given:
-        if clean_argv(list(given)) != manifest.command:
+        if clean_argv(given, show=manifest.shows_command) != command:
             raise UserError(
-                f"The command given is not that of the run: {shlex.join(manifest.command)}",
+                f"The command given is not that of the run: {shell_text(command)}",
                 "A resumed run profiles the same program: give the same command, or start a new run.",
             )
         return list(given)
-    if any(REMOVED in word for word in manifest.command):
+    if hides_something(command) or any(REMOVED in word for word in command):  # the latter: of an older version
         raise UserError(
-            f"The command of this run held a secret, which was not kept: {shlex.join(manifest.command)}",
+            f"The command of this run held what may be a secret, which was not kept: {shell_text(command)}",
             "Give it again: llm-perf profile --resume RUN -- CMD",
         )
-    return list(manifest.command)
+    return list(command)
 
 
 def settings_of(manifest: Manifest) -> dict[str, Any]:
     """The options of a run; none of them may have lost its value."""
-    for marker, what in ((REMOVED, "a secret"), (NOT_KEPT, "an infinite number")):
+    lost_for = ((re.escape(REMOVED), "what may be a secret"), (HIDDEN.pattern, "what may be a secret"))
+    for marker, what in (*lost_for, (re.escape(NOT_KEPT), "an infinite number")):
         if lost := _removed(manifest.settings, marker):
             raise UserError(
                 f"The configuration of this run held {what} in {lost[0]}, which was not kept.",
@@ -175,7 +179,7 @@ def _removed(value: Any, marker: str, name: str = "") -> list[str]:
         return [found for key, item in value.items() for found in _removed(item, marker, f"{name}.{key}".lstrip("."))]
     if isinstance(value, list):
         return [found for item in value for found in _removed(item, marker, name)]
-    return [name] if isinstance(value, str) and marker in value else []
+    return [name] if isinstance(value, str) and re.search(marker, value) else []
 
 
 # -- beginning again -------------------------------------------------------------------------------

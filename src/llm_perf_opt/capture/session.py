@@ -24,6 +24,7 @@ from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.resume import begin_again, changes, drop_earlier, find_results, missing
 from llm_perf_opt.capture.steps.counters import COUNTERS
 from llm_perf_opt.capture.steps.measure import MEASURE
+from llm_perf_opt.capture.steps.measured import take_measured
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
 from llm_perf_opt.diagnosis import diagnose
@@ -164,7 +165,7 @@ class _Session:
         manifest.selection = {name: getattr(patterns, name) for name in SELECTION}
         directory.save()
         if not run.request.timings:  # the built-in workload writes its own
-            directory.write_yaml("inputs.yaml", {"command": manifest.command})
+            directory.write_yaml("inputs.yaml", {"command": manifest.workload})
         run.report_progress(f"run directory: {directory.path}")
         for problem in inject.problems(run.request.command) if run.request.annotate.mode != "off" else ():
             run.note(diagnose("NOT_ANNOTATED.foreseen", problem=problem))
@@ -173,6 +174,9 @@ class _Session:
         """All steps in order, each only where those before allow it."""
         run = self.context
         if not MEASURE.take(run):
+            return
+        take_measured(run)
+        if run.request.measure.enable and run.failures:
             return
         timeline = TIMELINE.take(run)
         if self.hands_on and timeline is not None:

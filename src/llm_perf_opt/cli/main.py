@@ -29,6 +29,7 @@ without a GPU, and reports per region: wall time, GPU time, idle time, kernels a
 _EXAMPLES = """\
 examples:
   llm-perf doctor                                  would profiling work here, and what to type if not
+  llm-perf measure -- python my_model.py           what its stages take when nobody looks
   llm-perf profile -- python my_model.py           profile a program: timeline, counters, one report
   llm-perf demo                                    a full report from a recording that ships with the package
   llm-perf report run.sqlite                       the report of a timeline
@@ -40,7 +41,7 @@ examples:
 # A module of this name each, with HELP, DESCRIPTION, EXAMPLES, run, and add_arguments where options are not all; in the
 # order of the help.
 VERBS = (
-    *("doctor", "profile", "plan", "report", "ranges", "export"),
+    *("doctor", "measure", "profile", "plan", "report", "ranges", "export"),
     *("demo", "scrub", "calibrate", "runs", "completion"),
 )
 
@@ -123,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ExitCode.BAD_INPUT)
     try:
         arguments = build_parser(words[0]).parse_args(words)
+        arguments.typed = [_PROGRAM, *words]
         code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code

@@ -89,7 +89,12 @@ def _take_timeline(
 
     only = attrs.evolve(request, counters=attrs.evolve(request.counters, enable=False), strict=False)
     only, tools = ready(only)
-    directory = RunDirectory.create(Path(only.out) if only.out else None, only.command, {}, made_by="plan")
+    directory = RunDirectory.create(
+        *(Path(only.out) if only.out else None, only.command, {}),
+        made_by="plan",
+        typed=arguments.typed,
+        show_command=request.show_command,
+    )
     code = run_profile(
         only, tools, directory, quiet=arguments.quiet or arguments.json, silent=True, timelines=timelines
     )

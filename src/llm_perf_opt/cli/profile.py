@@ -50,12 +50,18 @@ def run(arguments: argparse.Namespace) -> int:
             request, tools = ready(request, asked)
             settings = {k: v for k, v in vars(arguments).items() if k not in _NOT_SETTINGS}
             out = Path(request.out) if request.out else None
-            directory = RunDirectory.create(out, request.command, settings, made_by="profile", gpus=gpus.facts)
+            directory = RunDirectory.create(
+                *(out, request.command, settings),
+                made_by="profile",
+                typed=arguments.typed,
+                show_command=request.show_command,
+                gpus=gpus.facts,
+            )
             whole.enter_context(directory.interrupted_in_order())
         return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
 
 
-_NOT_SETTINGS = ("run", "verb", "command", "resume")
+_NOT_SETTINGS = ("run", "verb", "command", "resume", "typed")
 
 
 def resume(arguments: argparse.Namespace) -> int:

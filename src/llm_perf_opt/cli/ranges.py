@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli.arguments import values_of
@@ -54,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fields(region: NCUProfileRegion) -> dict[str, Any]:
+    from llm_perf_opt.regions.shell import ncu_options
+
     return {
         **{name: getattr(region, name) for name in ("key", "domain", "path", "name")},
         "kind": region.range_kind,
@@ -66,15 +67,6 @@ def _fields(region: NCUProfileRegion) -> dict[str, Any]:
     }
 
 
-def ncu_options(region: NCUProfileRegion) -> list[str]:
-    """Options that make ncu profile the region's kernels; none where ncu cannot see the region."""
-    if not region.nvtx_include:
-        return []
-    options = ["--nvtx-include", region.nvtx_include]
-    # Kernels of threads without ranges (autograd) are found only when ranges count for the whole process.
-    return [*options, "--nvtx-push-pop-scope", "process"] if region.adopted_kernels else options
-
-
 def _without_expression(region: NCUProfileRegion) -> str:
     return "no filter: it is every launch" if region.is_whole_recording else "–"
 
@@ -83,7 +75,7 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet
     from rich.table import Table
     from rich.text import Text
 
-    from llm_perf_opt.regions.names import printable
+    from llm_perf_opt.regions.shell import ncu_options, shell_line
     from llm_perf_opt.report.terminal import console, show_diagnostics
     from llm_perf_opt.report.text import duration, gpu_time, rows, work_count
 
@@ -100,8 +92,8 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet
                 "–" if region.instances is None else f"{region.instances:,}",
                 work_count(region.inclusive),
                 duration(gpu_time(region.inclusive)),
-                # Never cut: it is meant to be copied. With a control character in it, only --json has it as it is.
-                Text(printable(" ".join(map(shlex.quote, ncu_options(region)))) or _without_expression(region)),
+                # Never cut: it is meant to be copied.
+                Text(shell_line(ncu_options(region)) or _without_expression(region)),
             )
         out.print(table)
         if not any(region.is_selectable for region in regions):

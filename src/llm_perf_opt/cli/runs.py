@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.rundir.command_lines import shell_text
     from llm_perf_opt.rundir.inventory import RUNS, take_inventory
 
     found = take_inventory(Path(arguments.folder) if arguments.folder else RUNS)
@@ -82,7 +83,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if not found.runs:
         print(f"There are no runs in {_shown(found.folder)}.")
     for run_ in found.runs:
-        command = shlex.join(run_.manifest.command) if run_.manifest else run_.problem
+        command = shell_text(run_.manifest.command) if run_.manifest else run_.problem
         when = _local(run_.started).strftime("%Y-%m-%d %H:%M")
         print(f"{run_.state:<11} {_size(run_.bytes):>8}  {when}  {_shown(run_.path)}  {_shown(command, 60)}")
     if found.runs:
@@ -101,6 +102,7 @@ def _local(moment: datetime) -> datetime:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.rundir.command_lines import shell_text
     from llm_perf_opt.rundir.draft import settle
     from llm_perf_opt.rundir.inventory import look_at
     from llm_perf_opt.rundir.manifest import read_manifest
@@ -124,7 +126,7 @@ def _show(arguments: argparse.Namespace) -> int:
             next=following,
         )
     print(f"{_shown(path)}: {found.state}, {_size(found.bytes)}")
-    print(f"  command   {_shown(shlex.join(manifest.command), 400)}")
+    print(f"  command   {_shown(shell_text(manifest.command), 400)}")
     print(f"  started   {_shown(manifest.started_at)}, finished {_shown(manifest.finished_at or '–')}")
     for name, tool in manifest.tools.items():
         print(f"  {_shown(name, 9):<9} {_shown(tool)}")

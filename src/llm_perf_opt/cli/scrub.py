@@ -23,8 +23,8 @@ DESCRIPTION = """\
 Makes a copy without the environment, the command line, secrets, host and user names and the paths of your
 home: a recording of nsys carries all of them, and is rebuilt from what a report reads. Regions, times and
 counters stay exactly as they are. What cannot be cleaned (.nsys-rep) is dropped, files a run does not have
-are left out, and both are named. The copy is then searched for every secret of the recorded environment, and its report compared with that of
-the original; if either fails, nothing is written.
+are left out, and both are named; so is what the program printed. The copy is then searched for every known secret,
+and its report compared with that of the original; if either fails, nothing is written.
 """
 EXAMPLES = """\
 examples:
@@ -172,6 +172,7 @@ def _print_result(result: Result, out: Path | None, compared: list[str], as_json
             "files": [attrs.asdict(file) for file in result.files],
             "warnings": result.warnings,
             "secrets_searched": result.secrets,
+            "not_checked": result.not_checked,
             "scopes_compared": compared,
         }
         print(json.dumps(content))
@@ -186,8 +187,10 @@ def _print_result(result: Result, out: Path | None, compared: list[str], as_json
         say.print(f"{file.action:<9} {visible(file.path, 120)}{detail}", markup=False, soft_wrap=True)
     for warning in result.warnings:
         say.print(f"warning   {visible(warning, 500)}", markup=False, soft_wrap=True)
-    searched = f"Searched for {counted(result.secrets, 'secret')} of the environment: none is left in the copy"
+    searched = f"Searched the copy for {counted(result.secrets, 'known secret')}: none was found"
     searched += ", but see the warnings." if result.warnings else "."
     same = " Its report is the same as before." if compared else ""
     say.print(f"{searched}{same}", markup=False, soft_wrap=True)
+    for what in result.not_checked:
+        say.print(f"Not checked: {what}.", markup=False, soft_wrap=True)
     say.print(f"Written to {out}" if out else "The originals were replaced.", markup=False, soft_wrap=True)

@@ -16,7 +16,7 @@ import psutil
 from llm_perf_opt.doctor.known import known, program_called
 from llm_perf_opt.doctor.machine_facts import ConfigFile, Folder, LockFile, Privileges, RunningProcess
 from llm_perf_opt.doctor.probe import home, read_text, shortened
-from llm_perf_opt.rundir.secrets import clean_argv
+from llm_perf_opt.rundir.command_lines import clean_argv
 
 _VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TMPDIR"),
@@ -72,7 +72,7 @@ def find_config_files() -> Iterator[ConfigFile]:
         if content is not None:
             lines = [line.strip() for line in content.splitlines()]
             set_lines = [line for line in lines if line and not line.startswith(("#", ";"))]
-            yield ConfigFile(shortened(path), clean_argv(set_lines[:_CONFIG_LINES]))
+            yield ConfigFile(shortened(path), clean_argv(set_lines[:_CONFIG_LINES], show=True))
 
 
 def find_lock_file() -> LockFile | None:

@@ -20,12 +20,14 @@ def environment(
     *,
     ranges: bool = False,
     log: Path | None = None,
+    timers: Path | None = None,
 ) -> dict[str, str]:
     """The variables to add to `base_env` (by default, our own environment) for a command.
 
     `depth`: levels of modules that get a range of their own, below the outermost. `ranges`: count the ranges that are
     opened, whoever does, mark all modules for it, and let `CaptureWindows` act on them; works without annotation too.
-    `log`: a file in which the processes note what they did; `read_log` reads it.
+    `log`: a file in which the processes note what they did; `read_log` reads it. `timers`: a folder in which they
+    note how long each range took.
     """
     if os.pathsep in str(INJECTED) and mode == "off":
         ranges = False  # capture windows save time, no more
@@ -37,7 +39,7 @@ def environment(
     base = os.environ if base_env is None else base_env
     if mode == "off" and not ranges:
         # An outer run may have switched it on.
-        ours = ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_MARKERS", "LLM_PERF_WINDOWS")
+        ours = ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_MARKERS", "LLM_PERF_WINDOWS", "LLM_PERF_TIMERS")
         return {name: "off" for name in ours if name in base}
     theirs = base.get("PYTHONPATH", "")
     first = theirs.split(os.pathsep)[0] if theirs else ""
@@ -47,8 +49,9 @@ def environment(
         "LLM_PERF_ANNOTATE": mode,
         "LLM_PERF_ANNOTATE_DEPTH": str(depth),
         "LLM_PERF_RANGES": "1" if ranges else "0",
-        "LLM_PERF_MARKERS": "recorded" if ranges else "",
+        "LLM_PERF_MARKERS": "recorded" if ranges and timers is None else "",
         "LLM_PERF_WINDOWS": "",  # that of an outer run is not this one's
+        "LLM_PERF_TIMERS": "" if timers is None else str(timers.resolve()),
     }
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())

@@ -35,6 +35,7 @@ _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
     (re.compile(r"^(?:Collecting data\.\.\.|Processing events\.\.\.|Generating '.*\.qdstrm')"), "report"),
     (re.compile(r"^Generated:"), "done"),
 )
+LINES = (_NSYS_BAR, *(pattern for pattern, _ in _PHASES))  # of how far a profiler is; they quote nothing
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MAX_LINE = 20_000  # demangled names can be long; anything longer is not a progress line
 _STREAM_ENDINGS = (".qdstrm", "_storage.dat", ".nsys-rep")  # of recordings

@@ -15,6 +15,7 @@ from llm_perf_opt.options.option import Kind, Option
 
 _NCU, _NSYS, _CLI = "pipeline.ncu.", "pipeline.nsys.", "pipeline.ncu.ncu_cli."
 _PROFILE = ("profile", "plan")
+_RUN = (*_PROFILE, "measure")  # verbs that run a program
 _BUILD = (*_PROFILE, "report")  # verbs that build a whole report
 _READ = (*_BUILD, "ranges")
 LEVELS = ("time", "roofline", "bound", "stalls", "full")  # of metrics; each holds the ones before it
@@ -64,17 +65,25 @@ SHOWING: tuple[Option[bool], ...] = (
 _COMMAND_LINE: tuple[Option[Any], ...] = (
     RESUME,
     Option(
-        flag="--out", metavar="DIR", verbs=_PROFILE, to="out", instead="hydra.run.dir",
+        flag="--out", metavar="DIR", verbs=_RUN, to="out", instead="hydra.run.dir",
         help="Run directory (default: tmp/profile-output/<date-time>).",
     ),
     Option(
         flag="--annotate", key="pipeline.annotate.mode", default="off", choices=("off", "stages", "modules"),
-        verbs=_PROFILE, to="annotate.mode",
+        verbs=_RUN, to="annotate.mode",
         help="Mark prefill, decode (stages) and also modules of a PyTorch program that has no ranges of its own.",
     ),
     Option(
         flag="--annotate-depth", key="pipeline.annotate.depth", kind="count", default=3, metavar="N",
-        verbs=_PROFILE, to="annotate.depth", help="Levels of modules to mark.",
+        verbs=_RUN, to="annotate.depth", help="Levels of modules to mark.",
+    ),
+    Option(
+        flag="--runs", kind="count", default=1, metavar="N", verbs=("measure",), to="measure.runs",
+        help="How often the program is run.",
+    ),
+    Option(
+        flag="--timeout", kind="seconds", metavar="S", verbs=("measure",), to="measure.timeout_s",
+        help="Seconds after which a run of the program is stopped; what it timed by then is kept.",
     ),
     Option(
         flag="--no-counters", kind="switch", default=False, given=False, verbs=_PROFILE, to="counters.enable",
@@ -141,6 +150,11 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         flag="--timeout", kind="seconds", metavar="S", verbs=_PROFILE, on_resume=True,
         to=("timeline.timeout_s", "counters.timeout_s"), instead=f"{_NSYS}timeout_s or {_NCU}timeout_s",
         help="Seconds after which a step is stopped; what it captured is kept.",
+    ),
+    Option(
+        flag="--show-command", key="run.show_command", kind="switch", default=False, verbs=_RUN,
+        to="show_command",
+        help="Write command lines down as they are, without what looks like a secret; by default values that are not plain are hidden.",
     ),
     Option(
         flag="--timeline", metavar="FILE", verbs=("plan",), to="timeline.recording",

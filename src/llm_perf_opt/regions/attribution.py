@@ -62,6 +62,7 @@ class Attribution:
     copies: Membership
     graphs: Membership
     range_region: Int64s  # region of each range instance
+    range_parent: Int64s  # the range instance around each push/pop one; UNKNOWN where there is none
 
     @property
     def memberships(self) -> tuple[Membership, Membership, Membership]:
@@ -109,10 +110,13 @@ class _RegionStacks:
         regions = self._regions_of_nodes()
         return np.where(top >= 0, regions[np.maximum(top, 0)], ROOT) if len(regions) else np.full(len(top), ROOT)
 
-    def number_ranges(self, range_region: Int64s) -> None:
-        """Write down the region of every range: that of the stack it was found in when it began."""
+    def number_ranges(self, range_region: Int64s, range_parent: Int64s) -> None:
+        """Write down region and parent of every range: those of the stack it was found in when it began."""
         nodes = self.stacks.nodes_of_ranges()
-        range_region[self.stacks.instance[nodes]] = self._regions_of_nodes()[nodes]
+        instance = self.stacks.instance  # not before: a range that was never open gets its node only then
+        range_region[instance[nodes]] = self._regions_of_nodes()[nodes]
+        below = self.stacks.parent[nodes]
+        range_parent[instance[nodes]] = np.where(below == UNKNOWN, UNKNOWN, instance[np.maximum(below, 0)])
 
     def bottom_start(self, moments: Int64s, starts: Int64s) -> Int64s:
         """When the outermost range open at each moment began; the moment itself where none was open."""
@@ -150,6 +154,7 @@ class _Attributor:
         self.mode = mode
         self.table = RegionTable()
         self.range_region = np.full(len(timeline.ranges), ROOT, dtype=np.int64)
+        self.range_parent = np.full(len(timeline.ranges), UNKNOWN, dtype=np.int64)
         ranges = timeline.ranges
         self.push_pop = np.flatnonzero(~ranges.start_end & (ranges.thread != UNKNOWN))
         self.start_end = np.flatnonzero(ranges.start_end)
@@ -170,7 +175,7 @@ class _Attributor:
             self._descend(timeline.kernels, kernels, captured.by_domain)
             self._descend(timeline.copies, copies, captured.by_domain)
         self._place_whole([kernels, copies, graphs])
-        return Attribution(self.mode, self.table, kernels, copies, graphs, self.range_region)
+        return Attribution(self.mode, self.table, kernels, copies, graphs, self.range_region, self.range_parent)
 
     def _place_whole(self, memberships: list[Membership]) -> None:
         """Ranges that stand for a whole recording hold all the work of their process (`whole_recording`)."""
@@ -195,7 +200,7 @@ class _Attributor:
                 continue
             for thread, part in group_by(ranges.thread[mine]):
                 stacks = self._region_stacks(domain, mine[part])
-                stacks.number_ranges(self.range_region)
+                stacks.number_ranges(self.range_region, self.range_parent)
                 self._thread_stacks.setdefault(thread, []).append(stacks)
                 for column, result in zip(columns, found, strict=True):
                     for _, members in (g for g in column.by_thread if g[0] == thread):
@@ -226,7 +231,7 @@ class _Attributor:
         for process, _ in group_by(self.timeline.ranges.process[mine]):
             stacks = self._stacks_of_process(domain, process)
             assert stacks is not None
-            stacks.number_ranges(self.range_region)
+            stacks.number_ranges(self.range_region, self.range_parent)
             for column, result in zip(columns, found, strict=True):
                 members = np.flatnonzero((column.process == process) & (column.time != UNKNOWN))
                 result[domain][members] = stacks.regions_at(column.time[members])

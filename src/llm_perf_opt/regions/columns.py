@@ -71,9 +71,14 @@ class Ranges:
     domain: Int32s  # index into Timeline.domains
     name: Int32s  # index into Timeline.strings
     start_end: Bools  # True: start/end range, False: push/pop
+    took: Int64s | None = None  # what each takes, where that is known better than from begin and end
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def duration(self) -> Int64s:
+        return self.end - self.start if self.took is None else self.took
 
     @staticmethod
     def empty() -> Ranges:

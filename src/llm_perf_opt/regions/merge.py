@@ -54,8 +54,9 @@ def _left_out(timelines: list[Timeline]) -> list[Diagnosis]:
 
 
 def _joined(parts: list[Columns]) -> Columns:
-    names = [column.name for column in fields(type(parts[0]))]
-    return type(parts[0])(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    columns = {column.name: [getattr(part, column.name) for part in parts] for column in fields(type(parts[0]))}
+    known = {name: np.concatenate(found) for name, found in columns.items() if all(x is not None for x in found)}
+    return type(parts[0])(**known)
 
 
 def _joined_work(works: list[Work]) -> Work:

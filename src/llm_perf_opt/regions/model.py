@@ -15,6 +15,7 @@ from attrs import Factory, define, field
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.regions.timing import Timing
 
 SCHEMA_VERSION = "1.1"
 NOT_IN_JSON = {"in_json": False}  # for fields that exist only while the recording is at hand
@@ -280,6 +281,8 @@ class RegionPerformance:
     signatures: list[SignatureRecord] = Factory(list)  # longest first
     signatures_omitted: int = 0
     ncu_rules: list[RuleSummary] = Factory(list)
+    # Of the steady instances, as all of the above; None where the region has no warm-up.
+    steady: RegionStats | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 
 
 @define
@@ -312,7 +315,8 @@ class NCUProfileRegion:
     kernels: list[KernelRecord] = field(factory=list, repr=False)
     kernels_omitted: int = 0
     selection: dict[str, list[str]] = Factory(dict)
-    # None: one of the many regions that are too small to be evaluated
+    timing: Timing | None = None  # None: it has no instances
+    # Of the steady instances. None: one of the many regions that are too small to be evaluated
     performance: RegionPerformance | None = field(default=None, repr=False)
 
     @property

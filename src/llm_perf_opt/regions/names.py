@@ -7,12 +7,12 @@ from functools import lru_cache
 
 _LONGEST = 200
 # Control characters, line and paragraph separators, and the marks that turn text around.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 def visible(name: str, longest: int = _LONGEST) -> str:
     r"""One line of text that shows what a name is: control characters as `\xNN`, the middle cut if long."""
-    text = _UNSAFE.sub(_escape, name)
+    text = UNSAFE.sub(_escape, name)
     if len(text) > longest:
         half = (longest - 3) // 2
         text = f"{text[:half]}…{text[-half:]}"
@@ -21,7 +21,7 @@ def visible(name: str, longest: int = _LONGEST) -> str:
 
 def printable(text: str) -> str:
     """Text for a terminal: lines stay lines, and no other control character of whoever wrote it takes effect."""
-    return "\n".join(_UNSAFE.sub(_escape, line) for line in text.split("\n"))
+    return "\n".join(UNSAFE.sub(_escape, line) for line in text.split("\n"))
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -229,7 +229,7 @@ def _wall_and_idle(timeline: Timeline, selection: Selection, region_of: Int64s, 
     """Host time of the instances, and the part of it in which their process had the GPU do nothing."""
     ranges = timeline.ranges
     start, end = ranges.start[selection.ranges], ranges.end[selection.ranges]
-    duration = end - start
+    duration = ranges.duration[selection.ranges]
     active = np.zeros(len(duration), dtype=np.int64)
     process_of = ranges.process[selection.ranges]
     for process in np.unique(process_of).tolist():

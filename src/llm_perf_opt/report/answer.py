@@ -12,17 +12,19 @@ from attrs import define
 from llm_perf_opt.metrics.catalogue import with_roles
 from llm_perf_opt.metrics.quantity import shown
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Scope
-from llm_perf_opt.report.region_table import is_host_only, mean_ns
+from llm_perf_opt.report.region_table import is_host_only
 from llm_perf_opt.report.stages import roofs_known, stage_regions, stage_time
 from llm_perf_opt.report.text import (
     counted,
     duration,
     evaluated_times,
+    evaluated_work,
     full_label,
     gpu_time,
     label,
     quantity,
     share,
+    warmup_note,
     weight,
     without_profiler,
 )
@@ -30,6 +32,10 @@ from llm_perf_opt.report.text import (
 LEFT_OUT = (
     "No GPU work is in the recording, so this report leaves out kernels, idle time and what a GPU could do: "
     "times are those of the ranges on the host. On a machine with a GPU, llm-perf profile -- CMD tells the rest."
+)
+MEASURED = (
+    "These are the times of the program by itself, with no profiler. "
+    "Where inside them they go, on the GPU and on the host, llm-perf profile -- CMD tells."
 )
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
 _LATE = 0.1  # GPU work after the end of the range, as a share of its wall time, above which it returns early
@@ -66,7 +72,7 @@ def headline(report: NCUProfileRegionReport) -> list[Line]:
         return []
     if is_host_only(report):
         first, *_, last = _host_sentences(report)
-        return [Line("Where", first), Line("Not here", last)]
+        return [Line("Where", first), Line("Next" if last == MEASURED else "Not here", last)]
     worst = stages[0]
     title = worst.performance.verdict.title if worst.performance else ""
     return [
@@ -89,13 +95,21 @@ def _best_advice(report: NCUProfileRegionReport) -> str:
 def _where(stages: list[NCUProfileRegion]) -> str:
     worst, whole = stages[0], sum(stage_time(r) or 0 for r in stages)
     took = stage_time(worst)
+    takes = f"{full_label(worst)} takes {duration(took)}{_steadily(worst)}"
     if len(stages) == 1:
-        return f"{full_label(worst)} takes {duration(took)}."
+        return f"{takes}."
     others = ", ".join(f"{full_label(r)} {duration(stage_time(r))}" for r in stages[1:3])
     rest = f", and {len(stages) - 3} more" if len(stages) > 3 else ""
-    return (
-        f"{full_label(worst)} takes {duration(took)}, {share(took, whole)} of the time of all stages ({others}{rest})."
+    return f"{takes}, {share(took, whole)} of the time of all stages ({others}{rest})."
+
+
+def _steadily(region: NCUProfileRegion) -> str:
+    """` in 61 instances of 2.4 ms after 16.5 s of warm-up`."""
+    steady = region.timing.steady if region.timing else None
+    each = (
+        f" in {steady.instances:,} instances of {duration(steady.median_ns)}" if steady and steady.instances > 1 else ""
     )
+    return each + warmup_note(region)
 
 
 def _why(region: NCUProfileRegion) -> str:
@@ -172,7 +186,8 @@ def _time(region: NCUProfileRegion) -> str:
             return f"{duration(region.wall_ns)} wall time; what the GPU did is not in the recording."
         return f"{work}." if time is None else f"{duration(time)} of GPU time in {work}."
     inside = wall - idle
-    text = f"{duration(wall)} wall time{without_profiler(region)}, GPU working {share(inside, wall)} of it ({work})."
+    words = f"{duration(wall)} wall time{without_profiler(region)}{warmup_note(region)}"
+    text = f"{words}, GPU working {share(inside, wall)} of it ({work})."
     if region.gpu_busy_ns and region.gpu_busy_ns - inside > _LATE * wall:
         # The range launches and returns: idle time inside it says little about the stage.
         return (
@@ -185,7 +200,7 @@ def _time(region: NCUProfileRegion) -> str:
 
 
 def _work(region: NCUProfileRegion) -> str:
-    values = region.inclusive
+    values = evaluated_work(region)
     parts = [counted(values.kernel_count, "kernel")]
     if values.gpu_time_ns and values.kernel_count:
         parts[0] += f" of {duration(values.gpu_time_ns / values.kernel_count)} on average"
@@ -198,7 +213,8 @@ def _work(region: NCUProfileRegion) -> str:
 
 def _rates(region: NCUProfileRegion) -> str:
     """Bytes and FLOPs, and how fast they went while kernels ran."""
-    metrics, time = region.inclusive.metrics, region.inclusive.gpu_time_ns
+    work = evaluated_work(region)
+    metrics, time = work.metrics, work.gpu_time_ns
     found = []
     moved = [metrics[c.name].value for c in with_roles(metrics, ("dram_read", "dram_write"))]
     if moved:
@@ -258,24 +274,19 @@ def _host_sentences(report: NCUProfileRegionReport) -> list[str]:
     scope = report.main_scope
     assert scope is not None
     outer, more = _outermost(scope)
-    return [*(_host_sentence(region, scope.regions) for region in outer), *more, LEFT_OUT]
+    left_out = MEASURED if any(given.get("kind") == "measured" for given in report.inputs) else LEFT_OUT
+    return [*(_host_sentence(region, scope.regions) for region in outer), *more, left_out]
 
 
 def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) -> str:
     parts = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
     (whole, _), times = evaluated_times(region), [evaluated_times(r)[0] for r in parts[:_PARTS]]
-    text = f"{full_label(region)} takes {duration(whole)}{without_profiler(region) or _each(region)}"
+    text = f"{full_label(region)} takes {duration(whole)}{without_profiler(region) or _steadily(region)}"
     if not parts:
         return f"{text}."
     told = [f"{label(r)} {duration(t)} ({share(t, whole)}{_rate(r)})" for r, t in zip(parts, times, strict=False)]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
     return f"{text}: {', '.join(told)}{more}."
-
-
-def _each(region: NCUProfileRegion) -> str:
-    if region.instances is None or region.instances < 2:
-        return ""
-    return f" in {counted(region.instances, 'instance')} of {duration(mean_ns(region))}"
 
 
 def _rate(region: NCUProfileRegion) -> str:

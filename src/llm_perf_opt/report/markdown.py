@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from llm_perf_opt.metrics.catalogue import role_of, with_roles
 from llm_perf_opt.regions.model import KernelRecord, MetricValue, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.md_syntax import code, plain, table
+from llm_perf_opt.regions.shell import ncu_options, shell_line
+from llm_perf_opt.report.md_syntax import code, command, plain, table
 from llm_perf_opt.report.md_tables import diagnosis_words, region_lines
 from llm_perf_opt.report.performance_md import (
     family_table,
@@ -312,7 +313,7 @@ def render_region(region: NCUProfileRegion, top: int = 30) -> str:
         f"Instances {_count(region.instances)} · wall {wall} · GPU busy {duration(region.gpu_busy_ns)} · "
         f"GPU idle {duration(region.gpu_idle_ns)} ({share(region.gpu_idle_ns, region.wall_ns)})",
         "",
-        f"Select it in ncu with `--nvtx-include` {code(region.nvtx_include)}"
+        f"Select it in `ncu --nvtx` with {command(shell_line(ncu_options(region)))}"
         if region.nvtx_include
         else "The recording has no ranges: ncu selects all of it without a filter."
         if region.is_whole_recording

@@ -8,9 +8,14 @@ from collections.abc import Iterable
 from llm_perf_opt.regions.names import visible
 
 
-def code(text: str, longest: int = 160) -> str:
+def command(text: str) -> str:
+    """A code span to copy, as long as it is; not for tables, where `|` needs a backslash."""
+    return code(text, len(text) + 1, "|")
+
+
+def code(text: str, longest: int = 160, bar: str = "\\|") -> str:
     """A code span: nothing inside it is read as Markdown or HTML, also inside a table."""
-    shown = visible(text, longest).replace("|", "\\|")
+    shown = visible(text, longest).replace("|", bar)
     # A span is closed by as many backticks as opened it: one more than stand together inside.
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     # A space next to the fence belongs to the fence; one on its own would be lost.

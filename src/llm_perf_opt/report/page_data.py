@@ -27,6 +27,7 @@ from llm_perf_opt.regions.model import (
     SignatureRecord,
 )
 from llm_perf_opt.regions.names import short_kernel_name, visible
+from llm_perf_opt.regions.shell import ncu_options, shell_line
 from llm_perf_opt.regions.table import ROOT
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.stages import attainable, roofs_known
@@ -144,7 +145,7 @@ def _region_columns(regions: list[NCUProfileRegion], place: dict[str, int], omit
         "copied": [r.inclusive.memory.bytes for r in regions],
         "graphs": [r.inclusive.graph_launches for r in regions],
         "adopted": [r.adopted_kernels for r in regions],
-        "nvtx": [visible(r.nvtx_include, 400) if r.nvtx_include else "" for r in regions],
+        "nvtx": [shell_line(ncu_options(r)) for r in regions],  # whole, or it would select something else
         "omitted": omitted,
     }
 

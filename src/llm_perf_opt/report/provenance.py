@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from attrs import Factory, define
@@ -10,8 +9,10 @@ from attrs import Factory, define
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.shell import shell_line
 from llm_perf_opt.report.page_data import peaks_used
 from llm_perf_opt.report.text import quantity
+from llm_perf_opt.rundir.command_lines import shell_text
 from llm_perf_opt.version import __version__
 
 
@@ -101,15 +102,16 @@ def _run_card(run: dict[str, Any]) -> ProvenanceCard:
         for k, v in _pairs(run.get("settings"))
         if v not in (None, [], "", False) and not isinstance(v, nested)
     ]
-    if isinstance(run.get("command"), list):
-        card.commands.append(("the workload", visible(shlex.join(map(str, run["command"])), 4000)))
+    for title, name in (("what was typed", "command"), ("the program", "workload")):
+        if isinstance(words := run.get(name), list) and words and (name == "command" or words != run.get("command")):
+            card.commands.append((title, shell_text(list(map(str, words)))))
     steps = run.get("steps")
     for step in steps if isinstance(steps, list) else []:
         if isinstance(step, dict) and isinstance(step.get("argv"), list):
             seconds = f", {step['seconds']:.1f} s" if isinstance(step.get("seconds"), float) else ""
             code = f", exit code {step['exit_code']}" if isinstance(step.get("exit_code"), int) else ""
             title = visible(f"{step.get('name', 'step')}{seconds}{code}")
-            card.commands.append((title, visible(shlex.join(map(str, step["argv"])), 4000)))
+            card.commands.append((title, shell_text(list(map(str, step["argv"])))))
     card.configuration = "\n".join(
         visible(line, 400) if line else "" for line in str(run.get("configuration") or "").splitlines()
     )
@@ -132,5 +134,5 @@ def _report_card(report: NCUProfileRegionReport) -> ProvenanceCard:
         if patterns:
             card.facts.append((visible(name).replace("_", " "), visible(", ".join(patterns), 300)))
     paths = [str(i.get("path", "")) for i in report.inputs]
-    card.commands.append(("the command", visible("llm-perf report " + shlex.join(paths), 4000)))
+    card.commands.append(("the command", f"llm-perf report {shell_line(paths)}"))
     return card

@@ -32,7 +32,9 @@ class RegionRow:
 
 
 def mean_ns(region: NCUProfileRegion) -> float | None:
-    """How long one instance takes."""
+    """How long one instance takes, once the program is warm."""
+    if region.timing is not None and region.timing.steady.median_ns is not None:
+        return region.timing.steady.median_ns
     return region.wall_ns / region.instances if region.wall_ns is not None and region.instances else None
 
 

@@ -11,7 +11,17 @@ from typing import Any
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance, SpeedOfLight
 from llm_perf_opt.report.columns import Column, count
-from llm_perf_opt.report.text import duration, evaluated_times, gpu_time, percent, quantity, weight, work_count
+from llm_perf_opt.report.text import (
+    duration,
+    evaluated_instances,
+    evaluated_times,
+    evaluated_work,
+    gpu_time,
+    percent,
+    quantity,
+    weight,
+    work_count,
+)
 
 MOST_STAGES = 12
 LIMITS = "limits"  # the part of the table about how fast a stage could be
@@ -27,7 +37,15 @@ def stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
     regions = scope.regions if scope else []
     keys, stages = {region.key for region in regions}, set(report.stages)
     chosen = [r for r in regions if (r.key in stages if stages else r.parent not in keys)]
-    return sorted(chosen, key=weight, reverse=True)
+    return sorted(chosen, key=_steady_weight, reverse=True)
+
+
+def _steady_weight(region: NCUProfileRegion) -> tuple[float, ...]:
+    """How much a stage matters once the program is warm."""
+    wall, _ = evaluated_times(region)
+    busy = region.performance.time.busy if region.performance else None
+    evaluated = max(wall or 0.0, busy.of("ns") if busy is not None else 0.0)
+    return (evaluated, *weight(region)[1:]) if evaluated else weight(region)
 
 
 def evaluated(stages: Sequence[NCUProfileRegion]) -> list[tuple[NCUProfileRegion, RegionPerformance]]:
@@ -38,7 +56,7 @@ def evaluated(stages: Sequence[NCUProfileRegion]) -> list[tuple[NCUProfileRegion
 def stage_time(region: NCUProfileRegion) -> float | None:
     """Wall time as the verdicts see it, else GPU time."""
     wall, _ = evaluated_times(region)
-    return wall if wall is not None else gpu_time(region.inclusive)
+    return wall if wall is not None else gpu_time(evaluated_work(region))
 
 
 def roofs_known(light: SpeedOfLight) -> bool:
@@ -109,8 +127,18 @@ def _gpu_busy(region: NCUProfileRegion) -> float | None:
 
 
 def _mean_kernel(region: NCUProfileRegion) -> float | None:
-    time, kernels = gpu_time(region.inclusive), region.inclusive.kernel_count
+    work = evaluated_work(region)
+    time, kernels = gpu_time(work), work.kernel_count
     return time / kernels if time and kernels else None
+
+
+def _each(region: NCUProfileRegion) -> float | None:
+    steady = region.timing.steady if region.timing else None
+    return steady.median_ns if steady is not None and steady.instances > 1 else None
+
+
+def _warmup(region: NCUProfileRegion) -> float | None:
+    return region.timing.warmup.total_ns or None if region.timing else None
 
 
 def _limit(performance: RegionPerformance) -> float | None:
@@ -184,10 +212,12 @@ _BYTES = "DRAM bytes over what the memory can move"
 STAGE_COLUMNS: tuple[StageColumn, ...] = (
     Column("verdict", of_performance(lambda p: p.verdict.title), "verdict", words=True, from_width=0),
     Column("gpu_verdict", of_performance(lambda p: p.gpu_verdict.title), "its kernels", words=True),
-    Column("instances", lambda r: r.instances, "inst.", count, from_width=130),
-    Column("time_ns", stage_time, "time", duration, from_width=0),
+    Column("instances", evaluated_instances, "inst.", count, "steady ones", from_width=130),
+    Column("time_ns", stage_time, "time", duration, "of all steady instances", from_width=0),
+    Column("each_ns", _each, "median", duration, "of one steady instance", from_width=120),
+    Column("warmup_ns", _warmup, "warm-up", duration, "what it took before the program was warm"),
     Column("gpu_busy", _gpu_busy, "GPU busy", percent, _BUSY, from_width=0),
-    Column("kernels", lambda r: r.inclusive, "kernels", work_count, from_width=98),
+    Column("kernels", evaluated_work, "kernels", work_count, from_width=98),
     Column("mean_kernel_ns", _mean_kernel, "each", duration, hint="how long a launch takes on average"),
     _used_column("mfu", "MFU", _FLOPS, busy=False, width=76),
     _used_column("mfu", "MFU", _FLOPS, busy=True),

@@ -17,6 +17,7 @@ from llm_perf_opt.regions.ranking import heaviest as heaviest
 from llm_perf_opt.regions.ranking import weight as weight
 
 _TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+_WARMUP_SHARE = 0.05  # of the steady time: less warm-up is not worth a word
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 NOT_MEASURED = "–"
 
@@ -96,11 +97,32 @@ def idle_share(region: NCUProfileRegion) -> float | None:
 
 
 def evaluated_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
-    """Wall and idle time as verdicts see them: of the program alone where that was timed, else of the timeline."""
+    """Wall and idle time as verdicts see them: of steady instances, without a profiler where that was timed."""
     time = region.performance.time if region.performance else None
-    if time is None or time.profiled_wall is None or time.wall is None:
+    if time is None or time.wall is None:
         return region.wall_ns, region.gpu_idle_ns
     return time.wall.of("ns"), None if time.idle is None else time.idle.of("ns")
+
+
+def evaluated_work(region: NCUProfileRegion) -> RegionStats:
+    """The work that belongs to the evaluated times."""
+    performance = region.performance
+    return region.inclusive if performance is None or performance.steady is None else performance.steady
+
+
+def evaluated_instances(region: NCUProfileRegion) -> int | None:
+    """The instances that the evaluated times are of."""
+    timing = region.timing
+    return timing.steady.instances if timing is not None and timing.steady.instances else region.instances
+
+
+def warmup_note(region: NCUProfileRegion) -> str:
+    """` after 178 ms of warm-up`; empty where there was none worth a word."""
+    timing = region.timing
+    if timing is None or timing.warmup.total_ns <= _WARMUP_SHARE * timing.steady.total_ns:
+        return ""
+    why = f" ({timing.warmup.why})" if timing.warmup.why not in (None, "other") else ""
+    return f" after {duration(timing.warmup.total_ns)} of warm-up{why}"
 
 
 def without_profiler(region: NCUProfileRegion) -> str:

@@ -28,6 +28,7 @@ from llm_perf_opt.nsight.nvidia_smi import gpu_facts
 from llm_perf_opt.process.background import BackgroundTasks
 from llm_perf_opt.process.interrupts import held
 from llm_perf_opt.rundir import lock as run_lock
+from llm_perf_opt.rundir.command_lines import clean_step, clean_typed, pasted_line
 from llm_perf_opt.rundir.contents import remove_unfinished
 from llm_perf_opt.rundir.draft import settle
 from llm_perf_opt.rundir.layout import MANIFEST, RESERVE, artefact
@@ -40,7 +41,7 @@ from llm_perf_opt.rundir.manifest import (
     read_manifest,
     without_strange_numbers,
 )
-from llm_perf_opt.rundir.secrets import clean_argv, clean_settings, without_secrets
+from llm_perf_opt.rundir.secrets import clean_settings, kept_environment
 from llm_perf_opt.rundir.signature import sign
 from llm_perf_opt.version import __version__
 
@@ -55,6 +56,7 @@ class RunDirectory:
     manifest: Manifest
     lock: int | None = None  # see run_lock.py
     signs: bool = True  # False: the launch spec is not this user's, and stays recognisable as such
+    instead: dict[str, str] = Factory(dict)  # words of commands → what takes their place in what is written
     background: BackgroundTasks = Factory(BackgroundTasks)  # noted whenever the manifest is written
     _began: float = Factory(time.monotonic)
     _gpus_asked: bool = False
@@ -68,24 +70,29 @@ class RunDirectory:
         recordings: bool = True,
         made_by: str = "",
         folder: Path | None = None,
+        typed: list[str] | None = None,
+        show_command: bool = False,
         gpus: Callable[[], list[dict[str, str]]] | None = None,
     ) -> RunDirectory:
         """Make the folder. Two runs never share one: an existing, non-empty folder is refused.
 
         `recordings`: whether profilers will leave something in it. `folder`: where it was started, if not here.
+        `typed`: what the user typed to run the command, where that is more. `show_command`: hide only what looks secret.
         `gpus`: gives what the GPUs report; they are asked where it is missing.
         """
-        settings = clean_settings(settings)
+        settings = clean_settings(settings, show=show_command)
         kept = without_strange_numbers(settings)
         manifest = Manifest(
             __version__,
             now(),
-            clean_argv(command),
+            clean_typed(typed or command, command, show=show_command),
             settings=kept,
             made_by=made_by,
             host=socket.gethostname(),
             pid=os.getpid(),
             folder=str((folder or Path.cwd()).absolute()),
+            workload=clean_step(command, command, show=show_command),
+            shows_command=show_command,
             program=program_files(command),
         )
         manifest.signature = sign(manifest.launch_spec)  # from the start: who is killed now can be resumed
@@ -99,7 +106,7 @@ class RunDirectory:
         except OSError as error:
             raise _unwritable(path, error) from error
         with run.interrupted_in_order():
-            run.write_json("env.json", without_secrets(os.environ))
+            run.write_json("env.json", kept_environment(os.environ))
             run.write_yaml("config.yaml", settings)
             manifest.gpus_before = gpus() if gpus is not None else gpu_facts()
             run.save()
@@ -187,16 +194,42 @@ class RunDirectory:
             ExitCode.NOTHING_CAPTURED,
         )
 
-    def begin(self, name: str, argv: list[str], folder: str, capture: str = "", **facts: Any) -> Step:
-        """Note a command before it starts, `facts`: as `Step` has them; `cmd.txt` can be pasted into a shell."""
-        step = Step(name, clean_argv(argv), capture=capture, **facts)
+    def begin(
+        self,
+        name: str,
+        argv: list[str],
+        folder: str,
+        capture: str = "",
+        *,
+        program: list[str] | None = None,
+        through: list[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        printed: Path | None = None,
+        **facts: Any,
+    ) -> Step:
+        """Note a command before it starts, `facts`: as `Step` has them; `cmd.txt` can be pasted into a shell.
+
+        `program`: the user's part of it, at its end; `through`: words right before that, which are of use here only.
+        `environment`: besides the inherited one. `printed`: the file that gets what it prints.
+        """
+        argv, program = ([self.instead.get(word, word) for word in words] for words in (argv, program or []))
+        words = clean_step(argv, program, show=self.manifest.shows_command)
+        step = Step(name, words, capture=capture, **facts)
+        own = len(argv) - len(program)
+        words = [*words[: own - len(through or ())], *words[own:]]
+        line = pasted_line(
+            *(words, environment or {}),
+            folder=self.manifest.folder,
+            run=self.path,
+            runs_program=bool(program),
+            printed=printed,
+        )
         self.manifest.steps.append(step)
         self.save()
         try:
             self._clear_links(folder)
-            # Arguments may hold bytes that are not UTF-8: written as they came, the line still works.
             with open_to_append(self.path / folder / "cmd.txt") as file:
-                file.write((shlex.join(step.argv) + "\n").encode("utf-8", "surrogateescape"))
+                file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # the manifest has the command too
                 raise self._lost(error) from error

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from attrs import Factory, define
 
-from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.files import folder_below, write_text
 from llm_perf_opt.rundir.layout import COMMIT, REPORT_LIST, is_of_report, is_plain
 
@@ -164,10 +164,5 @@ def find_mixture(folder: Path) -> Diagnosis | None:
     if len(generations) < 2 and not pending:
         return None
     told = "; ".join(f"{places[0]} of {name}" for name, places in sorted(generations.items()) if places)
-    return Diagnosis(
-        "REPORT_MIXED",
-        "warning",
-        f"The files in {folder.name or folder} belong to different reports ({told}): they may contradict each other."
-        + (" The command that wrote the last one was killed." if pending else ""),
-        "Write the report again: llm-perf report INPUT --out DIR",
-    )
+    name = "REPORT_MIXED.killed" if pending else "REPORT_MIXED"
+    return diagnose(name, folder=folder.name or folder, found=told)

@@ -29,11 +29,16 @@ VERIFY = "verify"  # the capture of whole regions that the estimates are compare
 PACKED = (".gz", ".xz")
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 
-Writer = Literal["run", "stage1", "nsys", "export", "stats", "ncu", "raw", "details", "report", "hydra"]
+Writer = Literal["run", "measure", "stage1", "nsys", "export", "stats", "ncu", "raw", "details", "report", "hydra"]
 # What a copy to share has of it: rebuilt from known tables, cleaned in its format or as a text (of a report only known
 # secrets go: its words are names of regions), or not at all because it cannot be cleaned or is of use here only.
-Share = Literal["sqlite", "ncu-rep", "environment", "text", "report", "page", "drop", "leave out"]
-Input = Literal["", "timeline", "counters", "counter table"]
+# Of what a program printed only the number of lines is shared, of a profiler's log the lines that are known; settings
+# and command lines are cleaned anew.
+Share = Literal[
+    "sqlite", "ncu-rep", "environment", "settings", "commands", "cmd", "text", "report", "page", "output",
+    "profiler log", "drop", "leave out",
+]  # fmt: skip
+Input = Literal["", "timeline", "measured", "counters", "counter table"]
 
 _CAPTURE = "{capture}"
 
@@ -73,9 +78,14 @@ def _rows(step: Writer, share: Share, about: str, *paths: str, retaken: bool = F
 _STAGE1_ABOUT = "stage 1 of the built-in workload: times of its stages, operators, FLOPs and bytes by formula"
 _UNDER_PROFILERS = "the same files of the built-in workload as it ran under the profilers"
 _WORKLOAD = (
-    Artefact("env.json", "run", "environment", "the environment, without what looks like a secret"),
-    Artefact("inputs.yaml", "run", "text", "the inputs of the built-in workload"),
-    Artefact("predictions.jsonl", "stage1", "text", "what the built-in workload generated"),
+    Artefact(
+        "env.json",
+        "run",
+        "environment",
+        "variables of the environment that are known to matter, where their values are plain",
+    ),
+    Artefact("inputs.yaml", "run", "settings", "the inputs of the built-in workload"),
+    Artefact("predictions.jsonl", "stage1", "output", "what the built-in workload generated"),
     *_rows("stage1", "text", _STAGE1_ABOUT, *(f"torch_profiler/{n}" for n in ("report.md", "operators.md"))),
     *_rows("stage1", "text", _STAGE1_ABOUT, "torch_profiler/metrics.json"),
     Artefact("torch_profiler/trace.json", "stage1", "text", _STAGE1_ABOUT, input="timeline"),
@@ -92,17 +102,23 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact(
         MANIFEST,
         "run",
-        "text",
+        "commands",
         "what ran, tool versions, GPU, driver, clocks before and after, every command with exit code, time and "
         "diagnoses; written as the run goes",
     ),
     *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, REPORT_LOCK, "nsys/.program.pid"),
-    Artefact("config.yaml", "run", "text", "what was asked for"),
-    Artefact("plan.json", "run", "text", "which launches were planned, and what they were to cost"),
-    *_rows("run", "text", "the commands, to paste into a shell", "cmd.txt", "nsys/cmd.txt", "ncu/cmd.txt"),
-    Artefact("annotate.jsonl", "nsys", "text", "what the injected ranges noted", retaken=True),
-    Artefact("stage1.log", "stage1", "text", "what stage 1 printed", retaken=True),
-    Artefact("workload.log", "nsys", "text", "what the program printed in each run", retaken=True),
+    Artefact("config.yaml", "run", "settings", "what was asked for"),
+    Artefact("plan.json", "run", "commands", "which launches were planned, and what they were to cost"),
+    *_rows(
+        "run", "cmd", "the commands, to paste into a shell", *(f"{f}cmd.txt" for f in ("", "nsys/", "ncu/", "measure/"))
+    ),
+    Artefact("annotate.jsonl", "nsys", "output", "what the injected ranges noted", retaken=True),
+    Artefact(
+        "measure/run.json", "measure", "report", "what the program's ranges take without a profiler", input="measured"
+    ),
+    Artefact("measure/workload.log", "measure", "output", "what the program printed in each run"),
+    Artefact("stage1.log", "stage1", "output", "what stage 1 printed", retaken=True),
+    Artefact("workload.log", "nsys", "output", "what the program printed in each run", retaken=True),
     # -- the timeline
     Artefact("nsys/run.sqlite", "export", "sqlite", _TIMELINE, "nsys/*.sqlite", "timeline", pack=True, retaken=True),
     Artefact("nsys/run.nsys-rep", "nsys", "drop", _TIMELINE, "nsys/*.nsys-rep", "timeline", pack=True, retaken=True),
@@ -113,7 +129,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
         wide="nsys/*.csv",
         pack=True,
     ),
-    Artefact("nsys/nsys.log", "nsys", "text", "what the profilers printed", wide="nsys/*.log", retaken=True),
+    Artefact("nsys/nsys.log", "nsys", "profiler log", "what the profilers printed", wide="nsys/*.log", retaken=True),
     Artefact(f"nsys/{TRAFFIC_SET}", "nsys", "text", "which counters of the whole GPU were sampled"),
     *_WORKLOAD,
     *(evolve(row, path=f"workload/{row.path}", input="", about=_UNDER_PROFILERS) for row in _WORKLOAD),
@@ -122,9 +138,10 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact(
         "ncu/{capture}.ncu-rep", "ncu", "ncu-rep", "counters of one capture", input="counters", pack=True, retaken=True
     ),
-    Artefact("ncu/{capture}-workload.log", "ncu", "text", "what the program printed in each run", retaken=True),
-    Artefact("ncu/{capture}.log", "ncu", "text", "what the profilers printed", retaken=True),
-    *_rows("ncu", "text", _WINDOWS, "ncu/{capture}-windows.json", "ncu/{capture}-windows.jsonl", retaken=True),
+    Artefact("ncu/{capture}-workload.log", "ncu", "output", "what the program printed in each run", retaken=True),
+    Artefact("ncu/{capture}.log", "ncu", "profiler log", "what the profilers printed", retaken=True),
+    Artefact("ncu/{capture}-windows.json", "ncu", "text", _WINDOWS, retaken=True),
+    Artefact("ncu/{capture}-windows.jsonl", "ncu", "output", _WINDOWS, retaken=True),
     Artefact("ncu/raw-{capture}.csv", "raw", "text", "the counters as a table", pack=True, retaken=True),
     Artefact(
         *("ncu/raw.csv", "raw", "text", "the counters as a table", "ncu/raw*.csv", "counter table"),
@@ -145,7 +162,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
     *_rows("report", "report", "a copy of the report beside its regions", "ncu/regions/report.md"),
     *_rows("report", "report", "a folder for each region", *(f"ncu/regions/*/{name}" for name in _REGION_FILES)),
     *_rows("report", "report", "", *(f"regions/*/{name}" for name in _REGION_FILES)),
-    *_rows("hydra", "text", "the configuration and log of the Hydra runners", ".hydra/*.yaml", "*.log"),
+    *_rows("hydra", "settings", "the configuration and log of the Hydra runners", ".hydra/*.yaml"),
+    *_rows("hydra", "output", "the configuration and log of the Hydra runners", "*.log"),
 )
 FOLDERS = tuple(dict.fromkeys(a.path.partition("/")[0] for a in ARTEFACTS if "/" in a.path and a.step != "hydra"))
 _FOLDER_OF = {"nsys": "nsys", "export": "nsys", "stats": "nsys", "ncu": "ncu", "raw": "ncu", "details": "ncu"}

@@ -23,6 +23,7 @@ _SEARCHED = 1 << 20  # bytes at either end that are searched for what looks like
 # A line without any of these holds nothing that `without_secret_text` would find; asking is far cheaper.
 _SIGNS = (
     *(b"token", b"secret", b"pass", b"key", b"private", b"credential", b"auth", b"cookie", b"signature", b"_pat"),
+    *(b"hook", b"sig", b"pw", b"otp", b"psk", b"cred", b"salt", b"sas", b"pin", b"sk_", b"rk_", b"pk_", b"rk-", b"pk-"),
     *(b"session", b"_pwd", b"-pwd", b"dsn", b"connection_string", b"webhook", b"bearer", b"jwt"),
     *(b"hf_", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"akia", b"sk-", b"xox", b"eyj", b"aiza"),
     *(b"glpat-", b"-----begin", b"@"),

@@ -21,8 +21,8 @@ from attrs import Factory, define
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.rundir.command_lines import clean_argv
 from llm_perf_opt.rundir.layout import MANIFEST
-from llm_perf_opt.rundir.secrets import clean_argv
 from llm_perf_opt.rundir.signature import is_signed
 from llm_perf_opt.untrusted import parse_json, refuse_deep
 
@@ -58,7 +58,7 @@ class Manifest:
 
     llm_perf_opt: str
     started_at: str
-    command: list[str]  # the workload
+    command: list[str]  # what was typed, cleaned
     state: str = "running"  # "running" | "done" | "failed" | "interrupted"
     finished_at: str | None = None
     seconds: float | None = None  # by a monotonic clock; the two times above are the wall's
@@ -73,6 +73,8 @@ class Manifest:
     host: str = ""  # with `pid`: what to look for where it is not known whether the run still goes on
     pid: int = 0
     folder: str = ""  # where it was started: relative paths in its command begin there
+    workload: list[str] = Factory(list)  # the program with its arguments, cleaned; none: `command` of an older version
+    shows_command: bool = False  # of command lines only what looks like a secret is hidden
     program: dict[str, str] = Factory(dict)  # files named in the command, with the SHA-256 of each
     captures: list[dict[str, Any]] | None = None  # what ncu is asked for, in order; None: not decided yet
     earlier_steps: list[Step] = Factory(list)  # that were taken again when the run was resumed
@@ -83,7 +85,8 @@ class Manifest:
     @property
     def launch_spec(self) -> dict[str, Any]:
         """What is started when the run is resumed, and how."""
-        return {"command": self.command, "settings": self.settings, "folder": self.folder, "captures": self.captures}
+        spec = {"settings": self.settings, "folder": self.folder, "captures": self.captures}
+        return {"command": self.workload or self.command, **spec}
 
     @property
     def is_ours(self) -> bool:
@@ -140,14 +143,14 @@ def _converter() -> cattrs.Converter:
 
     def exactly(kind: type, *kinds: type) -> Callable[[Any, Any], Any]:
         def structure(value: Any, _: Any) -> Any:
-            if not isinstance(value, kinds) or isinstance(value, bool):
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 raise TypeError(f"{value!r} is not {kind.__name__}")
             return kind(value)
 
         return structure
 
     converter = cattrs.Converter(detailed_validation=False)
-    for kind, *kinds in ((str, str), (int, int), (float, float, int)):
+    for kind, *kinds in ((str, str), (bool, bool), (int, int), (float, float, int)):
         converter.register_structure_hook(kind, exactly(kind, *kinds))
     return converter
 

@@ -32,9 +32,12 @@ Job = Callable[[dict[str, Any], Path], int]
 _CODES, _FULL_ERROR = "LLM_PERF_EXIT_CODES", "HYDRA_FULL_ERROR"
 
 
+_typed: list[str] = []  # the overrides, before Hydra gets them
+
+
 def start(job: Job, words: Sequence[str] | None = None) -> int:
     """Run a job for a command line of overrides, or several for a sweep; the exit code."""
-    words = sys.argv[1:] if words is None else words
+    words = _typed[:] = list(sys.argv[1:] if words is None else words)
     try:
         arguments = normalised(words)
     except UserError as error:
@@ -114,6 +117,11 @@ class _Task:
         finally:
             with contextlib.suppress(OSError):
                 run.rmdir()  # Hydra made it; a run that never began leaves no empty folder
+
+
+def typed(module: str) -> list[str]:
+    """What the user typed to start a runner; in a process of a sweep, what Hydra was given."""
+    return ["python", "-m", module, *(_typed or sys.argv[1:])]
 
 
 def start_folder() -> Path:

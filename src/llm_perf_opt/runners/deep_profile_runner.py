@@ -26,7 +26,7 @@ def job(config: dict[str, Any], run: Path) -> int:
     from llm_perf_opt.capture.preparation import ready
     from llm_perf_opt.capture.session import run_profile
     from llm_perf_opt.rundir.directory import RunDirectory
-    from llm_perf_opt.runners.app import start_folder
+    from llm_perf_opt.runners.app import start_folder, typed
     from llm_perf_opt.runners.requests import deep_request, is_stage1
     from llm_perf_opt.runners.stage1_settings import stage1_settings
     from llm_perf_opt.stage1.workload_run import choose_inputs
@@ -39,8 +39,13 @@ def job(config: dict[str, Any], run: Path) -> int:
         file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
         request, tools = ready(deep_request(config, run, file, start_folder()))
         directory = RunDirectory.create(
-            run, request.command, config, made_by="deep_profile_runner", folder=start_folder()
+            *(run, request.command, config),
+            made_by="deep_profile_runner",
+            folder=start_folder(),
+            typed=typed("llm_perf_opt.runners.deep_profile_runner"),
+            show_command=request.show_command,
         )
+        directory.instead[str(file.resolve())] = str((directory.path / "config.yaml").resolve())
         return run_profile(request, tools, directory)
 
 
@@ -66,6 +71,7 @@ def resume(
                 nsys["max_size"] = changed["max_size"]
             file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
             request = deep_request(config, directory.path, file, Path(directory.manifest.folder))
+            directory.instead[str(file.resolve())] = str((directory.path / "config.yaml").resolve())
         except (KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
             raise UserError(
                 f"The configuration of {directory.path} is not that of a run ({error}).", "Start a new run."

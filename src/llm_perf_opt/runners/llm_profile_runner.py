@@ -22,14 +22,19 @@ if __name__ == "__main__":
 def job(config: dict[str, Any], run: Path) -> int:
     """One run of stage 1 into its own folder."""
     from llm_perf_opt.rundir.directory import RunDirectory
-    from llm_perf_opt.runners.app import start_folder
+    from llm_perf_opt.runners.app import start_folder, typed
     from llm_perf_opt.runners.stage1_settings import stage1_settings
     from llm_perf_opt.stage1.workload_run import make_ready, run_stage1
 
     settings = stage1_settings(config, folder=start_folder())
     ready = make_ready(settings)  # before the run directory: values that cannot be leave none
-    command = ["python", "-m", "llm_perf_opt.runners.llm_profile_runner", *sys.argv[1:]]  # as it can be typed again
-    directory = RunDirectory.create(run, command, config, recordings=False, made_by="llm_profile_runner")
+    directory = RunDirectory.create(
+        *(run, [], config),
+        recordings=False,
+        made_by="llm_profile_runner",
+        typed=typed("llm_perf_opt.runners.llm_profile_runner"),
+        show_command=config["run"]["show_command"],
+    )
     state = "failed"
     try:
         code = run_stage1(settings, run, ready=ready)

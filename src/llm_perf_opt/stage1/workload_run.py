@@ -20,7 +20,7 @@ from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.report.files import make_folder, write_text
-from llm_perf_opt.rundir.secrets import without_secrets
+from llm_perf_opt.rundir.secrets import kept_environment
 from llm_perf_opt.stage1.direct_inference import predict
 from llm_perf_opt.stage1.markdown_files import render_operators, render_report, show_summary
 from llm_perf_opt.stage1.other_profilers import attached_profiler
@@ -75,7 +75,7 @@ def run_stage1(settings: Stage1Settings, run_dir: Path, *, quiet: bool = False, 
     ready = ready or make_ready(settings)
     session, chosen, grouped, prepared = ready.session, ready.inputs, ready.batches, ready.prepared
     folder = make_folder(make_folder(run_dir) / FOLDER)
-    _write_json(run_dir / "env.json", without_secrets(os.environ))
+    _write_json(run_dir / "env.json", kept_environment(os.environ))
     inputs = [described(item) for item in chosen.items]
     write_text(run_dir / "inputs.yaml", yaml.safe_dump(inputs, sort_keys=False, allow_unicode=True))
     with explained_failures(session.name):

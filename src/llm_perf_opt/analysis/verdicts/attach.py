@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from attrs import evolve
 
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
-from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs
+from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs, SteadyRegion
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stage_choice import inside, stages
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
@@ -40,13 +40,16 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         detailed = {id(r) for r in heaviest(scope.regions, _MOST_WITH_SIGNATURES)} if is_main else set()
         if is_main:
             chosen = [*chosen, *(r for r in chosen_stages if r not in chosen)]
-        rows = [(region, _launches(scope, region, inputs, plain)) for region in chosen]
-        evaluator = _evaluator(report, scope, inputs, [launches for _, launches in rows])
-        below = inside(scope.regions)
-        for region, launches in rows:
+        steady = inputs.steady.get(scope.scope, {})
+        evaluated = [(region, steady[region.key].region if region.key in steady else region) for region in chosen]
+        rows = [(region, warm, _launches(scope, warm, inputs, plain)) for region, warm in evaluated]
+        evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
+        below = inside([_as_held(region, steady) for region in scope.regions])
+        for region, warm, launches in rows:
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
-            region.performance = evaluator.performance(region, launches, below.get(region.key, []), signatures)
+            found = evaluator.performance(warm, launches, below.get(region.key, []), signatures)
+            region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
     return evolve(
         report,
         stages=[region.key for region in chosen_stages],
@@ -58,8 +61,17 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
     )
 
 
+def _as_held(region: NCUProfileRegion, steady: Mapping[str, SteadyRegion]) -> NCUProfileRegion:
+    """A region with the number of instances that steady regions around it hold."""
+    return evolve(region, instances=steady[region.key].inside) if region.key in steady else region
+
+
 def _launches(scope: Scope, region: NCUProfileRegion, inputs: Inputs, plain: KindList) -> Launches:
-    found = inputs.launches_of(scope.scope, region) if inputs.launches_of else None
+    warm = inputs.steady.get(scope.scope, {}).get(region.key)
+    if warm is not None and warm.region is region:
+        found = warm.launches
+    else:
+        found = inputs.launches_of(scope.scope, region) if inputs.launches_of else None
     kernels = of_records(region.kernels, plain) if found is None else found
     return with_copies(kernels, region.inclusive.memory, region.device)
 

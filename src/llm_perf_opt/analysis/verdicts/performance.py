@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, evolve
@@ -41,6 +41,15 @@ _UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix produc
 
 
 @define(eq=False)
+class SteadyRegion:
+    """A region as it is once the program is warm."""
+
+    region: NCUProfileRegion
+    launches: Launches | None  # None where there are no counters
+    inside: int  # instances that steady regions around it hold, its own warm-up among them
+
+
+@define(eq=False)
 class Inputs:
     """What verdicts need that is not in the report."""
 
@@ -50,6 +59,7 @@ class Inputs:
     odd: list[str]  # counters whose unit is not what it should be
     has_counters: bool
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None  # by scope; None where there are no counters
+    steady: Mapping[str, Mapping[str, SteadyRegion]]  # by scope and key; a region that is not there has no warm-up
 
 
 @define(eq=False)
@@ -195,7 +205,9 @@ class Evaluator:
         """The command line that would collect the counters."""
         commands = verdict_rules().commands
         name = f"{region.domain}@{'/'.join(region.path)}" if region.domain else "/".join(region.path)
-        simple = re.fullmatch(r"[\w@/.+ -]+", name) and not any("@" in part or "/" in part for part in region.path)
+        simple = re.fullmatch(r"[\w@/.+ ][\w@/.+ -]*", name) and not any(
+            "@" in part or "/" in part for part in region.path
+        )
         # Annotations of the PyTorch profiler are no ranges that ncu could be pointed at.
         include = f" --include {shlex.quote(name)}" if simple and region.nvtx_include else ""
         if not all_types:

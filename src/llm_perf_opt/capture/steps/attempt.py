@@ -140,15 +140,17 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     argv = build_ncu_cmd(
         folder / capture.name, command, ncu=ncu.path, options=options, nvtx_include=capture.expressions
     )
+    environment = under_ncu(run.environment, windows=capture.windows is not None)
+    if capture.windows is not None:
+        environment |= capture.windows.environment(attempt.windows_file(directory), attempt.windows_log(directory))
     step = directory.begin(
         *(_RUN, argv, "ncu", capture.name),
+        program=command,
+        environment=environment,
         planned=attempt.planned,
         alternative=attempt.alternative,
         replay_mode=attempt.mode,
     )
-    environment = under_ncu(run.environment, windows=capture.windows is not None)
-    if capture.windows is not None:
-        environment |= capture.windows.environment(attempt.windows_file(directory), attempt.windows_log(directory))
     ended = run_supervised(
         argv,
         log=program_log,
@@ -186,7 +188,8 @@ def _start_print(run: RunDirectory, step: str, argv: list[str], report: Path, pl
     unnamed, named = (run.path / name for name in retaken_with(step, report.stem))
     others = any(other.name == step and other.status == "running" for other in run.manifest.steps)
     target = named if others or unnamed.exists() else unnamed
-    start_table(run, run.begin(step, argv, "ncu", report.stem, planned=planned), argv, target, {})
+    begun = run.begin(step, argv, "ncu", report.stem, printed=target, planned=planned)
+    start_table(run, begun, argv, target, {})
 
 
 def _read_results(run: RunContext, capture: PlannedCapture, file: Path) -> None:

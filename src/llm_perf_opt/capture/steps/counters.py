@@ -187,7 +187,7 @@ def _make_plan(run: RunContext, file: Path | None, seen: NCUProfileRegionReport 
         return plan
     for diagnosis in plan.diagnostics:
         run.note(diagnosis)
-    run.directory.write_json("plan.json", planning.as_json(plan, run.request.command))
+    run.directory.write_json("plan.json", planning.as_json(plan, run.directory.manifest.workload))
     run.report_progress.plan(plan, plan.table)
     for capture in plan.captures:
         if capture.windows is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from llm_perf_opt.capture.commands import stop_if_interrupted_twice, tail
 from llm_perf_opt.capture.context import ResumeState, RunContext
@@ -49,11 +50,11 @@ class Measure:
             return True
         title = "stage timings: the program runs without a profiler"
         with run.report_progress.work(title, "stage timings", expected_s=run.expected_seconds(_NAME)):
-            step = run.directory.begin(_NAME, command, ".")
+            step = run.directory.begin(_NAME, command, ".", program=command)
             log = run.directory.path / _LOG
             ended = run_supervised(command, log=log, report_progress=run.report_progress, held=run.directory.handles)
             clean_logs([log], command)
-        code = _evaluate(ended)
+        code = _of_stage1(ended)
         step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
         step.status = "done" if code is None else "failed"
         run.directory.save()
@@ -64,22 +65,34 @@ class Measure:
             run.remember_seconds(_NAME, ended.seconds)
             return True
         run.failures.append(code)
-        lines = [clean(line) for line in tail(log).splitlines() if line.strip()][-_LAST_LINES:]
-        for line in lines:
-            run.report_progress(f"  {line}")
-        if not run.stopped:
-            last = f' Its last line of output: "{lines[-1]}".' if lines else ""
-            run.note(diagnose("WORKLOAD_FAILED", code=ended.exit_code, last_line=last, log=_LOG))
+        explain_failure(run, log, ended, _LOG)
         return False
 
 
-def _evaluate(ended: Ended) -> ExitCode | None:
+def explain_failure(run: RunContext, log: Path, ended: Ended, name: str) -> None:
+    """Show the last lines of a program that failed; `name`: of its log."""
+    lines = [clean(line) for line in tail(log).splitlines() if line.strip()][-_LAST_LINES:]
+    for line in lines:
+        run.report_progress(f"  {line}")
+    if not run.stopped and not ended.timed_out:
+        last = f' Its last line of output: "{lines[-1]}".' if lines else ""
+        run.note(diagnose("WORKLOAD_FAILED", code=ended.exit_code, last_line=last, log=name))
+
+
+def evaluate_program(ended: Ended) -> ExitCode | None:
     """The exit code of the run where the program failed; None where all is well."""
     if ended.interrupted:
         return ExitCode.INTERRUPTED
-    if ended.exit_code in (ExitCode.BAD_INPUT, ExitCode.MISSING_TOOL):
-        return ExitCode(ended.exit_code)  # stage 1 has the same codes
+    if ended.timed_out:
+        return ExitCode.TIMED_OUT
     return ExitCode.WORKLOAD_FAILED if ended.exit_code else None
+
+
+def _of_stage1(ended: Ended) -> ExitCode | None:
+    """Stage 1 has the same exit codes as a run."""
+    if not ended.interrupted and ended.exit_code in (ExitCode.BAD_INPUT, ExitCode.MISSING_TOOL):
+        return ExitCode(ended.exit_code)
+    return evaluate_program(ended)
 
 
 MEASURE = Measure()

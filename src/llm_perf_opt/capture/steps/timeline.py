@@ -142,11 +142,12 @@ def _record_timeline(run: RunContext, nsys: Tool, options: NsysOptions, progress
     session = options.session_new or f"llm-perf-{os.getpid()}-{time.monotonic_ns() % 10**9}"
     options = attrs.evolve(options, session_new=session)
     argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
-    step = directory.begin(_RECORD, argv, "nsys")
+    environment = {**run.environment, **nsys_environment(options), **_library_path(nsys)}
+    step = directory.begin(_RECORD, argv, "nsys", program=command, through=shim, environment=environment)
     ended = run_supervised(
         argv,
         log=log,
-        environment={**run.environment, **nsys_environment(options), **_library_path(nsys)},
+        environment=environment,
         timeout_s=asked.timeout_s,
         program_pid=program_pid,
         program_log=program_log,
@@ -181,7 +182,7 @@ def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None)
     # Under another name until it is whole: a stump would be taken for the timeline.
     unfinished = sqlite.with_name(f".{sqlite.name}.tmp")
     export = build_nsys_export_cmd(nsys.path, run.path / _RECORDING, unfinished)
-    step = run.begin(_EXPORT, export, "nsys")
+    step = run.begin(_EXPORT, export, "nsys", environment=_library_path(nsys))
     exported = run_short(
         export,
         output=run.path / _LOG,
@@ -212,7 +213,8 @@ def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path) -> None:
     """Start to print the kernels of a timeline as nsys does, as a background task."""
     summary = sqlite.with_name("summary_cuda_gpu_kern_sum.csv")
     argv = build_nsys_stats_cmd(nsys.path, sqlite)
-    start_table(run, run.begin(_SUMMARY, argv, "nsys"), argv, summary, _library_path(nsys))
+    step = run.begin(_SUMMARY, argv, "nsys", environment=_library_path(nsys), printed=summary)
+    start_table(run, step, argv, summary, _library_path(nsys))
 
 
 def _size(file: Path) -> int:

@@ -42,7 +42,7 @@ function drawAbout() {
     return;
   }
   box.replaceChildren(
-    column("", crumbs(number), ...verdict(number), r.nvtx[number] ? copyable("ncu selects it with", `--nvtx-include ${r.nvtx[number]}`) : null),
+    column("", crumbs(number), ...verdict(number), r.nvtx[number] ? copyable("ncu --nvtx selects it with", r.nvtx[number]) : null),
     column("Time", time),
     column("Against the GPU's limits", ...limits(number)),
     column("Counters", counters(number)),

@@ -16,6 +16,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.ncu_container import MAGIC, block_spans, field_spans
+from llm_perf_opt.rundir.command_lines import hidden_values
 from llm_perf_opt.rundir.scrub.private import Private, environment_of
 
 _Span = tuple[int, int]
@@ -46,7 +47,7 @@ def learn(data: bytes, private: Private) -> None:
             for start, end in _at(data, header, path):
                 private.learn_host(_text(data[start:end]))
         for start, end in _at(data, header, _COMMAND_LINE):
-            private.learn_command(_words(_text(data[start:end])))
+            private.learn_command(_words(_text(data[start:end])), show=True)  # ncu's own are among them
         for start, end in _at(data, header, _LAUNCH_SETTINGS):
             words = [_text(data[s:e]) for _, s, e in field_spans(data, start, end) or ()]
             private.learn_environment(environment_of(words))
@@ -77,7 +78,7 @@ def clean(data: bytes, private: Private, keep: frozenset[str] = frozenset()) -> 
             cover(_at(data, header, path), "the name of the host", _crossed)
         for path in _ADDRESSES:
             cover(_at(data, header, path), "its network addresses", _crossed)
-        cover(_at(data, header, _COMMAND_LINE), "private words of the command line", private.masked)
+        cover(_at(data, header, _COMMAND_LINE), "private words of the command line", lambda v: _command(v, private))
         for settings in _at(data, header, _LAUNCH_SETTINGS):
             inside = ((s, e) for _, s, e in field_spans(data, *settings) or ())
             cover(inside, "settings the program was started with", lambda value: _setting(value, private))
@@ -114,6 +115,14 @@ def _at(data: bytes, message: _Span, path: _Path) -> Iterator[_Span]:
                 yield from _at(data, (start, end), tuple(rest))
             else:
                 yield start, end
+
+
+def _command(value: bytes, private: Private) -> bytes:
+    """A command line: every value that is not plain is crossed out."""
+    text = value.decode("utf-8", "surrogateescape")
+    for hidden, _ in sorted(hidden_values(_words(text)), key=lambda found: -len(found[0])):
+        text = text.replace(hidden, "x" * len(hidden.encode("utf-8", "surrogateescape")))
+    return private.masked(text.encode("utf-8", "surrogateescape"))
 
 
 def _setting(value: bytes, private: Private) -> bytes:

@@ -11,18 +11,28 @@ import html
 import json
 import mmap
 import re
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from urllib.parse import quote, quote_plus
 
 from attrs import Factory, define
 
-from llm_perf_opt.rundir.secrets import REMOVED, SECRET_IN_TEXT, clean_argv, is_secret, without_secret_text
+from llm_perf_opt.rundir.command_lines import hidden_values
+from llm_perf_opt.rundir.plain_values import is_plain
+from llm_perf_opt.rundir.secrets import (
+    REMOVED,
+    SECRET_IN_TEXT,
+    is_kept_variable,
+    is_secret,
+    parts_of,
+    without_secret_text,
+)
 
 HOST, USER = "(host)", "(user)"
 
 _USER_VARIABLES = ("USER", "LOGNAME", "USERNAME", "SUDO_USER")
 _HOST_VARIABLES = ("HOSTNAME", "HOST", "COMPUTERNAME")
-OWNER_VARIABLES = (*_USER_VARIABLES, *_HOST_VARIABLES, "MAIL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY")
 _COMMON_NAMES = {"root", "user", "users", "ubuntu", "admin", "nobody", "home", "python", "nvidia", "cuda", "default"}
 _COMMON_HOSTS = {"localhost", "local", "(none)", "host", "linux", "ubuntu", "debian"}
 _FOLDER = re.compile(r"^/(?:home|root|tmp|usr|etc|var|opt|run|mnt|data|proc|dev|workspace|srv)(?:/|$)")
@@ -31,7 +41,13 @@ _END_OF_FOLDER = r"(?=[/\\\"'\s:,;)\]}<&\x00]|$)"
 _ANY_HOME = r"(?:/home/|/Users/)[^/\\\s\"':,;)\]}<&\x00-\x1f]+|/root"
 # A text of JSON with escapes that could stand for any character.
 _ESCAPED = re.compile(r'"(?:[^"\\\n]|\\[^u/\n])*\\[u/](?:[^"\\\n]|\\.)*"')
+_LONGEST_SECRET = 16_384
 _IN_PAGE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def _is_ordinary(value: str) -> bool:
+    """Could it be in every second environment? A secret is not: it would be found in every log."""
+    return is_plain(value) or value.startswith(("/", "(", "\x1b"))
 
 
 def is_distinctive(value: str) -> bool:
@@ -55,8 +71,10 @@ class Private:
         """An environment, of this shell or of a recording."""
         for name, value in environment.items():
             self.variables.add(name)
-            if is_secret(name, value) and is_distinctive(value):
-                self.secrets.setdefault(value, name)
+            if is_secret(name, value):
+                self._learn(parts_of(value), name)
+            elif not is_kept_variable(name, value) and not _is_ordinary(value):
+                self._learn([value], name)
             if name in _USER_VARIABLES:
                 self.learn_user(value)
             if name in _HOST_VARIABLES:
@@ -65,14 +83,15 @@ class Private:
         if home.count("/") > 1 and len(home) > 4:
             self.homes[home.rstrip("/")] = None
 
-    def learn_command(self, argv: list[str]) -> None:
-        """A command line: what is hidden in it is a secret."""
-        for word, shown in zip(argv, clean_argv(argv), strict=True):
-            if word != shown:
-                name, equals, value = word.partition("=")
-                secret = value if equals and REMOVED in shown and shown != REMOVED else word
-                if is_distinctive(secret):
-                    self.secrets.setdefault(secret, name if equals else "the command line")
+    def learn_command(self, argv: list[str], *, show: bool = False) -> None:
+        """A command line: what is hidden in it is a secret. `show`: as in `clean_argv`."""
+        for value, name in hidden_values(argv, show=show):
+            self._learn([value], f"{name} of the command line")
+
+    def _learn(self, values: Iterable[str], name: str) -> None:
+        for value in values:
+            if is_distinctive(value) and len(value) <= _LONGEST_SECRET:
+                self.secrets.setdefault(value, name)
 
     def learn_user(self, name: str) -> None:
         if len(name) > 2 and name not in _COMMON_NAMES:
@@ -123,12 +142,6 @@ class Private:
             part if i % 2 else self.text(part, looks_secret=False, page=True) for i, part in enumerate(parts)
         )
 
-    def variable(self, name: str, value: str) -> str:
-        """The value of a variable, as far as it may be shared."""
-        if name in OWNER_VARIABLES or is_secret(name, value):
-            return REMOVED
-        return self.text(value)
-
     def masked(self, value: bytes) -> bytes:
         """The same number of bytes, with what is private crossed out: for formats where nothing may move."""
         text = value.decode("utf-8", "surrogateescape")
@@ -141,11 +154,19 @@ class Private:
         result = text.encode("utf-8", "surrogateescape")
         return result if len(result) == len(value) else b"x" * len(value)
 
-    def found_in(self, data: bytes | mmap.mmap) -> dict[str, str]:
-        """Secrets that are in these bytes, as they are or as JSON and HTML write them: value → name."""
+    def learn_output(self, text: str) -> None:
+        """A line of the program's output that one of our own texts quotes."""
+        self._learn([text], "the output of the program")
+
+    def found_in(self, data: bytes | mmap.mmap, *, encoded: bool = False) -> dict[str, str]:
+        """Secrets that are in these bytes, as they are or as JSON and HTML write them: value → name.
+
+        `encoded`: also in base64, hexadecimal, UTF-16 or quoted for an address.
+        """
         found = {}
         for secret, name in self.secrets.items():
             forms = [form.encode("utf-8", "surrogateescape") for form in _forms(secret)]
+            forms += _encoded(secret) if encoded else ()
             if any(data.find(form) >= 0 for form in forms):
                 found[secret] = name
         return found
@@ -178,6 +199,18 @@ def _forms(secret: str) -> list[str]:
     in_template = html.escape(secret, quote=False).replace("'", "&#39;").replace('"', "&#34;")
     in_html = [html.escape(secret), html.escape(secret, quote=False), in_template]
     return list(dict.fromkeys([secret, *in_json, *in_page, *in_html]))
+
+
+def _encoded(secret: str) -> list[bytes]:
+    """A value in other encodings, in base64 as it stands at any place of a longer text."""
+    raw = secret.encode("utf-8", "surrogateescape")
+    forms = [raw.hex().encode(), raw.hex().upper().encode(), quote(raw, safe="").encode(), quote_plus(raw).encode()]
+    forms += [secret.encode(encoding, "surrogatepass") for encoding in ("utf-16-le", "utf-16-be")]
+    for shift in range(3):
+        for alphabet in (b64encode, urlsafe_b64encode):
+            # Only the characters that do not depend on what stands before and behind.
+            forms.append(alphabet(bytes(shift) + raw)[(0, 2, 3)[shift] :].rstrip(b"=")[: 4 * (len(raw) // 3) - 3])
+    return [form for form in dict.fromkeys(forms) if len(form) >= 8]
 
 
 def _crossed(text: str) -> str:

@@ -8,7 +8,6 @@ folder of its own and looked through before it gets its name.
 from __future__ import annotations
 
 import gzip
-import json
 import lzma
 import mmap
 import re
@@ -18,7 +17,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import Factory, define
 
@@ -26,13 +25,13 @@ from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
 from llm_perf_opt.readers.ncu_container import MAGIC
 from llm_perf_opt.readers.nsys_export import looks_like_sqlite
 from llm_perf_opt.readers.nsys_rep import export_nsys_rep
-from llm_perf_opt.readers.open import unpacked
+from llm_perf_opt.readers.open import settled, unpacked
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.rundir.layout import MANIFEST, Share, artefact
-from llm_perf_opt.rundir.scrub import ncu_report, sqlite
+from llm_perf_opt.rundir.layout import MANIFEST, REPORT_LIST, Share, artefact, is_of_report
+from llm_perf_opt.rundir.scrub import ncu_report, sqlite, texts
 from llm_perf_opt.rundir.scrub.private import Private
 from llm_perf_opt.rundir.secrets import REMOVED
-from llm_perf_opt.untrusted import parse_json, read_json
+from llm_perf_opt.untrusted import read_json
 
 # What becomes of a file, as `layout` says for those of a run; a file given by itself is known by its content.
 Kind = Share | Literal["given", "unknown"]
@@ -41,6 +40,7 @@ Action = Literal["cleaned", "copied", "dropped", "left out"]
 _TEXT_ENDINGS = (".json", ".yaml", ".yml", ".csv", ".md", ".html", ".svg", ".txt", ".log")
 _NOTHING_WRITTEN = "Nothing was written. Please report this: the recording has a place that is not known yet."
 _NOT_COPIED: dict[Kind, str] = {"unknown": "a run has no such file", "leave out": "it is of use here only"}
+_NAMES_NOT_CHECKED = "names of ranges and kernels for secrets that nobody named: they are the content, and stay"
 _NAMES_SHOWN = 10
 _PART = 16 << 20
 # The second: SQLite's own message quotes the bytes it stumbled over, and Python cannot decode them.
@@ -71,6 +71,7 @@ class Result:
     files: list[File] = Factory(list)
     warnings: list[str] = Factory(list)
     secrets: int = 0  # that were looked for in every file of the copy
+    not_checked: list[str] = Factory(list)  # where a secret could still be, in words
     # Recordings and their cleaned copies, for a comparison of their reports.
     pairs: list[tuple[Path, Path]] = Factory(list)
     sources: dict[str, Path] = Factory(dict)  # file of the copy → the file it takes the place of
@@ -88,6 +89,7 @@ class _Item:
     kind: Kind
     plain: Path | None = None  # the same, unpacked
     problem: str = ""  # why it is not copied
+    manifest: Any = None  # what the manifest of the run says
 
 
 def scrub(inputs: Sequence[Path], folder: Path, scratch: Path, environment: Mapping[str, str]) -> Result:
@@ -104,10 +106,18 @@ def scrub(inputs: Sequence[Path], folder: Path, scratch: Path, environment: Mapp
     private.learn_host(socket.gethostname())
     for item in items:
         _learn(item, private)
+    manifest = next((item.manifest for item in items if item.manifest is not None), None)
+    for item in items:
+        item.manifest = manifest
     result = Result(secrets=len(private.secrets))
+    if not private.secrets:
+        result.not_checked.append("secrets of the program: neither this shell nor the inputs name any")
     kept: set[str] = set()  # secrets that are names of ranges
     for item in sorted(items, key=lambda item: item.kind != "sqlite"):
         _make_copy(item, folder, private, kept, result)
+    # Which files are the report's: a copy can be pruned as a whole, too.
+    if listed := sorted(name for name in result.sources if is_of_report(name)):
+        (folder / REPORT_LIST).write_text("".join(f"{name}\n" for name in listed), encoding="utf-8")
     _search(folder, private, kept)
     if not result.sources:
         names = "; ".join(f"{file.path}: {file.detail}" for file in result.files)
@@ -156,6 +166,8 @@ def _kind_of(path: Path, name: str) -> Kind:
         return "drop"
     if plain == "env.json":
         return "environment"
+    if plain.endswith((".log", ".jsonl")):
+        return "output"
     return "text" if plain.endswith(_TEXT_ENDINGS) and b"\0" not in head else "unknown"
 
 
@@ -166,7 +178,8 @@ def _unpack(item: _Item, folder: Path) -> None:
         if not item.source.stat().st_size:
             item.kind, item.problem = "unknown", "it is empty"
             return
-        with unpacked(item.source, item.source.name) as plain:
+        name = item.source.name
+        with unpacked(item.source, name) as whole, settled(whole, name) as plain:
             if plain == item.source:
                 item.plain = plain
             else:
@@ -227,7 +240,10 @@ def _learn(item: _Item, private: Private) -> None:
             if isinstance(content, dict):
                 private.learn_environment({str(k): str(v) for k, v in content.items() if v != REMOVED})
         elif item.target == MANIFEST:
-            read_json(item.plain)  # one that cannot be read is not shared
+            item.manifest = read_json(item.plain)  # one that cannot be read is not shared
+            private.learn_command(texts.program_of(item.manifest))
+            for line in texts.quoted_output(item.manifest):
+                private.learn_output(line)
     except (*_DAMAGED, ValueError, OSError) as error:
         item.problem = f"it is damaged ({error})"
 
@@ -251,7 +267,7 @@ def _make_copy(item: _Item, folder: Path, private: Private, kept: set[str], resu
     try:
         detail = _clean(item, copy, private, kept, result)
         _pack(copy, target)
-    except _DAMAGED as error:
+    except (*_DAMAGED, ValueError) as error:
         result.files.append(File(item.target, "left out", f"it is damaged ({error})"))
         return
     finally:
@@ -260,6 +276,10 @@ def _make_copy(item: _Item, folder: Path, private: Private, kept: set[str], resu
     result.sources[name] = item.source
     if item.kind in ("sqlite", "ncu-rep"):
         result.pairs.append((item.plain, target))
+        if _NAMES_NOT_CHECKED not in result.not_checked:
+            result.not_checked.append(_NAMES_NOT_CHECKED)
+    elif item.kind == "text" and item.target.removesuffix(".gz").endswith("trace.json"):
+        result.not_checked.append(f"{name}: what the program wrote into its own trace, but for known secrets")
 
 
 def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Result) -> str:
@@ -274,14 +294,22 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
         copy.write_bytes(data)
         result.warnings += [f"{item.target} {note}." for note in report.notes]
         return ", ".join(report.removed)
+    if item.kind in ("output", "profiler log"):
+        with item.plain.open(encoding="utf-8", errors="replace") as source:
+            left = texts.only_counted(source) if item.kind == "output" else "".join(texts.profiler_log(source))
+            copy.write_text(left, encoding="utf-8")
+        return "the output of the program left out" if item.kind == "output" else "unknown lines left out"
+    if item.kind in ("environment", "settings", "commands", "cmd"):
+        old = item.plain.read_text(encoding="utf-8")
+        new = private.text(_rewritten(item, old), looks_secret=item.kind != "cmd")
+        copy.write_text(new, encoding="utf-8", errors="surrogateescape")
+        return "private words replaced" if new != old else ""
     changed = False
     with item.plain.open("rb") as source, copy.open("wb") as target:
         # Whole lines, a part at a time: a program may have printed gigabytes.
         while lines := source.readlines(_PART):
             text = b"".join(lines).decode("utf-8", "surrogateescape")
-            if item.kind == "environment":
-                cleaned = _environment(text, private)
-            elif item.kind == "page":
+            if item.kind == "page":
                 cleaned = private.page(text)
             else:
                 cleaned = private.text(text, looks_secret=item.kind == "text")
@@ -290,15 +318,15 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
     return "private words replaced" if changed else ""
 
 
-def _environment(text: str, private: Private) -> str:
-    try:
-        content = parse_json(text)
-    except ValueError:
-        return private.text(text)
-    if not isinstance(content, dict):
-        return private.text(text)
-    shared = {str(name): private.variable(str(name), str(value)) for name, value in content.items()}
-    return json.dumps(shared, indent=1) + "\n"
+def _rewritten(item: _Item, old: str) -> str:
+    """A file that is made of variables, settings or commands; ValueError where it is not."""
+    if item.kind == "environment":
+        return texts.environment(old)
+    if item.kind == "settings":
+        return texts.settings(old)
+    if item.kind == "commands":
+        return texts.with_clean_commands(old, texts.program_of(item.manifest))
+    return texts.command_file(item.manifest, PurePosixPath(item.target).parent.name)
 
 
 def _warn_of_names(item: _Item, names: Mapping[str, str], private: Private, kept: set[str], result: Result) -> None:
@@ -344,7 +372,7 @@ def _search(folder: Path, private: Private, kept: set[str]) -> None:
                 continue
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 recording = looks_like_sqlite(data[:64]) or data[:4] == MAGIC
-                found = private.found_in(data)
+                found = private.found_in(data, encoded=not recording)
                 if recording:
                     found = {secret: name for secret, name in found.items() if secret not in kept}
         if found:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import wraps
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Callable
 
 from .seen_ranges import ranges_seen
@@ -64,6 +64,40 @@ def into_nvtx(package: ModuleType) -> None:
     places: list[Any] = [package, inner]
     for place in places:
         place.push_range, place.pop_range = push_range, pop_range
+    _into_get_domain(package)
+
+
+class _QuietDomain:
+    """What `get_domain` gives where no tool is attached: its ranges go nowhere, but are seen."""
+
+    def __init__(self, name: Any, silent: Any) -> None:
+        self.name, self._silent = name, silent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._silent, name)
+
+    def get_event_attributes(self, message: Any = None, *given: Any, **named: Any) -> Any:
+        return SimpleNamespace(message=message)
+
+    def push_range(self, attributes: Any = None, **named: Any) -> None:
+        ranges_seen.begin(_given(self.name), _given(named.get("message", getattr(attributes, "message", None))))
+
+    def pop_range(self) -> None:
+        ranges_seen.end(_given(self.name))
+
+
+def _into_get_domain(package: Any) -> None:
+    """Only what programs call: the package itself has to go on telling the silent domain from others."""
+    get_domain, silent = getattr(package, "get_domain", None), getattr(package.nvtx, "dummy_domain", None)
+    if get_domain is None or silent is None:
+        return
+
+    @wraps(get_domain)
+    def named_domain(name: Any = None) -> Any:
+        found = get_domain(name)
+        return _QuietDomain(name, found) if found is silent and ranges_seen.listeners else found
+
+    package.get_domain = named_domain
 
 
 def _into_domain(domain: Any) -> None:
@@ -113,7 +147,7 @@ def _into_annotate(annotate: Any) -> None:
     @wraps(decorate)
     def __call__(self: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         marked = decorate(self, function)
-        if marked is function:  # no tool is attached: nvtx leaves it as it is
+        if marked is function and not ranges_seen.listeners:  # no tool is attached: nvtx leaves it as it is
             return marked
         domain, name = getattr(self, "_llm_perf_range", ("", ""))
         if isinstance(name, str) and not name:

@@ -42,19 +42,21 @@ def into_torch(torch: ModuleType) -> None:
 
 
 def _watch(torch: ModuleType) -> None:
-    from . import hooks, windows
+    from . import hooks, timers, windows
 
     hooks.into_torch(torch)
     windows.install(torch, ranges_seen)
+    timers.install(torch, ranges_seen)
     if hasattr(torch._C, "_dynamo"):
         _hide_from_dynamo(torch, _ours())
 
 
 def into_nvtx(package: ModuleType) -> None:
     """Watch the ranges a program opens through the nvtx package."""
-    from . import hooks
+    from . import hooks, timers
 
     hooks.into_nvtx(package)
+    timers.install(None, ranges_seen)  # of a program without torch: the host clock
 
 
 def _note_end() -> None:

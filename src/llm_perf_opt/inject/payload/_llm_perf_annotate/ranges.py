@@ -60,13 +60,16 @@ class Sink(threading.local):
 def choose(torch: Any, domain: str = "") -> Ways | None:
     """What opens and closes ranges of a domain here; None where nothing can."""
     found = _of_torch(torch) or _of_package()
+    seen = partial(ranges_seen.begin, domain), partial(ranges_seen.end, domain)
     if domain:
         found = _of_domain(domain, found)
+    if found is None and os.environ.get("LLM_PERF_TIMERS"):  # they need no NVTX
+        found = ("timers", *seen)
     path = os.environ.get("LLM_PERF_ANNOTATE_SINK")
     if not path:
         return found
     sink = Sink(path)
-    source, push, pop = found or ("file", partial(ranges_seen.begin, domain), partial(ranges_seen.end, domain))
+    source, push, pop = found or ("file", *seen)
 
     def push_both(name: str) -> None:
         push(name)  # first: it may end the program, and then no range stays open

@@ -1,0 +1,96 @@
+"""Regions once the program is warm: what verdicts, rates and gains speak of.
+
+A report lists everything that was recorded. What it says about a region is said of its steady instances: the scope
+built here holds those alone, and is evaluated in place of the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import define, evolve
+
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.columns import Int64s, Timeline
+from llm_perf_opt.regions.instances import Instances, find_instances, without_warmup
+from llm_perf_opt.regions.rollup import RolledUp, Selection, roll_up
+from llm_perf_opt.regions.stacks import group_by
+from llm_perf_opt.regions.timing import SteadyTime, Timing, WarmupTime
+from llm_perf_opt.regions.warmup import quantiles
+
+
+@define(eq=False)
+class SteadyTimeline:
+    """A timeline's instances, and its attribution without those of the warm-up."""
+
+    timeline: Timeline
+    attribution: Attribution
+    instances: Instances
+    lifted: Attribution  # `attribution` where there is no warm-up
+
+    @staticmethod
+    def of(timeline: Timeline, attribution: Attribution) -> SteadyTimeline:
+        instances = find_instances(timeline, attribution)
+        lifted = without_warmup(timeline, attribution, instances) if instances.first.any() else attribution
+        return SteadyTimeline(timeline, attribution, instances, lifted)
+
+    @property
+    def has_warmup(self) -> bool:
+        return bool(self.instances.first.any())
+
+    def selection(self, everything: Selection) -> Selection:
+        """The ranges of a scope that are no warm-up; its work stays, and belongs to what is around."""
+        return evolve(everything, ranges=everything.ranges[~self.instances.warmup[everything.ranges]])
+
+    def rolled(self, everything: Selection) -> RolledUp:
+        """Values of every region over its steady instances."""
+        selection = self.selection(everything)
+        rolled = roll_up(self.timeline, self.lifted, selection)
+        region_of = self.attribution.range_region[selection.ranges]
+
+        def summed(values: Int64s) -> Int64s:
+            weights = values[selection.ranges]
+            return np.bincount(region_of, weights=weights, minlength=len(rolled.wall)).astype(np.int64)
+
+        # Time that warm-up inside a region took is nothing the steady region takes.
+        wall, idle = rolled.wall - summed(self.instances.late), rolled.idle - summed(self.instances.late_idle)
+        return evolve(rolled, wall=np.maximum(wall, 0), idle=np.clip(idle, 0, np.maximum(wall, 0)))
+
+    def inside_steady(self, everything: Selection) -> Int64s:
+        """How many instances of each region lie in no warm-up but their own: those that regions around them hold."""
+        instances, chosen = self.instances, everything.ranges
+        mine = chosen[~instances.warmup[chosen] | instances.first[chosen]]
+        return np.bincount(self.attribution.range_region[mine], minlength=len(self.attribution.table))
+
+    def timings(self, selection: Selection) -> dict[int, Timing]:
+        """The times of every region with instances in a scope."""
+        found = {}
+        for region, part in group_by(self.attribution.range_region[selection.ranges]):
+            found[region] = self._timing(region, selection.ranges[part])
+        return found
+
+    def _timing(self, region: int, ranges: Int64s) -> Timing:
+        instances = self.instances
+        warm = ranges[instances.warmup[ranges]]
+        steady = instances.steady_duration[ranges[~instances.warmup[ranges]]]
+        inside = int(instances.late[ranges[~instances.warmup[ranges]]].sum())
+        low, middle, high = quantiles(steady) if len(steady) else (None, None, None)
+        return Timing(
+            source="undisturbed" if self.timeline.kind == "measured" else "timeline",
+            instances=len(ranges),
+            warmup=WarmupTime(
+                instances=len(warm),
+                total_ns=int(instances.duration[warm].sum()) + inside,
+                why=self._why(warm) if len(warm) or inside else None,
+            ),
+            steady=SteadyTime(
+                instances=len(steady), total_ns=int(steady.sum()), median_ns=middle, p10_ns=low, p90_ns=high
+            ),
+            level_change=instances.level_change.get(region),
+        )
+
+    def _why(self, warm: Int64s) -> str:
+        """What the recording says the warm-up was."""
+        captured = np.sort(self.timeline.graph_nodes.host_time)
+        ranges = self.timeline.ranges
+        nodes = np.searchsorted(captured, ranges.end[warm]) - np.searchsorted(captured, ranges.start[warm])
+        return "graph capture" if nodes.any() else "other"

@@ -1,0 +1,77 @@
+"""The program by itself, every range of it timed from inside: what it takes when nobody looks."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from llm_perf_opt import inject
+from llm_perf_opt.capture.commands import stop_if_interrupted_twice
+from llm_perf_opt.capture.context import ANNOTATION_LOG, RunContext
+from llm_perf_opt.capture.steps.measure import evaluate_program, explain_failure
+from llm_perf_opt.diagnosis import diagnose
+from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.inject import read_log
+from llm_perf_opt.process.supervise import run_supervised
+from llm_perf_opt.readers.measured import collect
+from llm_perf_opt.rundir.log_cleaning import clean_logs
+
+_NAME, _FOLDER, _FILE, _LOG = "measure", "measure", "measure/run.json", "measure/workload.log"
+
+
+def take_measured(run: RunContext) -> None:
+    """Run the program as often as was asked for, and keep the times of its ranges."""
+    asked, directory = run.request.measure, run.directory
+    if not asked.enable:
+        return
+    folder = directory.path / _FOLDER
+    folder.mkdir(exist_ok=True)
+    raw: list[Path] = []
+    try:
+        for number in range(1, asked.runs + 1):
+            raw.append(folder / f".run-{number}")
+            raw[-1].mkdir()
+            if not _run_once(run, raw[-1], number):
+                break
+        if not collect(raw, directory.path / _FILE) and not run.failures:
+            run.failures.append(ExitCode.NOTHING_CAPTURED)
+            run.note(diagnose("NOTHING_TIMED"))
+    finally:
+        for place in raw:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _run_once(run: RunContext, times: Path, number: int) -> bool:
+    """Whether the program ended well."""
+    request, directory = run.request, run.directory
+    log = directory.path / _LOG
+    of = f" ({number} of {request.measure.runs})" if request.measure.runs > 1 else ""
+    environment = inject.environment(
+        *(request.annotate.mode, request.annotate.depth), ranges=True, log=directory.path / ANNOTATION_LOG, timers=times
+    )
+    title = f"measure: the program runs by itself{of}"
+    with run.report_progress.work(title, "measure", expected_s=run.expected_seconds(_NAME)):
+        step = directory.begin(_NAME, request.command, _FOLDER, program=request.command, environment=environment)
+        ended = run_supervised(
+            *(request.command,),
+            log=log,
+            environment=environment,
+            timeout_s=request.measure.timeout_s,
+            report_progress=run.report_progress,
+            held=directory.handles,
+        )
+        clean_logs([log], request.command)
+    code = evaluate_program(ended)
+    step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
+    step.status = "done" if code is None else "failed"
+    directory.save()
+    stop_if_interrupted_twice(ended)
+    run.stopped = ended.interrupted
+    for trouble in read_log(directory.path / ANNOTATION_LOG).troubles if request.annotate.mode != "off" else ():
+        run.note(diagnose("NOT_ANNOTATED", problem=trouble))
+    if code is None:
+        run.remember_seconds(_NAME, ended.seconds)
+        return True
+    run.failures.append(code)
+    explain_failure(run, log, ended, _LOG)
+    return False

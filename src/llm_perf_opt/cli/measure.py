@@ -1,0 +1,55 @@
+"""`llm-perf measure -- CMD`: how long the stages of a program take by themselves, with no profiler."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from llm_perf_opt.cli.arguments import values_of
+
+HELP = "time every range of a program from inside, with no profiler"
+DESCRIPTION = """\
+Runs CMD by itself, without Nsight Systems or Nsight Compute, and times every instance of every range from inside:
+NVTX ranges of its own, or those that --annotate puts into a PyTorch program. Warm-up is told from steady instances.
+With a GPU, ranges are timed by CUDA events too; nothing waits for the GPU. Without one, the host clock is used.
+"""
+EXAMPLES = """\
+examples:
+  llm-perf measure -- python my_model.py
+  llm-perf measure --annotate stages -- python generate.py       (a program without NVTX ranges)
+  llm-perf measure --runs 5 -- python my_model.py
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("command", nargs="*", metavar="CMD", help="the program and its arguments, after --")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import attrs
+
+    from llm_perf_opt.capture.context import Tools
+    from llm_perf_opt.capture.preparation import check_program
+    from llm_perf_opt.capture.session import run_profile
+    from llm_perf_opt.request import CounterRequest, TimelineRequest, profile_request
+    from llm_perf_opt.rundir.directory import RunDirectory
+
+    request = profile_request(
+        values_of(arguments),
+        arguments.command,
+        timeline=TimelineRequest(enable=False),
+        counters=CounterRequest(enable=False),
+    )
+    request = attrs.evolve(request, measure=attrs.evolve(request.measure, enable=True))
+    check_program(request.command)
+    settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command")}
+    out = Path(request.out) if request.out else None
+    directory = RunDirectory.create(
+        *(out, request.command, settings),
+        recordings=False,
+        made_by="measure",
+        typed=arguments.typed,
+        show_command=request.show_command,
+    )
+    with directory.interrupted_in_order():
+        return run_profile(request, Tools(None, None), directory, as_json=arguments.json, quiet=arguments.quiet)
