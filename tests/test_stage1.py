@@ -274,7 +274,7 @@ def test_a_length_for_prompts_keeps_their_texts_and_says_what_it_did() -> None:
     def tokens(text: str, of_package: bool = False) -> tuple[list[int], list[str]]:
         session = open_session(ModelOptions(device="cpu"), InferOptions(prompt_tokens=6))
         session.load()
-        ids = session.prepare([Item("x", prompt=text, of_package=of_package)]).prompt.inputs["input_ids"][0].tolist()
+        ids = session.prepare([Item("x", prompt=text, of_package=of_package)]).inputs["input_ids"][0].tolist()
         return ids, session.notes
 
     short, long = ByteTokenizer().encode("ab"), ByteTokenizer().encode("abcdefgh")
