@@ -3,21 +3,8 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 
 from llm_perf_opt.process import interrupts
-
-
-def _open_streams(os: ModuleType) -> None:
-    """Who starts us with a stream closed (`>&-`) wants nothing to be said there; files must not get its number."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
-            if getattr(sys, name) is None:
-                stream = open(opened, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-                setattr(sys, name, stream)
 
 
 def entry() -> None:
@@ -27,8 +14,9 @@ def entry() -> None:
     import io
     import os
 
-    _open_streams(os)
+    from llm_perf_opt.process import streams
 
+    streams.keep_open()
     # Reports are millions of objects that stay until the end: looking through them again and again for cycles took
     # a tenth of the time.
     gc.set_threshold(100_000, 50, 50)

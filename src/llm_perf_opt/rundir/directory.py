@@ -214,15 +214,16 @@ class RunDirectory:
         """
         with held():  # a second interrupt must not leave a run that seems to go on
             self.background.end()
-        with contextlib.suppress(OSError):
-            (self.path / RESERVE).unlink(missing_ok=True)
-        self.manifest.state = state
-        self.manifest.finished_at = now()
-        self.manifest.seconds = round(time.monotonic() - self._began, 2)
-        with contextlib.suppress(UserError):
-            self.save()  # before the GPU is asked: that may take a while
-            if not self._gpus_asked:
-                self.manifest.gpus_after = gpu_facts()
+            with contextlib.suppress(OSError):
+                (self.path / RESERVE).unlink(missing_ok=True)
+            self.manifest.state = state
+            self.manifest.finished_at = now()
+            self.manifest.seconds = round(time.monotonic() - self._began, 2)
+            with contextlib.suppress(UserError):
+                self.save()
+        if not self._gpus_asked:  # afterwards: that may take a while
+            self.manifest.gpus_after = gpu_facts()
+            with contextlib.suppress(UserError):
                 self.save()
 
 
