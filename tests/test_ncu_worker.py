@@ -6,6 +6,7 @@ makes the real one do the same: those differ from version to version.
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from conftest import plain_bytes, recording
+from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import ExitCode, MissingTool, UnreadableInput
 from llm_perf_opt.readers import ncu_rep
+from llm_perf_opt.readers.ncu_module import module_folders
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("nvidias_reader_is_asked_anew")]
 REPORT = "ncu-*-h200-threads-scope-thread.ncu-rep"
@@ -24,10 +27,11 @@ REPORT = "ncu-*-h200-threads-scope-thread.ncu-rep"
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a stand-in for `ncu_report` is found before the real one."""
+    """Where a stand-in for `ncu_report` is found before the real one; that of an installed ncu is not."""
     folder = tmp_path / "library"
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("LLM_PERF_NCU", "/nowhere/ncu")
     return folder / "ncu_report.py"
 
 
@@ -104,6 +108,66 @@ def test_without_the_package_the_way_to_get_it_is_told(library: Path, path: Path
         ncu_rep.read_ncu_rep(path, path.name)
     assert "pip install ncu-report" in told.value.fix
     assert told.value.code == ExitCode.MISSING_TOOL
+
+
+def test_the_module_of_an_installed_ncu_reads_as_well(
+    library: Path, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every Nsight Compute has NVIDIA's reader in a folder of its own; here the package's own files lie there."""
+    nvidias = pytest.importorskip("ncu_report", reason="NVIDIA's reader is not installed (Linux x86-64 only)")
+    library.write_text("raise ModuleNotFoundError('not here')\n", encoding="utf-8")
+    folder = tmp_path / "nsight-compute" / "extras" / "python"
+    folder.mkdir(parents=True)
+    (folder / "ncu_report.py").symlink_to(nvidias.__file__)
+    for native in Path(nvidias.__file__).parent.glob("*.so"):
+        (folder / native.name).symlink_to(native)
+    ncu = tmp_path / "nsight-compute" / "ncu"
+    ncu.touch(0o755)
+    monkeypatch.setenv("LLM_PERF_NCU", str(ncu))
+    assert len(ncu_rep.read_ncu_rep(path, path.name).actions) == 5
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_where_nvidias_module_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    for variable in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LLM_PERF_NCU"):
+        monkeypatch.delenv(variable, raising=False)
+    for version in ("2024.1.1", "2025.3.1", "2023.1.0"):
+        folder = tmp_path / "opt" / "nvidia" / "nsight-compute" / version
+        (folder / "extras" / "python").mkdir(parents=True)
+        (folder / "ncu").touch(0o755)
+        if version != "2023.1.0":  # of one that was removed the folder is left
+            (folder / "extras" / "python" / "ncu_report.py").touch()
+    versions = ["2025.3.1", "2024.1.1"]
+    if named:
+        monkeypatch.setenv("LLM_PERF_NCU", str(folder.with_name("2024.1.1") / "ncu"))
+        versions = ["2024.1.1"]
+    assert [found.parents[1].name for found in module_folders(tmp_path)] == versions
+
+
+def test_a_run_is_reported_without_its_counters_where_nothing_reads_them(
+    library: Path, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library.write_text("raise ImportError('not here')\n", encoding="utf-8")
+    for kind, name, content in (
+        ("nsys", "run.sqlite", plain_bytes(recording("nsys-*-h200-threads.sqlite"))),
+        ("ncu", "run.ncu-rep", path.read_bytes()),
+    ):
+        (tmp_path / "run" / kind).mkdir(parents=True)
+        (tmp_path / "run" / kind / name).write_bytes(content)
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sum(scope["kernel_count"] for scope in told["scopes"] if scope["scope"] == "aggregate") == 5
+    (why,) = [d for d in told["diagnostics"] if d["code"] == "RECORDING_UNREADABLE"]
+    assert "pip install ncu-report" in why["fix"]
+
+
+def test_the_demo_goes_without_counters_where_nothing_reads_them(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library.write_text("raise ImportError('not here')\n", encoding="utf-8")
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 0
+    assert "This report is without counters." in capsys.readouterr().err
 
 
 def test_nothing_beside_the_report_is_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def _results(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, Any
             if "missing" in result:
                 raise MissingTool(
                     f"{source} is an Nsight Compute report, and the package that reads them is not installed.",
-                    "Install it with: pip install ncu-report  (Linux x86-64), or export the report: ncu --import FILE --csv --page raw",
+                    "Install NVIDIA's reader: pip install ncu-report  (an installed ncu brings it, too), or export the report: ncu --import FILE --csv --page raw",
                 )
             if "error" in result:
                 raise _damaged(source, f"it gave up on it ({result['error']})")

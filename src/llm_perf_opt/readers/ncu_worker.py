@@ -9,6 +9,7 @@ What it says goes to standard output as JSON, a line a result, then `{"end": N}`
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -44,14 +45,14 @@ def main(path: str) -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
-        import ncu_report
+        ncu_report = _reader()
     except ImportError as error:
         _send(out, {"missing": str(error)})
         return
     _limit_memory(Path(path).stat().st_size)
     try:
         with Path(path).open("rb") as file:
-            report = ncu_report.load_report(utf8_name(path, file))  # type: ignore[no-untyped-call,call-arg]
+            report = ncu_report.load_report(utf8_name(path, file))
             results = _read(report, out)
     except (RuntimeError, TypeError, AttributeError, ValueError, SystemError, OSError, LookupError) as error:
         # The reader does not check what it reads: damage surfaces as any of these, far from its cause.
@@ -60,6 +61,15 @@ def main(path: str) -> None:
         _send(out, {"error": "it asks for more memory than a report of this size needs"})
     else:
         _send(out, {"end": results})
+
+
+def _reader() -> Any:
+    try:
+        return importlib.import_module("ncu_report")
+    except ImportError:
+        from llm_perf_opt.readers.ncu_module import of_an_installed_ncu
+
+        return of_an_installed_ncu()
 
 
 def utf8_name(path: str, file: IO[bytes]) -> str:
