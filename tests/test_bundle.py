@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -171,6 +172,25 @@ def test_every_line_of_a_lock_is_one_file_of_one_version(bundle: ModuleType) -> 
         assert len(packages) > 10
         for line in packages:
             assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]* --hash=sha256:[0-9a-f]{64}", line), line
+
+
+def test_the_page_of_licences_names_every_package_as_it_says_itself() -> None:
+    """Otherwise: python tools/document_licences.py"""
+    licences = tool("document_licences")
+    text = licences.PAGE.read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^(\| \[([a-z0-9-]+)\].*\n)", text, re.MULTILINE))
+    assert list(rows.values()) == list(licences.locked())
+    looked_at = 0
+    for line, package in rows.items():
+        try:
+            installed = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if installed in licences.locked()[package]:  # another version may say it in other words
+            assert licences.row(package) == line
+            looked_at += 1
+    assert looked_at > 5
+    assert "only with `WITH_NCU_REPORT=1`" in next(line for line, name in rows.items() if name == "ncu-report")
 
 
 def test_the_locks_meet_what_the_project_needs(lock: ModuleType) -> None:
