@@ -291,10 +291,12 @@ class Bench:
         yield from self.manifest_wrong(self.run, in_order=True)
         yield from self.report_wrong(self.run, kernels=True, counters=True)
 
-    def kill(self, number: signal.Signals, moment: float, fault: Fault | None = None) -> tuple[list[str], str | None]:
+    def kill(
+        self, number: signal.Signals, moment: float, fault: Fault | None = None, *, held_s: float = 0.0
+    ) -> tuple[list[str], str | None]:
         """One run, ended from outside after a while; what is wrong afterwards, and how far it had come.
 
-        None: it had ended by itself before that moment, and nobody was killed.
+        None: it had ended by itself before that moment, and nobody was killed. `held_s`: a key that is held down.
         """
         self.fresh()
         fault = fault or KILLED
@@ -304,7 +306,7 @@ class Bench:
         time.sleep(max(moment - (time.monotonic() - began), 0.0))
         in_time = ours.poll() is None
         if in_time:
-            ours.send_signal(number)
+            repeat(ours, number, held_s)
         got = self.finish(ours)
         wrong = [
             *self.no_process_left(),
@@ -365,16 +367,22 @@ def signalled(step: str, *numbers: signal.Signals, held: str = "") -> Callable[[
     return happen
 
 
+def repeat(ours: subprocess.Popen[bytes], number: signal.Signals, seconds: float) -> None:
+    """A signal, and more of them as a keyboard repeats a key that is held down, until we have ended."""
+    until = time.monotonic() + seconds
+    ours.send_signal(number)
+    while time.monotonic() < until and ours.poll() is None:
+        time.sleep(0.02)
+        ours.send_signal(number)
+
+
 def held_down(step: str, seconds: float) -> Callable[[Bench, Fault], Got]:
-    """Ctrl-C held down when a step has begun: a signal every 20 ms, as a keyboard repeats, or until we have ended."""
+    """Ctrl-C held down when a step has begun."""
 
     def happen(bench: Bench, fault: Fault) -> Got:
         ours = bench.start(bench.argv(fault), {"FAKE_MARKS": str(bench.here / "marks"), **fault.variables})
         bench.wait_for(step, ours)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and ours.poll() is None:
-            ours.send_signal(signal.SIGINT)
-            time.sleep(0.02)
+        repeat(ours, signal.SIGINT, seconds)
         return bench.finish(ours)
 
     return happen

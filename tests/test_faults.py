@@ -49,6 +49,12 @@ def test_a_run_killed_at_some_moment_loses_nothing(tmp_path: Path, number: signa
     assert at is not None
 
 
+def test_a_key_held_down_at_some_moment_loses_nothing(tmp_path: Path) -> None:
+    wrong, at = Bench(tmp_path / "bench").kill(signal.SIGINT, 0.8, held_s=1.0)
+    assert wrong == []
+    assert at is not None
+
+
 @pytest.mark.parametrize(
     ("program", "module"),
     [

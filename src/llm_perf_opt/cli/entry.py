@@ -10,6 +10,7 @@ from llm_perf_opt.process import interrupts
 def entry() -> None:
     """Run `llm-perf` as a program."""
     interrupts.end_at_once()
+    import contextlib
     import gc
     import io
     import os
@@ -28,11 +29,12 @@ def entry() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     interrupts.raise_in_order()
-    try:
+    code = 130
+    with contextlib.suppress(KeyboardInterrupt):  # while it is telling of something else, or has just returned
         code = main()
-    except KeyboardInterrupt:  # while it was telling of something else
-        code = 130
-    interrupts.too_late()
+        interrupts.too_late()
+    with contextlib.suppress(KeyboardInterrupt):
+        interrupts.too_late()
     try:
         sys.stdout.flush()
     except OSError:  # a full disk: what there was to say is lost, what was done is done

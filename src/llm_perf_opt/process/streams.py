@@ -13,12 +13,14 @@ import stat
 import sys
 from typing import Any
 
+_MEMORY_DEVICES = 1  # /dev/null, /dev/full
+
 
 def keep_open() -> None:
     """For programs of ours, at their start."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
-            mode = os.fstat(number).st_mode
+            found = os.fstat(number)
         except OSError:
             # Who starts us with a stream closed (`>&-`) wants nothing to be said there; files must not get its number.
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
@@ -26,7 +28,8 @@ def keep_open() -> None:
                 stream = open(opened, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
                 setattr(sys, name, stream)
             continue
-        if number and stat.S_ISCHR(mode):  # by its kind: one that is gone is no terminal any more
+        # By the kind of its device, not `isatty`: one that is gone says that it is no terminal.
+        if number and stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) != _MEMORY_DEVICES:
             setattr(sys, name, _on_terminal(number, getattr(sys, name)))
 
 
