@@ -145,6 +145,15 @@ def test_where_nvidias_module_is_looked_for(tmp_path: Path, monkeypatch: pytest.
     assert [found.parents[1].name for found in module_folders(tmp_path)] == versions
 
 
+def test_the_script_of_a_toolkit_leads_to_the_ncu_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cuda-13.0" / "nsight-compute-2025.3.1" / "extras" / "python"
+    folder.mkdir(parents=True)
+    (folder / "ncu_report.py").touch()
+    (tmp_path / "cuda-13.0" / "bin").mkdir()
+    monkeypatch.setenv("LLM_PERF_NCU", str(tmp_path / "cuda-13.0" / "bin" / "ncu"))
+    assert module_folders() == [folder]
+
+
 def test_a_run_is_reported_without_its_counters_where_nothing_reads_them(
     library: Path, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ else:
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = 130
-_ONE_WISH_S = 0.2  # a key that is held down repeats sooner than that; so do shells that pass a signal on
+_ONE_WISH_S = 0.2  # between two signals: a key that is held down repeats sooner, so do shells that pass a signal on
 # What to tidy up when the program ends at once; with it, whether the signals are ours to handle.
 at_exit: list[Callable[[], None]] = []
 _taken: list[int] = []
@@ -89,9 +89,8 @@ def handle(handlers: Mapping[Any, Any]) -> None:
     while left:
         try:
             handler = handlers[left[-1]] or signal.SIG_DFL  # None: one that is not Python's
-            signal.signal(
-                left[-1], int(handler) if isinstance(handler, int) else handler
-            )  # `_signal` has no enumerations
+            # `signal.getsignal` gives enumerations, which `_signal` does not know.
+            signal.signal(left[-1], int(handler) if isinstance(handler, int) else handler)
             left.pop()
         except KeyboardInterrupt as interrupt:
             interrupted = interrupt

@@ -37,7 +37,8 @@ def _on_terminal(number: int, stream: Any) -> Any:
     if not isinstance(stream, io.TextIOWrapper):  # somebody's own
         return stream
     out = io.BufferedWriter(_Terminal(number, "w", closefd=False))
-    return io.TextIOWrapper(out, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+    at_once = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+    return io.TextIOWrapper(out, stream.encoding, stream.errors, newline="\n", **at_once)
 
 
 class _Terminal(io.FileIO):

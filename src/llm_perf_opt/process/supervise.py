@@ -29,9 +29,9 @@ _LONGEST_GRACE_SECONDS = 86_400.0
 _FORCE_SECONDS = 15.0
 LOG_BYTES = 64 << 20  # of the output of one command; beginning and end are kept
 _MARK = "LLM_PERF_TREE"  # in the environment of everything a guard has started
-# Two signals within this time are one wish: a shell passes on what the terminal sends too, `timeout` signals the
-# process and its group.
-_ONE_WISH_S = 0.3
+# After the first signal; sooner it is the same wish: a shell passes on what the terminal sends too, `timeout` signals
+# the process and its group.
+_SECOND_WISH_S = 0.3
 INTERRUPTED = (
     "interrupted: what is captured so far is being written; once more (Ctrl-C) discards that and ends everything now"
 )
@@ -84,7 +84,7 @@ class Interruption:
                 if isinstance(outer, Interrupts):
                     outer.answer()
         # Who has lost the terminal cannot be in a hurry.
-        elif number != signal.SIGHUP and time.monotonic() - self._first > _ONE_WISH_S:
+        elif number != signal.SIGHUP and time.monotonic() - self._first > _SECOND_WISH_S:
             self.times += 1
 
 

@@ -35,8 +35,14 @@ def module_folders(root: Path = Path("/")) -> list[Path]:
     """Folders with NVIDIA's module, that of the ncu in use first; an ncu that is named is the only one."""
     named, on_path = os.environ.get(NCU_VARIABLE), shutil.which("ncu")
     found = [Path(named)] if named else [*([Path(on_path)] if on_path else []), *installed_ncu(root)]
-    beside = [ncu.resolve().parent / "extras" / "python" for ncu in found if ncu.is_absolute()]
-    return [folder for folder in dict.fromkeys(beside) if (folder / "ncu_report.py").is_file()]
+    folders = [folder for ncu in found if ncu.is_absolute() for folder in _homes(ncu.resolve())]
+    beside = [folder / "extras" / "python" for folder in dict.fromkeys(folders)]
+    return [folder for folder in beside if (folder / "ncu_report.py").is_file()]
+
+
+def _homes(ncu: Path) -> list[Path]:
+    """Where an ncu belongs: its own folder; CUDA's `bin/ncu` is a script that starts the one beside `bin`."""
+    return [ncu.parent, *sorted(ncu.parent.parent.glob("nsight-compute-*"), reverse=True)]
 
 
 def of_an_installed_ncu() -> Any:
