@@ -175,6 +175,20 @@ def test_a_run_that_ends_is_not_kept_from_saying_so(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["state"] == "interrupted"
 
 
+def test_an_interrupt_leaves_no_folder_without_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the folder has just been made."""
+    made = Path.mkdir
+
+    def interrupted(self: Path, *arguments: object, **more: object) -> None:
+        made(self, *arguments, **more)  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        RunDirectory.create(tmp_path / "run", ["program"], {})
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["state"] == "interrupted"
+
+
 def raised(handler: Interrupts) -> bool:
     try:
         handler(signal.SIGINT, None)

@@ -88,16 +88,18 @@ class RunDirectory:
             program=program_files(command),
         )
         manifest.signature = sign(manifest.launch_spec)  # from the start: who is killed now can be resumed
-        path = fresh_folder() if out is None else out
-        try:
-            path = _own_folder(path, manifest_text(manifest))
-            run = RunDirectory(path, manifest, _lock(path))
-            for name in ("nsys", "ncu") if recordings else ():
-                (path / name).mkdir(exist_ok=True)
-            run.keep_reserve()
-        except OSError as error:
-            raise _unwritable(path, error) from error
-        with run.interrupted_in_order():
+        with contextlib.ExitStack() as whole:
+            with held():  # an interrupt must leave neither a folder without a manifest nor a run that seems to go on
+                path = fresh_folder() if out is None else out
+                try:
+                    path = _own_folder(path, manifest_text(manifest))
+                    run = RunDirectory(path, manifest, _lock(path))
+                    whole.enter_context(run.interrupted_in_order())
+                    for name in ("nsys", "ncu") if recordings else ():
+                        (path / name).mkdir(exist_ok=True)
+                    run.keep_reserve()
+                except OSError as error:
+                    raise _unwritable(path, error) from error
             run.write_json("env.json", without_secrets(os.environ))
             run.write_yaml("config.yaml", settings)
             manifest.gpus_before = gpus() if gpus is not None else gpu_facts()
