@@ -207,6 +207,18 @@ def test_signals_in_quick_succession_are_one_interrupt(monkeypatch: pytest.Monke
     assert heard == [True, False, False, False, True]
 
 
+def test_an_interrupt_waits_for_an_import_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside Python's own import code it would be lost, or leave its lock taken."""
+    (tmp_path / "slow_module.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nWHOLE = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with supervise.handling([signal.SIGINT], Interrupts(once=True)), pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        import slow_module  # type: ignore[import-not-found]
+
+        assert slow_module.WHOLE
+        time.sleep(5)
+    assert sys.modules["slow_module"].WHOLE
+
+
 def test_what_is_done_about_an_interrupt_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(interrupts.time, "monotonic", lambda: clock[0])

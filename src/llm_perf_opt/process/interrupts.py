@@ -20,6 +20,7 @@ else:
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = 130
 _ONE_WISH_S = 0.2  # between two signals: a key that is held down repeats sooner, so do shells that pass a signal on
+_LATER_S, _LONGEST_WAIT_S = 0.02, 2.0
 # What to tidy up when the program ends at once; with it, whether the signals are ours to handle.
 at_exit: list[Callable[[], None]] = []
 _taken: list[int] = []
@@ -56,8 +57,18 @@ class Interrupts:
         self._once = once  # whoever raises it answers it, too
         self._answered = False
         self._last = float("-inf")
+        self._waited_s = 0.0
 
-    def __call__(self, *_: object) -> None:
+    def __call__(self, number: int, frame: Any) -> None:
+        # There it would be lost, or leave Python's own lock taken: once more in a moment. A program that runs as an
+        # import waits no longer than that.
+        if self._waited_s < _LONGEST_WAIT_S and _is_importing(frame):
+            import threading
+
+            self._waited_s += _LATER_S
+            threading.Timer(_LATER_S, os.kill, (os.getpid(), number)).start()
+            return
+        self._waited_s = 0.0
         before, self._last = self._last, time.monotonic()
         if self._answered or self._last - before < _ONE_WISH_S:
             return
@@ -70,6 +81,12 @@ class Interrupts:
     def again(self) -> None:
         """What comes now may take long: one more signal stops it."""
         self._answered = False
+
+
+def _is_importing(frame: Any) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def raise_in_order() -> None:
