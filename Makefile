@@ -30,7 +30,7 @@ help:
 	@echo 'make faults    everything that may go wrong in a run, and kills at random moments: what is survived (FAULTS_ARGS=...)'
 	@echo 'make fuzz      ten thousand mutated inputs for every reader (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
 	@echo 'make docs      the documentation as a site, in dist/site'
-	@echo 'make bundle    dist/bundle: everything to install on a machine with no network (BUNDLE_PYTHON=3.11 for that one)'
+	@echo 'make bundle    dist/bundle: everything to install on a machine with no network (BUNDLE_PYTHON=3.11 for that one; WITH_NCU_REPORT=1: see docs/licences.md)'
 	@echo 'make lock      renew requirements/: the exact files the bundle is made of, with hashes'
 	@echo 'make audit     ask for known vulnerabilities of what the bundle is made of (needs a network)'
 	@echo 'make clean     remove .venv, dist, caches and benchmark data; runs under tmp/ stay'

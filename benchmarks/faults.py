@@ -14,6 +14,7 @@ import argparse
 import collections
 import json
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -60,7 +61,8 @@ def try_kills(bench: Bench, count: int, seed: int) -> dict[str, Any]:
     for done, (number, part) in enumerate(random_kills(count, seed), 1):
         fault = KILLED if done % 2 else KILLED_IN_WINDOWS
         while True:
-            wrong, at = bench.kill(number, part * lasts[fault.name], fault)
+            held_s = 1.0 if number == signal.SIGINT and done % 10 == 2 else 0.0  # every second one: the key held down
+            wrong, at = bench.kill(number, part * lasts[fault.name], fault, held_s=held_s)
             found += wrong
             if at is not None:
                 break

@@ -9,18 +9,22 @@ wrong comes back as sentences; none: survived. `tests/test_faults.py` tries a pa
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
 import os
+import pty
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +141,14 @@ class Bench:
     def argv(self, fault: Fault) -> list[str | bytes]:
         return [*OURS, "profile", "--out", str(self.run), *fault.options, "--", sys.executable, "-c", fault.work]
 
-    def start(self, argv: Sequence[str | bytes], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def start(
+        self, argv: Sequence[str | bytes], variables: Mapping[str, str], before: Callable[[], None] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """`before`: done in the new process, before it is ours."""
+        env = self.variables(variables)
         with (self.here / "said").open("ab") as said:
             return subprocess.Popen(
-                argv, cwd=self.here, env=self.variables(variables), stdout=said, stderr=subprocess.STDOUT
+                argv, cwd=self.here, env=env, stdout=said, stderr=subprocess.STDOUT, preexec_fn=before
             )
 
     def finish(self, ours: subprocess.Popen[bytes]) -> Got:
@@ -283,10 +291,12 @@ class Bench:
         yield from self.manifest_wrong(self.run, in_order=True)
         yield from self.report_wrong(self.run, kernels=True, counters=True)
 
-    def kill(self, number: signal.Signals, moment: float, fault: Fault | None = None) -> tuple[list[str], str | None]:
+    def kill(
+        self, number: signal.Signals, moment: float, fault: Fault | None = None, *, held_s: float = 0.0
+    ) -> tuple[list[str], str | None]:
         """One run, ended from outside after a while; what is wrong afterwards, and how far it had come.
 
-        None: it had ended by itself before that moment, and nobody was killed.
+        None: it had ended by itself before that moment, and nobody was killed. `held_s`: a key that is held down.
         """
         self.fresh()
         fault = fault or KILLED
@@ -296,7 +306,7 @@ class Bench:
         time.sleep(max(moment - (time.monotonic() - began), 0.0))
         in_time = ours.poll() is None
         if in_time:
-            ours.send_signal(number)
+            repeat(ours, number, held_s)
         got = self.finish(ours)
         wrong = [
             *self.no_process_left(),
@@ -355,6 +365,87 @@ def signalled(step: str, *numbers: signal.Signals, held: str = "") -> Callable[[
         return bench.finish(ours)
 
     return happen
+
+
+def repeat(ours: subprocess.Popen[bytes], number: signal.Signals, seconds: float) -> None:
+    """A signal, and more of them as a keyboard repeats a key that is held down, until we have ended."""
+    until = time.monotonic() + seconds
+    ours.send_signal(number)
+    while time.monotonic() < until and ours.poll() is None:
+        time.sleep(0.02)
+        ours.send_signal(number)
+
+
+def held_down(step: str, seconds: float) -> Callable[[Bench, Fault], Got]:
+    """Ctrl-C held down when a step has begun."""
+
+    def happen(bench: Bench, fault: Fault) -> Got:
+        ours = bench.start(bench.argv(fault), {"FAKE_MARKS": str(bench.here / "marks"), **fault.variables})
+        bench.wait_for(step, ours)
+        repeat(ours, signal.SIGINT, seconds)
+        return bench.finish(ours)
+
+    return happen
+
+
+def on_a_terminal_that_closes(step: str, *, ignored: bool = False) -> Callable[[Bench, Fault], Got]:
+    """The window is closed when a step has begun: SIGHUP for us, and an error for every word we print there.
+
+    `ignored`: under nohup, whose output still goes to the terminal.
+    """
+
+    def own_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+        if ignored:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def happen(bench: Bench, fault: Fault) -> Got:
+        (bench.here / "said").touch()
+        marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": step, "LLM_PERF_GRACE_S": "10", "TERM": "xterm"}
+        mine, theirs = pty.openpty()
+        try:
+            ours = subprocess.Popen(
+                bench.argv(fault),
+                cwd=bench.here,
+                env=bench.variables({**marks, **fault.variables}),
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                preexec_fn=own_terminal,
+            )
+            os.close(theirs)
+            bench.wait_for(step, ours)
+            time.sleep(0.2)
+        finally:
+            os.close(mine)
+        return bench.finish(ours)
+
+    return happen
+
+
+def with_signals_blocked(bench: Bench, fault: Fault) -> Got:
+    """Started by a program that blocks signals in the thread it starts us from: the mask is inherited."""
+    mask = [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
+    before = partial(signal.pthread_sigmask, signal.SIG_BLOCK, mask)
+    return bench.finish(bench.start(bench.argv(fault), fault.variables, before))
+
+
+def with_signals_blocked_and_interrupted(bench: Bench, fault: Fault) -> Got:
+    """The same, and Ctrl-C must still end it."""
+    marks = {"FAKE_MARKS": str(bench.here / "marks"), "FAKE_HOLD": "ncu", "LLM_PERF_GRACE_S": "10"}
+    before = partial(signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGINT])
+    ours = bench.start(bench.argv(fault), {**marks, **fault.variables}, before)
+    bench.wait_for("ncu", ours)
+    time.sleep(0.2)
+    ours.send_signal(signal.SIGINT)
+    return bench.finish(ours)
+
+
+def without_news_of_children(bench: Bench, fault: Fault) -> Got:
+    """Started with SIGCHLD ignored: the system then tells nobody how a child ended."""
+    before = partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN)
+    return bench.finish(bench.start(bench.argv(fault), fault.variables, before))
 
 
 def without_its_guard(bench: Bench, fault: Fault) -> Got:
@@ -751,6 +842,8 @@ def _of_signals() -> Iterator[Fault]:
         counters=False,
         happen=signalled("ncu", signal.SIGHUP),
     )
+    yield from _of_terminals()
+    yield from _of_callers()
     yield Fault(
         name="the guard is killed",
         group=group,
@@ -760,6 +853,66 @@ def _of_signals() -> Iterator[Fault]:
         counters=False,
         work=STAYS,
         happen=without_its_guard,
+        quick=True,
+    )
+
+
+def _of_terminals() -> Iterator[Fault]:
+    """A window that closes and a key that is held down."""
+    stopped: dict[str, Any] = {"group": "terminals", "code": 130, "state": "interrupted", "says": "INTERRUPTED"}
+    for step in SIGNAL_STEPS[1:]:
+        yield Fault(
+            name=f"the terminal is closed at {step}",
+            kernels=step != "nsys",
+            counters=None if step in _BESIDE_NCU else step not in _BEFORE_NCU,
+            happen=on_a_terminal_that_closes(step),
+            quick=step == "ncu",
+            **stopped,
+        )
+        yield Fault(
+            name=f"the terminal is closed at {step}, under nohup",
+            group="terminals",
+            code=0,
+            state="done",
+            happen=on_a_terminal_that_closes(step, ignored=True),
+            quick=step == "ncu",
+        )
+    for step, seconds in (("nsys", 3.0), ("export", 3.0), ("ncu", 3.0), ("raw", 3.0), ("ncu", 0.2)):
+        yield Fault(
+            name=f"Ctrl-C held down at {step} for {seconds:g} s",
+            kernels=step != "nsys",
+            counters=None if step == "raw" else False,
+            variables={"FAKE_HOLD": step},
+            happen=held_down(step, seconds),
+            quick=(step, seconds) == ("ncu", 3.0),
+            **stopped,
+        )
+
+
+def _of_callers() -> Iterator[Fault]:
+    """What a process inherits of signals from whoever starts it."""
+    group = "callers"
+    fine: dict[str, Any] = {"group": group, "code": 0, "state": "done"}
+    yield Fault(name="signals are blocked by the caller", happen=with_signals_blocked, quick=True, **fine)
+    yield Fault(
+        name="signals are blocked by the caller, and Ctrl-C",
+        group=group,
+        code=130,
+        state="interrupted",
+        says="INTERRUPTED",
+        counters=False,
+        happen=with_signals_blocked_and_interrupted,
+    )
+    yield Fault(name="SIGCHLD is ignored by the caller", happen=without_news_of_children, **fine)
+    yield Fault(
+        name="SIGCHLD is ignored by the caller, and nsys crashes",
+        group=group,
+        code=5,
+        says="PROFILER_CRASHED",
+        kernels=False,
+        counters=False,
+        variables={"FAKE_FAULT": "nsys=crash-before"},
+        happen=without_news_of_children,
         quick=True,
     )
 

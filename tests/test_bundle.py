@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from attrs import define
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,13 +41,18 @@ def lock(bundle: ModuleType) -> ModuleType:
     return tool("lock_bundle")
 
 
-def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
-    path = folder / f"{name}-{version}-py3-none-any.whl"
+def make_wheel(folder: Path, name: str, version: str, *requires: str, build: str = "", says: str = "") -> Path:
+    """A wheel that pip installs: one module, which `says` something."""
+    path = folder / f"{name}-{version}{build}-py3-none-any.whl"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
         archive.writestr(f"{name}-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{name}.py", f"SAYS = {says!r}\n")
+        archive.writestr(f"{name}-{version}.dist-info/licenses/LICENSE.rst", f"The licence of {name}.\n")
+        files = [f"{name}.py,,", *(f"{name}-{version}.dist-info/{n},," for n in ("METADATA", "WHEEL", "RECORD"))]
+        archive.writestr(f"{name}-{version}.dist-info/RECORD", "".join(f"{line}\n" for line in files))
     return path
 
 
@@ -165,6 +174,25 @@ def test_every_line_of_a_lock_is_one_file_of_one_version(bundle: ModuleType) -> 
             assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]* --hash=sha256:[0-9a-f]{64}", line), line
 
 
+def test_the_page_of_licences_names_every_package_as_it_says_itself() -> None:
+    """Otherwise: python tools/document_licences.py"""
+    licences = tool("document_licences")
+    text = licences.PAGE.read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^(\| \[([a-z0-9-]+)\].*\n)", text, re.MULTILINE))
+    assert list(rows.values()) == list(licences.locked())
+    looked_at = 0
+    for line, package in rows.items():
+        try:
+            installed = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if installed in licences.locked()[package]:  # another version may say it in other words
+            assert licences.row(package) == line
+            looked_at += 1
+    assert looked_at > 5
+    assert "only with `WITH_NCU_REPORT=1`" in next(line for line, name in rows.items() if name == "ncu-report")
+
+
 def test_the_locks_meet_what_the_project_needs(lock: ModuleType) -> None:
     assert lock.main(["--check"]) == 0
 
@@ -214,3 +242,114 @@ def test_a_bundle_takes_only_files_with_the_hash_of_its_lock(
     with pytest.raises(bundle.BundleError):
         bundle.collect_wheels(tmp_path / "bad", bundle.TARGETS[0])
     assert not list((tmp_path / "bad").iterdir())
+
+
+@pytest.fixture
+def small_bundle(bundle: ModuleType, tmp_path: Path) -> Path:
+    """A bundle of two wheels, with the real installer, for the Python that runs the tests."""
+    folder = tmp_path / "bundle"
+    (folder / "wheels").mkdir(parents=True)
+    make_wheel(folder / "wheels", "llm_perf_opt", "0.1.0", "some-library>=1", says="ours")
+    make_wheel(folder / "wheels", "some_library", "1.0", says="ours")
+    target = next(t for t in bundle.TARGETS if t.python == f"{sys.version_info[0]}.{sys.version_info[1]}")
+    (folder / "install.sh").write_text(bundle.install_script(target))
+    (folder / "wheels.txt").write_text(bundle.wheel_list(folder))
+    (folder / "SHA256SUMS").write_text(bundle.sha256sums(folder))
+    return folder
+
+
+@define
+class Environment:
+    """A Python of its own, without a package, to install into; pip is that of the tests."""
+
+    folder: Path
+    variables: dict[str, str]
+
+    @staticmethod
+    def make(tmp_path: Path) -> Environment:
+        pip = pytest.importorskip("pip")
+        folder = tmp_path / "environment"
+        venv.create(folder, with_pip=False)
+        (tmp_path / "with-pip").mkdir()
+        (tmp_path / "with-pip" / "pip").symlink_to(Path(pip.__file__).parent)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "PYTHON"))}
+        return Environment(folder, {**kept, "PYTHONPATH": str(tmp_path / "with-pip")})
+
+    def install(self, bundle: Path) -> subprocess.CompletedProcess[str]:
+        argv = ["sh", "install.sh", str(self.folder / "bin" / "python")]
+        return subprocess.run(argv, cwd=bundle, env=self.variables, capture_output=True, text=True, timeout=120)
+
+    @property
+    def packages(self) -> Path:
+        (found,) = (self.folder / "lib").glob("python3.*/site-packages")
+        return found
+
+    def installed(self) -> dict[str, str]:
+        return {file.stem: file.read_text().split(chr(39))[1] for file in self.packages.glob("*.py")}
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_nothing_that_is_put_beside_the_wheels_is_installed(small_bundle: Path, tmp_path: Path) -> None:
+    environment = Environment.make(tmp_path)
+    wheels = small_bundle / "wheels"
+    make_wheel(wheels, "llm_perf_opt", "99.0", "another-library", says="theirs")
+    make_wheel(wheels, "llm_perf_opt", "0.1.0", build="-9", says="theirs")
+    make_wheel(wheels, "some_library", "99.0", says="theirs")
+    make_wheel(wheels, "some_library", "1.0", build="-9", says="theirs")
+    make_wheel(wheels, "another_library", "1.0", says="theirs")
+    for name in ("pip.py", "json.py", "sysconfig.py"):  # where the installer runs
+        (small_bundle / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    done = environment.install(small_bundle)
+    assert done.returncode == 0, done.stderr
+    assert environment.installed() == {"llm_perf_opt": "ours", "some_library": "ours"}
+    assert not (tmp_path / "ran").exists()
+    assert "ncu-report is needed" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_wheel_with_another_hash_is_refused(bundle: ModuleType, small_bundle: Path, tmp_path: Path) -> None:
+    """Also where the checksums were made anew, or there is no sha256sum to look at them: pip looks itself."""
+    environment = Environment.make(tmp_path)
+    make_wheel(small_bundle / "wheels", "some_library", "1.0", says="theirs")
+    damaged = environment.install(small_bundle)
+    assert (damaged.returncode, "files of this bundle are damaged" in damaged.stderr) == (1, True)
+    (small_bundle / "SHA256SUMS").write_text(bundle.sha256sums(small_bundle))
+    refused = environment.install(small_bundle)
+    assert refused.returncode == 1
+    assert "a wheel does not have the hash of wheels.txt" in refused.stderr
+    assert environment.installed() == {}
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_packages_that_do_stay_and_the_product_is_always_renewed(small_bundle: Path, tmp_path: Path) -> None:
+    environment = Environment.make(tmp_path)
+    (tmp_path / "there").mkdir()
+    for name, version in (("some_library", "1.5"), ("llm_perf_opt", "0.1.0")):
+        with zipfile.ZipFile(make_wheel(tmp_path / "there", name, version, says="there before")) as wheel:
+            wheel.extractall(environment.packages)
+    done = environment.install(small_bundle)
+    assert done.returncode == 0, done.stderr
+    assert environment.installed() == {"llm_perf_opt": "ours", "some_library": "there before"}
+
+
+@pytest.mark.parametrize("word", [True, False])
+def test_nvidias_reader_is_bundled_only_on_an_explicit_word(
+    bundle: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: bool
+) -> None:
+    asked: list[str] = []
+
+    def noted(*arguments: str) -> None:
+        if arguments[0] == "download":
+            asked.extend(Path(arguments[arguments.index("--requirement") + 1]).read_text().splitlines())
+
+    monkeypatch.setattr(bundle, "pip", noted)
+    bundle.collect_wheels(tmp_path / "wheels", bundle.TARGETS[0], with_ncu_report=word)
+    assert any(line.startswith("ncu-report==") for line in asked) is word
+    assert len(asked) > 10
+
+
+def test_the_licence_of_what_is_bundled_is_shown(bundle: ModuleType, tmp_path: Path) -> None:
+    assert bundle.licence_of(make_wheel(tmp_path, "ncu_report", "2026.1")) == "The licence of ncu_report.\n"

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from fault_matrix import Bench, Fault, Unavailable, faults, random_kills
 from llm_perf_opt.capture import commands
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.process import supervise
+from llm_perf_opt.process import interrupts, supervise
+from llm_perf_opt.process.interrupts import Interrupts
 from llm_perf_opt.rundir import directory as run_directory
 from llm_perf_opt.rundir.directory import RunDirectory
 
@@ -43,6 +45,12 @@ def test_every_fault_has_a_name_of_its_own() -> None:
 @pytest.mark.parametrize(("number", "moment"), random_kills(3, seed=7))
 def test_a_run_killed_at_some_moment_loses_nothing(tmp_path: Path, number: signal.Signals, moment: float) -> None:
     wrong, at = Bench(tmp_path / "bench").kill(number, 0.3 + moment)  # no run is over so soon
+    assert wrong == []
+    assert at is not None
+
+
+def test_a_key_held_down_at_some_moment_loses_nothing(tmp_path: Path) -> None:
+    wrong, at = Bench(tmp_path / "bench").kill(signal.SIGINT, 0.8, held_s=1.0)
     assert wrong == []
     assert at is not None
 
@@ -151,6 +159,115 @@ def test_an_interrupt_waits_until_the_manifest_is_written(tmp_path: Path, monkey
         run.save()
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["state"] == "failed"
     assert not list((tmp_path / "run").glob(".*.tmp"))
+
+
+def test_a_run_that_ends_is_not_kept_from_saying_so(tmp_path: Path) -> None:
+    """Ctrl-C held down: one more signal while what goes on beside the run is ended."""
+    run = RunDirectory.create(tmp_path / "run", ["program"], {})
+
+    def goes_on(stop: threading.Event) -> None:
+        stop.wait(20)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    run.background.start(goes_on, lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        run.finish("interrupted")
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["state"] == "interrupted"
+
+
+def test_an_interrupt_leaves_no_folder_without_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the folder has just been made."""
+    made = Path.mkdir
+
+    def interrupted(self: Path, *arguments: object, **more: object) -> None:
+        made(self, *arguments, **more)  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        RunDirectory.create(tmp_path / "run", ["program"], {})
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["state"] == "interrupted"
+
+
+def raised(handler: Interrupts) -> bool:
+    try:
+        handler(signal.SIGINT, None)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def test_signals_in_quick_succession_are_one_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: clock[0])
+    handler = Interrupts()
+    heard = []
+    for clock[0] in (1.0, 1.05, 1.1, 1.25, 2.0):
+        heard.append(raised(handler))
+    assert heard == [True, False, False, False, True]
+
+
+def test_an_interrupt_waits_for_an_import_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside Python's own import code it would be lost, or leave its lock taken."""
+    (tmp_path / "slow_module.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nWHOLE = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with supervise.handling([signal.SIGINT], Interrupts(once=True)), pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        import slow_module  # type: ignore[import-not-found]
+
+        assert slow_module.WHOLE
+        time.sleep(5)
+    assert sys.modules["slow_module"].WHOLE
+
+
+def test_what_is_done_about_an_interrupt_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: clock[0])
+    handler = Interrupts(once=True)
+    heard = []
+    for clock[0] in (1.0, 2.0, 3.0, 4.0):
+        if clock[0] == 3.0:
+            handler.again()
+        heard.append(raised(handler))
+    assert heard == [True, False, True, False]
+
+
+def test_handlers_are_set_whole_even_if_one_of_them_raises() -> None:
+    """A signal that comes while they are set: half of them would be heard by nobody."""
+    before = {number: signal.getsignal(number) for number in interrupts.STOPS}
+    handler = Interrupts()
+
+    class Sends(dict[int, object]):
+        def __getitem__(self, number: int) -> object:
+            if number == signal.SIGTERM and signal.getsignal(signal.SIGHUP) is handler:
+                signal.raise_signal(signal.SIGHUP)
+            return super().__getitem__(number)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.handle(Sends.fromkeys(interrupts.STOPS, handler))
+        assert {signal.getsignal(number) for number in interrupts.STOPS} == {handler}
+    finally:
+        interrupts.handle(before)
+
+
+@pytest.mark.parametrize(
+    ("signals", "times"),
+    [
+        ([(signal.SIGINT, 0.0)], 1),
+        ([(signal.SIGTERM, 0.0), (signal.SIGTERM, 0.01)], 1),  # timeout(1) signals the process and its group
+        ([(signal.SIGHUP, 0.0), (signal.SIGHUP, 5.0)], 1),  # the system, then the shell
+        ([(signal.SIGINT, 0.0), (signal.SIGINT, 0.5)], 2),
+    ],
+)
+def test_only_a_second_wish_discards_what_is_being_written(
+    monkeypatch: pytest.MonkeyPatch, signals: list[tuple[signal.Signals, float]], times: int
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
+    interruption = supervise.Interruption()
+    for number, clock[0] in signals:
+        interruption.note(number, None)
+    assert interruption.times == times
 
 
 def test_a_run_directory_that_is_gone_is_told_and_not_made_again(tmp_path: Path) -> None:

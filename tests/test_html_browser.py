@@ -181,6 +181,55 @@ def test_a_page_fits_its_window(browser: Browser, html: str, width: int, height:
     )
 
 
+LONG = "a_stage_with_a_very_long_name_" * 8
+LONG_KERNEL = (
+    "void at::native::vectorized_elementwise_kernel<4," + "at::native::Functor<c10::BFloat16>," * 12 + "int>(int)"
+)
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Names without a place to break a line, in every part of a page."""
+    ranges = [(LONG, 0, 900_000), (LONG + "inside", 1000, 800_000), ("x" * 300, 2000, 700_000)]
+    kernels = [(LONG_KERNEL if i % 2 else "k" * 300, 3000 + i, 3100 + 9000 * i, 9000 + 9000 * i) for i in range(40)]
+    source = make_export(tmp_path_factory.mktemp("long") / f"{'recording' * 12}.sqlite", ranges, kernels)
+    return render_html(evaluate(report(source)))
+
+
+@pytest.mark.parametrize("width", [400, 600, 770, 900])
+@pytest.mark.parametrize("page", ["html", "long_names"])
+def test_long_names_do_not_widen_a_narrow_page(
+    browser: Browser, page: str, width: int, request: pytest.FixtureRequest
+) -> None:
+    opened = browser.open(request.getfixturevalue(page), viewport={"width": width, "height": 800})
+
+    def overflowing() -> list[str]:
+        """What reaches over the right edge, unless something around it can be scrolled."""
+        return list(
+            opened.page.evaluate(
+                """() => [...document.querySelectorAll('body *')].filter((e) => {
+                    if (e.closest('svg') && e.tagName !== 'svg') return false;
+                    if (e.closest('.skip') || e.getBoundingClientRect().right <= innerWidth + 1) return false;
+                    for (let up = e.parentElement; up; up = up.parentElement)
+                        if (getComputedStyle(up).overflowX !== 'visible') return false;
+                    return true;
+                }).map((e) => `${e.tagName}.${e.className.baseVal ?? e.className}#${e.id}`)"""
+            )
+        )
+
+    def wider() -> int:
+        return int(opened.page.evaluate("document.documentElement.scrollWidth")) - width
+
+    assert (wider() <= 0, overflowing()) == (True, [])
+    # A chosen region, whole names of kernels, and everything that can be unfolded.
+    opened.page.locator("#icicle .node").last.click()
+    if opened.count('[data-names="full"]'):
+        opened.page.locator('[data-names="full"]').click()
+    opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert (wider() <= 0, overflowing()) == (True, [])
+    assert opened.quiet(), opened.complaints
+
+
 def test_words_are_explained_where_they_are_met(browser: Browser, html: str) -> None:
     opened = browser.open(html)
     words = opened.page.locator(".glossary dl")

@@ -11,6 +11,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -68,6 +69,26 @@ def in_pipe(*words: str | Path, **variables: str) -> subprocess.CompletedProcess
 
 def plain(text: str) -> str:
     return _ESCAPE.sub("\n", text).replace("\r", "\n")
+
+
+@pytest.mark.process
+def test_what_is_done_does_not_need_the_terminal_any_more(tmp_path: Path) -> None:
+    """Under nohup, and the window closed: every word that is printed is an error of the system."""
+
+    def own_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    mine, theirs = pty.openpty()
+    argv = [*PROGRAM, "report", str(recording("nsys-*-h200-threads.sqlite")), "--out", str(tmp_path / "out")]
+    child = subprocess.Popen(
+        argv, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(), preexec_fn=own_terminal
+    )
+    os.close(theirs)
+    os.close(mine)
+    assert child.wait(60) == 0
+    assert (tmp_path / "out" / "report.html").exists()
 
 
 # -- a run ----------------------------------------------------------------------------------------

@@ -2,19 +2,22 @@
 
     dist/bundle/wheels/*.whl   this project and its run-time dependencies, for CPython 3.12 on Linux x86_64
     dist/bundle/install.sh     installs them; needs nothing but Python 3.12
+    dist/bundle/wheels.txt     what it installs: each wheel with its hash, and no other file
     dist/bundle/SHA256SUMS     of all of the above
     dist/llm-perf-opt-bundle-<version>-cp312-linux-x86_64.tar
 
 `python tools/bundle.py 3.11` builds it for Python 3.11. What is taken from the package index is locked with hashes
 in requirements/ (see lock_bundle.py).
 
-PyTorch stays out: the machine has the one its GPU needs. The build fails when the bundle grows over
+PyTorch stays out: the machine has the one its GPU needs. So does NVIDIA's ncu-report, which is under NVIDIA's
+licence, unless WITH_NCU_REPORT=1 says that whoever builds the bundle has read that and may pass it on. The build fails when the bundle grows over
 LIMIT_BYTES, or when a wheel that another one requires is missing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -42,6 +45,9 @@ PLATFORMS = (
 )
 # Pure Python that its index has no wheel of (Hydra's grammar needs it): built here.
 SOURCE_ONLY = ("antlr4-python3-runtime==4.9.3",)
+INSTALL_SH = Path(__file__).with_name("install.sh")
+# NVIDIA's, and not to be passed on without its licence: only on an explicit word (see docs/licences.md).
+NCU_REPORT, NCU_REPORT_WORD, NCU_REPORT_LICENCE = "ncu-report", "WITH_NCU_REPORT", "NCU_REPORT_LICENSE.rst"
 
 
 @dataclass(frozen=True)
@@ -90,66 +96,10 @@ def lock_file(target: Target) -> Path:
     return ROOT / "requirements" / f"bundle-{target.name}.txt"
 
 
-_INSTALL_SH = """\
-#!/bin/sh
-# Installs llm-perf from the wheels beside this file. Reaches no network.
-#
-#   sh install.sh            makes an environment in ./venv beside this file; it sees the packages of the
-#                            system, such as PyTorch. VENV=DIR sh install.sh puts it elsewhere
-#   sh install.sh PYTHON     installs into the Python given, for example that of an environment of yours
-set -eu
-
-here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
-fits='import sys; sys.exit(sys.version_info[:2] != (@MAJOR@, @MINOR@))'
-
-if command -v sha256sum >/dev/null 2>&1; then
-    (cd "$here" && sha256sum --quiet -c SHA256SUMS) || {
-        echo "install.sh: files of this bundle are damaged; copy it again." >&2
-        exit 1
-    }
-fi
-
-if [ $# -gt 0 ]; then
-    python=$1
-    "$python" -c "$fits" >/dev/null 2>&1 || {
-        echo "install.sh: $python is not a working Python @PYTHON@, and these wheels are for Python @PYTHON@." >&2
-        exit 3
-    }
-else
-    base=''
-    for candidate in python@PYTHON@ python3 python; do
-        if "$candidate" -c "$fits" >/dev/null 2>&1; then base=$candidate; break; fi
-    done
-    if [ -z "$base" ]; then
-        echo "install.sh: no Python @PYTHON@ found (tried python@PYTHON@, python3, python)." >&2
-        echo "If you have one elsewhere: sh install.sh /path/to/python@PYTHON@" >&2
-        exit 3
-    fi
-    venv=${VENV:-$here/venv}
-    "$base" -m venv --system-site-packages "$venv" || {
-        echo "install.sh: $base cannot make an environment." >&2
-        echo "On Debian and Ubuntu: apt install python@PYTHON@-venv" >&2
-        echo "Or give a Python to install into: sh install.sh /path/to/python@PYTHON@" >&2
-        exit 3
-    }
-    python=$venv/bin/python
-fi
-
-pip_install() {
-    "$python" -m pip install --quiet --disable-pip-version-check --no-index --find-links "$here/wheels" "$@"
-}
-pip_install --upgrade --upgrade-strategy only-if-needed llm-perf-opt
-# Once more, itself alone: a newer bundle may carry the same version number.
-pip_install --force-reinstall --no-deps llm-perf-opt
-scripts=$("$python" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')
-echo "Installed: $scripts/llm-perf"
-"""
-
-
 def install_script(target: Target) -> str:
     """`install.sh` for a target."""
     major, minor = target.python.split(".")
-    text = _INSTALL_SH.replace("@PYTHON@", target.python)
+    text = INSTALL_SH.read_text(encoding="utf-8").replace("@PYTHON@", target.python)
     return text.replace("@MAJOR@", major).replace("@MINOR@", minor)
 
 
@@ -163,6 +113,23 @@ def sha256sums(folder: Path) -> str:
     return "".join(
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
     )
+
+
+def wheel_list(folder: Path) -> str:
+    """The wheels of a bundle as `pip --require-hashes` reads them, from inside the bundle's folder."""
+    return "".join(
+        f"wheels/{path.name} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+        for path in sorted((folder / "wheels").glob("*.whl"))
+    )
+
+
+def licence_of(wheel: Path) -> str:
+    """The text of the licence that a wheel carries."""
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if re.search(r"\.dist-info/(?:licenses/)?LICEN[CS]E[^/]*$", name):
+                return archive.read(name).decode("utf-8")
+    raise BundleError(f"{wheel.name} carries no licence")
 
 
 def total_size(folder: Path) -> int:
@@ -237,11 +204,12 @@ def pip(*arguments: str) -> None:
         raise BundleError(f"pip {arguments[0]} failed")
 
 
-def collect_wheels(folder: Path, target: Target) -> None:
+def collect_wheels(folder: Path, target: Target, *, with_ncu_report: bool = False) -> None:
     """This project's wheel, built here, and exactly the files its lock names, as the index has them."""
     folder.mkdir(parents=True)
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     lines = [line for line in lock_file(target).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    lines = [line for line in lines if with_ncu_report or not line.startswith(f"{NCU_REPORT}==")]
     with tempfile.TemporaryDirectory(prefix="llm-perf-bundle-") as name:
         # pip takes either wheels or sources: each kind has a list of its own.
         sources, wheels = Path(name) / "sources.txt", Path(name) / "wheels.txt"
@@ -254,10 +222,10 @@ def collect_wheels(folder: Path, target: Target) -> None:
         pip("download", *locked, "--dest", str(folder), *target.options, "--requirement", str(wheels))
 
 
-def build(target: Target = TARGETS[0]) -> Path:
+def build(target: Target = TARGETS[0], *, with_ncu_report: bool = False) -> Path:
     """Builds the bundle and its archive; returns the archive."""
     shutil.rmtree(BUNDLE, ignore_errors=True)
-    collect_wheels(BUNDLE / "wheels", target)
+    collect_wheels(BUNDLE / "wheels", target, with_ncu_report=with_ncu_report)
     wheels = sorted((BUNDLE / "wheels").glob("*.whl"))
     lacking = missing(wheels, target)
     if lacking:
@@ -265,6 +233,13 @@ def build(target: Target = TARGETS[0]) -> Path:
     script = BUNDLE / "install.sh"
     script.write_text(install_script(target), encoding="utf-8")
     script.chmod(0o755)
+    (BUNDLE / "wheels.txt").write_text(wheel_list(BUNDLE), encoding="utf-8")
+    if with_ncu_report:
+        (nvidias,) = (BUNDLE / "wheels").glob("ncu_report-*.whl")
+        licence = licence_of(nvidias)
+        (BUNDLE / NCU_REPORT_LICENCE).write_text(licence, encoding="utf-8")
+        print(licence)
+        print(f"The licence above is that of {nvidias.name}, which this bundle holds: who passes it on is bound by it.")
     (BUNDLE / "SHA256SUMS").write_text(sha256sums(BUNDLE), encoding="utf-8")
 
     for wheel in wheels:
@@ -284,7 +259,7 @@ def main(words: list[str]) -> int:
         print(f"bundle: give one of {', '.join(t.python for t in TARGETS)}, or nothing", file=sys.stderr)
         return 2
     try:
-        archive = build(target)
+        archive = build(target, with_ncu_report=os.environ.get(NCU_REPORT_WORD) == "1")
     except BundleError as error:
         print(f"bundle: {error}", file=sys.stderr)
         return 1

@@ -45,7 +45,16 @@ def resolve(target: Target) -> str:
         pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT), *SOURCE_ONLY)
         pip("download", "--quiet", "--no-deps", "--no-binary=:all:", "--dest", str(sources), *SOURCE_ONLY)
         (project,) = folder.glob(f"{PROJECT.replace('-', '_')}-*.whl")
-        pip("download", "--quiet", "--dest", str(folder), "--find-links", str(folder), *target.options, str(project))
+        pip(
+            "download",
+            "--quiet",
+            "--dest",
+            str(folder),
+            "--find-links",
+            str(folder),
+            *target.options,
+            f"{project}[ncu]",
+        )
         built = {canonicalize_name(Requirement(text).name) for text in SOURCE_ONLY} | {PROJECT}
         wheels = [file for file in folder.glob("*.whl") if parse_wheel_filename(file.name)[0] not in built]
         lines = sorted(line_of(file) for file in (*wheels, *sources.iterdir()))
@@ -70,7 +79,8 @@ def main(words: list[str]) -> int:
     if words not in ([], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
-    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    dependencies = [*project["dependencies"], *project["optional-dependencies"]["ncu"]]
     for target in TARGETS:
         file = lock_file(target)
         if not words:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import Factory, define
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
 from llm_perf_opt.rundir.layout import VERIFY as VERIFY
 from llm_perf_opt.rundir.layout import input_patterns, is_of_verification, verification_files
 from llm_perf_opt.untrusted import parse_json, read_text
@@ -29,7 +29,7 @@ class Inputs:
     inside_runs: set[Path]
     duplicates: dict[Path, Path]
     inputs: list[dict[str, Any]] = Factory(list)  # what the report says of those read so far
-    unreadable: list[UnreadableInput] = Factory(list)  # of runs: one damaged recording must not cost the others
+    unreadable: list[UserError] = Factory(list)  # of runs: one that cannot be read must not cost the others
     known: Mapping[Path, Recording] = Factory(dict)  # that were read already
 
     @staticmethod
@@ -77,7 +77,7 @@ class Inputs:
                 recording = read_recording(
                     file, source=file.name, launch_config=launch_config, streams=streams, observer=observer
                 )
-        except UnreadableInput as error:
+        except (UnreadableInput, MissingTool) as error:
             if file not in self.inside_runs:
                 raise
             self.unreadable.append(error)
@@ -153,7 +153,7 @@ def read_verification(paths: Sequence[str]) -> tuple[CounterSet | None, list[Dia
         return None, []
     try:
         found = read_recording(files[0], source=files[0].name)
-    except UnreadableInput as error:
+    except (UnreadableInput, MissingTool) as error:
         return None, [diagnose("VERIFY_FAILED.unreadable", message=error.message, fix=error.fix)]
     return (found if isinstance(found, CounterSet) else None), []
 

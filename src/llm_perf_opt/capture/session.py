@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.nsight.messages import STATES
 from llm_perf_opt.nsight.outcome import of_rule
 from llm_perf_opt.options import in_keys
+from llm_perf_opt.process.interrupts import STOPS, Interrupts
 from llm_perf_opt.process.supervise import InterruptedTwice, handling
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -102,21 +102,17 @@ def run_profile(
     showing = Showing(as_json, request.strict, silent, quiet=quiet, brief=True)
     reporter = ProgressReporter(quiet=quiet, silent=as_json)
     try:
-        with handling([signal.SIGTERM], _terminated):
+        interrupts = Interrupts(once=True)  # SIGTERM ends a run as Ctrl-C does, its report too
+        with handling(STOPS, interrupts):
             environment = inject.environment(request.annotate.mode, request.annotate.depth, ranges=ranges, log=log)
             read = {} if timelines is None else timelines
             context = RunContext(request, tools, directory, reporter, environment, state or ResumeState(), read)
-            return _Session(context, showing, hands_on=timelines is not None).run()
+            return _Session(context, showing, interrupts, hands_on=timelines is not None).run()
     finally:
         directory.background.end()
         with contextlib.suppress(OSError):  # of a table that an interrupt came upon while it was noted
             directory.drop_unfinished()
         directory.release()
-
-
-def _terminated(*_: object) -> None:
-    """SIGTERM ends a run as Ctrl-C does, its report too: nothing half-written is left."""
-    raise KeyboardInterrupt
 
 
 @define
@@ -125,6 +121,7 @@ class _Session:
 
     context: RunContext
     showing: Showing
+    interrupts: Interrupts
     hands_on: bool = False  # the caller needs the timeline, too
     built: NCUProfileRegionReport | None = None  # the report, but for what the run says of its own end
     draft: Draft | None = None  # files of it that are written already
@@ -142,6 +139,7 @@ class _Session:
             directory.finish("interrupted" if run.stopped else "done" if code == ExitCode.DONE else "failed")
             if run.interrupted_twice:
                 raise InterruptedTwice
+            self.interrupts.again()
             if run.resume.resumed and code == ExitCode.DONE:
                 drop_earlier(directory)
             result = self._report(code)
@@ -198,7 +196,8 @@ class _Session:
             try:
                 yield
             except KeyboardInterrupt as interrupt:  # between two supervised commands: they handle signals themselves
-                run.stopped, run.interrupted_twice = True, isinstance(interrupt, InterruptedTwice)
+                run.stopped = True
+                run.interrupted_twice = run.interrupted_twice or isinstance(interrupt, InterruptedTwice)
                 run.failures.append(ExitCode.INTERRUPTED)
                 when = "twice" if run.interrupted_twice else "between two steps"
                 run.note(of_rule(STATES["INTERRUPTED"], signal=when))
@@ -215,6 +214,7 @@ class _Session:
     def _build_while_waiting(self) -> None:
         """Begin the report while the tools' own tables of the captures are still being written; wait for those."""
         run, directory = self.context, self.context.directory
+        self.interrupts.again()
         directory.ask_gpus()
         try:
             if not run.failures:  # what failed once would fail, and perhaps take its time, twice

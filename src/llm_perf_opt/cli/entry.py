@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 
 from llm_perf_opt.process import interrupts
-
-
-def _open_streams(os: ModuleType) -> None:
-    """Who starts us with a stream closed (`>&-`) wants nothing to be said there; files must not get its number."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
-            if getattr(sys, name) is None:
-                stream = open(opened, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-                setattr(sys, name, stream)
 
 
 def entry() -> None:
     """Run `llm-perf` as a program."""
     interrupts.end_at_once()
+    import contextlib
     import gc
     import io
     import os
 
-    _open_streams(os)
+    from llm_perf_opt.process import streams
 
+    streams.keep_open()
     # Reports are millions of objects that stay until the end: looking through them again and again for cycles took
     # a tenth of the time.
     gc.set_threshold(100_000, 50, 50)
@@ -40,11 +29,12 @@ def entry() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     interrupts.raise_in_order()
-    try:
+    code = 130
+    with contextlib.suppress(KeyboardInterrupt):  # while it is telling of something else, or has just returned
         code = main()
-    except KeyboardInterrupt:  # while it was telling of something else
-        code = 130
-    interrupts.too_late()
+        interrupts.too_late()
+    with contextlib.suppress(KeyboardInterrupt):
+        interrupts.too_late()
     try:
         sys.stdout.flush()
     except OSError:  # a full disk: what there was to say is lost, what was done is done

@@ -24,6 +24,7 @@ from llm_perf_opt.nsight.ncu.argv import DEFAULT_METRICS, NcuOptions, ncu_argume
 from llm_perf_opt.nsight.nsys.argv import nsys_arguments
 from llm_perf_opt.nsight.nsys.gpu_metrics import cannot_sample
 from llm_perf_opt.nsight.tools import Tool
+from llm_perf_opt.readers.ncu_module import NCU_VARIABLE, installed_ncu
 from llm_perf_opt.readers.nsys_tool import installed_nsys
 from llm_perf_opt.rundir.secrets import is_secret
 from llm_perf_opt.version import __version__
@@ -110,7 +111,7 @@ def _gpu() -> Gpu:
 
 
 _TOOLS = {
-    "ncu": (tools.find_ncu, tools.installed_ncu, tools.NCU_VARIABLE),
+    "ncu": (tools.find_ncu, installed_ncu, NCU_VARIABLE),
     "nsys": (tools.find_nsys, installed_nsys, tools.NSYS_VARIABLE),
 }
 

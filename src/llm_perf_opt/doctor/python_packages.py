@@ -9,6 +9,7 @@ import cattrs
 
 from llm_perf_opt.doctor.machine_facts import Package, Torch
 from llm_perf_opt.doctor.probe import ask
+from llm_perf_opt.readers.ncu_module import module_folders
 
 _TORCH_TIMEOUT_S = 120.0
 _PACKAGES = ("ncu-report", "nvtx", "hydra-core", "transformers")
@@ -17,7 +18,9 @@ _MODULES = {"ncu-report": "ncu_report", "nvtx": "nvtx", "hydra-core": "hydra"}  
 _ASK_PACKAGES = """
 import importlib, importlib.metadata, json, sys
 found = []
-for name, module in json.loads(sys.argv[1]).items():
+packages, more = json.loads(sys.argv[1])
+sys.path += more  # last: what is installed comes first
+for name, module in packages.items():
     try:
         version, problem = importlib.metadata.version(name), ""
     except importlib.metadata.PackageNotFoundError:
@@ -30,7 +33,7 @@ for name, module in json.loads(sys.argv[1]).items():
         except BaseException as error:
             problem = f"{type(error).__name__}: {error}"
         else:
-            version = version or "unknown"
+            version = version or f"of {importlib.import_module(module).__file__}"
     found.append({"name": name, "version": version, "problem": problem})
 print("\\n" + json.dumps(found))
 """
@@ -55,7 +58,8 @@ print("\\n" + json.dumps(found))
 
 
 def find_packages() -> list[Package]:
-    asked = json.dumps({name: _MODULES.get(name, "") for name in _PACKAGES})
+    packages = {name: _MODULES.get(name, "") for name in _PACKAGES}
+    asked = json.dumps([packages, [str(folder) for folder in module_folders()]])  # ncu brings its own ncu_report
     answer = _ask_python(_ASK_PACKAGES, asked)
     if isinstance(answer, list):
         return cattrs.structure(answer, list[Package])

@@ -12,7 +12,7 @@ _LITTLE, _TOO_LITTLE = 5_000_000_000, 500_000_000
 _SMALL_HOME, _SMALL_SHARED = 50_000_000, 60_000_000
 _FEW_FILES = 1024
 _PACKAGE_WHY = {
-    "ncu-report": "it reads the reports of ncu: without it counters cannot be reported",
+    "ncu-report": "it reads the reports of ncu: without it counters cannot be reported; NVIDIA's, under NVIDIA's licence",
     "nvtx": "models of this package mark their stages with it; programs that use torch.cuda.nvtx do not need it",
     "hydra-core": "the runners (python -m llm_perf_opt.runners…) are built on it",
 }

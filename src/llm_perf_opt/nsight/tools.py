@@ -23,22 +23,14 @@ from attrs import define, field
 from llm_perf_opt.errors import MissingTool
 from llm_perf_opt.process.ask import Questions, ask
 from llm_perf_opt.readers import nsys_tool
+from llm_perf_opt.readers.ncu_module import NCU_PLACES, NCU_VARIABLE, installed_ncu
 
 if TYPE_CHECKING:  # imported where they are needed: a run asks its questions before it imports anything else
     from llm_perf_opt.nsight.help_text import KnownOptions
 
 Argv = tuple[str, ...]
-NCU_VARIABLE = "LLM_PERF_NCU"
 NSYS_VARIABLE = nsys_tool.ENVIRONMENT_VARIABLE
 
-_NCU_PLACES = (
-    "/opt/nvidia/nsight-compute/*/ncu",
-    "/usr/local/cuda*/nsight-compute-*/ncu",
-    "/usr/local/cuda*/bin/ncu",
-    "/usr/lib/nsight-compute/ncu",
-    "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Compute/ncu",
-)
-_NCU_IN_TOOLKIT = ("nsight-compute-*/ncu", "bin/ncu")
 _PRODUCT = {"ncu": "Nsight Compute", "nsys": "Nsight Systems"}
 _VERSION = re.compile(r"\bversion\s+v?(\d+(?:\.\d+)+)", re.IGNORECASE)
 
@@ -61,17 +53,12 @@ class Tool:
 
 def find_ncu(configured: str | os.PathLike[str] | None = None, *, root: Path = Path("/")) -> Tool:
     """The ncu to use; `MissingTool` says where was looked. `root`: below which the install folders are."""
-    return _find("ncu", configured, NCU_VARIABLE, installed_ncu(root), _NCU_PLACES)
+    return _find("ncu", configured, NCU_VARIABLE, installed_ncu(root), NCU_PLACES)
 
 
 def find_nsys(configured: str | os.PathLike[str] | None = None, *, root: Path = Path("/")) -> Tool:
     """The nsys to use, that inside Nsight Compute included; `MissingTool` says where was looked."""
     return _find("nsys", configured, NSYS_VARIABLE, nsys_tool.installed_nsys(root), nsys_tool.PLACES)
-
-
-def installed_ncu(root: Path = Path("/")) -> list[Path]:
-    """Every ncu of the chosen toolkit and in the folders of NVIDIA's installers."""
-    return list(dict.fromkeys([*nsys_tool.in_toolkit(_NCU_IN_TOOLKIT), *nsys_tool.installed(_NCU_PLACES, root)]))
 
 
 def importer_of(nsys: str | os.PathLike[str]) -> Path | None:

@@ -285,6 +285,8 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGUSR1, lambda *_: setattr(Hurry, "asked", True))
+    # Whoever called us may block signals: neither we nor the profiler would hear of the end of a child.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     output = Pump(1, LOG_LIMIT) if LOG_LIMIT else None
     program = program_pump()
     main_pid = start(argv, output, program)

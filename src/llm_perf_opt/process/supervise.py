@@ -18,6 +18,7 @@ from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.files import open_to_append
+from llm_perf_opt.process.interrupts import STOPS, Interrupts, handle
 
 GUARD = Path(__file__).with_name("guard.py")
 _POLL_SECONDS = 0.1
@@ -29,7 +30,9 @@ _LONGEST_GRACE_SECONDS = 86_400.0
 _FORCE_SECONDS = 15.0
 LOG_BYTES = 64 << 20  # of the output of one command; beginning and end are kept
 _MARK = "LLM_PERF_TREE"  # in the environment of everything a guard has started
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# After the first signal; sooner it is the same wish: a shell passes on what the terminal sends too, `timeout` signals
+# the process and its group.
+_SECOND_WISH_S = 0.3
 INTERRUPTED = (
     "interrupted: what is captured so far is being written; once more (Ctrl-C) discards that and ends everything now"
 )
@@ -57,22 +60,33 @@ def handling(numbers: Sequence[int], handler: Callable[..., None]) -> Iterator[N
     """Handle some signals in another way for a while; they only reach the main thread."""
     here = threading.current_thread() is threading.main_thread()
     # What is ignored stays ignored: nohup means it.
-    heard = [n for n in numbers if here and signal.getsignal(n) not in (signal.SIG_IGN, None)]
-    old = {n: signal.signal(n, handler) for n in heard}
+    old = {n: signal.getsignal(n) for n in numbers if here and signal.getsignal(n) not in (signal.SIG_IGN, None)}
     try:
+        handle(dict.fromkeys(old, handler))
         yield
     finally:
-        for number, before in old.items():
-            signal.signal(number, before)
+        handle(old)
 
 
 class Interruption:
     """Counts Ctrl-C, SIGTERM and the loss of the terminal while a command runs, so that it can be ended in order."""
 
-    times = 0
+    def __init__(self) -> None:
+        self.times = 0
+        self._first = 0.0
+        # What is done about an interrupt is done when the command has ended, too.
+        self._outer = [signal.getsignal(number) for number in STOPS]
 
-    def note(self, *_: object) -> None:
-        self.times += 1
+    def note(self, number: int, _: object) -> None:
+        if self.times == 0:
+            self._first = time.monotonic()
+            self.times = 1
+            for outer in self._outer:
+                if isinstance(outer, Interrupts):
+                    outer.answer()
+        # Who has lost the terminal cannot be in a hurry.
+        elif number != signal.SIGHUP and time.monotonic() - self._first > _SECOND_WISH_S:
+            self.times += 1
 
 
 def run_supervised(
@@ -114,7 +128,7 @@ def run_supervised(
         "log_limit": LOG_BYTES,
         "program_log": None if program_log is None else str(program_log.resolve()),
     }
-    with handling(_SIGNALS, interruption.note):
+    with handling(STOPS, interruption.note):
         command = Guarded(argv, log, environment or {}, settings, program_pid=program_pid, held=held)
         looked = started
         until: float | None = None  # None: it was not asked to end
@@ -180,7 +194,7 @@ def run_short(
     started = time.monotonic()
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
-    with handling(_SIGNALS, interruption.note):
+    with handling(STOPS, interruption.note):
         command = Guarded(argv, output, environment, {"grace_s": 0}, errors=errors, held=held)
         try:
             while command.is_running and not (ended.timed_out or ended.interrupted):

@@ -6,6 +6,7 @@ never return. So it is only ever asked in a `sandbox`, and nothing else imports 
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import IO, Any
 
 from llm_perf_opt.errors import MissingTool, UnreadableInput
 from llm_perf_opt.readers.device_facts import device_facts
+from llm_perf_opt.readers.ncu_module import of_an_installed_ncu
 from llm_perf_opt.readers.plausible import LARGEST_DEVICE
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 
@@ -36,21 +38,29 @@ _ATTRIBUTE = "device__attribute_"
 Facts = Callable[[str], int | None]
 
 
+def _reader() -> Any:
+    """NVIDIA's module: that of its package, else that of an installed ncu."""
+    try:
+        return importlib.import_module("ncu_report")
+    except ImportError:
+        return of_an_installed_ncu()
+
+
 def native_results(path: Path, source: str, counters: CounterSet) -> Iterator[Action]:
     """Every result of a report; what they say of GPUs and metrics goes into `counters`.
 
     `UnreadableInput` where the reader gives up on it.
     """
     try:
-        import ncu_report
+        ncu_report = _reader()
     except ImportError as error:
         raise MissingTool(
             f"{source} is an Nsight Compute report, and the package that reads them is not installed.",
-            "Install it with: pip install ncu-report  (Linux x86-64), or export the report: ncu --import FILE --csv --page raw",
+            "Install NVIDIA's reader: pip install ncu-report  (an installed ncu brings it, too), or export the report: ncu --import FILE --csv --page raw",
         ) from error
     try:
         with path.open("rb") as file:
-            report: Any = ncu_report.load_report(_utf8_name(str(path), file))  # type: ignore[no-untyped-call,call-arg]
+            report: Any = ncu_report.load_report(_utf8_name(str(path), file))
             for range_index in range(report.num_ranges()):
                 result_range = report.range_by_idx(range_index)
                 for index in range(result_range.num_actions()):

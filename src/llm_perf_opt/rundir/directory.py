@@ -96,16 +96,18 @@ class RunDirectory:
             program=program_files(command),
         )
         manifest.signature = sign(manifest.launch_spec)  # from the start: who is killed now can be resumed
-        path = fresh_folder() if out is None else out
-        try:
-            path = _own_folder(path, manifest_text(manifest))
-            run = RunDirectory(path, manifest, _lock(path))
-            for name in ("nsys", "ncu") if recordings else ():
-                (path / name).mkdir(exist_ok=True)
-            run.keep_reserve()
-        except OSError as error:
-            raise _unwritable(path, error) from error
-        with run.interrupted_in_order():
+        with contextlib.ExitStack() as whole:
+            with held():  # an interrupt must leave neither a folder without a manifest nor a run that seems to go on
+                path = fresh_folder() if out is None else out
+                try:
+                    path = _own_folder(path, manifest_text(manifest))
+                    run = RunDirectory(path, manifest, _lock(path))
+                    whole.enter_context(run.interrupted_in_order())
+                    for name in ("nsys", "ncu") if recordings else ():
+                        (path / name).mkdir(exist_ok=True)
+                    run.keep_reserve()
+                except OSError as error:
+                    raise _unwritable(path, error) from error
             run.write_json("env.json", kept_environment(os.environ))
             run.write_yaml("config.yaml", settings)
             manifest.gpus_before = gpus() if gpus is not None else gpu_facts()
@@ -259,15 +261,16 @@ class RunDirectory:
         """
         with held():  # a second interrupt must not leave a run that seems to go on
             self.background.end()
-        with contextlib.suppress(OSError):
-            (self.path / RESERVE).unlink(missing_ok=True)
-        self.manifest.state = state
-        self.manifest.finished_at = now()
-        self.manifest.seconds = round(time.monotonic() - self._began, 2)
-        with contextlib.suppress(UserError):
-            self.save()  # before the GPU is asked: that may take a while
-            if not self._gpus_asked:
-                self.manifest.gpus_after = gpu_facts()
+            with contextlib.suppress(OSError):
+                (self.path / RESERVE).unlink(missing_ok=True)
+            self.manifest.state = state
+            self.manifest.finished_at = now()
+            self.manifest.seconds = round(time.monotonic() - self._began, 2)
+            with contextlib.suppress(UserError):
+                self.save()
+        if not self._gpus_asked:  # afterwards: that may take a while
+            self.manifest.gpus_after = gpu_facts()
+            with contextlib.suppress(UserError):
                 self.save()
 
 

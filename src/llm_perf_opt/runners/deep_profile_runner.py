@@ -80,6 +80,8 @@ def resume(
 
 
 if __name__ == "__main__":
+    from llm_perf_opt.process.streams import keep_open
     from llm_perf_opt.runners.app import start
 
+    keep_open()
     sys.exit(start(job))

@@ -75,6 +75,8 @@ def resolved(words: list[str]) -> int:
 
 if __name__ == "__main__":
     own = sys.argv[1:]
+    from llm_perf_opt.process.streams import keep_open
     from llm_perf_opt.runners.app import start
 
+    keep_open()
     sys.exit(resolved(own) if "--resolved" in own else start(job))

@@ -15,7 +15,7 @@ from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, fi
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
-from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.errors import ExitCode, MissingTool, UserError
 from llm_perf_opt.inject import read_log, under_ncu
 from llm_perf_opt.nsight.ncu.argv import build_ncu_cmd, build_ncu_details_cmd, build_ncu_raw_cmd
 from llm_perf_opt.nsight.ncu.replay_modes import left_out, split_metrics
@@ -197,7 +197,7 @@ def _read_results(run: RunContext, capture: PlannedCapture, file: Path) -> None:
     try:
         run.counters[file] = read_ncu_rep(file, file.name)
     except UserError as error:  # ncu exited with 0, and yet it did not finish its report
-        run.failures.append(ExitCode.NOTHING_CAPTURED)
+        run.failures.append(error.code if isinstance(error, MissingTool) else ExitCode.NOTHING_CAPTURED)
         run.note(diagnose("REPORT_UNREADABLE", message=error.message, fix=error.fix))
         return
     results = run.results[capture.name] = run.counters[file].actions
