@@ -16,7 +16,6 @@ import datetime
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from fuzzing.worker import MOST_MEMORY_MB, MOST_SECONDS, Fuzzer, Outcome  # noqa: E402
+from provenance import commit  # noqa: E402
 
 RESULTS = HERE / "results"
 _SLOWEST_KEPT = 20
@@ -47,11 +47,6 @@ def run(count: int, minutes: float | None, seed: int) -> list[Outcome]:
             if outcome.problem:
                 print(f"{name} {number}: {outcome.problem}", flush=True)
     return found
-
-
-def commit() -> str:
-    argv = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
-    return subprocess.run(argv, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def row(name: str, found: list[Outcome]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "faults": ("capture", "process", "rundir", "inject"),
     "fuzz": ("readers", "regions"),
     "fuzz-seed2": ("readers", "regions"),
+    "hostile-inputs": ("readers", "cli"),
     "html-page": ("report",),
     "join-accuracy": ("readers", "regions", "analysis"),
     "kill-h200": ("capture", "process", "rundir"),
@@ -42,6 +43,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "models-h200": ("workloads", "dnn_models", "static_analysis", "stage1", "runners", *_CAPTURING),
     "profile-decoder-h200": _CAPTURING,
     "report-speed": _READING,
+    "safe-hands": ("files.py", "rundir", "report", "api"),
+    "safe-hands-secrets": ("rundir", "capture", "report", "untrusted.py"),
 }
 
 

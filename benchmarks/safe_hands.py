@@ -20,7 +20,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from typing import Any
 
 from llm_perf_opt.api.result import open_report
 from llm_perf_opt.cli.main import main as llm_perf
+from provenance import commit
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "safe-hands"
@@ -209,11 +209,6 @@ FAMILIES: dict[str, Family] = {
 
 
 # -- the file ----------------------------------------------------------------------------------------
-
-
-def commit() -> str:
-    said = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
-    return said.stdout.strip()
 
 
 def markdown(result: Figures) -> str:

@@ -26,6 +26,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 import fake_tools  # noqa: E402
 from planted_secrets import PROGRAM, SPELLINGS, left_in, planted, secrets  # noqa: E402
+from provenance import commit  # noqa: E402
 
 RESULTS = HERE / "results"
 _LLM_PERF = [sys.executable, "-c", "from llm_perf_opt.cli.entry import entry; entry()"]
@@ -56,7 +57,7 @@ def measure(seed: int, folder: Path) -> dict[str, Any]:
     return {
         "command": f"python benchmarks/safe_hands_secrets.py --seed {seed}",
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout.strip(),
+        "commit": commit(),
         "python": platform.python_version(),
         "seed": seed,
         "secrets": sum(map(len, found.values())),

@@ -104,12 +104,15 @@ def _where(stages: list[NCUProfileRegion]) -> str:
 
 
 def _steadily(region: NCUProfileRegion) -> str:
-    """` in 61 instances of 2.4 ms after 16.5 s of warm-up`."""
+    """` in 61 instances, median 2.4 ms, after 16.5 s of warm-up`."""
     steady = region.timing.steady if region.timing else None
     each = (
-        f" in {steady.instances:,} instances of {duration(steady.median_ns)}" if steady and steady.instances > 1 else ""
+        f" in {steady.instances:,} instances, median {duration(steady.median_ns)}"
+        if steady and steady.instances > 1
+        else ""
     )
-    return each + warmup_note(region)
+    warmup = warmup_note(region)
+    return f"{each},{warmup}" if each and warmup else each + warmup
 
 
 def _why(region: NCUProfileRegion) -> str:
@@ -205,7 +208,7 @@ def _work(region: NCUProfileRegion) -> str:
     if values.gpu_time_ns and values.kernel_count:
         parts[0] += f" of {duration(values.gpu_time_ns / values.kernel_count)} on average"
     if values.memory.count:
-        parts.append(f"{values.memory.count:,} copies and fills")
+        parts.append("1 copy or fill" if values.memory.count == 1 else f"{values.memory.count:,} copies and fills")
     if values.graph_launches:
         parts.append(counted(values.graph_launches, "CUDA graph"))
     return ", ".join(parts)
