@@ -309,7 +309,8 @@ def test_modules_of_a_program_without_ranges_are_sampled_in_windows_and_the_rest
     found = read_recording(recording("profile-*-ocr.sqlite"), launch_config=True, marker_ranges=True)
     assert isinstance(found, Timeline)
     markers = np.array([name.startswith("llm-perf:") for name in found.strings])[found.ranges.name]
-    marked = attrs.evolve(found, ranges=Ranges(*(getattr(found.ranges, f.name)[markers] for f in attrs.fields(Ranges))))
+    columns = [getattr(found.ranges, field.name) for field in attrs.fields(Ranges)]
+    marked = attrs.evolve(found, ranges=Ranges(*(None if column is None else column[markers] for column in columns)))
     names = zip(marked.ranges.domain.tolist(), marked.ranges.name.tolist(), strict=True)
     counted = Counter((marked.domains[domain], marked.strings[name]) for domain, name in names)
     report = build_report([without_ranges(found)], ReportOptions(verdicts=False))

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, UserError
@@ -54,12 +54,18 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         for word in re.findall(r"(?:arguments: |choice: ')(\S+?)(?:'|\s|$)", message):
-            # One that another verb has under this very name is no help.
-            whole = build_parser() if self.prog == _PROGRAM else self
-            close = difflib.get_close_matches(word, _known_words(whole), 1)
-            if close and close[0] != word:
+            whole = build_parser()
+            close = difflib.get_close_matches(word, _known_words(whole if self.prog == _PROGRAM else self), 1)
+            if close and word not in _known_words(whole):  # one of another verb's is not misspelt
                 message += f" (did you mean {close[0]}?)"
         raise UserError(f"{message}.", f"See {self.prog} --help")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what a verb does not know here, where the verb is known."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and self.prog != _PROGRAM:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
 
 
 def _known_words(parser: argparse.ArgumentParser) -> list[str]:
