@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
-import json
+import importlib
 import lzma
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import jinja2
 import pytest
@@ -20,8 +20,10 @@ from hypothesis import settings
 
 import guard
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.readers import ncu_rep, ncu_worker
+from llm_perf_opt.readers import handover, ncu_rep, sandbox
+from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.readers.sandbox import Limits, Notes
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 
@@ -145,8 +147,8 @@ def templates_are_compiled_once() -> Iterator[None]:
         yield
 
 
-ask_the_reader = ncu_rep._results
-_answers: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
+start_process = sandbox.ask
+_answers: dict[tuple[str, str | None], sandbox.Answer] = {}
 
 
 @lru_cache
@@ -154,35 +156,40 @@ def _digests_of_recordings() -> frozenset[str]:
     return frozenset(hashlib.sha256(plain_bytes(path)).hexdigest() for path in RECORDINGS.glob("*.ncu-rep*"))
 
 
-def _read_here(path: Path) -> list[dict[str, Any]]:
-    """What the reader's process would answer, without the process."""
-    import ncu_report
+def _ask_here(
+    job: str, arguments: list[Any], source: str, limits: Limits, notes: Notes | None = None
+) -> sandbox.Answer:
+    """What the process of a reader would answer, without the process."""
+    module, _, function = job.partition(":")
+    value = getattr(importlib.import_module(module), function)(*arguments, notes=notes or (lambda name, value: None))
+    with tempfile.TemporaryFile() as file:
+        return sandbox.Answer(os.dup(file.fileno()), *handover.write(value, file))
 
-    answer = io.BytesIO()
-    ncu_worker._read(ncu_report.load_report(str(path)), answer)
-    return [json.loads(line) for line in answer.getvalue().splitlines()]
 
-
-def _asked_once(path: Path, file: IO[bytes], source: str) -> Iterator[dict[str, Any]]:
-    content = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
-    digest = hashlib.sha256(content).hexdigest()
+def _ask(job: str, arguments: list[Any], source: str, limits: Limits, notes: Notes | None = None) -> sandbox.Answer:
+    if not job.startswith(ncu_rep.__name__):
+        return _ask_here(job, arguments, source, limits, notes)
+    digest = hashlib.sha256(Path(arguments[0]).read_bytes()).hexdigest()
     asked = (digest, os.environ.get("PYTHONPATH"))
     if asked not in _answers:
-        # The reader has a process of its own because a damaged report may crash it: ours are known to be whole.
+        # A damaged report may crash NVIDIA's reader, and the tests with it: ours are known to be whole.
         here = guard.missing("process") and digest in _digests_of_recordings()
-        _answers[asked] = _read_here(path) if here else list(ask_the_reader(path, file, source))
-    yield from _answers[asked]
+        read_container(Path(arguments[0]), source)  # what this refuses never gets there
+        ask = _ask_here if here else start_process
+        _answers[asked] = ask(job, arguments, source, limits, notes)
+    return _answers[asked]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nvidias_reader_is_asked_once() -> Iterator[None]:
-    """Each question starts a process, and hundreds of runs leave the same few reports. An error is no answer."""
+def recordings_are_read_here() -> Iterator[None]:
+    """Each takes a process of its own, and hundreds of tests read the same few. Reports of ncu are asked for once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ncu_rep, "_results", _asked_once)
+        patch.setattr(sandbox, "ask", _ask)
         yield
 
 
 @pytest.fixture
-def nvidias_reader_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what happens in its process."""
-    monkeypatch.setattr(ncu_rep, "_results", ask_the_reader)
+def recordings_are_read_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what happens in that process."""
+    monkeypatch.setattr(sandbox, "ask", start_process)
+    monkeypatch.setattr(ncu_rep, "_last", None)

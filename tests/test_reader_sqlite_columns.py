@@ -20,7 +20,8 @@ from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers import sqlite_columns
 from llm_perf_opt.readers.nsys_sqlite import read_nsys_sqlite
 from llm_perf_opt.readers.open import read_recording
-from llm_perf_opt.readers.sqlite_columns import ROWID, Column, read_columns, sqlite_uri
+from llm_perf_opt.readers.sqlite_columns import ROWID, Column, read_columns
+from llm_perf_opt.readers.sqlite_open import sqlite_uri
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 # Around every width SQLite stores integers in.

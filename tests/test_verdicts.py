@@ -509,9 +509,15 @@ def test_stages_are_outermost_and_have_gpu_work() -> None:
 
 
 def test_a_wrapper_is_no_stage() -> None:
-    ranges = [("generate", 0, 1000), ("prefill", 10, 400), ("decode", 500, 900)]
+    ranges = [("generate", 0, 1000), ("prefill", 10, 450), ("decode", 470, 990)]
     recording = made(ranges, [("k", 20, 5), ("k", 510, 5)])
     assert evaluated(recording).stages == ["generate/prefill", "generate/decode"]
+
+
+def test_a_region_whose_parts_hold_little_of_its_time_is_the_stage() -> None:
+    ranges = [("step", 0, 1000), ("gather", 10, 40), ("call", 500, 600)]
+    recording = made(ranges, [("k", 20, 5), ("k", 510, 5), ("k", 700, 50)])
+    assert evaluated(recording).stages == ["step"]
 
 
 # -- the recordings of an H200 -----------------------------------------------------------------------------

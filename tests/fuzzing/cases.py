@@ -17,63 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attrs import define
-
-from fuzzing import mutate
+from fuzzing import hostile, mutate
+from fuzzing.material import REPORTS, SMALL_TIMELINES, Made, Place, Run, content, counters, tables, timeline, write
 from fuzzing.mutate import Dice
-
-RECORDINGS = Path(__file__).parents[1] / "recordings"
-
-SMALL_TIMELINES = ("threads", "threads", "train", "train", "ranks", "graph_node", "graph_whole", "names")
-REPORTS = (
-    *("threads-scope-thread", "threads-scope-process", "graph-whole", "ranks-two-processes", "names"),
-    "qwen3-0.95b-per-launch-config",
-)
-
-
-@define
-class Place:
-    """Where a case may be: `given` is not to be changed, `out` may be written, all else is watched."""
-
-    root: Path
-
-    @property
-    def given(self) -> Path:
-        return self.root / "given"
-
-    @property
-    def out(self) -> Path:
-        return self.root / "out"
-
-
-Run = Callable[[], Any]  # raises nothing but our own errors
-Made = list[str] | Run  # a command line, or a call
-
-
-@cache
-def _content(pattern: str) -> bytes:
-    (path,) = RECORDINGS.glob(pattern)
-    packed = path.read_bytes()
-    if path.suffix == ".gz":
-        return gzip.decompress(packed)
-    return lzma.decompress(packed) if path.suffix == ".xz" else packed
-
-
-def timeline(name: str) -> bytes:
-    return _content(f"nsys-*-h200-{name}.sqlite.*z")
-
-
-def counters(name: str) -> bytes:
-    return _content(f"ncu-*-h200-{name}.ncu-rep*")
-
-
-def tables() -> list[Path]:
-    return sorted(RECORDINGS.glob("ncu-*.csv"))
 
 
 @cache
 def _trace() -> Any:
-    return json.loads(_content("kineto-*.json.gz"))
+    return json.loads(content("kineto-*.json.gz"))
 
 
 @cache
@@ -105,28 +56,22 @@ def _report(place: Place, *inputs: Path, dice: Dice) -> list[str]:
     return ["report", *map(str, inputs), "--out", str(place.out), "--format", formats, *chosen]
 
 
-def _write(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
-
-
 # -- recordings ------------------------------------------------------------------------------------
 
 
 def nsys_bytes(dice: Dice, place: Place) -> Made:
     data = timeline(dice.choice(SMALL_TIMELINES))
     other = timeline(dice.choice(SMALL_TIMELINES))
-    return _report(place, _write(place.given / "x.sqlite", mutate.damaged(dice, data, other)), dice=dice)
+    return _report(place, write(place.given / "x.sqlite", mutate.damaged(dice, data, other)), dice=dice)
 
 
 def nsys_pages(dice: Dice, place: Place) -> Made:
     data = mutate.damaged_pages(dice, timeline(dice.choice(SMALL_TIMELINES)))
-    return _report(place, _write(place.given / "x.sqlite", data), dice=dice)
+    return _report(place, write(place.given / "x.sqlite", data), dice=dice)
 
 
 def nsys_schema(dice: Dice, place: Place) -> Made:
-    path = _write(place.given / "x.sqlite", timeline(dice.choice(SMALL_TIMELINES)))
+    path = write(place.given / "x.sqlite", timeline(dice.choice(SMALL_TIMELINES)))
     mutate.damaged_schema(dice, path)
     if dice.random() < 0.03:
         (place.given / "x.sqlite-wal").write_bytes(dice.randbytes(5000))
@@ -137,13 +82,14 @@ def page_decoder(dice: Dice, place: Place) -> Made:
     """Our decoder and SQLite on the same damaged file: equal columns, or a refusal by either."""
     data = timeline(dice.choice(SMALL_TIMELINES))
     data = mutate.damaged_pages(dice, data) if dice.random() < 0.7 else mutate.damaged(dice, data)
-    path = _write(place.given / "x.sqlite", data)
+    path = write(place.given / "x.sqlite", data)
 
     def compare() -> None:
         import numpy as np
 
         from llm_perf_opt.readers import sqlite_columns
-        from llm_perf_opt.readers.sqlite_columns import Column, read_columns, sqlite_uri
+        from llm_perf_opt.readers.sqlite_columns import Column, read_columns
+        from llm_perf_opt.readers.sqlite_open import sqlite_uri
 
         wanted = {"start": Column("start"), "end": Column("end", -1), "rowid": Column(sqlite_columns.ROWID)}
         try:
@@ -171,7 +117,7 @@ def page_decoder(dice: Dice, place: Place) -> Made:
 def ncu_rep(dice: Dice, place: Place) -> Made:
     data = counters(dice.choice(REPORTS[:5] if dice.random() < 0.9 else REPORTS))
     other = counters(dice.choice(REPORTS[:4]))
-    path = _write(place.given / "x.ncu-rep", mutate.damaged(dice, data, other))
+    path = write(place.given / "x.ncu-rep", mutate.damaged(dice, data, other))
     return _report(place, path, dice=dice)
 
 
@@ -185,36 +131,36 @@ def ncu_rep_inside(dice: Dice, place: Place) -> Made:
         start, end = dice.choice(spans)
         part = dice.choice(mutate.OF_EQUAL_LENGTH)(dice, bytes(data[start:end]))
         data[start:end] = part[: end - start].ljust(end - start, b"\x00")
-    return _report(place, _write(place.given / "x.ncu-rep", bytes(data)), dice=dice)
+    return _report(place, write(place.given / "x.ncu-rep", bytes(data)), dice=dice)
 
 
 def ncu_csv(dice: Dice, place: Place) -> Made:
     data = dice.choice(tables()).read_bytes()
     data = mutate.damaged_lines(dice, data) if dice.random() < 0.7 else mutate.damaged(dice, data)
-    return _report(place, _write(place.given / "x.csv", data), dice=dice)
+    return _report(place, write(place.given / "x.csv", data), dice=dice)
 
 
 def kineto_events(dice: Dice, place: Place) -> Made:
     text = mutate.damaged_json(dice, small_trace())
-    return _report(place, _write(place.given / "x.json", text.encode("utf-8", "surrogatepass")), dice=dice)
+    return _report(place, write(place.given / "x.json", text.encode("utf-8", "surrogatepass")), dice=dice)
 
 
 def kineto_bytes(dice: Dice, place: Place) -> Made:
-    data = json.dumps(small_trace()).encode() if dice.random() < 0.9 else _content("kineto-*.json.gz")
-    return _report(place, _write(place.given / "x.json", mutate.damaged(dice, data)), dice=dice)
+    data = json.dumps(small_trace()).encode() if dice.random() < 0.9 else content("kineto-*.json.gz")
+    return _report(place, write(place.given / "x.json", mutate.damaged(dice, data)), dice=dice)
 
 
 def joined(dice: Dice, place: Place) -> Made:
     """A timeline and counters together, one of them damaged."""
     recorded, results = timeline(dice.choice(("names", "threads"))), counters("threads-scope-thread")
-    path = _write(place.given / "x.sqlite", recorded)
+    path = write(place.given / "x.sqlite", recorded)
     if dice.random() < 0.6:
         _add_traffic(path, dice)
     if dice.random() < 0.7:
         mutate.damaged_schema(dice, path)
     else:
         results = mutate.damaged(dice, results)
-    return _report(place, path, _write(place.given / "x.ncu-rep", results), dice=dice)
+    return _report(place, path, write(place.given / "x.ncu-rep", results), dice=dice)
 
 
 def _add_traffic(path: Path, dice: Dice) -> None:
@@ -254,7 +200,7 @@ def packed(dice: Dice, place: Place) -> Made:
     data = gzip.compress(what, 1) if ending == ".gz" else lzma.compress(what, preset=0)
     if dice.random() < 0.3:
         data = data + dice.choice([data, b"\x00" * 100, dice.randbytes(50)])
-    return _report(place, _write(place.given / f"{name}{ending}", mutate.damaged(dice, data)), dice=dice)
+    return _report(place, write(place.given / f"{name}{ending}", mutate.damaged(dice, data)), dice=dice)
 
 
 @cache
@@ -273,7 +219,7 @@ def bomb(dice: Dice, place: Place) -> Made:
     head = dice.choice([b"SQLite format 3\x00", b"NVR\x00", b'{"traceEvents": [', b'"ID","Process ID"\n', b"[" * 100])
     kind = dice.choice(["gz", "xz"])
     data = _bomb(kind, head, dice.choice([70, 200, 600]))
-    return _report(place, _write(place.given / f"x.{kind}", data), dice=dice)
+    return _report(place, write(place.given / f"x.{kind}", data), dice=dice)
 
 
 # -- run directories -------------------------------------------------------------------------------
@@ -312,19 +258,17 @@ _ODD_FILES += ("pictures", "kernels.csv", "ncu", "nsys")
 def run_directory(dice: Dice, place: Place) -> Made:
     """A run whose files are damaged, or are links, pipes, devices and folders. Its report is written inside."""
     run = place.out / "run"
-    _write(run / "nsys" / "run.sqlite", timeline("threads"))
-    _write(run / "manifest.json", mutate.damaged_json(dice, MANIFEST).encode("utf-8", "surrogatepass"))
-    _write(
-        run / "static_analysis" / "static_compute.json", mutate.damaged_json(dice, STATIC).encode("utf-8", "replace")
-    )
-    _write(
+    write(run / "nsys" / "run.sqlite", timeline("threads"))
+    write(run / "manifest.json", mutate.damaged_json(dice, MANIFEST).encode("utf-8", "surrogatepass"))
+    write(run / "static_analysis" / "static_compute.json", mutate.damaged_json(dice, STATIC).encode("utf-8", "replace"))
+    write(
         run / "env.json", mutate.damaged_json(dice, {"HOME": "/h", "TOKEN": "t", "N": "1"}).encode("utf-8", "replace")
     )
-    _write(run / "config.yaml", mutate.damaged(dice, b"device: cuda:0\nhf_token: abc\nmodel:\n  name: x\n" * 20))
+    write(run / "config.yaml", mutate.damaged(dice, b"device: cuda:0\nhf_token: abc\nmodel:\n  name: x\n" * 20))
     listed = ["report.md", "nsys/run.sqlite", "regions/a/kernels.csv", "../../given/precious", "/etc/hostname"]
     listed += ["ncu/regions/precious", "regions/precious", "x\x00y", "manifest.json", "pictures/precious"]
-    _write(run / ".llm-perf-files", "\n".join(dice.sample(listed, 6)).encode())
-    _write(place.given / "precious", b"not to be touched")
+    write(run / ".llm-perf-files", "\n".join(dice.sample(listed, 6)).encode())
+    write(place.given / "precious", b"not to be touched")
     for _ in range(dice.choice([0, 1, 1, 2, 3])):
         _odd_file(dice, run / dice.choice(_ODD_FILES), place)
     if dice.random() < 0.05:
@@ -398,8 +342,8 @@ def _finished() -> Any:
     from llm_perf_opt.report.json_report import as_json
 
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        recorded = _write(Path(folder) / "x.sqlite", timeline("threads"))
-        results = _write(Path(folder) / "x.ncu-rep", counters("threads-scope-thread"))
+        recorded = write(Path(folder) / "x.sqlite", timeline("threads"))
+        results = write(Path(folder) / "x.ncu-rep", counters("threads-scope-thread"))
         recordings = [read_recording(recorded, launch_config=True), read_recording(results)]
     return as_json(build_report(recordings, ReportOptions()))
 
@@ -408,7 +352,7 @@ def finished_report(dice: Dice, place: Place) -> Made:
     text = mutate.damaged_json(dice, _finished()).encode("utf-8", "surrogatepass")
     if dice.random() < 0.2:
         text = mutate.damaged(dice, text)
-    return _loading(_write(place.given / "report.json", text).parent)
+    return _loading(write(place.given / "report.json", text).parent)
 
 
 CALIBRATION = {
@@ -426,10 +370,10 @@ CALIBRATION = {
 
 
 def calibration(dice: Dice, place: Place) -> Made:
-    path = _write(place.given / "c.json", mutate.damaged_json(dice, CALIBRATION).encode("utf-8", "surrogatepass"))
+    path = write(place.given / "c.json", mutate.damaged_json(dice, CALIBRATION).encode("utf-8", "surrogatepass"))
     if dice.random() < 0.1:
         _odd_file(dice, path, place)
-    recorded = _write(place.given / "x.sqlite", timeline("threads"))
+    recorded = write(place.given / "x.sqlite", timeline("threads"))
     return ["report", str(recorded), "--out", str(place.out), "--format", "json", "--calibration", str(path)]
 
 
@@ -440,7 +384,7 @@ COSTS = {
 
 
 def costs(dice: Dice, place: Place) -> Made:
-    path = _write(place.given / "costs.json", mutate.damaged_json(dice, COSTS).encode("utf-8", "surrogatepass"))
+    path = write(place.given / "costs.json", mutate.damaged_json(dice, COSTS).encode("utf-8", "surrogatepass"))
     if dice.random() < 0.1:
         _odd_file(dice, path, place)
 
@@ -454,10 +398,10 @@ def costs(dice: Dice, place: Place) -> Made:
 
 def formula(dice: Dice, place: Place) -> Made:
     """`static_compute.json` and the log of the annotation: read beside the recordings of a run."""
-    static = _write(place.given / "s.json", mutate.damaged_json(dice, STATIC).encode("utf-8", "surrogatepass"))
+    static = write(place.given / "s.json", mutate.damaged_json(dice, STATIC).encode("utf-8", "surrogatepass"))
     notes = [{"event": "torch"}, {"event": "trouble", "message": "m"}, {"event": "end", "stages": {"a": 1}}]
     lines = "\n".join(mutate.damaged_json(dice, note) for note in notes)
-    log = _write(place.given / "log", lines.encode("utf-8", "surrogatepass"))
+    log = write(place.given / "log", lines.encode("utf-8", "surrogatepass"))
 
     def read() -> None:
         from llm_perf_opt.inject.log import read_log
@@ -483,8 +427,8 @@ def input_list(dice: Dice, place: Place) -> Made:
         data = dice.choice(
             [b"[" * 5000, b"- &a [*a]\n", b"a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n", b"!!python/name:os.abort\n"]
         )
-    path = _write(place.given / "inputs.yaml", data)
-    _write(place.given / "page.png", b"x")
+    path = write(place.given / "inputs.yaml", data)
+    write(place.given / "page.png", b"x")
 
     def read() -> None:
         from llm_perf_opt.workloads.datasets import _from_manifest
@@ -520,20 +464,20 @@ def overrides(dice: Dice, place: Place) -> Made:
 def scrub(dice: Dice, place: Place) -> Made:
     """The cleaner has parsers of its own, and must not leave a half-clean copy."""
     if dice.random() < 0.5:
-        path = _write(place.given / "x.sqlite", timeline(dice.choice(SMALL_TIMELINES)))
+        path = write(place.given / "x.sqlite", timeline(dice.choice(SMALL_TIMELINES)))
         if dice.random() < 0.5:
             mutate.damaged_schema(dice, path)
         else:
             path.write_bytes(mutate.damaged_pages(dice, path.read_bytes()))
     else:
-        path = _write(place.given / "x.ncu-rep", mutate.damaged(dice, counters(dice.choice(REPORTS[:4]))))
+        path = write(place.given / "x.ncu-rep", mutate.damaged(dice, counters(dice.choice(REPORTS[:4]))))
     return ["scrub", str(path), "--out", str(place.out / "scrubbed")]
 
 
 def _many_names(dice: Dice, place: Place) -> Made:
     """Ranges and kernels with every odd name, nested in every odd way."""
     names = [*mutate.TEXTS, *(str(n) for n in mutate.NUMBERS)]
-    path = _write(place.given / "x.sqlite", timeline("threads"))
+    path = write(place.given / "x.sqlite", timeline("threads"))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         rows = db.execute("SELECT rowid, start, end FROM NVTX_EVENTS WHERE eventType IN (59, 60)").fetchall()
         low, high = min(r[1] for r in rows), max(r[2] or r[1] for r in rows)
@@ -551,7 +495,7 @@ def _many_names(dice: Dice, place: Place) -> Made:
 
 def structure(dice: Dice, place: Place) -> Made:
     """Small files that name a different process, GPU, domain or range for every row, or nest all of them."""
-    path = _write(place.given / "x.sqlite", timeline(dice.choice(["decoder-8layers", "train", "graph_node"])))
+    path = write(place.given / "x.sqlite", timeline(dice.choice(["decoder-8layers", "train", "graph_node"])))
     kernels, ranges = "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"
     deeds = [
         f"UPDATE {kernels} SET deviceId = rowid % {dice.choice([3, 100, 10**6])}",
@@ -608,6 +552,9 @@ KINDS: dict[str, tuple[Callable[[Dice, Place], Made], int]] = {
     "list of inputs": (input_list, 300),
     "configuration overrides": (overrides, 400),
     "scrub": (scrub, 100),
+    "hostile SQLite": (hostile.schema, 200),
+    "journals and logs beside SQLite": (hostile.beside, 60),
+    "work out of proportion": (hostile.disproportion, 160),
 }
 
 

@@ -42,6 +42,7 @@ class Outcome:
     refused: bool = False
     seconds: float = 0.0
     peak_mb: float = 0.0
+    verb: str = ""  # of the command line; empty for a call
 
 
 # -- inside the process ----------------------------------------------------------------------------
@@ -72,11 +73,7 @@ class _Watch:
                     self._note(
                         f"{folder}/{os.fsdecode(path)}" if not os.fsdecode(path).startswith("/") else os.fsdecode(path)
                     )
-        elif event == "subprocess.Popen":
-            argv = [os.fsdecode(word) for word in arguments[1]]
-            if not (len(argv) == 4 and argv[0] == sys.executable and argv[2].endswith("readers/ncu_worker.py")):
-                self.seen.append(f"started {argv[:3]}")
-        elif event in ("os.system", "os.exec", "os.posix_spawn", "os.spawn"):
+        elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"):
             self.seen.append(f"started {arguments!r}"[:200])
 
     def _note(self, path: str) -> None:
@@ -113,10 +110,22 @@ def _queued_seconds() -> float:
         return 0.0
 
 
+class _Children:
+    """The highest memory of a process that was waited for: the system only knows that of all there ever were."""
+
+    peak_kb = 0
+
+    @classmethod
+    def waitpid(cls, pid: int, options: int) -> tuple[int, int]:
+        found, status, usage = os.wait4(pid, options)
+        cls.peak_kb = max(cls.peak_kb, usage.ru_maxrss)
+        return found, status
+
+
 def _peak_mb() -> float:
     status = Path("/proc/self/status").read_text(encoding="ascii")
     own = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-    return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1000
+    return max(own, _Children.peak_kb) / 1000
 
 
 def run_case(watch: _Watch, kind: str, number: int, seed: int, root: Path) -> Outcome:
@@ -131,6 +140,7 @@ def run_case(watch: _Watch, kind: str, number: int, seed: int, root: Path) -> Ou
     tempfile.tempdir = None
     before = _state(case / "given")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak of earlier cases
+    _Children.peak_kb = 0
     watch.allowed = tuple(f"{(case / name).resolve()}/" for name in ("out", "tmp"))
     watch.seen = []
     began, used, queued = time.monotonic(), _cpu_seconds(), _queued_seconds()
@@ -139,6 +149,7 @@ def run_case(watch: _Watch, kind: str, number: int, seed: int, root: Path) -> Ou
         outcome = _check(kind, number, made)
     finally:
         watch.on = False
+    outcome.verb = made[0] if isinstance(made, list) else ""
     outcome.seconds = time.monotonic() - began
     outcome.peak_mb = _peak_mb()
     problems = [outcome.problem] if outcome.problem else []
@@ -189,8 +200,11 @@ def _check(kind: str, number: int, made: Any) -> Outcome:
         outcome.problem = "" if error["message"] and error["fix"] else f"no next step: {error}"
     elif code and ("llm-perf: " not in told.getvalue() or "→" not in told.getvalue()):
         outcome.problem = f"exit code {code} without cause and next step: {told.getvalue()[:300]}"
-    if "not enough memory" in told.getvalue() + out.getvalue():
+    said = told.getvalue() + out.getvalue()
+    if "not enough memory" in said:
         outcome.problem = "asked for more memory than there is"
+    elif "its reader failed" in said:
+        outcome.problem = f"a flaw of a reader: {said[-300:]}"
     elif code == 0 and made[0] == "report":
         outcome.problem = _check_report(made)
     return outcome
@@ -231,6 +245,7 @@ def serve(seed: int, root: Path) -> None:
     import llm_perf_opt.report.html
     import llm_perf_opt.runners.overrides  # noqa: F401
 
+    os.waitpid = _Children.waitpid
     watch = _Watch()
     for line in sys.stdin:
         kind, number = json.loads(line)
@@ -240,9 +255,8 @@ def serve(seed: int, root: Path) -> None:
             outcome = Outcome(kind, number, f"the case could not be made or checked: {traceback.format_exc()[-600:]}")
             os.chdir(root)
             shutil.rmtree(root / "case", ignore_errors=True)
-        answers.write(
-            json.dumps([outcome.problem, outcome.refused, round(outcome.seconds, 4), round(outcome.peak_mb, 1)]) + "\n"
-        )
+        measured = [round(outcome.seconds, 4), round(outcome.peak_mb, 1), outcome.verb]
+        answers.write(json.dumps([outcome.problem, outcome.refused, *measured]) + "\n")
         answers.flush()
 
 
@@ -278,8 +292,7 @@ class Fuzzer:
             heard = selector.select(MOST_SECONDS * 9)
         line = process.stdout.readline() if heard else ""
         if line:
-            problem, refused, seconds, peak = json.loads(line)
-            return Outcome(kind, number, problem, refused, seconds, peak)
+            return Outcome(kind, number, *json.loads(line))
         code = self._stop()
         cause = f"crashed ({signal.Signals(-code).name if code < 0 else code})" if heard else "hung"
         return Outcome(kind, number, cause, seconds=time.monotonic() - began)

@@ -61,6 +61,9 @@ class ScopeBuilder:
         numbers = self.present(rolled)
         if most_regions is not None and len(numbers) > most_regions:
             numbers = self._heaviest(numbers, rolled, most_regions)
+        counts = np.array([len(rows[n][1]) if n in rows else 0 for n in numbers], dtype=np.int64)
+        keys = np.array([len(self.table.key(n)) for n in numbers], dtype=np.int64)
+        most_kernels = _affordable(counts, keys, most_kernels)
         regions = []
         for number in numbers:
             region = self._region(number, rolled, rows.get(number), most_kernels)
@@ -120,6 +123,25 @@ class ScopeBuilder:
         order = which[np.argsort(-rows.total[which], kind="stable")][:most]
         columns = (column[order].tolist() for column in rows.columns[1:])
         return [kernel_record(self.strings[label], *row) for label, *row in zip(*columns, strict=True)]
+
+
+# Kernels listed in all regions of a scope, each with the region's key. A region lists those of the regions inside it
+# too: a thousand ranges inside each other around a thousand kernels, half a megabyte of trace, would list a million.
+_MOST_LISTED = 300_000
+_USUAL_KEY = 100  # characters; a longer key counts more than once
+
+
+def _affordable(counts: Int64s, keys: Int64s, most: int | None) -> int | None:
+    """How many kernels a region may list, where all of them are too many. `keys`: the lengths of the regions' keys."""
+    weights = np.maximum(keys / _USUAL_KEY, 1)
+    if (counts * weights).sum() <= _MOST_LISTED:
+        return most
+    low, high = 1, int(counts.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = (np.minimum(counts, middle) * weights).sum() <= _MOST_LISTED
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low if most is None else min(low, most)
 
 
 def _stats(number: int, work: GpuWork) -> RegionStats:

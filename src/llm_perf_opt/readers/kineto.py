@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
@@ -18,10 +19,13 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, Rows, Trace
+from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, NoEvents, Rows, Trace
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
+from llm_perf_opt.readers.marker_ranges import without_marker_ranges
+from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_schema import AXES
-from llm_perf_opt.readers.plausible import shortened
+from llm_perf_opt.readers.plausible import refuse_implausible, shortened
+from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
     GraphNodes,
@@ -312,6 +316,8 @@ def read_kineto(stream: BinaryIO, source: str) -> Timeline:
         about = _read(json_text, trace)
     except _NotATrace as what:
         raise UnreadableInput(f"{source} {what}.", _EXPECTED) from None
+    except NoEvents:
+        raise UnreadableInput(f"{source} is a JSON list of something else than events.", _EXPECTED) from None
     except Damaged as damage:
         # A cut literal (`tru`, `\\u12`, `-`) is found a few characters before the end.
         if damage.at >= len(json_text.text.rstrip()) - len("\\u123"):
@@ -320,3 +326,19 @@ def read_kineto(stream: BinaryIO, source: str) -> Timeline:
             what_it_is = f"is not valid JSON (from character {damage.at} on)"
         raise UnreadableInput(f"{source} {what_it_is}.", "Copy or record the trace again, whole.") from None
     return _timeline(trace, about, source)
+
+
+_MEMORY_PER_BYTE = 3  # from the file to the finished report, measured (benchmarks/results/load.md)
+
+
+def read_here(
+    path: str, source: str, launch_config: bool, streams: bool, marker_ranges: bool, *, notes: Notes
+) -> Timeline:
+    """Read a trace, in this process (see `sandbox`); it always has all columns."""
+    notes("begin", None)
+    size = Path(path).stat().st_size
+    refuse_if_too_large(source, size * _MEMORY_PER_BYTE, f"{size / 1e9:.1f} GB of JSON")
+    with Path(path).open("rb") as file:
+        timeline = read_kineto(file, source)
+    refuse_implausible(timeline)
+    return timeline if marker_ranges else without_marker_ranges(timeline)

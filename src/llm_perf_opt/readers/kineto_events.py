@@ -39,6 +39,14 @@ class Malformed(Exception):
     """An event lacks what it needs, or has something else in its place."""
 
 
+class NoEvents(Exception):
+    """The list is one of something else: going through the rest of it would take long, and give nothing."""
+
+
+_MANY = 100_000
+_ODD_AT_MOST = 10  # times as many as events: none was ever seen in a trace
+
+
 class Rows:
     """Rows of whole numbers under named columns, flat in memory: a trace has millions."""
 
@@ -78,13 +86,19 @@ class Trace:
     host_pids: set[int] = Factory(set)  # labelled CPU by Kineto, events or not
     events: int = 0  # that are JSON objects with a phase: what makes a list a trace
     malformed: int = 0
+    odd: int = 0  # that are no events at all
 
     def add(self, event: object) -> None:
         """Takes one event; what is damaged is counted and left out."""
         try:
+            if not isinstance(event, dict) or "ph" not in event:
+                self.odd += 1
+                if self.odd > _MANY and self.odd > _ODD_AT_MOST * self.events:
+                    raise NoEvents
+            else:
+                self.events += 1
             if not isinstance(event, dict):
                 raise Malformed
-            self.events += "ph" in event
             take = self._taker(event)
             if take is not None:
                 take(event)

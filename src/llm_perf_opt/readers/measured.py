@@ -18,6 +18,7 @@ from attrs import define, fields
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.open import MEASURED
+from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.regions.columns import Int64s, Process, Ranges, Timeline, Work
 from llm_perf_opt.untrusted import parse_json, read_text
 
@@ -92,6 +93,11 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
         graphs=empty,
         ranges=Ranges(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Ranges)}),
     )
+
+
+def read_here(path: str, source: str, *columns: bool, notes: Notes) -> Timeline:
+    """The same, in the process of a sandbox."""
+    return read_measured(Path(path), source)
 
 
 def _took(columns: dict[str, Int64s]) -> Int64s:

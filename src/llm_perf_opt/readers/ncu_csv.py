@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 from attrs import Factory, define, field
@@ -22,6 +23,7 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_labels import DYNAMIC_SHARED, STATIC_SHARED, metric_name, section_identifier
+from llm_perf_opt.readers.ncu_native import LARGEST_COUNTER, LARGEST_FACT, NOT_COUNTERS
 from llm_perf_opt.readers.ncu_numbers import (
     C_FLOAT,
     bare_number,
@@ -32,8 +34,9 @@ from llm_perf_opt.readers.ncu_numbers import (
     rollup_of,
 )
 from llm_perf_opt.readers.ncu_records import Columns, parse_ranges, split_record
-from llm_perf_opt.readers.ncu_worker import LARGEST_COUNTER, LARGEST_FACT, NOT_COUNTERS
 from llm_perf_opt.readers.plausible import LARGEST_DEVICE
+from llm_perf_opt.readers.sandbox import Notes
+from llm_perf_opt.readers.text_encoding import encoding_of
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 
 _EXPECTED = "Expected the text of `ncu --csv --page raw` or `ncu --csv --page details`."
@@ -416,3 +419,12 @@ def read_ncu_csv(text_stream: TextIO, source: str) -> CounterSet:
     for line in _lines(text_stream, source):
         text.feed(line)
     return text.finish()
+
+
+def read_here(path: str, source: str, *columns: bool, notes: Notes) -> CounterSet:
+    """The same from a file, in this process (see `sandbox`)."""
+    notes("begin", None)
+    with Path(path).open("rb") as file:
+        encoding = encoding_of(file.read(1 << 16))
+    with Path(path).open(encoding=encoding, errors="replace", newline="") as lines:
+        return read_ncu_csv(lines, source)

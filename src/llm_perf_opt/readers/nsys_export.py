@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.nsys_schema import KERNELS, NVTX, RUNTIME, TABLES
+from llm_perf_opt.readers.nsys_schema import KERNELS, NVTX, RUNTIME, STRINGS, TABLES
 from llm_perf_opt.readers.plausible import shortened
-from llm_perf_opt.readers.sqlite_columns import ROWID, Column, quoted, read_columns, sqlite_uri
+from llm_perf_opt.readers.sqlite_columns import ROWID, Column, quoted, read_columns
+from llm_perf_opt.readers.sqlite_open import connect, plain_tables, refuse_odd_columns
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s
 
 # One of these is in every export of nsys; none is in another program's database.
@@ -50,6 +51,7 @@ class Export:
     source: str
     plain: sqlite3.Connection
     schema: dict[str, set[str]]
+    keyed_strings: bool  # is a text found by its id without looking at all of them?
     strings: list[str] = field(factory=list)
     _string_of_id: dict[int, int] = field(factory=dict)
     _string_of_text: dict[str, int] = field(factory=dict)
@@ -60,14 +62,9 @@ class Export:
     def open(path: Path, source: str) -> Export:
         refuse_truncated(path, source)
         try:
-            plain = _connect(path)
-            # Views are left out on purpose: nsys writes tables, and a view in an untrusted file is code.
-            tables = [name for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            schema = {
-                table: {row[1] for row in plain.execute(f"PRAGMA table_info({quoted(table)})")} & {*known.columns}
-                for table, known in TABLES.items()
-                if table in tables
-            }
+            plain = connect(path, TABLES)
+            tables = plain_tables(plain)
+            found = {table: _columns_of(plain, table) for table in TABLES if table in tables}
         except _DAMAGE as error:
             raise UnreadableInput(
                 f"{source} is a damaged SQLite file ({error}); an Nsight Systems export was expected.", EXPORT_AGAIN
@@ -79,7 +76,8 @@ class Export:
                 "an Nsight Systems export was expected.",
                 "Make one with: nsys export --type sqlite -o OUT.sqlite IN.nsys-rep",
             )
-        return Export(path, source, plain, schema)
+        keyed = found.get(STRINGS, ((), []))[1] == [("id", "INTEGER")]
+        return Export(path, source, plain, {table: columns for table, (columns, _) in found.items()}, keyed)
 
     def __enter__(self) -> Export:
         return self
@@ -113,7 +111,7 @@ class Export:
         known = {key: c for key, c in wanted.items() if c.name == ROWID or self.has(table, c.name)}
         try:
             # A connection of its own: tables are read in threads, side by side.
-            with contextlib.closing(_connect(self.path)) as connection:
+            with contextlib.closing(connect(self.path, TABLES)) as connection:
                 found = read_columns(self.path, connection, table, known, progress)
         except _DAMAGE as error:
             raise damaged(self.source, error) from error
@@ -141,24 +139,35 @@ class Export:
         dense = high - low <= 4 * len(ids) + 65536
         used = np.flatnonzero(np.bincount(ids - low)) + low if dense else np.unique(ids)
         missing = [int(i) for i in used if int(i) not in self._string_of_id]
-        if self.has("StringIds", "id", "value"):
-            for begin in range(0, len(missing), 500):
-                part = missing[begin : begin + 500]
-                marks = ",".join("?" * len(part))
-                query = f"SELECT id, value FROM StringIds WHERE id IN ({marks})"  # noqa: S608 - only marks
-                for number, value in self.rows(query, part):
-                    self._string_of_id[number] = self.intern_text(str(value))
-        unknown = [i for i in missing if i not in self._string_of_id]
-        for number in unknown:
-            self._string_of_id[number] = self.intern_text(f"(name {number} is not in the recording)")
+        found = self.texts(set(missing)) if missing else {}
+        for number in missing:
+            text = found.get(number, f"(name {number} is not in the recording)")
+            self._string_of_id[number] = self.intern_text(text)
         index = np.array([self._string_of_id[int(i)] for i in used], dtype=np.int32)
         return index[np.searchsorted(used, ids)]
 
+    def texts(self, ids: set[int]) -> dict[int, str]:
+        """The texts of these ids of `StringIds`; of several rows of one id, the last."""
+        if not self.has(STRINGS, "id", "value"):
+            return {}
+        query = f"SELECT id, value FROM {STRINGS}"  # noqa: S608 - a constant
+        if not self.keyed_strings:  # each question would go through the whole table
+            return {number: str(value) for number, value in self.rows(query) if number in ids}
+        found: dict[int, str] = {}
+        listed = list(ids)
+        for begin in range(0, len(listed), 500):
+            part = listed[begin : begin + 500]
+            marks = ",".join("?" * len(part))
+            found |= {number: str(value) for number, value in self.rows(f"{query} WHERE id IN ({marks})", part)}
+        return found
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(sqlite_uri(path), uri=True)
-    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    return connection
+
+def _columns_of(connection: sqlite3.Connection, table: str) -> tuple[set[str], list[tuple[str, str]]]:
+    """Which of the columns that are read a table has, and the names and types of its key."""
+    info = connection.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
+    refuse_odd_columns(table, info)
+    keys = [(str(row[1]), str(row[2]).upper()) for row in info if row[5]]
+    return {row[1] for row in info} & {*TABLES[table].columns}, keys
 
 
 def damaged(source: str, error: Exception) -> UnreadableInput:

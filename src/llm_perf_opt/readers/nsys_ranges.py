@@ -34,17 +34,18 @@ def range_columns(export: Export, progress: Progress | None) -> tuple[dict[str, 
     chosen = np.isin(columns["type"], (*PUSH_POP, *START_END))
     columns = {key: values[chosen] for key, values in columns.items()}
     columns["name"] = _range_names(export, columns)
-    name = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))"
-    if not export.has(NVTX, "text"):
-        name = "(SELECT value FROM StringIds WHERE id = textId)"
-    elif not export.has(NVTX, "textId") or not export.has("StringIds", "id", "value"):
-        name = "text"
-    domain_rows: list[Any] = []
-    if export.has(NVTX, "domainId", "globalTid"):
-        domain_rows = list(
-            export.rows(f"SELECT globalTid, domainId, {name} FROM {NVTX} WHERE eventType = {DOMAIN}")  # noqa: S608
-        )
-    return columns, domain_rows
+    return columns, _domain_rows(export)
+
+
+def _domain_rows(export: Export) -> list[tuple[Any, Any, str | None]]:
+    """Thread, id and name of every domain that was named."""
+    if not export.has(NVTX, "domainId", "globalTid"):
+        return []
+    text, text_id = (name if export.has(NVTX, name) else "NULL" for name in ("text", "textId"))
+    query = f"SELECT globalTid, domainId, {text}, {text_id} FROM {NVTX} WHERE eventType = {DOMAIN}"  # noqa: S608 - constants
+    rows = list(export.rows(query))
+    names = export.texts({row[3] for row in rows if row[2] is None and isinstance(row[3], int)})
+    return [(tid, domain, names.get(number) if text is None else text) for tid, domain, text, number in rows]
 
 
 def _range_names(export: Export, columns: dict[str, NDArray[Any]]) -> Int32s:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from llm_perf_opt.readers.marker_ranges import without_marker_ranges
+from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, distinct_values, places_of
 from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_missing, read_environment
 from llm_perf_opt.readers.nsys_ranges import build_ranges, name_domains, range_columns
@@ -25,25 +27,52 @@ from llm_perf_opt.readers.nsys_work import (
     sorted_together,
     work_columns,
 )
+from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
+from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, Timeline
+
+# Bytes of memory from the file to the finished report, measured (benchmarks/results/load.md).
+_BASE, _ROW = 150_000_000, 90
+
+
+def read_here(
+    path: str, source: str, launch_config: bool, streams: bool, marker_ranges: bool, *, notes: Notes
+) -> Timeline:
+    """Read an export, in this process (see `sandbox`)."""
+
+    def begin(rows: int) -> None:
+        refuse_if_too_large(source, _BASE + rows * _ROW, f"{rows:,} rows")
+        notes("begin", rows)
+
+    def progress(rows: int) -> None:
+        notes("rows", rows)
+
+    timeline = read_nsys_sqlite(
+        Path(path), source, launch_config=launch_config, streams=streams, begin=begin, progress=progress
+    )
+    timeline.gpu_facts = plausible_facts(timeline.gpu_facts)
+    refuse_implausible(timeline)
+    return timeline if marker_ranges else without_marker_ranges(timeline)
 
 
 def read_nsys_sqlite(
-    path: Path, source: str, *, launch_config: bool = False, streams: bool = False, progress: Progress | None = None
+    path: Path,
+    source: str,
+    *,
+    launch_config: bool = False,
+    streams: bool = False,
+    begin: Progress | None = None,
+    progress: Progress | None = None,
 ) -> Timeline:
     """Read an export. `launch_config`: also what is needed to join counters; `streams`: also the stream of all work.
 
-    `progress` is called with the number of rows as they are read; `count_rows` says how many there are.
+    `begin` is told about how many rows there are, `progress` how many were read since it was last called.
     """
     with Export.open(path, source) as export:
         export.streams = streams
+        if begin is not None:
+            begin(sum(export.size(table) for table in (KERNELS, RUNTIME, NVTX)))  # cheap: no table is scanned
         return _timeline(export, launch_config, progress)
-
-
-def count_rows(path: Path, source: str) -> int:
-    """About how many rows a read will report to its progress callback. Cheap: no table is scanned."""
-    with Export.open(path, source) as export:
-        return sum(export.size(table) for table in (KERNELS, RUNTIME, NVTX))
 
 
 def _timeline(export: Export, launch_config: bool, progress: Progress | None) -> Timeline:

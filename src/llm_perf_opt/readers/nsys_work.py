@@ -27,8 +27,6 @@ from llm_perf_opt.readers.nsys_schema import AXES, GRAPH_NODES, KERNEL_NAMES, KE
 from llm_perf_opt.readers.sqlite_columns import Column
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, LaunchConfig, Work
 
-_LONGEST_CHAIN = 64  # nodes from an instantiated to a captured one; one step was ever seen
-
 
 def kernel_columns(export: Export, launch_config: bool, progress: Progress | None) -> dict[str, NDArray[Any]]:
     name = next((c for c in KERNEL_NAMES if export.has(KERNELS, c)), "demangledName")
@@ -117,18 +115,16 @@ def node_columns(export: Export) -> dict[str, NDArray[Any]]:
         # An instantiated node has two rows: one for its creation, and one that names its original.
         if key not in row_of or (original[row] != UNKNOWN and original[row_of[key]] == UNKNOWN):
             row_of[key] = row
-    captured = []
+    next_of = list(zip(process.tolist(), original.tolist(), strict=True))
+    end_of: dict[int, int] = {}  # of each row the one its chain ends at; every chain is walked once
     for key in keys:
-        at = row_of[key]
-        seen = {at}
-        while original[at] != UNKNOWN and len(seen) < _LONGEST_CHAIN:
-            following = row_of.get((int(process[at]), int(original[at])))
-            if following is None or following in seen:
-                break
-            seen.add(following)
-            at = following
-        captured.append(at)
-    at_capture = np.array(captured, dtype=np.int64)
+        at, walked = row_of[key], []
+        while at not in end_of:
+            walked.append(at)
+            end_of[at] = at
+            at = row_of.get(next_of[at], at) if next_of[at][1] != UNKNOWN else at
+        end_of.update(dict.fromkeys(walked, end_of[at]))
+    at_capture = np.array([end_of[row_of[key]] for key in keys], dtype=np.int64)
     return {"id": rows["id"], "time": rows["time"][at_capture], "tid": rows["tid"][at_capture], "pid": process}
 
 

@@ -1,7 +1,8 @@
 """Open any input: find out what a file is from its content, unpack it where needed, read it.
 
-The name of a file is a hint for error messages only. Compressed files are unpacked into a private
-temporary folder (or straight into the reader, for text), with a limit, and removed afterwards.
+The name of a file is a hint for error messages only. Here only the beginning of a file is looked at: all else,
+unpacking too, is done in a process of its own (`sandbox`). Compressed files are unpacked into a private temporary
+folder, with a limit, and removed afterwards.
 """
 
 from __future__ import annotations
@@ -9,22 +10,23 @@ from __future__ import annotations
 import contextlib
 import gzip
 import lzma
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.marker_ranges import without_marker_ranges
-from llm_perf_opt.readers.memory import refuse_if_too_large
+from llm_perf_opt.readers import sandbox
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_export import looks_like_sqlite
-from llm_perf_opt.readers.plausible import plausible_facts, refuse_implausible
+from llm_perf_opt.readers.plausible import plausible_facts
+from llm_perf_opt.readers.sandbox import Limits, Notes
+from llm_perf_opt.readers.sqlite_open import log_of, refuse_unfinished
+from llm_perf_opt.readers.text_encoding import encoding_of
 from llm_perf_opt.readers.xz import MAGIC as XZ_MAGIC
 from llm_perf_opt.readers.xz import xz_parts
-from llm_perf_opt.regions.columns import Recording, Timeline
+from llm_perf_opt.regions.columns import Recording
 
 _GZIP = b"\x1f\x8b"
 MEASURED = '{"kind": "llm-perf measured",'  # what times that a program took of itself begin with
@@ -32,11 +34,15 @@ _HEAD = 65536
 _READS = ".sqlite, .nsys-rep, .ncu-rep, ncu CSV, PyTorch trace (.json), each also as .gz or .xz, or a run directory"
 
 # More than any real recording unpacks to in proportion, and far less than an archive made to fill a disk.
-MAX_RATIO, SMALL = 400, 64 << 20
+MAX_RATIO, SMALL = 200, 8 << 20
 
-# Bytes of memory from the file to the finished report, measured (benchmarks/results/load.md).
-_SQLITE_BASE, _SQLITE_ROW = 150_000_000, 90
-_KINETO_BYTE = 3
+_JOBS = {
+    "sqlite": "llm_perf_opt.readers.nsys_sqlite:read_here",
+    "nsys-rep": "llm_perf_opt.readers.nsys_sqlite:read_here",
+    "json": "llm_perf_opt.readers.kineto:read_here",
+    "measured": "llm_perf_opt.readers.measured:read_here",
+    "csv": "llm_perf_opt.readers.ncu_csv:read_here",
+}
 
 Progress = Callable[[int], None]
 
@@ -72,16 +78,12 @@ def read_recording(
     with contextlib.ExitStack() as stack:
         try:
             plain = stack.enter_context(unpacked(path, source))
-            recording = _read_plain(plain, source, (launch_config, streams), observer or Silent(), stack)
+            packed = None if plain == path else path.stat().st_size
+            recording = _read_plain(
+                plain, source, packed, (launch_config, streams, marker_ranges), observer or Silent(), stack
+            )
             recording.gpu_facts = plausible_facts(recording.gpu_facts)
-            if isinstance(recording, Timeline):
-                refuse_implausible(recording)
-                return recording if marker_ranges else without_marker_ranges(recording)
             return recording
-        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-            raise UnreadableInput(
-                f"{source} is a compressed file that is cut off or damaged ({error}).", "Copy it again."
-            ) from error
         except OSError as error:
             raise UnreadableInput(f"{source} cannot be read: {error.strerror or error}.") from error
 
@@ -92,10 +94,10 @@ def is_timeline(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            head = file.read(8)
-        opener = gzip.open if head.startswith(_GZIP) else lzma.open if head.startswith(XZ_MAGIC) else Path.open
-        with opener(path, "rb") as file:
             head = file.read(4096)
+            file.seek(0)
+            if head.startswith((_GZIP, XZ_MAGIC)):
+                head = next(gzip_parts(file, 4096) if head.startswith(_GZIP) else xz_parts(file), b"")[:4096]
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return False
     if looks_like_sqlite(head) or (_is_nsys_rep(path.name) and not head.startswith(NCU_MAGIC)):
@@ -127,48 +129,109 @@ def unpacked(path: Path, source: str) -> Iterator[Path]:
     if not head.startswith((_GZIP, XZ_MAGIC)):
         yield path
         return
-    parts = _gzip_parts if head.startswith(_GZIP) else xz_parts
-    limit = max(SMALL, path.stat().st_size * MAX_RATIO)
+    size = path.stat().st_size
+    most = max(SMALL, size * MAX_RATIO)
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
         target = Path(folder) / "recording"
-        with path.open("rb") as packed, target.open("wb") as out:
-            written = 0
-            for part in parts(packed):
-                written += len(part)
-                if written > limit:
-                    raise UnreadableInput(
-                        f"{source} unpacks to more than {MAX_RATIO} times its size, which no recording does.",
-                        "If you trust it, unpack it yourself and give the unpacked file.",
-                    )
-                out.write(part)
+        job = [str(path), str(target), head.startswith(_GZIP), most, source]
+        sandbox.call(f"{__name__}:unpack_here", job, source, Limits(size, written=most + 1))
         if target.stat().st_size == 0:
             raise UnreadableInput(f"{source} is a compressed file with nothing in it.", "Profile again.")
         yield target
 
 
-def _gzip_parts(file: IO[bytes]) -> Iterator[bytes]:
+def unpack_here(path: str, target: str, gzipped: bool, most: int, source: str, *, notes: Notes) -> None:
+    """Unpack a file, in this process."""
+    written = 0
+    try:
+        with Path(path).open("rb") as packed, Path(target).open("wb") as out:
+            for part in gzip_parts(packed) if gzipped else xz_parts(packed):
+                written += len(part)
+                if written > most:
+                    raise UnreadableInput(
+                        f"{source} unpacks to more than {MAX_RATIO} times its size, which no recording does.",
+                        "If you trust it, unpack it yourself and give the unpacked file.",
+                    )
+                out.write(part)
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        raise UnreadableInput(
+            f"{source} is a compressed file that is cut off or damaged ({error}).", "Copy it again."
+        ) from error
+    except OSError as error:
+        raise UnreadableInput(
+            f"{source} cannot be unpacked: {error.strerror or error}.",
+            "Free some room, or set TMPDIR to a larger disk.",
+        ) from error
+
+
+@contextlib.contextmanager
+def settled(path: Path, source: str) -> Iterator[Path]:
+    """The file itself; of a database with a write-ahead log, a private copy with all of its rows in it."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    log = None
+    if looks_like_sqlite(head):
+        refuse_unfinished(path.resolve(), source)
+        log = log_of(path.resolve(), source)
+    if log is None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
+        target = Path(folder) / "recording"
+        both = path.stat().st_size + log.stat().st_size
+        job = [str(path), str(log), str(target), source]
+        sandbox.call("llm_perf_opt.readers.sqlite_open:settle_here", job, source, Limits(both, written=2 * both))
+        yield target
+
+
+def gzip_parts(file: IO[bytes], size: int = 1 << 20) -> Iterator[bytes]:
     with gzip.GzipFile(fileobj=file) as packed:
-        while part := packed.read(1 << 20):
+        while part := packed.read(size):
             yield part
 
 
 def _read_plain(
-    path: Path, source: str, columns: tuple[bool, bool], watch: Observer, stack: contextlib.ExitStack
+    path: Path,
+    source: str,
+    packed: int | None,
+    columns: tuple[bool, bool, bool],
+    watch: Observer,
+    stack: contextlib.ExitStack,
 ) -> Recording:
     with path.open("rb") as file:
         head = file.read(_HEAD)
-    if looks_like_sqlite(head):
-        return _read_sqlite(_with_its_log(path, stack), source, columns, watch)
     if head.startswith(NCU_MAGIC):
         from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 
         return read_ncu_rep(path, source, progress=watch.begin(source, None))
-    if _is_nsys_rep(source):
+    kind = _kind_of(head, source)
+    if kind == "nsys-rep":
         from llm_perf_opt.readers.nsys_rep import export_nsys_rep
 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-")))
         watch.begin(source, None)
-        return _read_sqlite(export_nsys_rep(path, source, folder), source, columns, watch)
+        path, packed = export_nsys_rep(path, source, folder), None
+    elif kind == "sqlite":
+        path = stack.enter_context(settled(path, source))
+    progress: list[Progress] = []
+
+    def heard(name: str, value: Any) -> None:
+        if name == "begin":
+            progress[:] = [watch.begin(source, value)]
+        elif progress:
+            progress[0](value)
+
+    limits = Limits(path.stat().st_size, packed)
+    recording: Recording = sandbox.call(_JOBS[kind], [str(path), source, *columns], source, limits, heard)
+    return recording
+
+
+def _kind_of(head: bytes, source: str) -> str:
+    """What a file is, but for reports of ncu: "sqlite", "nsys-rep", "measured", "json" or "csv"."""
+    if looks_like_sqlite(head):
+        return "sqlite"
+    if _is_nsys_rep(source):
+        return "nsys-rep"
     text = _as_text(head)
     if source.endswith((".py", ".sh", ".ipynb")):
         raise UnreadableInput(
@@ -181,50 +244,13 @@ def _read_plain(
             "Give the .sqlite or .nsys-rep it was made from.",
         )
     if text is not None and text.startswith(MEASURED):
-        from llm_perf_opt.readers.measured import read_measured
-
-        return read_measured(path, source)
+        return "measured"
     if text is not None and text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
-        from llm_perf_opt.readers.kineto import read_kineto
-
-        watch.begin(source, None)
-        size = path.stat().st_size
-        refuse_if_too_large(source, size * _KINETO_BYTE, f"{size / 1e9:.1f} GB of JSON")
-        with path.open("rb") as file:
-            return read_kineto(file, source)
+        return "json"
     if text is not None and ("==PROF==" in text or "==WARNING==" in text or "==ERROR==" in text or '"' in text):
-        from llm_perf_opt.readers.ncu_csv import read_ncu_csv
-
-        watch.begin(source, None)
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            return read_ncu_csv(lines, source)
+        return "csv"
     kind = "a text file" if text is not None else "a binary file"
     raise UnreadableInput(f"{source} is {kind} that llm-perf does not know.", f"It reads {_READS}.")
-
-
-def _with_its_log(path: Path, stack: contextlib.ExitStack) -> Path:
-    """The database itself; where a write-ahead log lies beside it, a private copy of both.
-
-    SQLite needs a third file to read the two, and would make it beside them: an input is never written to.
-    """
-    path = path.resolve()
-    log = path.with_name(path.name + "-wal")
-    if not log.is_file() or not log.stat().st_size:
-        return path
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-")))
-    shutil.copyfile(path, folder / "recording")
-    shutil.copyfile(log, folder / "recording-wal")
-    return folder / "recording"
-
-
-def _read_sqlite(path: Path, source: str, columns: tuple[bool, bool], watch: Observer) -> Recording:
-    from llm_perf_opt.readers.nsys_sqlite import count_rows, read_nsys_sqlite
-
-    launch_config, streams = columns
-    rows = count_rows(path, source)
-    refuse_if_too_large(source, _SQLITE_BASE + rows * _SQLITE_ROW, f"{rows:,} rows")
-    progress = watch.begin(source, rows)
-    return read_nsys_sqlite(path, source, launch_config=launch_config, streams=streams, progress=progress)
 
 
 def _is_nsys_rep(source: str) -> bool:
@@ -232,10 +258,11 @@ def _is_nsys_rep(source: str) -> bool:
 
 
 def _as_text(head: bytes) -> str | None:
-    if b"\x00" in head:
+    encoding = encoding_of(head)
+    if encoding == "utf-8-sig" and b"\x00" in head:
         return None
     try:
-        return head.decode("utf-8")
+        return head.decode(encoding)
     except UnicodeDecodeError as error:
         # A character cut at the end of the head is no sign of a binary file.
-        return head[: error.start].decode("utf-8") if error.start > len(head) - 4 else None
+        return head[: error.start].decode(encoding) if error.start > len(head) - 4 else None

@@ -57,7 +57,7 @@ def refuse_implausible(timeline: Timeline) -> None:
     processes = {int(p) for work in works for p in np.unique(work.process)[: MOST_PROCESSES + 1]}
     kernels, domains = len(timeline.kernels), len(timeline.domains)
     for count, most, what in (
-        (len(devices), MOST_DEVICES, "GPUs"),
+        (max(len(devices), len(timeline.gpu_facts)), MOST_DEVICES, "GPUs"),
         (len(processes), MOST_PROCESSES, "processes on the GPU"),
         (domains, MOST_DOMAINS, "NVTX domains"),
         (domains, max(MOST_CELLS // max(kernels, 1), 16), f"NVTX domains for {kernels:,} kernels"),

@@ -11,18 +11,17 @@ table are decoded for all rows at once. The format is fixed (sqlite.org/fileform
   big-endian integers of 1, 2, 3, 4, 6 and 8 bytes, 8 and 9 are the constants 0 and 1, 0 is NULL.
 - The values follow the header without gaps, so the codes before a column say where it is.
 
-Anything out of the ordinary (rows that spill over to other pages, type codes of more than one byte, a
-write-ahead log, text where numbers should be) is left to `sqlite3`, which knows all of the format.
+Anything out of the ordinary (rows that spill over to other pages, type codes of more than one byte, text where
+numbers should be) is left to `sqlite3`, which knows all of the format. A file that is cut while it is mapped ends the
+process (SIGBUS): `sandbox` is where this runs.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 from attrs import define
@@ -50,17 +49,6 @@ class Column:
     name: str
     null: int = 0
     dtype: DTypeLike = np.int64
-
-
-def sqlite_uri(path: Path) -> str:
-    """A URI that opens `path` for reading only, whatever characters are in its name.
-
-    `immutable` needs no lock and works on read-only media, but leaves out rows that are still in a
-    write-ahead log beside the file.
-    """
-    log = path.with_name(path.name + "-wal")
-    immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
-    return f"file:{quote(os.fsencode(path.resolve()))}?mode=ro{immutable}"
 
 
 def read_columns(
@@ -137,7 +125,7 @@ class _Table:
         data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         page_size = int.from_bytes(data[16:18].tobytes(), "big")
         page_size = 65536 if page_size == 1 else page_size
-        # Bytes 18 and 19 are 1 for a plain database; 2 means that a write-ahead log may hold the newest rows.
+        # Bytes 18 and 19 are 1 for a plain database; 2 was one with a write-ahead log.
         if bytes(data[18:20]) != b"\x01\x01" or page_size < 512:
             raise NotPlain
         names = {name: place for place, (_, name, *_) in enumerate(info)}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _OPPORTUNITIES = 5
 _TABLE_ROWS = 40
 _WIDTH_WITHOUT_TERMINAL = 150
+_SECONDS_A_REFRESH = 0.1
 _SECONDS_A_LINE = 5.0  # of progress, where it is no terminal
 
 
@@ -48,7 +49,17 @@ class _Bar:
         from llm_perf_opt.regions.names import visible
 
         task = self._progress.add_task(f"reading {escape(visible(source, 60))}", total=total)
-        return lambda rows: self._progress.advance(task, rows)
+        shown = 0.0
+
+        def advance(rows: int) -> None:
+            nonlocal shown
+            self._progress.advance(task, rows)
+            if time.monotonic() - shown >= _SECONDS_A_REFRESH:
+                shown = time.monotonic()
+                self._progress.refresh()
+
+        advance(0)
+        return advance
 
 
 class _Lines:
@@ -92,7 +103,8 @@ def reading(quiet: bool, files: int = 1) -> Iterator[Observer]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    # Refreshed as rows are read: with a thread for it, no reader could be forked.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         yield _Bar(progress)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from llm_perf_opt.regions.model import NCUProfileRegion
 
 _MOST = 12  # stages of a report
-_FEW = 8  # a single outermost region with no more regions in it than this is a wrapper: its parts are the stages
+_FEW = 8  # a single outermost region with no more regions in it than this is a wrapper: its parts are the stages …
+_COVERED = 0.9  # … where they hold this part of its time
 
 
 def inside(regions: Sequence[NCUProfileRegion]) -> dict[str, list[NCUProfileRegion]]:
@@ -43,11 +44,16 @@ def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
     chosen = _working(max(groups.values(), key=weight))
     if len(chosen) == 1:
         parts = [r for r in regions if r.parent == chosen[0].key]
-        if len(_working(parts)) >= 2 and len(parts) <= _FEW:
-            return _working(parts)
-    longest = sorted(chosen, key=lambda r: -max(r.wall_ns or 0, r.gpu_busy_ns or 0, r.inclusive.gpu_time_ns or 0))
+        working = _working(parts)
+        if len(working) >= 2 and len(parts) <= _FEW and sum(map(_time, working)) >= _COVERED * _time(chosen[0]):
+            return working
+    longest = sorted(chosen, key=_time, reverse=True)
     kept = {id(region) for region in longest[:_MOST]}
     return [region for region in chosen if id(region) in kept]
+
+
+def _time(region: NCUProfileRegion) -> int:
+    return max(region.wall_ns or 0, region.gpu_busy_ns or 0, region.inclusive.gpu_time_ns or 0)
 
 
 def _working(regions: list[NCUProfileRegion]) -> list[NCUProfileRegion]:

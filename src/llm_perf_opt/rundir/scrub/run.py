@@ -25,7 +25,7 @@ from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
 from llm_perf_opt.readers.ncu_container import MAGIC
 from llm_perf_opt.readers.nsys_export import looks_like_sqlite
 from llm_perf_opt.readers.nsys_rep import export_nsys_rep
-from llm_perf_opt.readers.open import unpacked
+from llm_perf_opt.readers.open import settled, unpacked
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.rundir.layout import MANIFEST, REPORT_LIST, Share, artefact, is_of_report
 from llm_perf_opt.rundir.scrub import ncu_report, sqlite, texts
@@ -178,7 +178,8 @@ def _unpack(item: _Item, folder: Path) -> None:
         if not item.source.stat().st_size:
             item.kind, item.problem = "unknown", "it is empty"
             return
-        with unpacked(item.source, item.source.name) as plain:
+        name = item.source.name
+        with unpacked(item.source, name) as whole, settled(whole, name) as plain:
             if plain == item.source:
                 item.plain = plain
             else:

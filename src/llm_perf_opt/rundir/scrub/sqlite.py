@@ -13,6 +13,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -21,11 +22,13 @@ from attrs import Factory, define
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.readers.nsys_schema import NVTX, STRINGS, TABLES, Table
 from llm_perf_opt.readers.sqlite_columns import quoted
+from llm_perf_opt.readers.sqlite_open import limit, plain_tables, sqlite_uri
 from llm_perf_opt.rundir.scrub.private import Private, environment_of
 from llm_perf_opt.rundir.secrets import SECRET_IN_TEXT
 
 _NO_UUID = b"00000000-0000-0000-0000-000000000000"
 _THREAD_BITS = 0xFFFFFF
+_LARGER, _AT_LEAST = 2, 16 << 20
 _CONTENT = ((NVTX, "text"), (STRINGS, "value"))  # names of ranges and kernels
 
 
@@ -40,7 +43,9 @@ class Cleaned:
 
 def learn(path: Path, private: Private) -> None:
     """Environment, command line, user and host of the recorded program: what its logs may have repeated."""
-    with closing(_open(path)) as db:
+    with closing(sqlite3.connect(sqlite_uri(path), uri=True, isolation_level=None)) as db:
+        db.text_factory = _as_text
+        limit(db, path.stat().st_size)
         captured = _facts(db, "main", "META_DATA_CAPTURE")
         private.learn_command([value for name, value in captured if "ARGUMENT" in name])
         others = (_facts(db, "main", table) for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT"))
@@ -63,10 +68,16 @@ def learn(path: Path, private: Private) -> None:
 def clean(source: Path, target: Path, private: Private) -> Cleaned:
     """Write the cleaned copy of a plain SQLite file; `target` must not be there yet."""
     result = Cleaned()
-    with closing(_open(target, "rwc")) as db:
+    with closing(sqlite3.connect(target.absolute().as_uri(), uri=True, isolation_level=None)) as db:
+        db.text_factory = _as_text
+        size = source.stat().st_size
+        limit(db, size)
+        # Rows may share a long text: what is written stays in proportion to what is there.
+        ((page,),) = db.execute("PRAGMA page_size")
+        db.execute(f"PRAGMA max_page_count = {(_LARGER * size + _AT_LEAST) // page}")
         db.execute("PRAGMA journal_mode = OFF")
         db.execute("PRAGMA synchronous = OFF")
-        db.execute("ATTACH ? AS source", (_uri(source, "ro"),))
+        db.execute("ATTACH ? AS source", (sqlite_uri(source),))
         db.create_function("cleaned", 1, _cleaner(private), deterministic=True)
         db.create_function("process_name", 1, lambda raw: raw and raw.rpartition(b"/")[2], deterministic=True)
         present = {name: table for name, table in TABLES.items() if _columns(db, "source", name)}
@@ -156,6 +167,7 @@ def _recorded_processes(db: sqlite3.Connection, present: dict[str, Table]) -> st
 
 
 def _cleaner(private: Private) -> Callable[[bytes | None], bytes | None]:
+    @lru_cache(maxsize=10_000)
     def cleaned(raw: bytes | None) -> bytes | None:
         # Text of a program need not be valid UTF-8; it goes back as it came.
         return raw and private.text(raw.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -216,14 +228,8 @@ def _facts(db: sqlite3.Connection, side: str, table: str) -> list[tuple[str, str
     return [(str(name), str(value)) for name, value in db.execute(f"SELECT name, value FROM {side}.{quoted(table)}")]
 
 
-def _open(path: Path, mode: str = "ro") -> sqlite3.Connection:
-    db = sqlite3.connect(_uri(path, mode), uri=True, isolation_level=None)
-    db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-    return db
-
-
-def _uri(path: Path, mode: str) -> str:
-    return f"{path.absolute().as_uri()}?mode={mode}"
+def _as_text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:
@@ -232,9 +238,8 @@ def _tables(db: sqlite3.Connection) -> set[str]:
 
 
 def _columns(db: sqlite3.Connection, side: str, table: str) -> set[str]:
-    """Columns of a table; none where it is not there, or is a view."""
-    kind = db.execute(f"SELECT type FROM {side}.sqlite_master WHERE name = ?", (table,)).fetchone()
-    if kind != ("table",):
+    """Columns of a table; none where it is not there, or is more than a table."""
+    if table not in plain_tables(db, side):
         return set()
     return {row[1] for row in db.execute(f"PRAGMA {side}.table_info({quoted(table)})")}
 
