@@ -138,7 +138,7 @@ def test_a_program_that_fails_is_told_apart_from_a_profiler_that_fails(
     assert profile("--no-counters", work=[sys.executable, "-c", "raise SystemExit(3)"]) == 4
     assert "error code 3" in capsys.readouterr().err
     assert (Path("run") / "report.json").exists()
-    assert profile("--out", "both", work=[sys.executable, "-c", "raise SystemExit(3)"]) == 4
+    assert profile("--out", "both", work=[sys.executable, "-c", "print(7); raise SystemExit(3)"]) == 4
     told = [d.code for d in llm_perf_opt.load("both").diagnostics]
     assert told.count("WORKLOAD_FAILED") == 1  # of both steps, which ran the same program
 
