@@ -127,8 +127,10 @@ def test_nothing_matched_is_an_answer_not_an_error(tmp_path: Path, capsys: pytes
     assert run("report", TRAIN, "--out", tmp_path, "--include", "bakward") == 0
     shown = capsys.readouterr().out
     assert "No matching regions" in shown
-    assert "exists: step/backward" in shown.splitlines()[0]  # nearest first
-    assert "llm-perf ranges" in shown.splitlines()[6]
+    why, fix, nearest = shown.splitlines()[:3]
+    assert "'bakward' matches none of the 5" in why
+    assert "llm-perf ranges" in fix
+    assert nearest.strip() == "exists: step/backward"
     report = llm_perf_opt.load(tmp_path)
     assert report.available_ranges[0] == "step/backward"
     assert "No matching regions" in (tmp_path / "report.md").read_text()
@@ -302,6 +304,7 @@ def test_bad_options_are_explained(
         (["report"], "INPUT"),
         (["reprot", "x"], "did you mean report?"),
         (["report", "x", "--inlcude", "y"], "did you mean --include?"),
+        (["compare", "x", "y"], "There is no verb 'compare'."),  # and compress, a word after another verb, is none
         (["report", "x", "--top", "0"], "not a whole number above 0"),
         (["report", "x", "--attribution", "y"], "invalid choice"),
         (["report", str(TRAIN), "--out", ""], "empty folder name"),
@@ -321,6 +324,7 @@ def test_an_option_of_another_verb_is_not_suggested_in_its_own_place(capsys: pyt
     told = capsys.readouterr().err
     assert "unrecognized arguments: --out" in told
     assert "did you mean" not in told
+    assert "See llm-perf export --help" in told
 
 
 def test_a_misspelt_option_is_answered_by_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -444,6 +448,8 @@ def test_an_output_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.Cap
     assert "is a file" in capsys.readouterr().err
     assert run("report", TRAIN, "--out", tmp_path / "file" / "below") == 2
     assert "--out" in capsys.readouterr().err
+    assert run("export", TRAIN, "--csv", tmp_path / "file" / "below") == 2
+    assert "--out" not in capsys.readouterr().err  # an option it does not have
 
 
 def test_nsys_rep_without_nsys_says_where_to_export_it(

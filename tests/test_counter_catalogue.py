@@ -7,7 +7,7 @@ import re
 import pytest
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
+from llm_perf_opt.analysis.verdicts.counted_work import amounts_of, usable
 from llm_perf_opt.metrics.catalogue import counter_of, counters, role_of
 from llm_perf_opt.metrics.groups import LEVELS, MetricGroups, all_groups, groups_for
 from llm_perf_opt.metrics.hardware import find_hardware

@@ -11,7 +11,7 @@ import yaml
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options import checked_values, default_config
 from llm_perf_opt.workloads.datasets import Item, batches, default_prompts, described, load_items, sample
-from llm_perf_opt.workloads.options import DatasetOptions, SamplingOptions
+from llm_perf_opt.workloads.workload_options import DatasetOptions, SamplingOptions
 
 ROOT = Path(__file__).parents[1]
 LIST = "datasets/omnidocbench/subsets/dev-3.txt"

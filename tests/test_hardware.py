@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conftest import RECORDINGS, read, recording
-from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics.hardware import find_hardware, parse_overrides

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "llm_perf_opt"
 LONGEST = 500
+SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # Of Python. 41,061 without what came after: reading apart and safe outputs, secrets, programs without ranges, measuring.
 # Raised only with a capability, in the commit that brings it.
 MOST_LINES = 45_400
@@ -43,6 +44,17 @@ def test_no_file_is_longer_than_a_reader_can_hold() -> None:
 
 def test_the_code_stays_within_its_size() -> None:
     assert sum(len(path.read_text().splitlines()) for path in python_files()) <= MOST_LINES
+
+
+def test_a_module_is_found_by_its_name() -> None:
+    """No two modules have one name, but verbs, readers (called like what they read), the code inside the user's program,
+    and the argv of the two profilers."""
+    places: dict[str, list[str]] = {}
+    for path in python_files():
+        place = path.relative_to(SOURCE)
+        if place.parts[0] not in ("cli", "readers") and "payload" not in place.parts:
+            places.setdefault(place.name, []).append(place.as_posix())
+    assert not {name: found for name, found in places.items() if len(found) > 1 and name not in SHARED_NAMES}
 
 
 @pytest.mark.parametrize("folder", ["src", "docs", "tests", "benchmarks", "tools"])

@@ -223,6 +223,15 @@ def test_a_hostile_name_stays_text(browser: Browser, tmp_path: Path) -> None:
     assert opened.quiet(), opened.complaints
 
 
+def test_what_to_fix_can_be_read_on_a_phone(browser: Browser, html: str) -> None:
+    opened = browser.open(html, viewport={"width": 400, "height": 800})
+    cells = opened.page.locator("#opportunities tbody tr").first.locator("td.text").all()
+    assert len(cells) == 3
+    for cell in cells:  # below each other, each as wide as there is room
+        assert cell.bounding_box()["width"] > 300
+        assert cell.bounding_box()["x"] >= 0
+
+
 def test_without_a_script_the_answer_is_there(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
     opened = browser.open(html, java_script_enabled=False)
     assert opened.page.locator(".headline dd").first.is_visible()

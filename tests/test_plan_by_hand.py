@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from conftest import report
-from llm_perf_opt.analysis.options import ReportOptions
-from llm_perf_opt.analysis.samples import sum_of_parts
+from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.analysis.sample_matrix import sum_of_parts
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.planning import CounterPlan, decide, facts_of
 from llm_perf_opt.planning.by_hand import instances_to_take

@@ -102,6 +102,13 @@ def test_no_runs_are_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs"]) == 2
 
 
+def test_a_folder_that_is_no_run_is_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "show", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert f"{tmp_path} is not a run directory of llm-perf: there is no manifest.json in it." in shown
+    assert "llm-perf runs list" in shown
+
+
 def test_a_run_shows_its_steps_and_what_to_type_next(capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run("a", state="interrupted")
     (run / "mine.txt").write_text("precious")

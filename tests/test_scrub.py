@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from conftest import SHARED, plain_bytes, recording
-from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import ExitCode

@@ -26,7 +26,7 @@ from llm_perf_opt.report.csv_report import cell
 from llm_perf_opt.rundir import log_cleaning as clean_logs
 from llm_perf_opt.rundir.secrets import REMOVED
 from llm_perf_opt.workloads.datasets import load_items
-from llm_perf_opt.workloads.options import DatasetOptions
+from llm_perf_opt.workloads.workload_options import DatasetOptions
 from synthetic import make_export
 from test_hostile_names import HOSTILE, hostile_export
 from test_runs import make_run

@@ -14,9 +14,9 @@ import pytest
 
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.workloads.datasets import Item
-from llm_perf_opt.workloads.options import InferOptions, ModelOptions
+from llm_perf_opt.workloads.model_session import Session
 from llm_perf_opt.workloads.registry import open_session
-from llm_perf_opt.workloads.session import Session
+from llm_perf_opt.workloads.workload_options import InferOptions, ModelOptions
 
 pytestmark = pytest.mark.torch
 
@@ -583,8 +583,8 @@ def test_nothing_but_running_a_model_needs_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
         "import llm_perf_opt, llm_perf_opt.workloads.marks as marks\n"
-        "import llm_perf_opt.workloads.datasets, llm_perf_opt.workloads.session\n"
-        "from llm_perf_opt.workloads.options import ModelOptions, InferOptions\n"
+        "import llm_perf_opt.workloads.datasets, llm_perf_opt.workloads.model_session\n"
+        "from llm_perf_opt.workloads.workload_options import ModelOptions, InferOptions\n"
         "from llm_perf_opt.workloads.registry import open_session\n"
         "from llm_perf_opt.errors import MissingTool\n"
         "with marks.mark('x'): pass\n"

@@ -14,12 +14,12 @@ import yaml
 from attrs import define, evolve
 
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.stage1.measure import spread
 from llm_perf_opt.stage1.other_profilers import attached_profiler
+from llm_perf_opt.stage1.session_timing import spread
 from llm_perf_opt.stage1.settings import DirectInferenceOptions, Stage1Settings, TorchProfilerOptions
 from llm_perf_opt.workloads import marks
 from llm_perf_opt.workloads.datasets import Item
-from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, SamplingOptions
+from llm_perf_opt.workloads.workload_options import DatasetOptions, InferOptions, ModelOptions, SamplingOptions
 
 torch = pytest.importorskip("torch", reason="stage 1 runs a model")
 pytest.importorskip("transformers", reason="stage 1 runs a model")
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.torch
 
 from llm_perf_opt.cli.main import main  # noqa: E402
 from llm_perf_opt.stage1.direct_inference import predict  # noqa: E402
-from llm_perf_opt.stage1.run import run_stage1  # noqa: E402
 from llm_perf_opt.stage1.torch_profile import tabulate  # noqa: E402
+from llm_perf_opt.stage1.workload_run import run_stage1  # noqa: E402
 from llm_perf_opt.workloads.device import forget_others, forget_peak, peak_memory  # noqa: E402
 from llm_perf_opt.workloads.registry import open_session  # noqa: E402
 from llm_perf_opt.workloads.tokens import ByteTokenizer  # noqa: E402
@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MY_API_TOKEN", "abc-very-private")
-        patch.setattr("llm_perf_opt.stage1.run.analyse_session", analyse)
+        patch.setattr("llm_perf_opt.stage1.workload_run.analyse_session", analyse)
         assert run_stage1(SETTINGS, path) == 0
     return path
 
@@ -201,7 +201,7 @@ def test_a_static_analysis_that_cannot_be_done_costs_nothing_else(
     def analyse(session: Any, folder: Path) -> dict[str, Any]:
         raise UserError("It cannot be counted.", "Use another model.")
 
-    monkeypatch.setattr("llm_perf_opt.stage1.run.analyse_session", analyse)
+    monkeypatch.setattr("llm_perf_opt.stage1.workload_run.analyse_session", analyse)
     run = quick(tmp_path, torch_profiler=TorchProfilerOptions(enable=False))
     assert metrics(run)["static_analysis"] == {"status": "failed", "reason": "It cannot be counted. Use another model."}
 
@@ -274,7 +274,7 @@ def test_a_length_for_prompts_keeps_their_texts_and_says_what_it_did() -> None:
     def tokens(text: str, of_package: bool = False) -> tuple[list[int], list[str]]:
         session = open_session(ModelOptions(device="cpu"), InferOptions(prompt_tokens=6))
         session.load()
-        ids = session.prepare([Item("x", prompt=text, of_package=of_package)]).prompt.inputs["input_ids"][0].tolist()
+        ids = session.prepare([Item("x", prompt=text, of_package=of_package)]).inputs["input_ids"][0].tolist()
         return ids, session.notes
 
     short, long = ByteTokenizer().encode("ab"), ByteTokenizer().encode("abcdefgh")

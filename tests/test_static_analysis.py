@@ -23,10 +23,10 @@ from llm_perf_opt.static_analysis.architecture import Architecture, architecture
 from llm_perf_opt.static_analysis.counting import EXPERTS_NOTE, count_stage  # noqa: E402
 from llm_perf_opt.static_analysis.counts import ESTIMATED, MATRIX, MOVES_DATA, NOT_COUNTED, StageCount  # noqa: E402
 from llm_perf_opt.static_analysis.formulas import EXPERTS, HEAD, matrix_parameters  # noqa: E402
-from llm_perf_opt.static_analysis.markdown import render_markdown  # noqa: E402
-from llm_perf_opt.static_analysis.report import analyse, analyse_session, as_json, write_static_compute  # noqa: E402
-from llm_perf_opt.static_analysis.result import StaticCompute  # noqa: E402
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage  # noqa: E402
+from llm_perf_opt.static_analysis.static_compute import analyse, analyse_session, as_json, write_static_compute  # noqa: E402
+from llm_perf_opt.static_analysis.static_compute_md import render_markdown  # noqa: E402
+from llm_perf_opt.static_analysis.static_result import StaticCompute  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

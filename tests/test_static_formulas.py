@@ -355,7 +355,16 @@ def test_work_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.process
 def test_nothing_but_counting_needs_torch() -> None:
-    modules = ["stage", "formulas", "architecture", "observe", "compare", "result", "markdown", "report"]
+    modules = [
+        "stage",
+        "formulas",
+        "architecture",
+        "observe",
+        "compare",
+        "static_result",
+        "static_compute_md",
+        "static_compute",
+    ]
     imports = "; ".join(f"import llm_perf_opt.static_analysis.{name}" for name in modules)
     without = f"import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None; {imports}"
     done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False)

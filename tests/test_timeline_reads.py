@@ -13,7 +13,7 @@ from conftest import RECORDINGS, plain_bytes
 from fake_tools import TIMELINE
 from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
-from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.diagnosis import Diagnosis

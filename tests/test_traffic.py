@@ -21,8 +21,8 @@ from conftest import RECORDINGS, codes, examples, read
 from fake_tools import tools  # noqa: F401 - a fixture
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.fitted import Fitted, fit
+from llm_perf_opt.analysis.sampled_traffic import Moved, moved_in_regions
 from llm_perf_opt.analysis.scopes import timeline_scopes
-from llm_perf_opt.analysis.traffic import Moved, moved_in_regions
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.nsys.gpu_metrics import counters_of, metric_set, with_sampling

@@ -11,7 +11,7 @@ from attrs import evolve
 
 from conftest import counters, recording, regions_of, report, timeline
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.analysis.verdicts.counters import amounts_of, with_totals
+from llm_perf_opt.analysis.verdicts.counted_work import amounts_of, with_totals
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline
@@ -677,7 +677,7 @@ def test_texts_of_rules_can_be_filled() -> None:
     texts = [t for rule in verdict_rules().rules for t in (rule.text, *(a.text for a in rule.advice))]
     names = {name for text in texts for name in re.findall(r"\{(\w+)\}", text)}
     made_words = {
-        "communication_share", "collective_time", "host_copy_time", "idle_share", "idle", "wall", "gap_per_launch", "launches",
+        "communication_share", "communication_parts", "idle_share", "idle", "wall", "gap_per_launch", "launches",
         "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
         "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts",
     }  # fmt: skip

@@ -15,7 +15,7 @@ from attrs import exceptions, fields
 
 from conftest import recording, report
 from fake_tools import tools  # noqa: F401  a fixture
-from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.renderers import EXPORTS, FORMATS, exporter, renderer

@@ -26,7 +26,7 @@ import llm_perf_opt
 from conftest import examples, recording
 from fake_tools import TIMELINE
 from fake_tools import tools as tools
-from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen

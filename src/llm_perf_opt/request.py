@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import attrs
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.calibration import store
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.metrics.groups import DEFAULT_LEVEL
@@ -23,7 +23,7 @@ from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.nsight.nsys.gpu_metrics import DEFAULT_HZ
 from llm_perf_opt.nsight.option_values import expressions
 from llm_perf_opt.options.declared import KERNEL, LAUNCH, MODE, NCU_ENABLE, NSYS_ENABLE, STRATEGY, TOP_N_KERNELS
-from llm_perf_opt.options.model import Option
+from llm_perf_opt.options.option import Option
 from llm_perf_opt.options.values import bytes_of, parse_seconds
 
 Strategy = Literal["auto", "as_given"]

@@ -15,13 +15,13 @@ from typing import Any
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
-from llm_perf_opt.analysis.launches import measured_kernels, profiled_launches
-from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
+from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
 from llm_perf_opt.analysis.timeline_stream import TimelineStream
 from llm_perf_opt.analysis.verdicts.attach import attach
-from llm_perf_opt.analysis.verdicts.counters import usable, with_totals
+from llm_perf_opt.analysis.verdicts.counted_work import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
 from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion
 from llm_perf_opt.analysis.verification import verify

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.options import ReportOptions
-from llm_perf_opt.analysis.samples import Samples, add_up_results, rules_of
+from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.analysis.sample_matrix import Samples, add_up_results, rules_of
 from llm_perf_opt.analysis.scopes import AGGREGATE, only
 from llm_perf_opt.analysis.selected import kept_regions, kernel_record, ncu_expressions, sections_of
 from llm_perf_opt.metrics.families import family_of

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import Factory, define, evolve
 
-from llm_perf_opt.analysis.traffic import Moved
+from llm_perf_opt.analysis.sampled_traffic import Moved
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.model import MetricValue
 from llm_perf_opt.regions.rollup import RolledUp

@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.sample_matrix import Floats, Samples, combine
 from llm_perf_opt.analysis.sampled_clusters import samples_of_clusters
-from llm_perf_opt.analysis.samples import Floats, Samples, combine
 from llm_perf_opt.metrics.catalogue import role_of
 from llm_perf_opt.regions.columns import Action, Bools, Int64s
 from llm_perf_opt.regions.duration_clusters import DurationClusters, split_by_duration
@@ -480,7 +480,7 @@ def coverage_of(join: Join, launches: LaunchRows) -> Coverage:
         results=len(join.samples.actions),
         results_unmatched=len(join.unmatched),
         unmatched_signatures=[
-            f"{short_kernel_name(name)}: {calls} launches, {total / 1e6:.3f} ms"
+            f"{short_kernel_name(name)}: {calls} {'launch' if calls == 1 else 'launches'}, {total / 1e6:.3f} ms"
             for total, calls, name in missing[:_NAMED]
         ],
         unmatched_results=[_described(join.samples.actions[row]) for row in join.unmatched[:_NAMED]],

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from attrs import define
 
-from llm_perf_opt.analysis.samples import Floats
+from llm_perf_opt.analysis.sample_matrix import Floats
 from llm_perf_opt.regions.duration_clusters import DurationClusters
 
 _LONG_NS = 20_000  # what ncu adds to a launch does not show in kernels that take longer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from llm_perf_opt.analysis.samples import Samples
+from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.model import KernelRecord, MetricValue
 from llm_perf_opt.regions.names import short_kernel_name

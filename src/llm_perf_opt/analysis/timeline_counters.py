@@ -23,11 +23,11 @@ from llm_perf_opt.analysis.join import (
     scale_of,
     stage_levels,
 )
-from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results, rules_of, sum_of_parts
+from llm_perf_opt.analysis.sample_matrix import TIME, Samples, add_up_results, rules_of, sum_of_parts
+from llm_perf_opt.analysis.sampled_traffic import moved_by_others, moved_in_regions
 from llm_perf_opt.analysis.scopes import ScopePart
 from llm_perf_opt.analysis.selected import sections_of
-from llm_perf_opt.analysis.traffic import moved_by_others, moved_in_regions
-from llm_perf_opt.analysis.verdicts.counters import amounts_of, usable
+from llm_perf_opt.analysis.verdicts.counted_work import amounts_of, usable
 from llm_perf_opt.analysis.verdicts.launches import Kind, KindList, Launches
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import family_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from attrs import Factory, define, evolve, field
 
-from llm_perf_opt.analysis.options import ReportOptions
-from llm_perf_opt.analysis.samples import Samples
+from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import ScopePart, same_selection, timeline_scopes
 from llm_perf_opt.analysis.steady import SteadyTimeline

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import (
     AGGREGATE,

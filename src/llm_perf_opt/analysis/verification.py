@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llm_perf_opt.analysis.join import Place, measured_range
-from llm_perf_opt.analysis.samples import TIME, Samples, add_up_results
-from llm_perf_opt.analysis.verdicts.counters import with_totals
+from llm_perf_opt.analysis.sample_matrix import TIME, Samples, add_up_results
+from llm_perf_opt.analysis.verdicts.counted_work import with_totals
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.columns import CounterSet
 from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, NCUProfileRegionReport, VerifiedCounter

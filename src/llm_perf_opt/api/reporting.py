@@ -19,7 +19,7 @@ from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
 from llm_perf_opt.report.renderers import FORMATS, needs_launches
 
 if TYPE_CHECKING:
-    from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.analysis.report_options import ReportOptions
     from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
     from llm_perf_opt.regions.model import NCUProfileRegionReport
     from llm_perf_opt.regions.patterns import RegionFilter

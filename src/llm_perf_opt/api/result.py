@@ -273,7 +273,7 @@ def open_report(
     attribution: Mode | None = None,
 ) -> Report:
     """See `llm_perf_opt.open`."""
-    from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.analysis.report_options import ReportOptions
     from llm_perf_opt.api.reporting import make_report
 
     if not paths:

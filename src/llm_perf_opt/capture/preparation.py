@@ -6,7 +6,7 @@ import shutil
 
 import attrs
 
-from llm_perf_opt.analysis.options import ReportOptions
+from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.api.reporting import check_patterns
 from llm_perf_opt.capture.context import Tools
 from llm_perf_opt.errors import UserError

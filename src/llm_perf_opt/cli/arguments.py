@@ -8,7 +8,7 @@ from typing import Any
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options import Option, options_of
-from llm_perf_opt.options.model import ALLOWED, Kind, fits
+from llm_perf_opt.options.option import ALLOWED, Kind, fits
 from llm_perf_opt.options.values import bytes_of, parse_seconds
 
 

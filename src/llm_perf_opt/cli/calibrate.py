@@ -27,9 +27,9 @@ examples:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from llm_perf_opt.calibration import gpu, store
+    from llm_perf_opt.calibration import gpu_entry, store
 
-    torch = gpu.import_torch(arguments.device)
+    torch = gpu_entry.import_torch(arguments.device)
     path = Path(arguments.out) if arguments.out else store.default_path()
     if path.exists():
         store.load(path)  # a file that cannot be added to should be known before half a minute of work
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not quiet:
             print(f"  {text}", file=sys.stderr)
 
-    entry = gpu.calibrate(torch, arguments.device, report_progress)
+    entry = gpu_entry.calibrate(torch, arguments.device, report_progress)
     store.save(entry, path)
     if arguments.json:
         print(json.dumps({"out": str(path), "calibration": entry}))

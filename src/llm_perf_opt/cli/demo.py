@@ -23,7 +23,7 @@ _RECORDINGS = ("decoder-8layers.sqlite.xz", "decoder-8layers.ncu-rep.xz")
 def run(arguments: argparse.Namespace) -> int:
     from importlib.resources import as_file, files
 
-    from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.analysis.report_options import ReportOptions
     from llm_perf_opt.api.reporting import Showing, make_report, publish
     from llm_perf_opt.report.renderers import FORMATS
 

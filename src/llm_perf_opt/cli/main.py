@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, UserError
@@ -52,20 +52,24 @@ _PROGRAM = "llm-perf"
 class _Parser(argparse.ArgumentParser):
     """Errors are raised, so that they can be printed as JSON and with a suggestion."""
 
-    def error(self, message: str) -> NoReturn:
-        for word in re.findall(r"(?:arguments: |choice: ')(\S+?)(?:'|\s|$)", message):
-            whole = build_parser()
-            close = difflib.get_close_matches(word, _known_words(whole if self.prog == _PROGRAM else self), 1)
-            if close and word not in _known_words(whole):  # one of another verb's is not misspelt
-                message += f" (did you mean {close[0]}?)"
-        raise UserError(f"{message}.", f"See {self.prog} --help")
+    verb_prog = ""  # argparse has the outermost parser refuse unknown options; this is whose they were
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse what a verb does not know here, where the verb is known."""
-        found, rest = super().parse_known_args(args, namespace)
-        if rest and self.prog != _PROGRAM:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return found, rest
+    def error(self, message: str) -> NoReturn:
+        if verb := re.match(r"argument VERB: invalid choice: '(.*)' \(choose from", message):
+            raise UserError(
+                f"There is no verb {verb[1]!r}{_nearest(verb[1], VERBS)}.",
+                f"Choose from {', '.join(VERBS)}; llm-perf --help says what each does.",
+            )
+        for word in re.findall(r"(?:arguments: |choice: ')(\S+?)(?:'|\s|$)", message):
+            # One that another verb has under this very name is no slip of the fingers.
+            if word not in _known_words(build_parser()):
+                message += _nearest(word, _known_words(self))
+        raise UserError(f"{message}.", f"See {self.verb_prog or self.prog} --help")
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _known_words(parser: argparse.ArgumentParser) -> list[str]:
@@ -89,6 +93,8 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
     parser = _Parser(
         prog=_PROGRAM, description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    if only in VERBS:
+        parser.verb_prog = f"{_PROGRAM} {only}"
     parser.add_argument("--version", action="version", version=f"llm-perf {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name in (only,) if only in VERBS else VERBS:

@@ -99,4 +99,4 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet
         if not any(region.is_selectable for region in regions):
             out.print("These are annotations of the PyTorch profiler, not NVTX ranges: ncu cannot select them.")
     if not (quiet and regions):  # where there are none, why is the result
-        show_diagnostics(report, out)
+        show_diagnostics(report, out, brief=bool(regions))  # what a report lacks is no matter here

@@ -105,15 +105,12 @@ def _show(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.rundir.command_lines import shell_text
     from llm_perf_opt.rundir.draft import settle
     from llm_perf_opt.rundir.inventory import look_at
+    from llm_perf_opt.rundir.manifest import read_manifest
 
     path = Path(arguments.folder)
     mixture = settle(path) if path.is_dir() else None
     found = look_at(path)
-    if found.manifest is None:
-        raise UserError(
-            found.problem, f"Its recordings can still be reported: llm-perf report {shlex.quote(str(path))}"
-        )
-    manifest = found.manifest
+    manifest = found.manifest or read_manifest(path)  # which says what is wrong with it
     following = _next_commands(found)
     if arguments.json:
         return _print_json(

@@ -128,7 +128,7 @@ def _leave_out_damaged(result: Result, error: UnreadableInput) -> None:
 
 
 def _report(paths: list[Path]) -> NCUProfileRegionReport:
-    from llm_perf_opt.analysis.options import ReportOptions
+    from llm_perf_opt.analysis.report_options import ReportOptions
     from llm_perf_opt.api.reporting import make_report
 
     return make_report([str(path) for path in paths], ReportOptions(), quiet=True)

@@ -6,7 +6,7 @@ rest of the package; `request.py` puts values in the places that options name.
 """
 
 from llm_perf_opt.options.declared import KEYS, OPTIONS, checked_values, default_config, flatten, options_of
-from llm_perf_opt.options.model import Option
+from llm_perf_opt.options.option import Option
 from llm_perf_opt.options.wording import in_keys
 
 __all__ = ["KEYS", "OPTIONS", "Option", "checked_values", "default_config", "flatten", "in_keys", "options_of"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.options.model import Kind, Option
+from llm_perf_opt.options.option import Kind, Option
 
 _NCU, _NSYS, _CLI = "pipeline.ncu.", "pipeline.nsys.", "pipeline.ncu.ncu_cli."
 _PROFILE = ("profile", "plan")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from llm_perf_opt.analysis.traffic import moved_by_others
+from llm_perf_opt.analysis.sampled_traffic import moved_by_others
 from llm_perf_opt.inject import RangesSeen
 from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.planning import by_hand

@@ -72,10 +72,6 @@ class SampleTable:
     least_budget_s: float | None = None  # where nothing fits: what would
     assumptions: list[str] = Factory(list)  # what the prediction takes for granted of ncu
 
-    @property
-    def unsampled(self) -> list[PlannedSignature]:
-        return [s for s in self.signatures if not s.planned]
-
 
 @define(frozen=True)
 class CounterPlan:

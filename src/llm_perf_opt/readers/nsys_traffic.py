@@ -1,4 +1,4 @@
-"""What GPUs moved while nsys recorded: the samples of our own set of GPU metrics (`profiling.traffic`).
+"""What GPUs moved while nsys recorded: the samples of our own set of GPU metrics (`nsight/nsys/gpu_metrics.py`).
 
 `GPU_METRICS` has a row for every sample and metric. Its time is the begin of the interval that the value is of: in
 recordings of an H200 the bytes follow the kernels that run in the time after it. The last byte of its type is the

@@ -1,1 +1,1 @@
-"""One finished result to one format each. A reporter computes nothing: what it shows is in the model."""
+"""One finished result to one format each. A renderer computes nothing: what it shows is in the model."""

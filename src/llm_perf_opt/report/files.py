@@ -51,18 +51,15 @@ def folder_names(regions: Iterable[tuple[str, list[str]]]) -> list[str]:
     return names
 
 
-def make_folder(path: Path) -> Path:
-    """Create an output folder, or say why that is not possible."""
+def make_folder(path: Path, option: str = "") -> Path:
+    """Create an output folder, or say why that is not possible; `option` chooses another one."""
+    fix = f"Choose another folder with {option}." if option else "Choose another folder."
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise UserError(
-            f"{path} is a file, and a folder is needed there.", "Choose another folder with --out."
-        ) from error
+        raise UserError(f"{path} is a file, and a folder is needed there.", fix) from error
     except OSError as error:
-        raise UserError(
-            f"The folder {path} cannot be made: {error.strerror or error}.", "Choose another one with --out."
-        ) from error
+        raise UserError(f"The folder {path} cannot be made: {error.strerror or error}.", fix) from error
     return path
 
 

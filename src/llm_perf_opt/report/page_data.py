@@ -61,7 +61,7 @@ def page_data(view: View, regions: list[NCUProfileRegion]) -> dict[str, Any]:
     strip = _strip(detail, place, names, short) if detail else None
     return {
         "hostOnly": view.host_only,
-        "total": _totals(scope),
+        "total": _totals(view, scope),
         "regions": _region_columns(regions, place, omitted),
         "rows": rows,
         "counters": [_counters(region.inclusive.metrics) for region in regions],
@@ -112,9 +112,11 @@ class _Names:
         }
 
 
-def _totals(scope: Scope) -> dict[str, Any]:
+def _totals(view: View, scope: Scope) -> dict[str, Any]:
     totals = scope.totals
     return {
+        "regions": len(view.regions),
+        "gpus": sum(part.scope.startswith("device:") for part in view.report.scopes),
         "gpu": gpu_time(totals),
         "kernels": totals.kernel_count,
         "busy": totals.gpu_busy_ns,

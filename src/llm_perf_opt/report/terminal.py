@@ -195,8 +195,6 @@ def show_diagnostics(report: NCUProfileRegionReport, out: Console, *, brief: boo
 
     from llm_perf_opt.regions.names import visible
 
-    for key in report.available_ranges[:10]:
-        out.print(f"  exists: {escape(visible(key, 120))}", soft_wrap=True)
     colours = {"error": "red", "warning": "yellow", "info": "cyan"}
     for diagnosis in report.diagnostics:
         if brief and diagnosis.severity == "info":
@@ -205,6 +203,8 @@ def show_diagnostics(report: NCUProfileRegionReport, out: Console, *, brief: boo
         out.print(f"[{colour}]{diagnosis.severity}[/] {escape(visible(diagnosis.message, 500))}", soft_wrap=True)
         if diagnosis.fix:
             out.print(f"  → {escape(visible(diagnosis.fix, 500))}", soft_wrap=True)
+    for key in report.available_ranges[:10]:
+        out.print(f"  exists: {escape(visible(key, 120))}", soft_wrap=True)
 
 
 def _fitting(columns: Sequence[Column[Any]], width: int) -> list[Column[Any]]:

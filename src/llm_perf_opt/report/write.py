@@ -65,7 +65,7 @@ def draft_folders(
 
 def _begin(out: Path) -> Draft:
     made = not out.exists()
-    return Draft.begin(make_folder(out), made=made)
+    return Draft.begin(make_folder(out, "--out"), made=made)
 
 
 @contextlib.contextmanager

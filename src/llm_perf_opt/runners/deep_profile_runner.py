@@ -29,7 +29,7 @@ def job(config: dict[str, Any], run: Path) -> int:
     from llm_perf_opt.runners.app import start_folder, typed
     from llm_perf_opt.runners.requests import deep_request, is_stage1
     from llm_perf_opt.runners.stage1_settings import stage1_settings
-    from llm_perf_opt.stage1.run import choose_inputs
+    from llm_perf_opt.stage1.workload_run import choose_inputs
 
     if is_stage1(config):  # values that cannot be are answered here, and leave no run directory
         choose_inputs(stage1_settings(config, folder=start_folder()))

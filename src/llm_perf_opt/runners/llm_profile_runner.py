@@ -24,7 +24,7 @@ def job(config: dict[str, Any], run: Path) -> int:
     from llm_perf_opt.rundir.directory import RunDirectory
     from llm_perf_opt.runners.app import start_folder, typed
     from llm_perf_opt.runners.stage1_settings import stage1_settings
-    from llm_perf_opt.stage1.run import make_ready, run_stage1
+    from llm_perf_opt.stage1.workload_run import make_ready, run_stage1
 
     settings = stage1_settings(config, folder=start_folder())
     ready = make_ready(settings)  # before the run directory: values that cannot be leave none
@@ -55,7 +55,7 @@ def resolved(words: list[str]) -> int:
     from llm_perf_opt.errors import UserError
     from llm_perf_opt.runners.app import checked, print_error
     from llm_perf_opt.runners.stage1_settings import stage1_settings
-    from llm_perf_opt.stage1.run import run_stage1
+    from llm_perf_opt.stage1.workload_run import run_stage1
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--resolved", required=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from llm_perf_opt.nsight.option_values import expressions
 from llm_perf_opt.stage1.settings import DirectInferenceOptions, Stage1Settings, TorchProfilerOptions
-from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, SamplingOptions
+from llm_perf_opt.workloads.workload_options import DatasetOptions, InferOptions, ModelOptions, SamplingOptions
 
 
 def stage1_settings(config: Mapping[str, Any], *, folder: Path, profiled: bool = False) -> Stage1Settings:

@@ -17,7 +17,7 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.workloads.datasets import Item, described
 from llm_perf_opt.workloads.device import waiter
 from llm_perf_opt.workloads.marks import paused
-from llm_perf_opt.workloads.session import Session
+from llm_perf_opt.workloads.model_session import Session
 from llm_perf_opt.workloads.watch import MarkingWatch
 
 

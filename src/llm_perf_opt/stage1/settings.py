@@ -8,7 +8,7 @@ from pathlib import Path
 from attrs import Factory, define, field
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.workloads.options import DatasetOptions, InferOptions, ModelOptions, nearest, refuse
+from llm_perf_opt.workloads.workload_options import DatasetOptions, InferOptions, ModelOptions, nearest, refuse
 
 ACTIVITIES = ("cpu", "cuda")
 

@@ -16,7 +16,7 @@ from attrs import Factory, define
 from llm_perf_opt.stage1.settings import TorchProfilerOptions
 from llm_perf_opt.workloads.device import import_torch
 from llm_perf_opt.workloads.marks import DOMAIN, paused
-from llm_perf_opt.workloads.session import Session
+from llm_perf_opt.workloads.model_session import Session
 from llm_perf_opt.workloads.watch import MarkingWatch
 
 TRACE = "trace.json.gz"

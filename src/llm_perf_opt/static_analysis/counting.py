@@ -17,7 +17,7 @@ import torch
 from attrs import define
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from llm_perf_opt.static_analysis import traffic
+from llm_perf_opt.static_analysis import operator_bytes
 from llm_perf_opt.static_analysis.counts import (
     ESTIMATED,
     MATRIX,
@@ -29,8 +29,8 @@ from llm_perf_opt.static_analysis.counts import (
     StageCount,
 )
 from llm_perf_opt.static_analysis.matrix_flops import has_formula, is_grouped, matrix_flops
+from llm_perf_opt.static_analysis.operator_bytes import Signature, Touch, moved, tensors_in
 from llm_perf_opt.static_analysis.stage import StaticStage
-from llm_perf_opt.static_analysis.traffic import Signature, Touch, moved, tensors_in
 
 EXPERTS_NOTE = (
     "The experts were counted in transformers' grouped_mm form: their eager form loops over the experts that "
@@ -56,7 +56,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.rules = traffic.operator_rules()
+        self.rules = operator_bytes.operator_rules()
         self.known: dict[Any, Known] = {}
         self.rows: dict[tuple[str, str, str], OperatorCount] = {}
         self.matrices: Counter[MatrixShape] = Counter()
@@ -90,7 +90,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
     def _get_to_know(self, func: Any) -> Known:
         packet = func._overloadpacket
         name = str(packet)
-        signature = traffic.signature_of(func, name, self.rules)
+        signature = operator_bytes.signature_of(func, name, self.rules)
         matrix = has_formula(packet)
         composite_key = torch._C.DispatchKey.CompositeImplicitAutograd
         known = Known(
@@ -125,7 +125,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[misc]
     def _count(self, known: Known, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         arguments = known.signature.by_position(args, kwargs)
         inputs = [tensor for _, value in arguments for tensor in tensors_in(value)]
-        reads, writes = traffic.reads_and_writes(known.name, known.signature, arguments, out, self.rules)
+        reads, writes = operator_bytes.reads_and_writes(known.name, known.signature, arguments, out, self.rules)
         if is_grouped(known.packet):
             reads = _touched_experts(args, reads)
         dtype = _dtype(inputs, out)
@@ -213,8 +213,8 @@ def _touched_experts(args: tuple[Any, ...], reads: list[Touch]) -> list[Touch]:
     if rows.dim() != 2 or weights.dim() != 3:
         return reads
     groups = weights.shape[0]
-    whole = traffic.touch(weights)
-    part = traffic.touch(weights, weights[0].numel() * min(groups, rows.shape[0]))
+    whole = operator_bytes.touch(weights)
+    part = operator_bytes.touch(weights, weights[0].numel() * min(groups, rows.shape[0]))
     return [part if (found.storage, found.view) == (whole.storage, whole.view) else found for found in reads]
 
 

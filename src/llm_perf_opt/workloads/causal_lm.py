@@ -27,9 +27,9 @@ from llm_perf_opt.workloads.hf_models import (
     refuse_length,
     size_of,
 )
-from llm_perf_opt.workloads.options import InferOptions, ModelOptions
-from llm_perf_opt.workloads.session import Output, P, Session, Watch
+from llm_perf_opt.workloads.model_session import Output, P, Session, Watch
 from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer, Tokenizer, fitted, made_up
+from llm_perf_opt.workloads.workload_options import InferOptions, ModelOptions
 
 PREFILL, DECODE = "prefill", "decode"
 

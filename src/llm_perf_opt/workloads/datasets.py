@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from attrs import Factory, define
 
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.workloads.options import DatasetOptions, SamplingOptions
+from llm_perf_opt.workloads.workload_options import DatasetOptions, SamplingOptions
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"})
 _GLOB_SIGNS = frozenset("*?[")

@@ -16,7 +16,7 @@ from attrs import define
 
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.workloads.hf_models import decode_mode
-from llm_perf_opt.workloads.session import Watch
+from llm_perf_opt.workloads.model_session import Watch
 
 
 @define(frozen=True)

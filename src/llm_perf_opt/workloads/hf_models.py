@@ -19,7 +19,7 @@ import torch
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
 from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.workloads.device import explained_failures, import_transformers
-from llm_perf_opt.workloads.options import ModelOptions, nearest
+from llm_perf_opt.workloads.workload_options import ModelOptions, nearest
 
 # Accepted by every configuration although no field is called so.
 _OLDER_KEYS = frozenset({"rope_theta", "rope_scaling", "partial_rotary_factor", "torch_dtype"})

@@ -14,9 +14,9 @@ from llm_perf_opt.static_analysis.stage import StaticStage
 from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures, find_device
 from llm_perf_opt.workloads.hf_models import size_of
-from llm_perf_opt.workloads.options import InferOptions, ModelOptions, nearest
+from llm_perf_opt.workloads.model_session import Output, Session, Watch
 from llm_perf_opt.workloads.pages import whole_page
-from llm_perf_opt.workloads.session import Output, Session, Watch
+from llm_perf_opt.workloads.workload_options import InferOptions, ModelOptions, nearest
 
 FORWARD = "forward"
 _SHAPE = {"width": 32, "classes": 10, "image_size": 224}

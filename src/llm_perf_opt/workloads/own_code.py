@@ -27,8 +27,8 @@ from llm_perf_opt.workloads.causal_lm import DECODE, PREFILL
 from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures, find_device, import_transformers
 from llm_perf_opt.workloads.hf_models import build, read_config, size_of
-from llm_perf_opt.workloads.options import InferOptions, ModelOptions
-from llm_perf_opt.workloads.session import Output, Session, Watch
+from llm_perf_opt.workloads.model_session import Output, Session, Watch
+from llm_perf_opt.workloads.workload_options import InferOptions, ModelOptions
 
 # Names of parts in the published code, and the ranges they become.
 _PARTS = {"sam_model": "vision", "vision_model": "vision", "projector": "projector"}

@@ -6,8 +6,8 @@ from typing import Any
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.workloads.device import import_torch, import_transformers
-from llm_perf_opt.workloads.options import InferOptions, ModelOptions, nearest
-from llm_perf_opt.workloads.session import Session
+from llm_perf_opt.workloads.model_session import Session
+from llm_perf_opt.workloads.workload_options import InferOptions, ModelOptions, nearest
 
 MODELS = ("tiny_llm", "hf_causal_lm", "deepseek_ocr", "dummy_shallow_resnet")
 

@@ -22,10 +22,10 @@ from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import explained_failures
 from llm_perf_opt.workloads.greedy import Prompt
 from llm_perf_opt.workloads.hf_models import build_on_meta, preset, read_config
-from llm_perf_opt.workloads.options import InferOptions, ModelOptions
+from llm_perf_opt.workloads.model_session import Output, Watch
 from llm_perf_opt.workloads.pages import A4_AT_110_DPI, page_tiles, tile_grid, whole_page
-from llm_perf_opt.workloads.session import Output, Watch
 from llm_perf_opt.workloads.tokens import ByteTokenizer, LocalTokenizer
+from llm_perf_opt.workloads.workload_options import InferOptions, ModelOptions
 
 VISION, PROJECTOR = "vision", "projector"
 ARCHITECTURE = "deepseek_ocr2"

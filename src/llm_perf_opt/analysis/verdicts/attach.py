@@ -10,7 +10,7 @@ from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_recor
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs, SteadyRegion
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
-from llm_perf_opt.analysis.verdicts.stages import inside, stages
+from llm_perf_opt.analysis.verdicts.stage_choice import inside, stages
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import OTHER
 from llm_perf_opt.metrics.hardware import find_hardware, parse_overrides

@@ -58,8 +58,8 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     facts.words["launches"] = f"{split.launches:,}"
     collective = next((f.time for f in families if f.family == "collective"), nanoseconds(0))
     host = split.host_copies or nanoseconds(0)
-    facts.amount("collective_time", collective)
-    facts.amount("host_copy_time", host)
+    parts = (("collectives", collective), ("copies between host and GPU", host))
+    facts.words["communication_parts"] = ", ".join(f"{name} {shown(part)}" for name, part in parts if part.value)
     whole = now(split)
     time = whole.value if whole else 0.0
     facts.share("collective_share", collective.value / time if time else None)

@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.samples import Samples
-from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
+from llm_perf_opt.analysis.sample_matrix import Samples
+from llm_perf_opt.analysis.verdicts.counted_work import Amounts, amounts_of
 from llm_perf_opt.metrics.families import MEMCPY, MULTIPLYING, family_of
 from llm_perf_opt.regions.columns import Action, Int64s
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork

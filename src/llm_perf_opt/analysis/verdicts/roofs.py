@@ -12,7 +12,7 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
-from llm_perf_opt.analysis.verdicts.counters import Amounts
+from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
 from llm_perf_opt.metrics.families import MULTIPLYING
 from llm_perf_opt.metrics.hardware.limits import GpuHardware

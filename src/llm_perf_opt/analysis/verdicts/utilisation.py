@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.verdicts.counters import Amounts
+from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, seconds_at_peak
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.model import Utilisation

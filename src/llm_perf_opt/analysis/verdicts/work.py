@@ -7,7 +7,7 @@ import math
 from attrs import define
 
 from llm_perf_opt.analysis.fitted import WHOLE_SOURCES
-from llm_perf_opt.analysis.verdicts.counters import Amounts, amounts_of
+from llm_perf_opt.analysis.verdicts.counted_work import Amounts, amounts_of
 from llm_perf_opt.analysis.verdicts.launches import copied_beside, copy_traffic
 from llm_perf_opt.metrics.catalogue import DRAM_ROLES, role_of
 from llm_perf_opt.metrics.quantity import Quantity

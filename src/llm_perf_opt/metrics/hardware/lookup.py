@@ -15,7 +15,7 @@ from attrs import evolve
 
 from llm_perf_opt.metrics.hardware.data import Model, computed_peaks, hardware_data
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
-from llm_perf_opt.metrics.hardware.overrides import Overrides
+from llm_perf_opt.metrics.hardware.user_figures import Overrides
 from llm_perf_opt.metrics.quantity import Quantity, Unit
 
 Facts = Mapping[str, Any]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from llm_perf_opt.metrics.catalogue import counter_of
 from llm_perf_opt.metrics.hardware.data import PEAKS
-from llm_perf_opt.metrics.hardware.overrides import Overrides
+from llm_perf_opt.metrics.hardware.user_figures import Overrides
 from llm_perf_opt.metrics.quantity import Quantity
 
 _PEAK = ".peak_sustained"

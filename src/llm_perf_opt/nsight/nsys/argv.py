@@ -49,7 +49,7 @@ class NsysOptions:
     cuda_graph_trace: str | None = field(default=None, converter=text)
     # A name for `nsys stop --session`, which writes the report of a program that is still running.
     session_new: str | None = field(default=None, converter=text)
-    # Samples of whole GPUs (see `profiling.traffic`): which GPUs, the set of metrics, and how often a second.
+    # Samples of whole GPUs (see `gpu_metrics.py`): which GPUs, the set of metrics, and how often a second.
     gpu_metrics_devices: str | None = field(default=None, converter=text)
     gpu_metrics_set: str | None = field(default=None, converter=text)
     gpu_metrics_frequency: str | None = field(default=None, converter=text)

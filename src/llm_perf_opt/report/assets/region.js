@@ -1,5 +1,11 @@
 // What is known of the chosen region, beside the boxes.
 
+// Busy time adds up over GPUs; nothing where they are not told apart (several recordings of "device 0").
+function shareOfGpus({ busy, span, gpus }) {
+  if (busy > span * Math.max(gpus, 1)) return "";
+  return gpus > 1 ? ` · ${percent(busy, span * gpus)} of ${gpus} GPUs` : ` · ${percent(busy, span)}`;
+}
+
 function drawAbout() {
   const box = byId("about-region");
   if (!box) return;
@@ -7,12 +13,12 @@ function drawAbout() {
   if (number === NONE) {
     const t = data.total;
     box.replaceChildren(column("The whole recording", facts([
-      ["regions", count(regions.key.length)],
+      ["regions", count(t.regions)],
       ["kernels", data.hostOnly ? MISSING : count(t.kernels)],
       ["in no range", t.outsideKernels ? `${plural(t.outsideKernels, "kernel")} · ${duration(t.outside)}` : MISSING],
     ])), column("", facts([
       ["from first to last event", duration(t.span)],
-      ["GPU busy", t.busy === null ? MISSING : `${duration(t.busy)} · ${percent(t.busy, t.span)}`],
+      ["GPU busy", t.busy === null ? MISSING : `${duration(t.busy)}${shareOfGpus(t)}`],
       ["GPU time", duration(t.gpu)],
     ])));
     return;

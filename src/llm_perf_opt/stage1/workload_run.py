@@ -22,17 +22,17 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.report.files import make_folder, write_text
 from llm_perf_opt.rundir.secrets import kept_environment
 from llm_perf_opt.stage1.direct_inference import predict
-from llm_perf_opt.stage1.measure import Batches, Timing, time_passes, warm_up
+from llm_perf_opt.stage1.markdown_files import render_operators, render_report, show_summary
 from llm_perf_opt.stage1.other_profilers import attached_profiler
-from llm_perf_opt.stage1.report import render_operators, render_report, show_summary
+from llm_perf_opt.stage1.session_timing import Batches, Timing, time_passes, warm_up
 from llm_perf_opt.stage1.settings import Stage1Settings
 from llm_perf_opt.stage1.torch_profile import Profile, take_profile
-from llm_perf_opt.static_analysis.report import analyse_session
+from llm_perf_opt.static_analysis.static_compute import analyse_session
 from llm_perf_opt.version import __version__
 from llm_perf_opt.workloads.datasets import Item, Sampled, batches, described, load_items, sample
 from llm_perf_opt.workloads.device import explained_failures, forget_others, import_torch
+from llm_perf_opt.workloads.model_session import Session
 from llm_perf_opt.workloads.registry import open_session
-from llm_perf_opt.workloads.session import Session
 
 FOLDER = "torch_profiler"
 STATIC_FOLDER = "static_analysis"

@@ -16,7 +16,7 @@ from attrs import Factory, define
 from llm_perf_opt.workloads.datasets import Item
 from llm_perf_opt.workloads.device import forget_peak, peak_memory, waiter
 from llm_perf_opt.workloads.marks import paused
-from llm_perf_opt.workloads.session import Output, Session
+from llm_perf_opt.workloads.model_session import Output, Session
 from llm_perf_opt.workloads.watch import MarkingWatch, Timed, TimingWatch
 
 _KEPT = 8  # batches whose tensors stay on the device between passes, and batches a warm-up round runs

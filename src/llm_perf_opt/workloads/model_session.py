@@ -15,8 +15,8 @@ from attrs import define
 
 from llm_perf_opt.static_analysis.stage import StaticStage
 from llm_perf_opt.workloads.datasets import Item
-from llm_perf_opt.workloads.options import InferOptions, ModelOptions
 from llm_perf_opt.workloads.pages import draw_page, open_page
+from llm_perf_opt.workloads.workload_options import InferOptions, ModelOptions
 
 P = TypeVar("P")
 

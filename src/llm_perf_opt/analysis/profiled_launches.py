@@ -1,4 +1,4 @@
-"""What ncu measured, launch by launch: of those picked by hand with their kernel's place in the timeline; and all there is.
+"""Single launches that ncu measured: those picked by hand, with their kernel's rank in the timeline; and kernels summed up.
 
 Regions hold the results of their ranges only: what was launched outside of all ranges, or fits no launch of the
 timeline, is in `measured_kernels` alone.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llm_perf_opt.analysis.samples import Samples, combine, rules_of
+from llm_perf_opt.analysis.sample_matrix import Samples, combine, rules_of
 from llm_perf_opt.regions.columns import Action, CounterSet
 from llm_perf_opt.regions.model import KernelRecord, LaunchCounter, MeasuredKernel, ProfiledLaunch
 from llm_perf_opt.regions.names import short_kernel_name

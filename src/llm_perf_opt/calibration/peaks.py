@@ -7,7 +7,6 @@ Values are random, not zeros: zeros draw less power and make the card look faste
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
@@ -55,18 +54,6 @@ def event_clock(torch: Any) -> Clock:
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) / 1e3
-
-    return measure
-
-
-def host_clock() -> Clock:
-    """The host's clock, for devices that work while the call runs."""
-
-    def measure(run: Callable[[], object], runs: int) -> float:
-        start = time.perf_counter()
-        for _ in range(runs):
-            run()
-        return time.perf_counter() - start
 
     return measure
 

@@ -21,13 +21,13 @@ from llm_perf_opt.static_analysis.architecture import Architecture, NoFormula, a
 from llm_perf_opt.static_analysis.compare import compare
 from llm_perf_opt.static_analysis.counts import MOVES_DATA, NOT_COUNTED, OperatorCount, StageCount
 from llm_perf_opt.static_analysis.formulas import StageFormula, matrix_parameters, stage_formula
-from llm_perf_opt.static_analysis.markdown import render_markdown
 from llm_perf_opt.static_analysis.observe import observed_architecture, skips_tiles, work_of
-from llm_perf_opt.static_analysis.result import SCHEMA_VERSION, StageResult, StageTotals, StaticCompute
 from llm_perf_opt.static_analysis.stage import StageWork, StaticStage
+from llm_perf_opt.static_analysis.static_compute_md import render_markdown
+from llm_perf_opt.static_analysis.static_result import SCHEMA_VERSION, StageResult, StageTotals, StaticCompute
 
 if TYPE_CHECKING:
-    from llm_perf_opt.workloads.session import Session
+    from llm_perf_opt.workloads.model_session import Session
 
 _BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
 _TRUSTED_GUESS = 0.001  # formulas of an unknown model type stand if they meet the counter this closely

@@ -8,7 +8,7 @@ from typing import Any
 
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.text import duration, quantity, share
-from llm_perf_opt.stage1.measure import Spread, Timing
+from llm_perf_opt.stage1.session_timing import Spread, Timing
 from llm_perf_opt.stage1.torch_profile import KernelRow, OperatorRow, Profile
 
 _TOP = 15

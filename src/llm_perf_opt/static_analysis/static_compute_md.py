@@ -10,7 +10,7 @@ from llm_perf_opt.report.text import NOT_MEASURED, counted, share
 from llm_perf_opt.static_analysis.compare import PartComparison, bytes_text, flops_text
 from llm_perf_opt.static_analysis.counts import MOVES_DATA, NOT_COUNTED, OperatorCount
 from llm_perf_opt.static_analysis.formulas import Term
-from llm_perf_opt.static_analysis.result import StageResult, StaticCompute
+from llm_perf_opt.static_analysis.static_result import StageResult, StaticCompute
 from llm_perf_opt.version import __version__
 
 _TOP = 12  # operators shown for each stage

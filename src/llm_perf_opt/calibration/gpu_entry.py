@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from llm_perf_opt.calibration.measure import cases, event_clock, measure
+from llm_perf_opt.calibration.peaks import cases, event_clock, measure
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
 
 
