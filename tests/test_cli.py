@@ -327,6 +327,21 @@ def test_an_option_of_another_verb_is_not_suggested_in_its_own_place(capsys: pyt
     assert "See llm-perf export --help" in told
 
 
+def test_a_misspelt_option_is_answered_by_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(TRAIN), "--inclde", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "did you mean --include?" in told
+    assert "See llm-perf report --help" in told
+
+
+def test_a_report_without_regions_names_no_folder_of_regions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(TRAIN), "--include", "nothing*", "--out", str(tmp_path / "out")]) == 0
+    assert not (tmp_path / "out" / "regions").exists()
+    assert "regions/" not in capsys.readouterr().out
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("words", [["scrub", str(TRAIN)], ["doctor"]])
 def test_who_works_in_a_folder_that_was_removed_is_told_so(words: list[str], tmp_path: Path) -> None:
@@ -356,7 +371,7 @@ def test_timelines_of_different_programs_are_pointed_out(tmp_path: Path) -> None
 def test_a_kernel_filter_that_lets_nothing_through_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["report", TRAIN, "--out", tmp_path, "--kernel-include", "nvjetty"]
     assert run(*arguments) == 0
-    assert "let none of the" in capsys.readouterr().out
+    assert "leave none of the" in capsys.readouterr().out
     assert run(*arguments, "--strict") == 6
 
 

@@ -140,6 +140,9 @@ def test_a_program_that_fails_is_told_apart_from_a_profiler_that_fails(
     assert profile("--no-counters", work=[sys.executable, "-c", "raise SystemExit(3)"]) == 4
     assert "error code 3" in capsys.readouterr().err
     assert (Path("run") / "report.json").exists()
+    assert profile("--out", "both", work=[sys.executable, "-c", "print(7); raise SystemExit(3)"]) == 4
+    told = [d.code for d in llm_perf_opt.load("both").diagnostics]
+    assert told.count("WORKLOAD_FAILED") == 1  # of both steps, which ran the same program
 
 
 def test_mistakes_before_anything_runs(
@@ -228,8 +231,14 @@ def test_a_killed_run_says_what_is_missing(tools: Path, capsys: pytest.CaptureFi
     assert "killed while stats was running" in capsys.readouterr().out
     for file in Path("run/nsys").iterdir():
         file.unlink()
+    assert main(["report", "run"]) == 0  # the report that is there says all that is known
+    for file in Path("run").glob("report.*"):
+        file.unlink()
+    capsys.readouterr()
     assert main(["report", "run"]) == 5
-    assert "holds no recording" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "holds no recording" in told
+    assert "llm-perf profile --resume run" in told
 
 
 def test_a_program_that_crashes_under_nsys_is_the_one_that_is_blamed(

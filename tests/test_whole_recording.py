@@ -247,6 +247,14 @@ def test_a_product_whose_tensor_work_was_not_counted_has_no_flops() -> None:
     assert not any("0 FLOP/s" in row for row in rows)
 
 
+def test_the_answer_calls_it_the_whole_recording() -> None:
+    from llm_perf_opt.report.answer import headline
+
+    where, _, first = headline(build_report([without_ranges(warm())], ReportOptions()))
+    assert where.text.startswith("The whole recording takes ")
+    assert " of the whole recording." in first.text
+
+
 def test_what_was_not_counted_is_said_in_the_answer() -> None:
     from llm_perf_opt.report.answer import answer
 
@@ -309,7 +317,7 @@ def test_modules_of_a_program_without_ranges_are_sampled_in_windows_and_the_rest
     found = read_recording(recording("profile-*-ocr.sqlite"), launch_config=True, marker_ranges=True)
     assert isinstance(found, Timeline)
     markers = np.array([name.startswith("llm-perf:") for name in found.strings])[found.ranges.name]
-    marked = attrs.evolve(found, ranges=Ranges(*(getattr(found.ranges, f.name)[markers] for f in attrs.fields(Ranges))))
+    marked = attrs.evolve(found, ranges=found.ranges.chosen(markers))
     names = zip(marked.ranges.domain.tolist(), marked.ranges.name.tolist(), strict=True)
     counted = Counter((marked.domains[domain], marked.strings[name]) for domain, name in names)
     report = build_report([without_ranges(found)], ReportOptions(verdicts=False))

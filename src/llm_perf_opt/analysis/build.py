@@ -221,7 +221,14 @@ def _explain_no_kernels(names: set[str], kernel_filter: NameFilter, options: Rep
     wanted = (options.kernel_include or options.kernel_exclude)[0]
     close = nearest(wanted, {short_kernel_name(n) for n in names}, 5)
     nearest_names = ", ".join(close)
-    return [diagnose("NO_MATCHING_KERNELS", kernels=len(names), nearest=nearest_names, wanted=wanted.strip("*"))]
+    return [
+        diagnose(
+            "NO_MATCHING_KERNELS",
+            kernels=len(names),
+            nearest=nearest_names,
+            wanted=wanted.removeprefix("regex:").strip("*"),
+        )
+    ]
 
 
 def _evaluated_by_all_kernels(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -120,7 +121,8 @@ def build_from(
         if state is None or not state.reasons:
             raise
         told = f"{paths[0]} holds no recording. {state.reasons}"
-        raise UserError(told, error.fix, ExitCode.NOTHING_CAPTURED) from error
+        again = f"Once that is mended, take what is missing: llm-perf profile --resume {shlex.quote(paths[0])}"
+        raise UserError(told, again, ExitCode.NOTHING_CAPTURED) from error
     cpu = inputs.ran_on_cpu(run) if run is not None else ""
     # A model that was told to run on a CPU has no kernels: nothing went wrong.
     why = diagnose("NO_KERNELS.on_cpu", cpu=cpu) if cpu else None
@@ -227,7 +229,7 @@ def _show(report: NCUProfileRegionReport, out: Path, files: list[Path], regions:
     if not showing.quiet:
         show_report(view_of(report), brief=showing.brief)
     names = [f.name for f in files if f.parent == out]
-    names += [f"{regions}/"] if len(names) < len(files) else []
+    names += [f"{regions}/"] if any(f.is_relative_to(out / regions) for f in files) else []
     page = out / "report.html"
     if page in files:
         names.remove(page.name)

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 
 from llm_perf_opt.capture.commands import Captured
 from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.nsight.outcome import Status
 from llm_perf_opt.nsight.progress import Progress
 from llm_perf_opt.planning import CounterPlan, spoken_seconds
 from llm_perf_opt.planning.plan import SampleTable
 from llm_perf_opt.regions.names import printable, visible
 
+_CAPTURED: dict[Status, str] = {"captured": "captured", "partial": "captured a part", "nothing": "captured nothing"}
 _SECONDS_BETWEEN_LINES = 30.0  # of a long step, where nothing can be rewritten
 
 
@@ -98,7 +100,7 @@ class ProgressReporter:
             )
 
     def step(self, captured: Captured) -> None:
-        self(f"  {captured.outcome.status} in {spoken_seconds(captured.ended.seconds)}")
+        self(f"  {_CAPTURED[captured.outcome.status]} in {spoken_seconds(captured.ended.seconds)}")
         for diagnosis in captured.outcome.diagnoses:
             self.diagnosis(diagnosis)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     report = finished or make_report(
         arguments.input, request.report, quiet=silent, calibration=request.calibration, formats=formats
     )
+    if finished and inside and not silent:
+        print(f"{first} has no recordings any more: this is the report that was made from them.", file=sys.stderr)
     showing = Showing(arguments.json, request.strict, quiet=arguments.quiet)
     regions = INSIDE_RUN if inside and not finished else BESIDE
     return publish(report, out, formats, regions=regions, top=request.report.top, showing=showing, force=request.force)

@@ -89,7 +89,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if found.runs:
         print(f"{len(found.runs)} run{'s' if len(found.runs) != 1 else ''}, {_size(found.bytes)} in all")
     for path, reason in found.others:
-        print(f"no run: {_shown(path)}: {reason}")
+        print(f"not a run: {_shown(path)} ({reason})")
     return int(ExitCode.DONE)
 
 

@@ -252,7 +252,9 @@ def no_such_launch(kernels: Sequence[KernelRecord], options: NcuOptions) -> str 
         close = nearest(plain, sorted({short_kernel_name(k.kernel_name) for k in kernels}), 3)
         full = options.kernel_name_base == "demangled" and wanted == plain
         hint = f" (names are compared in full: regex:{plain} takes a part)" if full else ""
-        return f"none of the {len({k.kernel_name for k in kernels})} kernels there is called {wanted!r}{hint}; nearest: {', '.join(close)}"
+        count = len({k.kernel_name for k in kernels})
+        matches = f"matches {wanted!r}" if wanted != plain else f"is called {wanted!r}"
+        return f"none of the {count} kernels in these regions {matches}{hint}; nearest: {', '.join(close)}"
     there, skipped = sum(kernel.calls for kernel in named), options.launch_skip or 0
     if skipped < there or not _counts_globally(options):
         return None

@@ -38,7 +38,7 @@ from llm_perf_opt.regions.columns import (
     Work,
 )
 
-_EXPECTED = "Expected a trace of the PyTorch profiler: a JSON object with `traceEvents`, or a list of events."
+_EXPECTED = "Expected a trace of the PyTorch profiler (a JSON object with `traceEvents`, or a list of events), or a report.json."
 _TOOL = "PyTorch profiler (Kineto)"
 
 

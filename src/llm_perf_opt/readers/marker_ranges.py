@@ -6,9 +6,9 @@ See `inject/payload/_llm_perf_annotate/marker_ranges.py`, which makes them.
 from __future__ import annotations
 
 import numpy as np
-from attrs import evolve, fields
+from attrs import evolve
 
-from llm_perf_opt.regions.columns import Ranges, Timeline
+from llm_perf_opt.regions.columns import Timeline
 
 PREFIX = "llm-perf:"
 
@@ -19,9 +19,7 @@ def without_marker_ranges(timeline: Timeline) -> Timeline:
     ours = np.array([*(name.startswith(PREFIX) for name in timeline.strings), False], dtype=np.bool_)
     if not ours.any():
         return timeline
-    kept = ~ours[timeline.ranges.name]
-    columns = {column.name: getattr(timeline.ranges, column.name)[kept] for column in fields(Ranges)}
-    return evolve(timeline, ranges=Ranges(**columns))
+    return evolve(timeline, ranges=timeline.ranges.chosen(~ours[timeline.ranges.name]))
 
 
 def for_report(timeline: Timeline, source: str, *, launch_config: bool) -> Timeline:

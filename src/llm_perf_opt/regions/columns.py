@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from attrs import Factory, define, field
+from attrs import Factory, define, field, fields
 from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
@@ -79,6 +79,12 @@ class Ranges:
     @property
     def duration(self) -> Int64s:
         return self.end - self.start if self.took is None else self.took
+
+    def chosen(self, which: Bools) -> Ranges:
+        """Those that `which` is true for."""
+        columns: list[Any] = [getattr(self, column.name) for column in fields(Ranges)]
+        chosen: list[Any] = [None if column is None else column[which] for column in columns]
+        return Ranges(*chosen)
 
     @staticmethod
     def empty() -> Ranges:

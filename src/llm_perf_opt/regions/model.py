@@ -15,6 +15,7 @@ from attrs import Factory, define, field
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.timing import Timing
 
 SCHEMA_VERSION = "1.1"
@@ -467,7 +468,7 @@ class NCUProfileRegionReport:
         scopes = ", ".join(scope.scope for scope in self.scopes[:4]) + (", …" if len(self.scopes) > 4 else "")
         main = self.main_scope
         regions = f"{len(main.regions):,} regions, {main.totals.kernel_count:,} kernels" if main else "nothing"
-        inputs = ", ".join(str(i.get("path", "?"))[:60] for i in self.inputs[:3]) + (
+        inputs = ", ".join(visible(str(i.get("path", "?")), 80) for i in self.inputs[:3]) + (
             ", …" if len(self.inputs) > 3 else ""
         )
         return f"<{type(self).__name__} of {ascii(inputs)[1:-1]}: {regions}; scopes: {ascii(scopes)[1:-1]}>"

@@ -12,6 +12,7 @@ from attrs import define
 from llm_perf_opt.metrics.catalogue import with_roles
 from llm_perf_opt.metrics.quantity import shown
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Scope
+from llm_perf_opt.regions.table import WHOLE
 from llm_perf_opt.report.region_table import is_host_only
 from llm_perf_opt.report.stages import roofs_known, stage_regions, stage_time
 from llm_perf_opt.report.text import (
@@ -76,7 +77,7 @@ def headline(report: NCUProfileRegionReport) -> list[Line]:
     worst = stages[0]
     title = worst.performance.verdict.title if worst.performance else ""
     return [
-        _line("Where", _where(stages), full_label(worst)),
+        _line("Where", _where(stages), _subject(worst)),
         _line("Why", _why(worst), f"{title}."),
         _line("Do first", _first(report, worst), _best_advice(report)),
     ]
@@ -95,12 +96,21 @@ def _best_advice(report: NCUProfileRegionReport) -> str:
 def _where(stages: list[NCUProfileRegion]) -> str:
     worst, whole = stages[0], sum(stage_time(r) or 0 for r in stages)
     took = stage_time(worst)
-    takes = f"{full_label(worst)} takes {duration(took)}{_steadily(worst)}"
+    takes = f"{_subject(worst)} takes {duration(took)}{_steadily(worst)}"
     if len(stages) == 1:
         return f"{takes}."
     others = ", ".join(f"{full_label(r)} {duration(stage_time(r))}" for r in stages[1:3])
     rest = f", and {len(stages) - 3} more" if len(stages) > 3 else ""
     return f"{takes}, {share(took, whole)} of the time of all stages ({others}{rest})."
+
+
+def _is_whole(region: NCUProfileRegion) -> bool:
+    return (region.domain, region.path) == ("", [WHOLE])
+
+
+def _subject(region: NCUProfileRegion) -> str:
+    """A region as a sentence begins with it."""
+    return f"The {WHOLE}" if _is_whole(region) else full_label(region)
 
 
 def _steadily(region: NCUProfileRegion) -> str:
@@ -134,7 +144,7 @@ def _first(report: NCUProfileRegionReport, worst: NCUProfileRegion) -> str:
     region = next((r for r in stage_regions(report) if r.key == best.region), worst)
     text = (
         f"{advice.rstrip('.')}: that can win back up to {duration(best.recoverable.of('ns'))} of the "
-        f"{duration(best.of.of('ns'))} of {full_label(region)}."
+        f"{duration(best.of.of('ns'))} of {'the ' if _is_whole(region) else ''}{full_label(region)}."
     )
     light = region.performance.speed_of_light if region.performance else None
     if light is not None and light.limit.value > 0:
@@ -284,7 +294,7 @@ def _host_sentences(report: NCUProfileRegionReport) -> list[str]:
 def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) -> str:
     parts = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
     (whole, _), times = evaluated_times(region), [evaluated_times(r)[0] for r in parts[:_PARTS]]
-    text = f"{full_label(region)} takes {duration(whole)}{without_profiler(region) or _steadily(region)}"
+    text = f"{_subject(region)} takes {duration(whole)}{without_profiler(region) or _steadily(region)}"
     if not parts:
         return f"{text}."
     told = [f"{label(r)} {duration(t)} ({share(t, whole)}{_rate(r)})" for r, t in zip(parts, times, strict=False)]

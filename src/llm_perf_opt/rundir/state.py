@@ -44,6 +44,8 @@ def state_of(run: Path) -> RunState | None:
         diagnostics = [
             Diagnosis(**{name: str(d[name]) for name in ("code", "severity", "message", "fix")}) for d in noted
         ]
+        # Two steps that run the same program fail alike.
+        diagnostics = [d for number, d in enumerate(diagnostics) if d not in diagnostics[:number]]
         if manifest["state"] == "running":
             diagnostics.insert(0, _unfinished(steps))
         selection, refused = _selection(manifest.get("selection"))

@@ -121,7 +121,9 @@ def run_attempt(run: RunContext, attempt: Attempt, *, later_s: float = 0.0, repo
     by_kernel = attempt.mode == _DEFAULT_MODE
     where = counted(len(capture.expressions), "region") if capture.expressions else "the whole program"
     what = counted(capture.expected, "launch") if capture.expected else "the chosen launches"
-    title = f"counters: {ncu} profiles {what if by_kernel else attempt.mode} in {where}"
+    title = f"counters: {ncu} profiles {what} in {where}"
+    if not by_kernel:
+        title = f"counters: {ncu} profiles {where}, replay mode {attempt.mode}"
     expected_s = capture.seconds if by_kernel else None
     with run.report_progress.work(title, "counters", expected_s=expected_s, later_s=later_s) as progress:
         captured = _record(run, ncu, attempt, capture.expected if by_kernel else None, progress)
