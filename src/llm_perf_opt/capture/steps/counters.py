@@ -183,10 +183,12 @@ def _make_plan(run: RunContext, file: Path | None, seen: NCUProfileRegionReport 
     plan = planning.decide(run.request, seen, timeline, facts, run.ranges_seen)
     if file is not None and timeline is not None:
         run.timelines[file] = without_marker_ranges(timeline)  # they are for the plan alone
-    if plan.table is None or not plan.captures:
+    if not plan.captures:
         return plan
     for diagnosis in plan.diagnostics:
         run.note(diagnosis)
+    if plan.table is None:
+        return plan
     run.directory.write_json("plan.json", planning.as_json(plan, run.directory.manifest.workload))
     run.report_progress.plan(plan, plan.table)
     for capture in plan.captures:
