@@ -139,7 +139,9 @@ class Bench:
         }
 
     def argv(self, fault: Fault) -> list[str | bytes]:
-        return [*OURS, "profile", "--out", str(self.run), *fault.options, "--", sys.executable, "-c", fault.work]
+        # Code on a command line is hidden in the manifest, and could not be resumed.
+        shown = ["profile", "--show-command", "--out", str(self.run)]
+        return [*OURS, *shown, *fault.options, "--", sys.executable, "-c", fault.work]
 
     def start(
         self, argv: Sequence[str | bytes], variables: Mapping[str, str], before: Callable[[], None] | None = None

@@ -178,7 +178,7 @@ def test_an_environment_that_cannot_be_read_is_not_copied_uncleaned(content: str
     (run / "env.json").write_text(content, encoding="utf-8")
     out = tmp_path / "clean"
     assert main(["scrub", str(run), "--out", str(out), "--json"]) == 0
-    assert not (out / "env.json").exists() or (out / "env.json").read_text(encoding="utf-8") == content == "5"
+    assert not (out / "env.json").exists() or (out / "env.json").read_text(encoding="utf-8") == "{}\n"
     assert (out / "nsys" / "run.sqlite").exists()
 
 

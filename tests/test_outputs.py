@@ -327,7 +327,7 @@ def test_a_run_writes_through_no_link_that_the_program_placed(name: str, tmp_pat
         (run.path / name / file).symlink_to(elsewhere / file)
     run.begin(name, ["tool"], name)
     assert list(elsewhere.iterdir()) == []
-    assert (run.path / name / "cmd.txt").read_text() == "tool\n"
+    assert (run.path / name / "cmd.txt").read_text().endswith("env tool)\n")
     assert [p.name for p in (run.path / name).iterdir() if p.is_symlink()] == ["notes"]  # no tool writes that
     run.release()
 

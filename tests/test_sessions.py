@@ -290,7 +290,7 @@ def test_a_tokenizer_in_the_folder_is_used(tmp_path: Path) -> None:
     assert session.prepare([item]).inputs["input_ids"].tolist() == [[5, 6, 5]]
     longer: Any = open_session(options, InferOptions(max_new_tokens=2, prompt_tokens=5))
     longer.load()
-    assert longer.prepare([item]).prompt.inputs["input_ids"].tolist() == [[5, 6, 5, 5, 6]]
+    assert longer.prepare([item]).inputs["input_ids"].tolist() == [[5, 6, 5, 5, 6]]
 
 
 def test_what_a_model_asks_for_beyond_greedy_decoding_is_said(tmp_path: Path) -> None:

@@ -99,7 +99,12 @@ def build_streamed_report(
         recordings = len(stream.facts)
         diagnostics.append(diagnose("LAUNCHES_OF_ONE", source=stream.facts[0].source, recordings=recordings))
     found = _Found(
-        scopes, stream.existing, stream.kernel_names, diagnostics, detail=partial(timeline_detail, *stream.first)
+        scopes,
+        stream.existing,
+        stream.kernel_names,
+        diagnostics,
+        detail=partial(timeline_detail, *stream.first),
+        steady=stream.steady,
     )
     return _finished(found, stream.facts, [], options, inputs, partial(build_streamed_report, read))
 

@@ -6,6 +6,8 @@ built here holds those alone, and is evaluated in place of the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from attrs import define, evolve
 
@@ -16,6 +18,42 @@ from llm_perf_opt.regions.rollup import RolledUp, Selection, roll_up
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.timing import SteadyTime, Timing, WarmupTime
 from llm_perf_opt.regions.warmup import quantiles
+
+
+@define(eq=False)
+class RegionTimes:
+    """The times of a region, before they are summed up: those of several recordings can be put together."""
+
+    source: str
+    steady: Int64s
+    warmup: int
+    warmup_ns: int
+    why: str | None
+    level_change: int | None
+
+    @staticmethod
+    def together(parts: Sequence[RegionTimes]) -> RegionTimes:
+        reasons = {part.why for part in parts if part.why is not None}
+        changes = [part.level_change for part in parts if part.level_change is not None]
+        return RegionTimes(
+            source=parts[0].source,
+            steady=np.concatenate([part.steady for part in parts]),
+            warmup=sum(part.warmup for part in parts),
+            warmup_ns=sum(part.warmup_ns for part in parts),
+            why=min(reasons, default=None),  # "graph capture" before "other"
+            level_change=changes[-1] if changes else None,
+        )
+
+    def timing(self) -> Timing:
+        low, middle, high = quantiles(self.steady) if len(self.steady) else (None, None, None)
+        total = int(self.steady.sum())
+        return Timing(
+            source=self.source,
+            instances=self.warmup + len(self.steady),
+            warmup=WarmupTime(instances=self.warmup, total_ns=self.warmup_ns, why=self.why),
+            steady=SteadyTime(instances=len(self.steady), total_ns=total, median_ns=middle, p10_ns=low, p90_ns=high),
+            level_change=self.level_change,
+        )
 
 
 @define(eq=False)
@@ -61,30 +99,24 @@ class SteadyTimeline:
         mine = chosen[~instances.warmup[chosen] | instances.first[chosen]]
         return np.bincount(self.attribution.range_region[mine], minlength=len(self.attribution.table))
 
-    def timings(self, selection: Selection) -> dict[int, Timing]:
+    def times(self, selection: Selection) -> dict[int, RegionTimes]:
         """The times of every region with instances in a scope."""
         found = {}
         for region, part in group_by(self.attribution.range_region[selection.ranges]):
-            found[region] = self._timing(region, selection.ranges[part])
+            found[region] = self._times(region, selection.ranges[part])
         return found
 
-    def _timing(self, region: int, ranges: Int64s) -> Timing:
+    def _times(self, region: int, ranges: Int64s) -> RegionTimes:
         instances = self.instances
         warm = ranges[instances.warmup[ranges]]
-        steady = instances.steady_duration[ranges[~instances.warmup[ranges]]]
-        inside = int(instances.late[ranges[~instances.warmup[ranges]]].sum())
-        low, middle, high = quantiles(steady) if len(steady) else (None, None, None)
-        return Timing(
+        steady = ranges[~instances.warmup[ranges]]
+        inside = int(instances.late[steady].sum())
+        return RegionTimes(
             source="undisturbed" if self.timeline.kind == "measured" else "timeline",
-            instances=len(ranges),
-            warmup=WarmupTime(
-                instances=len(warm),
-                total_ns=int(instances.duration[warm].sum()) + inside,
-                why=self._why(warm) if len(warm) or inside else None,
-            ),
-            steady=SteadyTime(
-                instances=len(steady), total_ns=int(steady.sum()), median_ns=middle, p10_ns=low, p90_ns=high
-            ),
+            steady=instances.steady_duration[steady],
+            warmup=len(warm),
+            warmup_ns=int(instances.duration[warm].sum()) + inside,
+            why=self._why(warm) if len(warm) or inside else None,
             level_change=instances.level_change.get(region),
         )
 

@@ -87,7 +87,7 @@ class TimelineReport:
             self._add_timings(scopes[-1], warmth, part)
             if warmth.has_warmup:
                 same = self.steady.get(twin[0].name)
-                self.steady[part.name] = same or self._steady_regions(part, warmth, counters)
+                self.steady[part.name] = same or self._steady_regions(part, warmth, counters, warmed_up(scopes[-1]))
             if counters is not None:
                 # Twins hold the same launches; the one met first was counted under its own name.
                 known = twin[0].name
@@ -101,14 +101,14 @@ class TimelineReport:
         return scopes
 
     def _add_timings(self, scope: Scope, warmth: SteadyTimeline, part: ScopePart) -> None:
-        timings = {self.attribution.table.key(n): t for n, t in warmth.timings(part.selection).items()}
+        times = {self.attribution.table.key(n): found for n, found in warmth.times(part.selection).items()}
         for region in scope.regions:
-            region.timing = timings.get(region.key)
+            region.timing = times[region.key].timing() if region.key in times else None
 
     def _steady_regions(
-        self, whole: ScopePart, warmth: SteadyTimeline, counters: TimelineCounters | None
+        self, whole: ScopePart, warmth: SteadyTimeline, counters: TimelineCounters | None, keys: set[str]
     ) -> dict[str, SteadyRegion]:
-        """The regions of a scope as they are once the program is warm."""
+        """Those regions of a scope as they are once the program is warm."""
         part = evolve(whole, selection=warmth.selection(whole.selection))
         rolled = warmth.rolled(whole.selection)
         warm = counters.attributed(warmth.lifted) if counters is not None else None
@@ -120,7 +120,11 @@ class TimelineReport:
         launches = {} if warm is None else {table.key(n): found for n, found in warm.launches(part).items()}
         steps = warmth.inside_steady(whole.selection)
         inside = {table.key(n): int(count) for n, count in enumerate(steps.tolist())}
-        return {r.key: SteadyRegion(r, launches.get(r.key), inside[r.key]) for r in scope.regions if r.instances}
+        return {
+            r.key: SteadyRegion(r, launches.get(r.key), inside[r.key])
+            for r in scope.regions
+            if r.key in keys and r.instances
+        }
 
     def launches_of(self, scope: str, region: NCUProfileRegion) -> Launches | None:
         return self.launches.get(scope, {}).get(region.key)
@@ -139,6 +143,11 @@ class TimelineReport:
     ) -> tuple[dict[int, RegionMetrics], ScopeTotals]:
         totals = totals_of(self.timeline, self.attribution, part, rolled)
         return counters.metrics(part, rolled) if counters else {}, totals
+
+
+def warmed_up(scope: Scope) -> set[str]:
+    """Keys of the regions with warm-up."""
+    return {r.key for r in scope.regions if r.timing is not None and r.timing.warmup.total_ns}
 
 
 _MOST_LEVELS = 16_000  # in all scopes of one recording

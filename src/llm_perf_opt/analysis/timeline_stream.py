@@ -22,6 +22,7 @@ from llm_perf_opt.analysis.scopes import (
     same_selection,
     timeline_scopes,
 )
+from llm_perf_opt.analysis.steady import RegionTimes, SteadyTimeline
 from llm_perf_opt.analysis.timeline_report import (
     bounds_of,
     kernel_mask,
@@ -31,10 +32,12 @@ from llm_perf_opt.analysis.timeline_report import (
     saw_gpu,
     seen_by_ncu,
     totals_of,
+    warmed_up,
 )
+from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution, attribute
-from llm_perf_opt.regions.columns import Ranges, Timeline, Work
+from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
@@ -49,6 +52,9 @@ class _Piece:
     """One scope of one recording, as far as it adds up."""
 
     part: Translated
+    steady: Translated | None  # the same without warm-up; None where there is none
+    inside: Int64s  # of each region, the instances that steady regions around it hold
+    times: dict[int, RegionTimes]
     totals: ScopeTotals
     bounds: tuple[int, int] | None
 
@@ -70,6 +76,7 @@ class TimelineStream:
     _processes: list[tuple[ProcessUse, _Piece]] = Factory(list)
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
+    steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
@@ -80,6 +87,7 @@ class TimelineStream:
         labels = self._names.labels_of(timeline.strings, np.unique(timeline.kernels.name))
         self._seen_by_ncu |= set(regions[sorted(seen_by_ncu(timeline, attribution))].tolist())
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
+        warmth = SteadyTimeline.of(timeline, attribution)
         done: list[tuple[ScopePart, _Piece]] = []
         parts = timeline_scopes(timeline, kernel_mask(timeline, self.kernel_filter), aggregate=True)
         for part in parts:
@@ -87,7 +95,15 @@ class TimelineStream:
             if piece is None:
                 rolled = roll_up(timeline, attribution, part.selection)
                 totals = totals_of(timeline, attribution, part, rolled)
-                piece = _Piece(Translated.of(rolled, regions, labels), totals, bounds_of(timeline, part))
+                warm = warmth.rolled(part.selection) if warmth.has_warmup else None
+                piece = _Piece(
+                    Translated.of(rolled, regions, labels),
+                    None if warm is None else Translated.of(warm, regions, labels),
+                    _renumbered(warmth.inside_steady(part.selection), regions),
+                    {int(regions[n]): found for n, found in warmth.times(part.selection).items()},
+                    totals,
+                    bounds_of(timeline, part),
+                )
                 done.append((part, piece))
             if part.process is not None:
                 self._processes.append((part.process, piece))
@@ -117,7 +133,7 @@ class TimelineStream:
         cut = self.options.top if rows * len(plan) > _MOST_KERNEL_ROWS and limit is not None else None
         self.diagnostics += diagnoses + pooling(self._names.table)
         main = plan[-1 if self.options.aggregate else 0][0]
-        scopes = []
+        scopes: list[Scope] = []
         for scope, pieces in plan:
             rolled = whole if scope.name == AGGREGATE else combined([piece.part for piece in pieces], size)
             scopes.append(
@@ -131,7 +147,29 @@ class TimelineStream:
                     most_kernels=cut,
                 )
             )
+            self._add_times(scopes[-1], pieces)
+            if any(piece.steady is not None for piece in pieces):
+                self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
         return scopes
+
+    def _add_times(self, scope: Scope, pieces: list[_Piece]) -> None:
+        parts: dict[str, list[RegionTimes]] = {}
+        for piece in pieces:
+            for number, times in piece.times.items():
+                parts.setdefault(self._names.table.key(number), []).append(times)
+        for region in scope.regions:
+            region.timing = RegionTimes.together(parts[region.key]).timing() if region.key in parts else None
+
+    def _steady_regions(
+        self, builder: ScopeBuilder, scope: ScopeName, pieces: list[_Piece], keys: set[str]
+    ) -> dict[str, SteadyRegion]:
+        """Those regions of a scope as they are once the program is warm."""
+        size = len(self._names.table)
+        rolled = combined([piece.steady or piece.part for piece in pieces], size)
+        warm = builder.scope(scope.name, rolled, self._totals(pieces), process_id=scope.process_id, device=scope.device)
+        inside = sum((_padded(piece.inside, size) for piece in pieces), start=np.zeros(size, dtype=np.int64))
+        held = {self._names.table.key(number): int(count) for number, count in enumerate(inside.tolist())}
+        return {r.key: SteadyRegion(r, None, held[r.key]) for r in warm.regions if r.key in keys and r.instances}
 
     def _plan(self) -> list[tuple[ScopeName, list[_Piece]]]:
         """Every scope with its pieces, in the order of the report."""
@@ -156,6 +194,17 @@ class TimelineStream:
             total.gpu_time_ns = total.gpu_busy_ns = None
         total.span_ns = max(e for _, e in bounds) - min(s for s, _ in bounds) if bounds else None
         return total
+
+
+def _renumbered(counts: Int64s, regions: Int64s) -> Int64s:
+    """Counts of the regions of a recording by the numbers of the common table."""
+    found = np.zeros(int(regions.max()) + 1 if len(regions) else 0, dtype=np.int64)
+    np.add.at(found, regions, counts)
+    return found
+
+
+def _padded(counts: Int64s, size: int) -> Int64s:
+    return np.pad(counts, (0, size - len(counts)))
 
 
 def _without_columns(timeline: Timeline) -> Timeline:

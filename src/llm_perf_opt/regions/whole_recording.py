@@ -20,7 +20,8 @@ def with_whole_recording(timeline: Timeline) -> Timeline:
         return timeline
     process = np.unique(np.concatenate([work.process for work in timeline.work]))
     if not len(process):
-        nothing = diagnose("NO_RANGES.no_work", source=timeline.source)
+        name = "NO_RANGES.no_work_in_trace" if timeline.kind == "kineto" else "NO_RANGES.no_work"
+        nothing = diagnose(name, source=timeline.source)
         return evolve(timeline, diagnostics=[*timeline.diagnostics, nothing])
     start = np.full(len(process), np.iinfo(np.int64).max, dtype=np.int64)
     end = np.full(len(process), np.iinfo(np.int64).min, dtype=np.int64)

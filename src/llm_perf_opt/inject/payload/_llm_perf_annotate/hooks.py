@@ -6,12 +6,15 @@ timeline has as many ranges of it as were seen here.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from functools import wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable
 
 from .seen_ranges import ranges_seen
+
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # as `inspect` has them, which is slow to import
 
 
 def into_torch(torch: Any) -> None:
@@ -67,6 +70,17 @@ def into_nvtx(package: ModuleType) -> None:
     _into_get_domain(package)
 
 
+def _is_timed() -> bool:
+    """Are ranges timed, so that they matter although no tool is attached?"""
+    return bool(os.environ.get("LLM_PERF_TIMERS"))
+
+
+def _can_be_timed(function: Any) -> bool:
+    """A call of a generator or a coroutine takes no time, and what others take it for must not change."""
+    flags = getattr(getattr(function, "__code__", None), "co_flags", _GENERATOR)
+    return _is_timed() and not flags & (_GENERATOR | _COROUTINE | _ASYNC_GENERATOR)
+
+
 class _QuietDomain:
     """What `get_domain` gives where no tool is attached: its ranges go nowhere, but are seen."""
 
@@ -95,7 +109,7 @@ def _into_get_domain(package: Any) -> None:
     @wraps(get_domain)
     def named_domain(name: Any = None) -> Any:
         found = get_domain(name)
-        return _QuietDomain(name, found) if found is silent and ranges_seen.listeners else found
+        return _QuietDomain(name, found) if found is silent and _is_timed() else found
 
     package.get_domain = named_domain
 
@@ -147,7 +161,7 @@ def _into_annotate(annotate: Any) -> None:
     @wraps(decorate)
     def __call__(self: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         marked = decorate(self, function)
-        if marked is function and not ranges_seen.listeners:  # no tool is attached: nvtx leaves it as it is
+        if marked is function and not _can_be_timed(function):  # no tool is attached: nvtx leaves it as it is
             return marked
         domain, name = getattr(self, "_llm_perf_range", ("", ""))
         if isinstance(name, str) and not name:
