@@ -74,7 +74,10 @@ def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
         ("answer = np.zeros(1 << 24, dtype=np.int64)", "more memory than a recording of its size needs"),  # 128 MB
         ("open('/no/such/file')", "cannot be read: No such file"),
         ("answer = object()", "its reader failed"),
-        ("[os.write(fd, b'[5]\\n') for fd in range(3, 1024) if os.path.exists(f'/proc/self/fd/{fd}')]", "makes no sense"),
+        (
+            "[os.write(fd, b'[5]\\n') for fd in range(3, 1024) if os.path.exists(f'/proc/self/fd/{fd}')]",
+            "makes no sense",
+        ),
         ("[os.close(fd) for fd in range(3, 1024) if os.path.exists(f'/proc/self/fd/{fd}')]\ntime.sleep(99)", "killed"),
     ],
 )
