@@ -13,7 +13,7 @@ LONGEST = 500
 SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # Of Python. 41,061 without what came after: reading apart and safe outputs, secrets, programs without ranges, measuring.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 45_400
+MOST_LINES = 45_450
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
