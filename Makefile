@@ -114,6 +114,7 @@ bench: setup
 
 fuzz: setup
 	$(BIN)/python benchmarks/fuzz.py $(FUZZ_ARGS)
+	LLM_PERF_ALL_RECORDINGS=1 $(BIN)/python -m pytest -q -p no:xdist tests/test_scrub.py -k public_recording
 
 faults: setup
 	$(BIN)/python benchmarks/faults.py $(FAULTS_ARGS)
