@@ -192,4 +192,3 @@ def recordings_are_read_here() -> Iterator[None]:
 def recordings_are_read_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what happens in that process."""
     monkeypatch.setattr(sandbox, "ask", start_process)
-    monkeypatch.setattr(ncu_rep, "_last", None)

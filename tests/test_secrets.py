@@ -24,7 +24,7 @@ SHOWN = """
     meta-llama/Llama-3-8B Qwen/Qwen2.5-7B-Instruct mistralai/Mixtral-8x7B-v0.1 bfloat16 cuda:0 0,1,2,3 1e-4 60s 2GB -1
     train.py ./run.sh ../a/b.yaml /data/models/llama3 [1,2,3] {"factor":8.0} tcp://10.0.0.1:29500 flash_attention_2
     http://localhost:8000/v1 expandable_segments:True,max_split_size_mb:128 :4096:8 mlx5_0:1 /usr/bin:/usr/local/cuda/bin
-    /root/.cache/huggingface/hub/models--x/snapshots/8c3f08d1b0a5c9d2e4f60718293a4b5c6d7e8f90 app.server:main
+    /home/me/.cache/huggingface/hub/models--x/snapshots/8c3f08d1b0a5c9d2e4f60718293a4b5c6d7e8f90 app.server:main
     tmp/profile-output/20250101-120000 2.5.1+cu124 llama-2-7b.Q4_K_M.gguf /tmp/tmpab3x_9qz/config.yaml
     GPU-8c3f08d1-b0a5-c9d2-e4f6-0718293a4b5c reduce-overhead AdamW wikitext-103-raw-v1
 """

@@ -134,7 +134,7 @@ def no_key(dice: Dice, db: sqlite3.Connection, table: str) -> None:
 
 
 def shared_text(dice: Dice, db: sqlite3.Connection, table: str) -> None:
-    """One long text, which every row is made to point at afterwards (see `schema`)."""
+    """A text of two megabytes in every range."""
     db.execute("CREATE TABLE long (value TEXT)")
     db.execute(f"INSERT INTO long VALUES ('{'x' * 2_000_000}')")
     db.execute(f"UPDATE {RANGES} SET text = (SELECT value FROM long)")

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from llm_perf_opt.capture.context import ResumeState
 from llm_perf_opt.capture.steps.counters import COUNTERS
-from llm_perf_opt.capture.steps.measure import MEASURE
+from llm_perf_opt.capture.steps.stage_timings import STAGE_TIMINGS
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
 from llm_perf_opt.diagnosis import diagnose
@@ -58,7 +58,7 @@ class CaptureStep(Protocol):
 
 
 RESUMABLE = ("profile", "deep_profile_runner")
-STEPS: tuple[CaptureStep, ...] = (MEASURE, TIMELINE, COUNTERS, VERIFY)  # in their order
+STEPS: tuple[CaptureStep, ...] = (STAGE_TIMINGS, TIMELINE, COUNTERS, VERIFY)  # in their order
 # Diagnoses of a run's end, and of its timeline: those are found anew.
 _OF_THE_TIMELINE = ("TRAFFIC_NOT_SAMPLED",)
 _OF_THE_END = ("INTERRUPTED", "RUN_FAILED", "NO_REPORT", "WORKLOAD_FAILED")

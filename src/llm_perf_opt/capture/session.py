@@ -22,8 +22,8 @@ from llm_perf_opt.capture.preparation import known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.resume import begin_again, changes, drop_earlier, find_results, missing
 from llm_perf_opt.capture.steps.counters import COUNTERS
-from llm_perf_opt.capture.steps.measure import MEASURE
-from llm_perf_opt.capture.steps.measured import take_measured
+from llm_perf_opt.capture.steps.measure import take_measure
+from llm_perf_opt.capture.steps.stage_timings import STAGE_TIMINGS
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
 from llm_perf_opt.diagnosis import diagnose
@@ -171,9 +171,9 @@ class _Session:
     def _take_steps(self) -> None:
         """All steps in order, each only where those before allow it."""
         run = self.context
-        if not MEASURE.take(run):
+        if not STAGE_TIMINGS.take(run):
             return
-        take_measured(run)
+        take_measure(run)
         if run.request.measure.enable and run.failures:
             return
         timeline = TIMELINE.take(run)

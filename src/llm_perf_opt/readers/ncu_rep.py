@@ -18,39 +18,20 @@ from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers import sandbox
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.ncu_native import native_results
-from llm_perf_opt.readers.sandbox import Answer, Limits, Notes
+from llm_perf_opt.readers.sandbox import Limits, Notes
 from llm_perf_opt.regions.columns import CounterSet
-
-_MOST_REMEMBERED = 32 << 20  # bytes of an answer
 
 Progress = Callable[[int], None]
 
-_last: tuple[tuple[str, int, int, int], Answer] | None = None
-
 
 def read_ncu_rep(path: Path, source: str, *, progress: Progress | None = None) -> CounterSet:
-    """Read a report. Raises `UnreadableInput` for a damaged file, `MissingTool` without the reader.
-
-    That which was read last is remembered: a run looks into it, then reports it.
-    """
-    global _last
+    """Read a report. Raises `UnreadableInput` for a damaged file, `MissingTool` without the reader."""
     path = path.resolve()
-    status = path.stat()
-    key = (str(path), status.st_size, status.st_mtime_ns, status.st_ino)
-    if _last is None or _last[0] != key:
-        _last = (key, _asked(path, source, progress))
-    answer = _last[1]
-    if answer.length > _MOST_REMEMBERED:
-        _last = None
-    counters: CounterSet = sandbox.value_of(answer, source)
-    counters.source = source
+    limits, job = Limits(path.stat().st_size), f"{__name__}:read_here"
+    counters: CounterSet = sandbox.call(
+        job, [str(path), source], source, limits, lambda _, results: progress and progress(results)
+    )
     return counters
-
-
-def _asked(path: Path, source: str, progress: Progress | None) -> Answer:
-    limits = Limits(path.stat().st_size)
-    job = f"{__name__}:read_here"
-    return sandbox.ask(job, [str(path), source], source, limits, lambda _, results: progress and progress(results))
 
 
 def read_here(path: str, source: str, *, notes: Notes) -> CounterSet:

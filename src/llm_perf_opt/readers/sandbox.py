@@ -40,7 +40,7 @@ from llm_perf_opt.readers import handover
 
 Notes = Callable[[str, Any], None]  # told of what the reader notes on its way: its name, and a value of JSON
 
-_SECONDS, _BYTES_A_SECOND = 7.0, 2_000_000  # of CPU; the slowest real recording takes a tenth
+_SECONDS, _BYTES_A_SECOND = 7.0, 2_000_000  # of CPU
 _USUAL_RATIO = 40  # what unpacks to more than that is small for what it asks for
 _MEMORY, _MEMORY_PER_BYTE = 900 << 20, 30  # beside what is in use when the reading begins
 _ANSWER, _ANSWER_PER_BYTE = 64 << 20, 16  # written, whether as an answer or unpacked

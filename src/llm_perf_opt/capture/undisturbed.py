@@ -1,0 +1,44 @@
+"""How a program ended that ran without a profiler: noted in the manifest, and explained where it failed."""
+
+from __future__ import annotations
+
+from llm_perf_opt.capture.commands import stop_if_interrupted_twice, tail
+from llm_perf_opt.capture.context import RunContext
+from llm_perf_opt.diagnosis import diagnose
+from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.nsight.outcome import clean
+from llm_perf_opt.planning import spoken_seconds
+from llm_perf_opt.process.supervise import Ended
+from llm_perf_opt.rundir.manifest import Step
+
+_LAST_LINES = 12  # of a failed program, shown
+
+
+def end_undisturbed(run: RunContext, step: Step, ended: Ended, log: str, *, code: ExitCode | None = None) -> bool:
+    """Whether the program ended well. `log`: of its output, below the run. `code`: of the run, where it is known."""
+    code = code or _code_of(ended)
+    step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
+    step.status = "done" if code is None else "failed"
+    run.directory.save()
+    stop_if_interrupted_twice(ended)
+    run.stopped = ended.interrupted
+    run.report_progress(f"  {step.status} in {spoken_seconds(ended.seconds)}")
+    if code is None:
+        run.remember_seconds(step.name, ended.seconds)
+        return True
+    run.failures.append(code)
+    lines = [clean(line) for line in tail(run.directory.path / log).splitlines() if line.strip()][-_LAST_LINES:]
+    for line in lines:
+        run.report_progress(f"  {line}")
+    if not run.stopped and not ended.timed_out:
+        last = f' Its last line of output: "{lines[-1]}".' if lines else ""
+        run.note(diagnose("WORKLOAD_FAILED", code=ended.exit_code, last_line=last, log=log))
+    return False
+
+
+def _code_of(ended: Ended) -> ExitCode | None:
+    if ended.interrupted:
+        return ExitCode.INTERRUPTED
+    if ended.timed_out:
+        return ExitCode.TIMED_OUT
+    return ExitCode.WORKLOAD_FAILED if ended.exit_code else None
