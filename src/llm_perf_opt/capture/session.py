@@ -31,6 +31,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.nsight.messages import STATES
 from llm_perf_opt.nsight.outcome import of_rule
 from llm_perf_opt.options import in_keys
+from llm_perf_opt.process.bytecode import bytecode_cache
 from llm_perf_opt.process.interrupts import STOPS, Interrupts
 from llm_perf_opt.process.supervise import InterruptedTwice, handling
 from llm_perf_opt.regions.columns import Timeline
@@ -103,10 +104,12 @@ def run_profile(
     reporter = ProgressReporter(quiet=quiet, silent=as_json)
     try:
         interrupts = Interrupts(once=True)  # SIGTERM ends a run as Ctrl-C does, its report too
-        with handling(STOPS, interrupts):
+        with handling(STOPS, interrupts), bytecode_cache() as bytecode:
             environment = inject.environment(request.annotate.mode, request.annotate.depth, ranges=ranges, log=log)
             read = {} if timelines is None else timelines
-            context = RunContext(request, tools, directory, reporter, environment, state or ResumeState(), read)
+            context = RunContext(
+                *(request, tools, directory, reporter, environment, state or ResumeState(), bytecode), timelines=read
+            )
             return _Session(context, showing, interrupts, hands_on=timelines is not None).run()
     finally:
         directory.background.end()

@@ -156,7 +156,7 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     ended = run_supervised(
         argv,
         log=program_log,
-        environment=environment,
+        environment={**environment, **run.bytecode},
         timeout_s=run.request.counters.timeout_s,
         follow={log: progress_of(expected, progress)},
         report_progress=run.report_progress,

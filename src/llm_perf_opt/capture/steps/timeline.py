@@ -147,7 +147,7 @@ def _record_timeline(run: RunContext, nsys: Tool, options: NsysOptions, progress
     ended = run_supervised(
         argv,
         log=log,
-        environment=environment,
+        environment={**environment, **run.bytecode},
         timeout_s=asked.timeout_s,
         program_pid=program_pid,
         program_log=program_log,
