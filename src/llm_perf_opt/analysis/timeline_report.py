@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import Factory, define, evolve, field
 
+from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
@@ -66,6 +67,7 @@ class TimelineReport:
         self.diagnostics += diagnoses + pooling(self.attribution.table)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
         warmth = SteadyTimeline.of(self.timeline, self.attribution)
+        self.timeline.environment.update(gpu_facts(self.timeline, warmth.energy))
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
@@ -95,6 +97,7 @@ class TimelineReport:
                     found = counters.launches(twin[0])
                     self.launches[known] = {self.attribution.table.key(n): launches for n, launches in found.items()}
                 self.launches[part.name] = self.launches[known]
+        self.diagnostics += gpu_diagnoses(self.timeline, scopes[-1].regions)
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)

@@ -284,7 +284,8 @@ class _Session:
             if code == ExitCode.DONE:
                 code = ExitCode.NOTHING_CAPTURED
                 directory.finish("failed")
-            if code == ExitCode.NOTHING_CAPTURED or report is not None:
+            is_known = any(d.code == "NOTHING_TIMED" for d in directory.manifest.diagnostics)
+            if (code == ExitCode.NOTHING_CAPTURED and not is_known) or report is not None:
                 run.note(diagnose("NO_REPORT", message=error.message, fix=error.fix))
             if self.showing.as_json:
                 _print_failure(directory, code)

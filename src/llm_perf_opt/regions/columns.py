@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.catalogue import TIME
+from llm_perf_opt.regions.gpu_samples import GpuSamples
 from llm_perf_opt.regions.traffic import Traffic
 
 Int64s = NDArray[np.int64]
@@ -22,6 +23,7 @@ Int32s = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 UNKNOWN = -1  # in an index or time column: the recording does not say
+UNKNOWN_HERE = -(1 << 62)  # in a column that may be negative
 
 
 @define(eq=False)
@@ -72,6 +74,10 @@ class Ranges:
     name: Int32s  # index into Timeline.strings
     start_end: Bools  # True: start/end range, False: push/pop
     took: Int64s | None = None  # what each takes, where that is known better than from begin and end
+    # Of a program that was measured by itself; UNKNOWN_HERE where an instance has none.
+    gpu_start: Int64s | None = None  # when the GPU got to it; `took` is then the GPU's time
+    memory_peak: Int64s | None = None  # bytes of PyTorch's allocator, the most while it was open
+    memory_growth: Int64s | None = None  # at its end, against its beginning
 
     def __len__(self) -> int:
         return len(self.start)
@@ -104,6 +110,25 @@ class GraphNodes:
         return GraphNodes(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
+# What a program does only once, in the order in which it explains a warm-up.
+COMPILATION, GRAPH_CAPTURE, FIRST_USE = ONCE = ("compilation", "graph capture", "first use")
+
+
+@define(eq=False)
+class OnlyOnce:
+    """When a program did what comes only once: compiled, captured a graph, loaded a module, took memory."""
+
+    what: Int32s  # index into ONCE
+    process: Int32s
+    start: Int64s
+    end: Int64s
+
+    @staticmethod
+    def empty() -> OnlyOnce:
+        times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return OnlyOnce(numbers, numbers, times, times)
+
+
 @define
 class Process:
     """A recorded process. `rank` is set only where the recording or its file name says it."""
@@ -111,6 +136,7 @@ class Process:
     pid: int
     name: str = ""
     rank: int | None = None
+    run: int = 0  # which run of the program, where it was run several times
 
 
 @define(eq=False)
@@ -133,6 +159,8 @@ class Timeline:
     diagnostics: list[Diagnosis] = Factory(list)
     gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # device id -> attributes, as `metrics.hardware` names them
     traffic: dict[int, Traffic] = Factory(dict)  # device id -> what it moved; empty where nsys did not sample that
+    only_once: OnlyOnce = field(factory=OnlyOnce.empty)
+    gpus: list[GpuSamples] = Factory(list)  # of a program that was measured by itself; those it used
 
     @property
     def work(self) -> tuple[Work, Work, Work]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from llm_perf_opt import inject
 from llm_perf_opt.capture.context import ANNOTATION_LOG, RunContext
+from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.capture.undisturbed import end_undisturbed
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode
@@ -26,13 +28,17 @@ def take_measure(run: RunContext) -> None:
     folder = directory.path / _FOLDER
     folder.mkdir(exist_ok=True)
     raw: list[Path] = []
+    gpus: list[list[dict[str, Any]]] = []  # of each run
     try:
         for number in range(1, asked.runs + 1):
             raw.append(folder / f".run-{number}")
             raw[-1].mkdir()
-            if not _run_once(run, raw[-1], number):
+            with GpuSampler() as sampler:
+                went_well = _run_once(run, raw[-1], number)
+            gpus.append(sampler.found)
+            if not went_well:
                 break
-        if not collect(raw, directory.path / _FILE) and not run.failures:
+        if not collect(raw, directory.path / _FILE, gpus) and not run.failures:
             run.failures.append(ExitCode.NOTHING_CAPTURED)
             run.note(diagnose("NOTHING_TIMED"))
     finally:

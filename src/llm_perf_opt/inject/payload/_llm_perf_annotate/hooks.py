@@ -7,7 +7,6 @@ timeline has as many ranges of it as were seen here.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from functools import wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable
@@ -141,15 +140,22 @@ def _into_annotate(annotate: Any) -> None:
     def __init__(self: Any, *given: Any, **named: Any) -> None:
         create(self, *given, **named)
         domain = _given(named.get("domain", given[2] if len(given) > 2 else None))
-        with suppress(AttributeError):  # a class of others may have no room for it: its ranges are not counted
+        try:  # noqa: SIM105 - which costs as much as all the rest
             self._llm_perf_range = (domain, _given(named.get("message", given[0] if given else None)))
+        except AttributeError:  # a class of others may have no room for it: its ranges are not counted
+            pass
 
     @wraps(enter)
     def __enter__(self: Any) -> Any:
         named = getattr(self, "_llm_perf_range", None)
         if named is None:  # it was made before we came
             return enter(self)
-        return _opened(*named, enter, self)
+        ranges_seen.begin(*named)  # as `_opened`, which would cost another call
+        try:
+            return enter(self)
+        except BaseException:
+            ranges_seen.undo(named[0])
+            raise
 
     @wraps(leave)
     def __exit__(self: Any, *error: Any) -> Any:
