@@ -140,7 +140,7 @@ class Bench:
 
     def argv(self, fault: Fault) -> list[str | bytes]:
         # Code on a command line is hidden in the manifest, and could not be resumed.
-        shown = ["profile", "--show-command", "--out", str(self.run)]
+        shown = ["profile", "--no-measure", "--show-command", "--out", str(self.run)]
         return [*OURS, *shown, *fault.options, "--", sys.executable, "-c", fault.work]
 
     def start(

@@ -31,7 +31,7 @@ WORK = [sys.executable, "-c", "print('hello from the program')"]
 
 
 def profile(*options: str, work: list[str] = WORK) -> int:
-    return main(["profile", "--out", "run", *options, "--", *work])
+    return main(["profile", "--no-measure", "--out", "run", *options, "--", *work])
 
 
 def manifest() -> dict[str, object]:
@@ -183,7 +183,7 @@ def test_an_interrupted_run_opens_and_leaves_no_process(tools: Path, number: sig
     code = "from llm_perf_opt.cli.main import entry; entry()"
     hang = [sys.executable, "-c", "import sys, time; print('up', flush=True); time.sleep(600)", mark]
     ours = subprocess.Popen(
-        [sys.executable, "-c", code, "profile", "--no-counters", "--out", "run", "--", *hang],
+        [sys.executable, "-c", code, "profile", "--no-measure", "--no-counters", "--out", "run", "--", *hang],
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "LLM_PERF_GRACE_S": "5"},

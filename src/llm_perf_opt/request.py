@@ -80,7 +80,7 @@ class AnnotateRequest:
 class MeasureRequest:
     """The program by itself, every range timed from inside."""
 
-    enable: bool = False
+    enable: bool = True
     runs: int = 1
     timeout_s: float | None = None
 

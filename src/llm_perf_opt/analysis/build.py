@@ -15,6 +15,7 @@ from typing import Any
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
+from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
@@ -65,24 +66,31 @@ def build_report(
     options: ReportOptions,
     inputs: list[dict[str, Any]] | None = None,
     truth: CounterSet | None = None,
+    measured: Sequence[Timeline] = (),
 ) -> NCUProfileRegionReport:
-    """The whole report of one or more recordings. `truth`: range results that its estimates are held against."""
-    whole = partial(build_report, recordings, inputs=inputs)
+    """The whole report of one or more recordings. `truth`: range results that its estimates are held against.
+
+    `measured`: runs of the same program without a profiler.
+    """
+    whole = partial(build_report, recordings, inputs=inputs, measured=measured)
     recordings = [with_whole_recording(r) if isinstance(r, Timeline) else r for r in recordings]
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
     if len(timelines) > 1 and not counter_sets:
-        return build_streamed_report(lambda: timelines, options, inputs)
+        return build_streamed_report(lambda: timelines, options, inputs, measured)
     region_filter, kernel_filter = _filters(options)
     if timelines:
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:
         found = _counters_alone(counter_sets, options, region_filter, kernel_filter)
-    return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None)
+    return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None, measured)
 
 
 def build_streamed_report(
-    read: Callable[[], Iterable[Timeline]], options: ReportOptions, inputs: list[dict[str, Any]] | None = None
+    read: Callable[[], Iterable[Timeline]],
+    options: ReportOptions,
+    inputs: list[dict[str, Any]] | None = None,
+    measured: Sequence[Timeline] = (),
 ) -> NCUProfileRegionReport:
     """The report of timelines that come one by one: none but the first is kept.
 
@@ -106,7 +114,8 @@ def build_streamed_report(
         detail=partial(timeline_detail, *stream.first),
         steady=stream.steady,
     )
-    return _finished(found, stream.facts, [], options, inputs, partial(build_streamed_report, read))
+    again = partial(build_streamed_report, read, measured=measured)
+    return _finished(found, stream.facts, [], options, inputs, again, measured=measured)
 
 
 def _filters(options: ReportOptions) -> tuple[RegionFilter, NameFilter]:
@@ -162,9 +171,11 @@ def _finished(
     inputs: list[dict[str, Any]] | None,
     whole: Callable[[ReportOptions], NCUProfileRegionReport],
     truth: CounterSet | None = None,
+    measured: Sequence[Timeline] = (),
 ) -> NCUProfileRegionReport:
     """Evaluate what was found, and say what is missing. `whole`: the same report with other options."""
     region_filter, kernel_filter = _filters(options)
+    times = _times_of(measured, found.scopes, options) if measured else None
     has_timeline = any(isinstance(r, Timeline) for r in recordings)
     report = NCUProfileRegionReport(
         schema_version=SCHEMA_VERSION,
@@ -196,8 +207,11 @@ def _finished(
             has_counters=any(c.actions for c in counter_sets),
             launches_of=found.launches_of,
             steady=found.steady,
+            undisturbed=times.each_of(found.scopes) if times is not None else {},
         ),
     )
+    if times is not None:
+        times.set_token_rates(found.scopes)
     if kernel_filter:
         every = evolve(options, kernel_include=[], kernel_exclude=[], launch_detail=False)
         report = _evaluated_by_all_kernels(report, whole(every), kernel_filter)
@@ -217,6 +231,14 @@ def _finished(
         detail = found.detail({region.key for region in heaviest(main.regions, MOST_REGIONS)})
     diagnoses = [*report.diagnostics, *diagnoses]
     return evolve(report, diagnostics=diagnoses, available_ranges=available, timeline_detail=detail)
+
+
+def _times_of(measured: Sequence[Timeline], scopes: list[Scope], options: ReportOptions) -> MeasuredTimes:
+    """The times of the program by itself, which the regions of the scopes get, too."""
+    every = evolve(options, include=[], exclude=[], kernel_include=[], kernel_exclude=[], aggregate=True)
+    times = MeasuredTimes.of(measured, scopes, lambda one: build_report([one], evolve(every, launch_detail=False)))
+    times.set_timings(scopes)
+    return times
 
 
 def _explain_no_kernels(names: set[str], kernel_filter: NameFilter, options: ReportOptions) -> list[Diagnosis]:

@@ -142,7 +142,8 @@ def _build(
 
     files = inputs.Inputs.of(paths, known)
     if not files.are_timelines():
-        return build_report(inputs.load(files, quiet=quiet), options, files.inputs, truth)
+        recordings = inputs.load(files, quiet=quiet)
+        return build_report(recordings, options, files.inputs, truth, files.measured_runs(quiet=quiet))
     first: list[inputs.Inputs] = [files]
 
     def read() -> Iterator[Timeline]:
@@ -150,7 +151,7 @@ def _build(
         now = first.pop() if first else inputs.Inputs.of(paths)
         return cast("Iterator[Timeline]", now.recordings(quiet=quiet, launch_config=False))
 
-    report = build_streamed_report(read, options, files.inputs)
+    report = build_streamed_report(read, options, files.inputs, files.measured_runs(quiet=quiet))
     return _explained(report, None, last=files.describe_unreadable())
 
 

@@ -39,6 +39,7 @@ class ResumeState:
 
     resumed: bool = False
     timings: bool = False
+    measured: bool = False
     recording: bool = False  # nsys's own; its export may be missing
     timeline: Path | None = None  # the export
     captures: list[PlannedCapture] | None = None  # as they were planned; None: there is no plan yet

@@ -22,7 +22,7 @@ from llm_perf_opt.capture.preparation import known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.resume import begin_again, changes, drop_earlier, find_results, missing
 from llm_perf_opt.capture.steps.counters import COUNTERS
-from llm_perf_opt.capture.steps.measure import take_measure
+from llm_perf_opt.capture.steps.measure import MEASURE
 from llm_perf_opt.capture.steps.stage_timings import STAGE_TIMINGS
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
@@ -174,10 +174,7 @@ class _Session:
     def _take_steps(self) -> None:
         """All steps in order, each only where those before allow it."""
         run = self.context
-        if not STAGE_TIMINGS.take(run):
-            return
-        take_measure(run)
-        if run.request.measure.enable and run.failures:
+        if not (STAGE_TIMINGS.take(run) and MEASURE.take(run)):
             return
         timeline = TIMELINE.take(run)
         if self.hands_on and timeline is not None:

@@ -26,8 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import attrs
-
     from llm_perf_opt.capture.context import Tools
     from llm_perf_opt.capture.preparation import check_program
     from llm_perf_opt.capture.session import run_profile
@@ -40,7 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
         timeline=TimelineRequest(enable=False),
         counters=CounterRequest(enable=False),
     )
-    request = attrs.evolve(request, measure=attrs.evolve(request.measure, enable=True))
     check_program(request.command)
     settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command")}
     out = Path(request.out) if request.out else None

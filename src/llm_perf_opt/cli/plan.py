@@ -87,7 +87,12 @@ def _take_timeline(
     from llm_perf_opt.errors import UserError
     from llm_perf_opt.rundir.directory import RunDirectory
 
-    only = attrs.evolve(request, counters=attrs.evolve(request.counters, enable=False), strict=False)
+    only = attrs.evolve(
+        request,
+        measure=attrs.evolve(request.measure, enable=False),
+        counters=attrs.evolve(request.counters, enable=False),
+        strict=False,
+    )
     only, tools = ready(only)
     directory = RunDirectory.create(
         *(Path(only.out) if only.out else None, only.command, {}),

@@ -82,6 +82,10 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="How often the program is run.",
     ),
     Option(
+        flag="--no-measure", kind="switch", default=False, given=False, verbs=("profile",), to="measure.enable",
+        help="Do not run the program by itself first: times are then those of the profiled run.",
+    ),
+    Option(
         flag="--timeout", kind="seconds", metavar="S", verbs=("measure",), to="measure.timeout_s",
         help="Seconds after which a run of the program is stopped; what it timed by then is kept.",
     ),
@@ -148,7 +152,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     ),
     Option(
         flag="--timeout", kind="seconds", metavar="S", verbs=_PROFILE, on_resume=True,
-        to=("timeline.timeout_s", "counters.timeout_s"), instead=f"{_NSYS}timeout_s or {_NCU}timeout_s",
+        to=("measure.timeout_s", "timeline.timeout_s", "counters.timeout_s"), instead=f"{_NSYS}timeout_s or {_NCU}timeout_s",
         help="Seconds after which a step is stopped; what it captured is kept.",
     ),
     Option(

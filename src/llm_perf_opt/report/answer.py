@@ -284,11 +284,16 @@ def _whole(scope: Scope) -> list[str]:
 
 def _host_sentences(report: NCUProfileRegionReport) -> list[str]:
     """Where the time goes, and what is left out."""
+    left_out = MEASURED if all(given.get("kind") == "measured" for given in report.inputs) else LEFT_OUT
+    return [*time_sentences(report), left_out]
+
+
+def time_sentences(report: NCUProfileRegionReport) -> list[str]:
+    """What each of the outermost regions takes, and its longest parts."""
     scope = report.main_scope
     assert scope is not None
     outer, more = _outermost(scope)
-    left_out = MEASURED if any(given.get("kind") == "measured" for given in report.inputs) else LEFT_OUT
-    return [*(_host_sentence(region, scope.regions) for region in outer), *more, left_out]
+    return [*(_host_sentence(region, scope.regions) for region in outer), *more]
 
 
 def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) -> str:
@@ -297,9 +302,16 @@ def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) ->
     text = f"{_subject(region)} takes {duration(whole)}{without_profiler(region) or _steadily(region)}"
     if not parts:
         return f"{text}."
-    told = [f"{label(r)} {duration(t)} ({share(t, whole)}{_rate(r)})" for r, t in zip(parts, times, strict=False)]
+    told = [
+        f"{label(r)} {duration(t)} ({share(t, whole)}{_each(r)}{_rate(r)})" for r, t in zip(parts, times, strict=False)
+    ]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
     return f"{text}: {', '.join(told)}{more}."
+
+
+def _each(region: NCUProfileRegion) -> str:
+    steady = region.timing.steady if region.timing else None
+    return f", {steady.instances:,} of {duration(steady.median_ns)} each" if steady and steady.instances > 1 else ""
 
 
 def _rate(region: NCUProfileRegion) -> str:

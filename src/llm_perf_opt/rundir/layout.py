@@ -114,9 +114,12 @@ ARTEFACTS: tuple[Artefact, ...] = (
     ),
     Artefact("annotate.jsonl", "nsys", "output", "what the injected ranges noted", retaken=True),
     Artefact(
-        "measure/run.json", "measure", "report", "what the program's ranges take without a profiler", input="measured"
+        *("measure/run.json", "measure", "report", "what the program's ranges take without a profiler"),
+        input="measured",
+        retaken=True,
     ),
-    Artefact("measure/workload.log", "measure", "output", "what the program printed in each run"),
+    Artefact("measure/annotate.jsonl", "measure", "output", "what the injected timers noted", retaken=True),
+    Artefact("measure/workload.log", "measure", "output", "what the program printed in each run", retaken=True),
     Artefact("stage1.log", "stage1", "output", "what stage 1 printed", retaken=True),
     Artefact("workload.log", "nsys", "output", "what the program printed in each run", retaken=True),
     # -- the timeline

@@ -88,7 +88,7 @@ def _evaluator(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, lau
     # kernels they never launched.
     lists = {id(x.kinds): x.kinds for x in launches}
     tables = {number: {d: RoofTable.of(kinds, p) for d, p in peaks.items()} for number, kinds in lists.items()}
-    return Evaluator(one, _side_by_side(report, scope), tables, inputs)
+    return Evaluator(one, _side_by_side(report, scope), tables, inputs, scope.scope)
 
 
 def _side_by_side(report: NCUProfileRegionReport, scope: Scope) -> int:

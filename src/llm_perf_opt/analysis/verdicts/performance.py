@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import define, evolve
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.verdicts import times
@@ -60,6 +60,8 @@ class Inputs:
     has_counters: bool
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None  # by scope; None where there are no counters
     steady: Mapping[str, Mapping[str, SteadyRegion]]  # by scope and key; a region that is not there has no warm-up
+    # By scope and key: nanoseconds of a steady instance without a profiler, where that was measured.
+    undisturbed: Mapping[str, Mapping[str, float]] = Factory(dict)
 
 
 @define(eq=False)
@@ -71,14 +73,16 @@ class Evaluator:
     # By identity of the list of kinds, then by device; -1 for launches whose device is not known.
     tables: dict[int, dict[int, RoofTable]]
     inputs: Inputs
+    scope: str = ""
 
     def performance(
         self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
     ) -> RegionPerformance:
         """`below`: the regions inside this one. `signatures`: how many to list."""
         near = verdict_rules().thresholds["near_roof"]
-        alone = self._alone(region)
-        split = times.time_split(region, alone)
+        measured = self._measured(region)
+        alone = measured or self._alone(region)
+        split = times.time_split(region, alone, measured=measured is not None)
         lacks = launches.share_without_tensor_work > _UNCOUNTED
         work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
@@ -140,8 +144,14 @@ class Evaluator:
         names = ("flops", "counter", "tensor_cores")
         return Formula(*(Quantity(found[name] * runs, "FLOP") if name in found else None for name in names))
 
+    def _measured(self, region: NCUProfileRegion) -> Quantity | None:
+        """What all instances of a region take without a profiler, as timed from inside the program."""
+        each = self.inputs.undisturbed.get(self.scope, {}).get(region.key)
+        known = each is not None and region.time_source == "timeline" and region.instances
+        return Quantity(each * region.instances, "ns") if known and each and region.instances else None
+
     def _alone(self, region: NCUProfileRegion) -> Quantity | None:
-        """What all instances of a region take without a profiler."""
+        """The same by stage 1 of the built-in workload."""
         one = self.inputs.options.alone.get("/".join(region.path)) if region.domain == WORKLOAD_DOMAIN else None
         if one is None or region.time_source != "timeline" or not region.instances:
             return None

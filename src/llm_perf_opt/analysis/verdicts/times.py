@@ -15,11 +15,12 @@ from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import NCUProfileRegion, SpeedOfLight, TimeSplit, TokenRate
 
 
-def time_split(region: NCUProfileRegion, alone: Quantity | None = None) -> TimeSplit:
+def time_split(region: NCUProfileRegion, alone: Quantity | None = None, *, measured: bool = False) -> TimeSplit:
     """`alone`: the wall time of the same instances without a profiler, where it is known.
 
     A profiler makes the host slower, most of all its launches, and leaves the kernels as they are: what it adds to
-    the wall time is waiting that the program by itself does not have.
+    the wall time is waiting that the program by itself does not have. `measured`: from inside the program, on the GPU
+    where there is one, so that it holds the work of the region, whether the host waited for that or not.
     """
     values = region.inclusive
     timeline = region.time_source == "timeline"
@@ -38,9 +39,9 @@ def time_split(region: NCUProfileRegion, alone: Quantity | None = None) -> TimeS
     if busy is not None and kernels is not None:
         summed = kernels.value + values.memory.time_ns + values.graph_time_ns
         split.overlap = nanoseconds(max(summed - busy.value, 0.0))
-    if wall is not None and alone is not None and (alone < wall or idle is None):
+    if wall is not None and alone is not None and (measured or alone < wall or idle is None):
         if idle is not None:
-            working = wall - idle
+            working = max(wall - idle, busy) if measured and busy is not None else wall - idle
             idle = split.idle = nanoseconds(max(alone.of("ns") - working.of("ns"), 0.0))
         split.profiled_wall, split.wall, wall = wall, alone, alone
     if wall is not None and idle is not None and busy is not None:
