@@ -167,8 +167,11 @@ def _explained(
     last: Sequence[Diagnosis] = (),
 ) -> NCUProfileRegionReport:
     """The report with more diagnoses. `no_kernels`: the cause of missing kernels, where one is known."""
+    from llm_perf_opt.analysis.verdicts.conclusion import conclude
+
     own = [no_kernels if no_kernels and d.code == no_kernels.code else d for d in report.diagnostics]
-    return attrs.evolve(report, diagnostics=[*first, *own, *last])
+    report = attrs.evolve(report, diagnostics=[*first, *own, *last])
+    return attrs.evolve(report, answer=conclude(report))  # the reason may be another
 
 
 def _why_stopped(state: RunState) -> Diagnosis | None:
@@ -248,6 +251,7 @@ def _summary(report: NCUProfileRegionReport, out: Path, files: list[Path], match
         "out": str(out),
         "files": [str(f.relative_to(out)) for f in files],
         "matched": matched,
+        "answer": attrs.asdict(report.answer),
         "scopes": [
             {
                 "scope": s.scope,
