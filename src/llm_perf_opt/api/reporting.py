@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from attrs import define
 from llm_perf_opt.api import inputs
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.report.renderers import FORMATS, needs_launches
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def publish(
         files = write_report(report, out, formats, top, regions, draft, force=force, replaced=replaced)
     report = attrs.evolve(report, diagnostics=[*report.diagnostics, *notes])
     if showing.as_json:
-        print(json.dumps(_summary(report, out, files, matched) | {"replaced": replaced}))
+        print_json(_summary(report, out, files, matched) | {"replaced": replaced})
     elif not showing.silent:
         _show(report, out, files, regions, showing)
         for place in replaced:

@@ -15,7 +15,14 @@ from llm_perf_opt.regions.fixes import Answer, Fix
 from llm_perf_opt.regions.labels import full_label, host_sentence, steadily, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.regions.ranking import evaluated_instances, is_host_only, roofs_known, stage_regions, stage_time
+from llm_perf_opt.regions.ranking import (
+    evaluated_instances,
+    is_host_only,
+    roofs_known,
+    stage_regions,
+    stage_time,
+    weight,
+)
 
 _WORTH = 0.1  # of the time of all stages: a gain that makes a stage worth looking at before a longer one
 _FIRST = 0.05  # of its stage: a smaller gain is not what to do first where a measurement would tell more
@@ -25,11 +32,11 @@ _PROFILE = "llm-perf profile -- CMD"
 
 def conclude(report: NCUProfileRegionReport) -> Answer:
     """The answer of a report whose regions have been evaluated."""
-    stages = stage_regions(report)
-    if not stages or stages[0].performance is None:
+    stages, scope = stage_regions(report), report.main_scope
+    if scope is None or not stages or stages[0].performance is None:
         return _nothing(report)
     if is_host_only(report):
-        return _on_the_host(report, stages)
+        return _on_the_host(report, scope.regions)
     fixes = {stage.key: _fixes(stage, report.opportunities) for stage in stages}
     stage = _worst(stages, fixes)
     verdict = _verdict(stage)
@@ -181,16 +188,18 @@ def _sentence(text: str) -> str:
 # -- where nothing could be evaluated ----------------------------------------------------------------
 
 
-def _on_the_host(report: NCUProfileRegionReport, stages: Sequence[NCUProfileRegion]) -> Answer:
+def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileRegion]) -> Answer:
     """Times of ranges are all there is: of a model on a CPU, or of a program timed without a profiler."""
+    keys = {region.key for region in regions}
+    longest = max((region for region in regions if region.parent not in keys), key=weight)
     measured = any(given.get("kind") == "measured" for given in report.inputs)
     if measured:
         why = "the program was timed by itself, with no profiler: what the host and the GPU did is not known"
     else:
-        why = "the recording holds no GPU work: these are times of ranges on the host"
+        why = "no GPU work is in the recording: these are times of ranges on the host"
     return Answer(
-        stage=stages[0].key,
-        where=host_sentence(stages[0], report.main_scope.regions if report.main_scope else stages),
+        stage=longest.key,
+        where=host_sentence(longest, regions),
         why=f"Cannot tell, because {why}.",
         do_first=f"This would tell{'' if measured else ', on a machine with a GPU'}: {_PROFILE}",
     )
