@@ -62,7 +62,7 @@ def _worst(stages: Sequence[NCUProfileRegion], fixes: dict[str, list[Fix]]) -> N
     whole = sum(stage_time(stage) or 0 for stage in stages)
 
     def gain(stage: NCUProfileRegion) -> float:
-        return sum(fix.gain_ns for fix in fixes[stage.key]) * _instances(stage)
+        return sum(fix.gain_share for fix in fixes[stage.key]) * (stage_time(stage) or 0)
 
     longest, best = stages[0], max(stages, key=gain)
     return best if gain(longest) < _WORTH * whole <= gain(best) else longest
