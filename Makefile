@@ -18,7 +18,7 @@ CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile check quick-tests test chromium lint bench faults fuzz docs bundle lock audit clean
+.PHONY: help setup profile check quick-tests test chromium lint bench answers faults fuzz docs bundle lock audit clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
@@ -27,6 +27,7 @@ help:
 	@echo 'make test      set up, lint, run all tests (JOBS=... workers)'
 	@echo 'make lint      ruff, mypy and the import contracts'
 	@echo 'make bench     speed of `llm-perf report` and of its page, and load: ten million kernels, 64 ranks (LOAD_ARGS="--ranks 8" for less)'
+	@echo 'make answers   what reports answer beside what an expert says: right, unsure, wrong (ANSWERS_ARGS="--shared DIR")'
 	@echo 'make faults    everything that may go wrong in a run, and kills at random moments: what is survived (FAULTS_ARGS=...)'
 	@echo 'make fuzz      ten thousand mutated inputs for every reader (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
 	@echo 'make docs      the documentation as a site, in dist/site'
@@ -111,6 +112,9 @@ bench: setup
 	$(BIN)/python benchmarks/bench_report.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/bench_html.py
 	$(BIN)/python benchmarks/load.py $(LOAD_ARGS)
+
+answers: setup
+	$(BIN)/python benchmarks/answers.py $(ANSWERS_ARGS)
 
 fuzz: setup
 	$(BIN)/python benchmarks/fuzz.py $(FUZZ_ARGS)

@@ -25,7 +25,6 @@ from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.detail import COPY, KERNEL, NO_LAUNCH, TREND_LEVELS, TimelineDetail
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.answer import headline
 from llm_perf_opt.report.html import render_html, script_json
 from llm_perf_opt.report.palette import family_colours
 from llm_perf_opt.report.stages import stage_regions
@@ -100,7 +99,7 @@ def test_answer_stages_and_diagnostics_need_no_script() -> None:
 
 def test_the_first_lines_say_where_why_and_what_to_do() -> None:
     found = report(*DECODER)
-    lines = {line.name: line.text for line in headline(found)}
+    lines = dict(found.answer.lines)
     assert list(lines) == ["Where", "Why", "Do first"]
     worst = stage_regions(found)[0]
     assert worst.name == "decode"
@@ -108,7 +107,10 @@ def test_the_first_lines_say_where_why_and_what_to_do() -> None:
     assert "decode takes" in lines["Where"]
     assert worst.performance.verdict.title in lines["Why"].lower()
     assert found.opportunities[0].advice.lower() in lines["Do first"].lower()
-    assert headline(report("nsys-*-decoder-8layers-warm.sqlite", include=["nothing"])) == []
+    nothing = report("nsys-*-decoder-8layers-warm.sqlite", include=["nothing"]).answer
+    assert (nothing.stage, nothing.verdict, nothing.confidence, nothing.fixes) == ("", "unknown", "low", [])
+    assert nothing.where == "No matching regions."
+    assert nothing.why.startswith("Cannot tell, because ")
 
 
 def test_what_was_not_measured_is_told_with_the_next_command() -> None:

@@ -248,11 +248,10 @@ def test_a_product_whose_tensor_work_was_not_counted_has_no_flops() -> None:
 
 
 def test_the_answer_calls_it_the_whole_recording() -> None:
-    from llm_perf_opt.report.answer import headline
-
-    where, _, first = headline(build_report([without_ranges(warm())], ReportOptions()))
-    assert where.text.startswith("The whole recording takes ")
-    assert " of the whole recording." in first.text
+    found = build_report([without_ranges(warm())], ReportOptions()).answer
+    assert found.stage == "whole recording"
+    assert found.where.startswith("The whole recording takes ")
+    assert " of the whole recording." in found.do_first
 
 
 def test_what_was_not_counted_is_said_in_the_answer() -> None:

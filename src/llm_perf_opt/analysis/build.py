@@ -22,6 +22,7 @@ from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
 from llm_perf_opt.analysis.timeline_stream import TimelineStream
 from llm_perf_opt.analysis.verdicts.attach import attach
+from llm_perf_opt.analysis.verdicts.conclusion import conclude
 from llm_perf_opt.analysis.verdicts.counted_work import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
 from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion
@@ -230,7 +231,8 @@ def _finished(
     if options.launch_detail and found.detail is not None and main is not None:
         detail = found.detail({region.key for region in heaviest(main.regions, MOST_REGIONS)})
     diagnoses = [*report.diagnostics, *diagnoses]
-    return evolve(report, diagnostics=diagnoses, available_ranges=available, timeline_detail=detail)
+    report = evolve(report, diagnostics=diagnoses, available_ranges=available, timeline_detail=detail)
+    return evolve(report, answer=conclude(report)) if options.verdicts else report
 
 
 def _times_of(measured: Sequence[Timeline], scopes: list[Scope], options: ReportOptions) -> MeasuredTimes:

@@ -7,7 +7,6 @@ the whole request has been checked against the installed tools (preparation.py).
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.nsight.messages import STATES
 from llm_perf_opt.nsight.outcome import of_rule
 from llm_perf_opt.options import in_keys
@@ -294,4 +294,4 @@ def _print_failure(directory: RunDirectory, code: ExitCode) -> None:
     state = state_of(directory.path)
     diagnostics = [attrs.asdict(d) for d in state.diagnostics] if state else []
     found = {"out": str(directory.path), "matched": False, "diagnostics": diagnostics, "exit_code": int(code)}
-    print(json.dumps(found))
+    print_json(found)

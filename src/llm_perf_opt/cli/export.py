@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.report.renderers import EXPORTS, Exporter, ExportOption, ExportSource, exporter
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     written = {name: [str(path) for path in kind.write(source, place)] for name, (kind, place) in asked.items()}
     if arguments.json:
-        print(json.dumps({"written": written}))
+        print_json({"written": written})
         return int(ExitCode.DONE)
     for paths in written.values():
         for path in paths:

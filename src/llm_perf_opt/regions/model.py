@@ -15,10 +15,11 @@ from attrs import Factory, define, field
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.timing import Timing
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 NOT_IN_JSON = {"in_json": False}  # for fields that exist only while the recording is at hand
 
 
@@ -249,6 +250,8 @@ class Opportunity:
     of: Quantity  # the region's time now
     advice: str = ""
     kernels: list[str] = Factory(list)  # the short names that take most of it
+    rule: str = ""  # id of the cause: "launch.graph", "copy.host" …
+    because: str = ""  # what of the numbers says so
 
 
 @define(frozen=True)
@@ -442,6 +445,7 @@ class NCUProfileRegionReport:
 
     schema_version: str
     generation: str = field(default="", kw_only=True)  # an id that all files of one written report carry
+    answer: Answer = field(factory=Answer, kw_only=True)
     generated_at: str
     config_fingerprint: str
     inputs: list[dict[str, Any]]

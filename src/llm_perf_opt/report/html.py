@@ -19,7 +19,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Scope
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.cards import Card, cards
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
@@ -57,8 +57,7 @@ def template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    ours = {"tone": _tone, "reason": _reason, "sentence": _sentence}
-    environment.filters |= {"duration": duration, "visible": visible, **ours}
+    environment.filters |= {"duration": duration, "visible": visible, "tone": _tone}
     used = (gpu_time, work_count, full_label, share, quantity, trust, counted, percent, counter_unit)
     environment.globals |= {function.__name__: function for function in used}
     return environment.from_string(_text("templates/report.html"))
@@ -80,7 +79,6 @@ def render_html(view: View) -> str:
         columns=shown_columns(report),
         rows=shown_rows(scope, _TABLE_REGIONS) if scope else [],
         place=place,
-        most_recoverable=max((o.recoverable.of("ns") for o in report.opportunities), default=0.0),
         hidden=max(len(scope.regions) - _TABLE_REGIONS, 0) if scope else 0,
         stages=stages[:_STAGES],
         more_stages=len(stages[_STAGES:]),
@@ -111,17 +109,6 @@ RENDERER = Renderer(
     lambda view: [File("report.html", render_html(view))],
     needs_launches=True,
 )
-
-
-def _reason(found: Opportunity) -> str:
-    """An opportunity's sentence alone: where it is and what to do stand in columns of their own."""
-    text = found.text.removesuffix(f": {found.advice}")
-    _, colon, rest = text.partition(": ")
-    return rest[:1].upper() + rest[1:] if colon else text
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _tone(bound: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from attrs import define
 
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance, Scope
+from llm_perf_opt.regions.ranking import is_host_only
 from llm_perf_opt.report.columns import Column, count
 from llm_perf_opt.report.stages import in_unit, of_performance, used
 from llm_perf_opt.report.text import duration, gpu_time, heaviest, idle_share, percent, rows, work_count
@@ -36,14 +37,6 @@ def mean_ns(region: NCUProfileRegion) -> float | None:
     if region.timing is not None and region.timing.steady.median_ns is not None:
         return region.timing.steady.median_ns
     return region.wall_ns / region.instances if region.wall_ns is not None and region.instances else None
-
-
-def is_host_only(report: NCUProfileRegionReport) -> bool:
-    """Ranges with wall times, and neither GPU work nor counters anywhere: a model on a CPU, say."""
-    scope = report.main_scope
-    if scope is None or not scope.regions or scope.totals.gpu_time_ns is not None:
-        return False
-    return not any(r.inclusive.metrics for r in scope.regions) and any(r.wall_ns for r in scope.regions)
 
 
 def _of(value: Callable[[NCUProfileRegion], Any]) -> Callable[[RegionRow], Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.report.columns import Column
     from llm_perf_opt.report.view import View
 
-_OPPORTUNITIES = 5
+_FIXES = 5
 _TABLE_ROWS = 40
 _WIDTH_WITHOUT_TERMINAL = 150
 _SECONDS_A_REFRESH = 0.1
@@ -121,7 +121,7 @@ def show_report(view: View, *, brief: bool = False) -> None:
         show_diagnostics(report, out)
     lines = [] if unmatched else view.answer.lines
     labelled(out, [(f"{line.name}:", line.text) for line in lines])
-    for sentence in view.answer.sentences if not (lines and (brief or view.host_only)) else ():
+    for sentence in view.answer.sentences if not (lines and view.regions and (brief or view.host_only)) else ():
         out.print(f"• {escape(sentence)}", soft_wrap=True)
     for launch in report.launches:
         out.print(f"• {escape(launch.short_name)}: {escape(launch_place(launch))}", soft_wrap=True)
@@ -136,7 +136,7 @@ def show_report(view: View, *, brief: bool = False) -> None:
             _show_regions(view, out)
         show_verification(report, out)
         if not unmatched:  # of nothing there is nothing to fix
-            show_opportunities(view, out)
+            show_fixes(view, out)
             show_diagnostics(report, out, brief=brief)
 
 
@@ -178,11 +178,11 @@ def show_verification(report: NCUProfileRegionReport, out: Console) -> None:
     out.print(table)
 
 
-def show_opportunities(view: View, out: Console) -> None:
+def show_fixes(view: View, out: Console) -> None:
     """What to fix first."""
     fixes = view.answer.fixes
-    labelled(out, [(f"fix {number}", found.text) for number, found in enumerate(fixes[:_OPPORTUNITIES], 1)])
-    if (more := len(fixes) - _OPPORTUNITIES) > 0:
+    labelled(out, [(f"fix {number}", found.text) for number, found in enumerate(fixes[:_FIXES], 1)])
+    if (more := len(fixes) - _FIXES) > 0:
         out.print(f"{more:,} more in the report.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
+from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
@@ -55,6 +56,7 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     for name in ("gap_per_launch", "mean_kernel"):
         value: Quantity | None = getattr(split, name)
         facts.numbers[f"{name}_us"] = None if value is None else value.of("s") * 1e6
+    facts.amount("host_copies", split.host_copies)
     facts.words["launches"] = f"{split.launches:,}"
     collective = next((f.time for f in families if f.family == "collective"), nanoseconds(0))
     host = split.host_copies or nanoseconds(0)
@@ -68,6 +70,18 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     facts.words["family_parts"] = ", ".join(f"{label_of(f.family)} {100 * (f.share or 0):.0f} %" for f in named) or "–"
     count = region.inclusive.kernel_count
     facts.share("graph_share", region.graph_kernels / count if count else None)
+
+
+def fusion_facts(facts: Facts, region: NCUProfileRegion, launches: Launches) -> None:
+    """Launches that could be fused with each other: those of one instance.
+
+    Without a timeline nothing says what ran one after the other; then different kernels are counted.
+    """
+    if region.time_source == "timeline":
+        together = int(launches.calls.sum()) / max(region.instances or 1, 1)
+    else:
+        together = len({kind.kernel_name for kind, _ in launches.timed_kinds()})
+    facts.numbers["fusable_together"] = together
 
 
 def rate_facts(facts: Facts, split: TimeSplit, work: RegionWork, used: Sequence[Utilisation]) -> None:

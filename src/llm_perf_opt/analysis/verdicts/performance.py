@@ -13,9 +13,9 @@ from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
-from llm_perf_opt.analysis.verdicts.facts import kernel_facts, rate_facts, time_facts
+from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.launches import Launches
-from llm_perf_opt.analysis.verdicts.opportunities import opportunities
+from llm_perf_opt.analysis.verdicts.opportunities import Evaluated, opportunities
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, CounterQuality, Facts, cannot_tell, evaluate, verdict_rules
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
@@ -34,7 +34,6 @@ from llm_perf_opt.regions.model import (
     Utilisation,
     Verdict,
 )
-from llm_perf_opt.regions.names import visible
 
 WORKLOAD_DOMAIN = "LLM"  # the built-in workload marks its stages there
 _UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix products are mentioned
@@ -94,6 +93,7 @@ class Evaluator:
         facts = Facts()
         kernel_facts(facts, roofed, by_bound)
         time_facts(facts, region, split, families)
+        fusion_facts(facts, region, launches)
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
         facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
@@ -104,6 +104,9 @@ class Evaluator:
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, near, signatures) if signatures else ([], 0)
+        found = (
+            [] if light is None else opportunities(Evaluated(region, split, light, families, roofed, verdict, facts))
+        )
         counted = times.token_count(region, below) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
@@ -118,16 +121,7 @@ class Evaluator:
             unclassified_share=unclassified / kernel_time if kernel_time else None,
             speed_of_light=light,
             tokens=times.token_rate(counted, light, alone or times.now(split) or split.wall),
-            opportunities=opportunities(
-                region.key,
-                visible("/".join(region.path), 60),
-                split,
-                light,
-                families,
-                roofed,
-                verdict,
-                from_graphs=region.graph_kernels >= 0.5 * max(region.inclusive.kernel_count, 1),
-            ),
+            opportunities=found,
             signatures=listed,
             signatures_omitted=existing - len(listed),
             ncu_rules=rule_summaries(region.rules),
