@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import importlib
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 import guard
+from forks import Forks
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.readers import handover, ncu_rep, sandbox
 from llm_perf_opt.readers.ncu_container import read_container
@@ -119,6 +121,13 @@ def unpacked(tmp_path: Path) -> Callable[[Path], Path]:
         return target
 
     return unpack
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Torch, imported once for all programs that tests run with it."""
+    with contextlib.closing(Forks()) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session", autouse=True)
