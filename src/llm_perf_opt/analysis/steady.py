@@ -64,12 +64,13 @@ class SteadyTimeline:
     attribution: Attribution
     instances: Instances
     lifted: Attribution  # `attribution` where there is no warm-up
+    captured: Int64s  # when each node of a graph was, sorted
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution) -> SteadyTimeline:
         instances = find_instances(timeline, attribution)
         lifted = without_warmup(timeline, attribution, instances) if instances.first.any() else attribution
-        return SteadyTimeline(timeline, attribution, instances, lifted)
+        return SteadyTimeline(timeline, attribution, instances, lifted, np.sort(timeline.graph_nodes.host_time))
 
     @property
     def has_warmup(self) -> bool:
@@ -122,7 +123,6 @@ class SteadyTimeline:
 
     def _why(self, warm: Int64s) -> str:
         """What the recording says the warm-up was."""
-        captured = np.sort(self.timeline.graph_nodes.host_time)
         ranges = self.timeline.ranges
-        nodes = np.searchsorted(captured, ranges.end[warm]) - np.searchsorted(captured, ranges.start[warm])
+        nodes = np.searchsorted(self.captured, ranges.end[warm]) - np.searchsorted(self.captured, ranges.start[warm])
         return "graph capture" if nodes.any() else "other"
