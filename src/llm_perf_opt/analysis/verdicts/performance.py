@@ -73,9 +73,9 @@ class Evaluator:
     inputs: Inputs
 
     def performance(
-        self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
+        self, region: NCUProfileRegion, launches: Launches, steps: Sequence[NCUProfileRegion], signatures: int
     ) -> RegionPerformance:
-        """`below`: the regions inside this one. `signatures`: how many to list."""
+        """`steps`: the regions inside this one that make tokens. `signatures`: how many to list."""
         near = verdict_rules().thresholds["near_roof"]
         alone = self._alone(region)
         split = times.time_split(region, alone)
@@ -100,7 +100,7 @@ class Evaluator:
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, near, signatures) if signatures else ([], 0)
-        counted = times.token_count(region, below) if region.time_source == "timeline" else None
+        counted = times.token_count(region, steps) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
             time=split,
