@@ -29,7 +29,7 @@ help:
 	@echo 'make bench     speed of `llm-perf report` and of its page, and load: ten million kernels, 64 ranks (LOAD_ARGS="--ranks 8" for less)'
 	@echo 'make answers   what reports answer beside what an expert says: right, unsure, wrong (ANSWERS_ARGS="--shared DIR")'
 	@echo 'make faults    everything that may go wrong in a run, and kills at random moments: what is survived (FAULTS_ARGS=...)'
-	@echo 'make fuzz      ten thousand mutated inputs for every reader (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
+	@echo 'make fuzz      ten thousand mutated inputs for every reader, ten times the random examples of every test (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
 	@echo 'make docs      the documentation as a site, in dist/site'
 	@echo 'make bundle    dist/bundle: everything to install on a machine with no network (BUNDLE_PYTHON=3.11 for that one; WITH_NCU_REPORT=1: see docs/licences.md)'
 	@echo 'make lock      renew requirements/: the exact files the bundle is made of, with hashes'
@@ -119,6 +119,7 @@ answers: setup
 fuzz: setup
 	$(BIN)/python benchmarks/fuzz.py $(FUZZ_ARGS)
 	LLM_PERF_ALL_RECORDINGS=1 $(BIN)/python -m pytest -q -p no:xdist tests/test_scrub.py -k public_recording
+	$(BIN)/python -m pytest -q -p no:xdist --hypothesis-profile thorough $$(grep -lE '@(examples|given)\(' tests/test_*.py)
 
 faults: setup
 	$(BIN)/python benchmarks/faults.py $(FAULTS_ARGS)

@@ -86,13 +86,15 @@ class Browser:
         self._number = 0
         self._contexts: list[Any] = []
 
-    def open(self, html: str, *, hash: str = "", **options: Any) -> Opened:
+    def open(self, html: str, *, hash: str = "", stays: bool = False, **options: Any) -> Opened:
+        """`stays`: not closed with the test that opened it."""
         self._number += 1
         path = self._folder / f"page{self._number}.html"
         path.write_text(html, encoding="utf-8", errors="backslashreplace")
         settings = {"viewport": {"width": 1440, "height": 900}} | options
         context = self._chromium.new_context(**settings)
-        self._contexts.append(context)
+        if not stays:
+            self._contexts.append(context)
         opened = Opened(context.new_page())
         opened.page.goto(path.as_uri() + hash)
         if options.get("java_script_enabled", True):
@@ -139,6 +141,12 @@ def regions_of(found: NCUProfileRegionReport) -> list[NCUProfileRegion]:
     return found.main_scope.regions
 
 
+@pytest.fixture(scope="module")
+def untouched(chromium_itself: Browser, html: str) -> Opened:
+    """The page as it is opened, for all tests that only look at it."""
+    return chromium_itself.open(html, stays=True)
+
+
 def region(found: NCUProfileRegionReport, ending: str) -> NCUProfileRegion:
     return next(r for r in regions_of(found) if r.key.endswith(ending))
 
@@ -161,10 +169,17 @@ def test_a_page_is_quiet_and_looks_like_a_page(browser: Browser, html: str, them
 
 
 @pytest.mark.parametrize(
-    ("width", "height"), [(800, 1000), (1024, 768), (1280, 800), (1440, 900), (1920, 1000), (2560, 1000)]
+    "sizes", [((800, 1000), (1024, 768)), ((1280, 800), (1440, 900)), ((2560, 1000), (1920, 1000))]
 )
-def test_a_page_fits_its_window(browser: Browser, html: str, width: int, height: int) -> None:
-    opened = browser.open(html, viewport={"width": width, "height": height})
+def test_a_page_fits_its_window(browser: Browser, html: str, sizes: tuple[tuple[int, int], ...]) -> None:
+    """The one it is opened in, and what that is made then."""
+    opened = browser.open(html, viewport=dict(zip(("width", "height"), sizes[0], strict=True)))
+    for width, height in sizes:
+        opened.page.set_viewport_size({"width": width, "height": height})
+        fits_its_window(opened, width, height)
+
+
+def fits_its_window(opened: Opened, width: int, height: int) -> None:
     if width in (1024, 1280, 1440):
         # The answer and the stages are on the first screen.
         for selector in (".headline dd", ".card .verdict", ".card .meter"):
@@ -196,37 +211,34 @@ def long_names(tmp_path_factory: pytest.TempPathFactory) -> str:
     return render_html(evaluate(report(source)))
 
 
-@pytest.mark.parametrize("width", [400, 600, 770, 900])
+# What reaches over the right edge, unless something around it can be scrolled.
+OVERFLOWING = """() => [...document.querySelectorAll('body *')].filter((e) => {
+    if (e.closest('svg') && e.tagName !== 'svg') return false;
+    if (e.closest('.skip') || e.getBoundingClientRect().right <= innerWidth + 1) return false;
+    for (let up = e.parentElement; up; up = up.parentElement)
+        if (getComputedStyle(up).overflowX !== 'visible') return false;
+    return true;
+}).map((e) => `${e.tagName}.${e.className.baseVal ?? e.className}#${e.id}`)"""
+
+
 @pytest.mark.parametrize("page", ["html", "long_names"])
-def test_long_names_do_not_widen_a_narrow_page(
-    browser: Browser, page: str, width: int, request: pytest.FixtureRequest
-) -> None:
-    opened = browser.open(request.getfixturevalue(page), viewport={"width": width, "height": 800})
+def test_long_names_do_not_widen_a_narrow_page(browser: Browser, page: str, request: pytest.FixtureRequest) -> None:
+    opened = browser.open(request.getfixturevalue(page), viewport={"width": 400, "height": 800})
 
-    def overflowing() -> list[str]:
-        """What reaches over the right edge, unless something around it can be scrolled."""
-        return list(
-            opened.page.evaluate(
-                """() => [...document.querySelectorAll('body *')].filter((e) => {
-                    if (e.closest('svg') && e.tagName !== 'svg') return false;
-                    if (e.closest('.skip') || e.getBoundingClientRect().right <= innerWidth + 1) return false;
-                    for (let up = e.parentElement; up; up = up.parentElement)
-                        if (getComputedStyle(up).overflowX !== 'visible') return false;
-                    return true;
-                }).map((e) => `${e.tagName}.${e.className.baseVal ?? e.className}#${e.id}`)"""
-            )
-        )
+    def fits_every_width() -> None:
+        for width in (400, 600, 770, 900):
+            opened.page.set_viewport_size({"width": width, "height": 800})
+            wider = int(opened.page.evaluate("document.documentElement.scrollWidth")) - width
+            assert (wider <= 0, opened.page.evaluate(OVERFLOWING)) == (True, []), width
+        opened.page.set_viewport_size({"width": 400, "height": 800})
 
-    def wider() -> int:
-        return int(opened.page.evaluate("document.documentElement.scrollWidth")) - width
-
-    assert (wider() <= 0, overflowing()) == (True, [])
+    fits_every_width()
     # A chosen region, whole names of kernels, and everything that can be unfolded.
     opened.page.locator("#icicle .node").last.click()
     if opened.count('[data-names="full"]'):
         opened.page.locator('[data-names="full"]').click()
     opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    assert (wider() <= 0, overflowing()) == (True, [])
+    fits_every_width()
     assert opened.quiet(), opened.complaints
 
 
@@ -239,11 +251,10 @@ def test_words_are_explained_where_they_are_met(browser: Browser, html: str) -> 
     assert "launch-bound" in opened.text(".glossary dl")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_run_without_a_gpu_shows_times_and_no_empty_chart(browser: Browser, theme: str, tmp_path: Path) -> None:
+def test_a_run_without_a_gpu_shows_times_and_no_empty_chart(browser: Browser, tmp_path: Path) -> None:
     ranges = [("generate", 0, 10_000), ("prefill", 1000, 3000), ("decode", 3000, 9000)]
     source = make_export(tmp_path / "run.sqlite", ranges, [])
-    opened = browser.open(render_html(report(source)), color_scheme=theme)
+    opened = browser.open(render_html(report(source)))
     assert opened.quiet(), opened.complaints
     assert opened.count("#icicle .node") == 3
     for section in ("timeline", "roofline", "kernels", "trust", "opportunities"):
@@ -305,10 +316,9 @@ def test_every_region_is_a_box_or_counted(browser: Browser, html: str, decoder: 
     assert opened.count("#icicle .node") + int(narrow[1] if narrow else 0) == len(working) + outside
 
 
-def test_boxes_are_as_wide_as_their_time(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
-    opened = browser.open(html)
+def test_boxes_are_as_wide_as_their_time(untouched: Opened, decoder: NCUProfileRegionReport) -> None:
     outer = [r for r in regions_of(decoder) if r.parent is None]
-    widths = {r.name: float(opened.box(f"LLM@{r.name}").locator("rect").get_attribute("width")) for r in outer}
+    widths = {r.name: float(untouched.box(f"LLM@{r.name}").locator("rect").get_attribute("width")) for r in outer}
     whole = sum(r.wall_ns or 0 for r in outer)
     for r in outer:
         assert widths[r.name] / sum(widths.values()) == pytest.approx((r.wall_ns or 0) / whole, rel=0.01)
@@ -353,15 +363,12 @@ def test_the_roofline_has_a_dot_for_every_kernel_that_computes(
         assert text in opened.text("#tip")
 
 
-def test_the_kernel_table_and_the_families_are_complete(
-    browser: Browser, html: str, decoder: NCUProfileRegionReport
-) -> None:
-    opened = browser.open(html)
+def test_the_kernel_table_and_the_families_are_complete(untouched: Opened, decoder: NCUProfileRegionReport) -> None:
     assert decoder.main_scope
     kernels = decoder.main_scope.kernels
-    assert opened.count("#kernel-table tbody tr") == len(kernels)
-    assert opened.count("#family-bar rect") == len({k.family for k in kernels})
-    assert opened.count("#kernel-table .spark") == len(kernels)
+    assert untouched.count("#kernel-table tbody tr") == len(kernels)
+    assert untouched.count("#family-bar rect") == len({k.family for k in kernels})
+    assert untouched.count("#kernel-table .spark") == len(kernels)
 
 
 # -- selection -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from attrs import define, field
 
 from llm_perf_opt.analysis.selected import kept_regions, kernel_record, ncu_expressions
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics
+from llm_perf_opt.regions.budget import affordable
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork, NCUProfileRegion, RegionStats, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import RegionFilter
@@ -136,12 +137,8 @@ def _affordable(counts: Int64s, keys: Int64s, most: int | None) -> int | None:
     weights = np.maximum(keys / _USUAL_KEY, 1)
     if (counts * weights).sum() <= _MOST_LISTED:
         return most
-    low, high = 1, int(counts.max())
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = (np.minimum(counts, middle) * weights).sum() <= _MOST_LISTED
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low if most is None else min(low, most)
+    limit = affordable(counts, weights, _MOST_LISTED)
+    return limit if most is None else min(limit, most)
 
 
 def _stats(number: int, work: GpuWork) -> RegionStats:

@@ -82,13 +82,13 @@ class _Moments:
     time: Int64s
     thread: Int64s
     process: Int64s
-    by_thread: list[tuple[int, Int64s]]
+    by_thread: dict[int, Int64s]
 
     @staticmethod
     def of(time: Int64s, thread: Int64s, process: Int64s) -> _Moments:
         known = np.flatnonzero((thread != UNKNOWN) & (time != UNKNOWN))
         whole = len(known) == len(time)
-        groups = [(key, part if whole else known[part]) for key, part in group_by(thread[known])]
+        groups = {key: part if whole else known[part] for key, part in group_by(thread[known])}
         return _Moments(time, thread, process, groups)
 
 
@@ -203,7 +203,7 @@ class _Attributor:
                 stacks.number_ranges(self.range_region, self.range_parent)
                 self._thread_stacks.setdefault(thread, []).append(stacks)
                 for column, result in zip(columns, found, strict=True):
-                    for _, members in (g for g in column.by_thread if g[0] == thread):
+                    if (members := column.by_thread.get(thread)) is not None:
                         result[domain][members] = stacks.regions_at(column.time[members])
         if self.mode == "auto":
             for column, result, mask in zip(columns, found, adopted, strict=True):

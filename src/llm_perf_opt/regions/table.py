@@ -13,7 +13,7 @@ ROOT = UNKNOWN  # parent of an outermost region
 
 PUSH_POP, START_END = False, True
 
-DEEPEST = 1024  # levels
+DEEPEST = 256  # levels; programs have a hundred ranges open at the most
 MOST_CHARACTERS = 30_000_000  # of all paths; a hundred thousand regions of a model have fifteen million
 POOLED = "(more ranges)"
 WHOLE = "whole recording"  # the one region of a recording without ranges (`whole_recording`)
@@ -123,6 +123,10 @@ class RegionTable:
                 key = f"{key} (start/end)" if self.start_end[number] else key
             self._keys[number] = key
         return key
+
+    def keys(self) -> list[str]:
+        """The keys of all regions."""
+        return [self.key(number) for number in range(len(self))]
 
     def in_tree_order(self) -> list[int]:
         """All regions, each followed by the regions below it, in the order they were first seen."""

@@ -11,6 +11,7 @@ from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs, SteadyRegion
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stage_choice import inside, stages
+from llm_perf_opt.analysis.verdicts.times import is_token_step
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import OTHER
 from llm_perf_opt.metrics.hardware import find_hardware, parse_overrides
@@ -44,11 +45,12 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         evaluated = [(region, steady[region.key].region if region.key in steady else region) for region in chosen]
         rows = [(region, warm, _launches(scope, warm, inputs, plain)) for region, warm in evaluated]
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
-        below = inside([_as_held(region, steady) for region in scope.regions])
+        held = (_as_held(region, steady) for region in scope.regions if is_token_step(region))
+        steps = inside(scope.regions, (region for region in held if region.instances))
         for region, warm, launches in rows:
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
-            found = evaluator.performance(warm, launches, below.get(region.key, []), signatures)
+            found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures)
             region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
     return evolve(
         report,

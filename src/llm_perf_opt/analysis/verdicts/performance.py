@@ -75,9 +75,9 @@ class Evaluator:
     scope: str = ""
 
     def performance(
-        self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
+        self, region: NCUProfileRegion, launches: Launches, steps: Sequence[NCUProfileRegion], signatures: int
     ) -> RegionPerformance:
-        """`below`: the regions inside this one. `signatures`: how many to list."""
+        """`steps`: the regions inside this one that make tokens. `signatures`: how many to list."""
         near = verdict_rules().thresholds["near_roof"]
         measured = self._measured(region)
         alone = measured or self._alone(region)
@@ -107,7 +107,7 @@ class Evaluator:
         found = (
             [] if light is None else opportunities(Evaluated(region, split, light, families, roofed, verdict, facts))
         )
-        counted = times.token_count(region, below) if region.time_source == "timeline" else None
+        counted = times.token_count(region, steps) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
             time=split,

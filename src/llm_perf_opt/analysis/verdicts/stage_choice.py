@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from llm_perf_opt.regions.model import NCUProfileRegion
 
@@ -11,11 +11,13 @@ _FEW = 8  # a single outermost region with no more regions in it than this is a 
 _COVERED = 0.9  # … where they hold this part of its time
 
 
-def inside(regions: Sequence[NCUProfileRegion]) -> dict[str, list[NCUProfileRegion]]:
-    """For each region all regions below it, by key."""
+def inside(
+    regions: Sequence[NCUProfileRegion], wanted: Iterable[NCUProfileRegion]
+) -> dict[str, list[NCUProfileRegion]]:
+    """For each region, by key, those of the wanted that are below it."""
     by_key = {region.key: region for region in regions}
     below: dict[str, list[NCUProfileRegion]] = {}
-    for region in regions:
+    for region in wanted:
         parent = region.parent
         while parent is not None and parent in by_key:
             below.setdefault(parent, []).append(region)

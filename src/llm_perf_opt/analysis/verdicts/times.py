@@ -100,12 +100,15 @@ def speed_of_light(split: TimeSplit, roofed: Roofed) -> SpeedOfLight | None:
     )
 
 
-def token_count(region: NCUProfileRegion, below: Sequence[NCUProfileRegion]) -> tuple[int, str] | None:
-    """Tokens a region made for each sequence, and what says so. `below`: all regions inside it."""
-    step = re.compile(verdict_rules().token_step)
-    if step.search(region.name):
+def is_token_step(region: NCUProfileRegion) -> bool:
+    """Whether each instance of a region makes a token."""
+    return re.search(verdict_rules().token_step, region.name) is not None
+
+
+def token_count(region: NCUProfileRegion, steps: Sequence[NCUProfileRegion]) -> tuple[int, str] | None:
+    """Tokens a region made for each sequence, and what says so. `steps`: all regions inside it that make tokens."""
+    if is_token_step(region):
         return (region.instances, f"instances of {region.name}") if region.instances else None
-    steps = [r for r in below if step.search(r.name) and r.instances]
     if not steps:
         return None
     outermost = min(r.depth for r in steps)
