@@ -13,7 +13,7 @@ from attrs import define, evolve, field
 
 from llm_perf_opt.analysis.energy import Energy, share_out
 from llm_perf_opt.analysis.resources import Use, use_of
-from llm_perf_opt.analysis.warmup_reason import OTHER, reason
+from llm_perf_opt.analysis.warmup_reason import OTHER, Reasons
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import ONCE, UNKNOWN, Int64s, Timeline
 from llm_perf_opt.regions.instances import Instances, find_instances, without_warmup
@@ -76,13 +76,15 @@ class SteadyTimeline:
     attribution: Attribution
     instances: Instances
     lifted: Attribution  # `attribution` where there is no warm-up
+    reasons: Reasons
     energy: Energy | None  # None but for a program that was measured by itself on a GPU
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution) -> SteadyTimeline:
         instances = find_instances(timeline, attribution)
         lifted = without_warmup(timeline, attribution, instances) if instances.first.any() else attribution
-        return SteadyTimeline(timeline, attribution, instances, lifted, share_out(timeline, attribution))
+        energy = share_out(timeline, attribution)
+        return SteadyTimeline(timeline, attribution, instances, lifted, Reasons.of(timeline), energy)
 
     @property
     def has_warmup(self) -> bool:
@@ -160,4 +162,4 @@ class SteadyTimeline:
             warm = warm.copy()
             warm[inner] = parent_of[warm[inner]]
             warm = np.unique(warm[warm != UNKNOWN])
-        return reason(self.timeline, warm)
+        return self.reasons.reason(warm)

@@ -32,6 +32,7 @@ _ROW = ("name", "thread", "start", "end", "gpu_start", "gpu_end", "memory_peak",
 _FILE = re.compile(r"(\d{1,10})-\d{1,20}\.names")
 _LARGEST = 2_000_000_000  # bytes of rows; a day of ranges of a millisecond
 _LARGEST_TEXT = 400_000_000
+_AHEAD = 0.8  # of the GPU's time: a host that takes less for a range launches and goes on
 _AGAIN = "Measure again: llm-perf measure -- CMD"
 
 
@@ -130,16 +131,19 @@ def _is_on_gpu(columns: dict[str, Int64s]) -> Any:
 def _took(columns: dict[str, Int64s]) -> Int64s:
     """The GPU's time, or else the host's.
 
-    Where events of all instances of a range would have cost the program too much, some have them: the others take
-    what the host says, times what those took on the GPU for each second on the host.
+    Where events of all instances of a range would have cost the program too much, some have them. The others take in
+    proportion to the host's time, where the host goes as fast as the GPU; where it runs ahead of the GPU, its time says
+    nothing, and they take the median of the GPU's.
     """
     host, on_gpu = columns["end"] - columns["start"], _is_on_gpu(columns)
     took: Int64s = np.where(on_gpu, columns["gpu_end"] - columns["gpu_start"], host)
     for _, mine in group_by(columns["name"]):
         known, missing = mine[on_gpu[mine]], mine[~on_gpu[mine]]
         if len(known) and len(missing):
-            factor = float(np.median(took[known])) / max(float(np.median(host[known])), 1.0)
-            took[missing] = np.round(host[missing] * factor).astype(np.int64)
+            usual, of_host = float(np.median(took[known])), max(float(np.median(host[known])), 1.0)
+            ahead = of_host < _AHEAD * usual
+            guessed = np.maximum(host[missing], usual) if ahead else host[missing] * (usual / of_host)
+            took[missing] = np.round(guessed).astype(np.int64)
     return took
 
 

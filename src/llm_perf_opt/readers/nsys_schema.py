@@ -53,7 +53,7 @@ TABLES: Mapping[str, Table] = {
     MEMCPY: Table((*_WORK, "bytes", "copyKind"), is_event=True),
     MEMSET: Table((*_WORK, "bytes", "copyKind"), is_event=True),
     GRAPHS: Table(_WORK, is_event=True),
-    RUNTIME: Table(("start", "globalTid", "correlationId"), is_event=True),
+    RUNTIME: Table(("start", "end", "globalTid", "correlationId"), names=("nameId",), is_event=True),
     GRAPH_NODES: Table(("start", "globalTid", "graphNodeId", "originalGraphNodeId"), is_event=True),
     NVTX: Table(
         ("start", "end", "eventType", "globalTid", "domainId"),

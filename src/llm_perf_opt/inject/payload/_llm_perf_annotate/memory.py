@@ -27,7 +27,7 @@ class Memory:
     def __init__(self, read: Callable[[int], Any], reset: Callable[[int], Any], device: Callable[[], int]) -> None:
         self._read, self._reset, self._device = read, reset, device
         self._lock = threading.RLock()
-        self._open: list[list[int]] = []  # device, bytes at the beginning, most bytes so far
+        self._open: list[list[int]] = []  # device, bytes asked for at the beginning, most bytes in use so far
         self._lost: dict[int, dict[tuple[str, str], int]] = {}  # peaks that the program would still see
 
     @staticmethod
@@ -52,8 +52,8 @@ class Memory:
         try:
             with self._lock:
                 device = self._device()
-                now = self._take(device)
-                opened = [device, now, now]
+                now, requested = self._take(device)
+                opened = [device, requested, now]
                 self._open.append(opened)
                 return opened
         except Exception as error:  # another allocator
@@ -61,12 +61,12 @@ class Memory:
             return None
 
     def end(self, opened: list[int]) -> tuple[int, int]:
-        """The most bytes in use since then, and how many more there are now."""
+        """The most bytes in use since then, and how many more are asked for now."""
         try:
             with self._lock:
-                now = self._take(opened[0])
+                _, requested = self._take(opened[0])
                 self.forget(opened)
-                return opened[2], now - opened[1]
+                return opened[2], requested - opened[1]
         except Exception:
             self.forget(opened)
             return UNKNOWN, UNKNOWN
@@ -82,12 +82,16 @@ class Memory:
         except Exception:
             return 0
 
-    def _take(self, device: int) -> int:
-        """Bytes in use now. The peak so far goes to all that is open, and the allocator looks for a new one."""
+    def _take(self, device: int) -> tuple[int, int]:
+        """Bytes in use now, and those of them that were asked for: the rest is of blocks that were not divided.
+
+        The peak so far goes to all that is open, and the allocator looks for a new one.
+        """
         stats = self._read(device)
         self._keep(device, stats)
         self._reset(device)
-        return int(stats["allocated_bytes"]["all"]["current"])
+        used = stats["allocated_bytes"]["all"]["current"]
+        return used, stats["requested_bytes"]["all"]["current"] if "requested_bytes" in stats else used
 
     def _keep(self, device: int, stats: Any) -> None:
         peak = stats["allocated_bytes"]["all"]["peak"]
@@ -132,10 +136,8 @@ class Memory:
 def _peaks(stats: Any) -> list[tuple[str, str, Any]]:
     """Every statistic that has a peak: most are there for each pool of the allocator."""
     found = []
-    for name, values in stats.items():
+    for name, values in stats.items() if isinstance(stats, dict) else ():
         if isinstance(values, dict):
-            if "peak" in values:
-                found.append((name, "", values))
-            else:
-                found += [(name, pool, inner) for pool, inner in values.items() if "peak" in inner]
+            pools = [("", values), *((pool, inner) for pool, inner in values.items() if isinstance(inner, dict))]
+            found += [(name, pool, inner) for pool, inner in pools if "peak" in inner]
     return found

@@ -12,6 +12,7 @@ see ROW) and `.names`, lines of JSON: a name when it is first met, and facts (`e
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from array import array
@@ -29,11 +30,14 @@ from .seen_ranges import Locked, SeenRanges
 ROW = ("name", "thread", "start", "end", "gpu_start", "gpu_end", "memory_peak", "memory_growth")
 UNKNOWN = -(1 << 62)
 _NOTHING = (UNKNOWN, UNKNOWN)
+_NO_NAME, _NO_DOMAIN = -1, -2  # instead of the number of a name
 _FLUSH_ROWS = 2048  # of a thread
 _FLUSH_NS = 500_000_000  # between two ranges that have none around them
 _EVENTS_AHEAD = 4096  # that may wait to be read; beyond that, ranges are timed by the host clock alone
 _ALWAYS = 2  # levels of ranges whose events come first
-_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.005, 0.002, 0.002  # of the program's time that each may take
+_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.007, 0.0015, 0.0015  # of the program's time that each may take
+_MOST_NAMES = 20_000  # a program that puts numbers into its names has no end of them
+_MANY_THREADS = 256  # from then on, those that have ended are let go
 _REBASE_NS = 2_000_000_000  # elapsed times are 32-bit floats: far from their base they are coarse
 
 
@@ -94,6 +98,8 @@ class Timers(Locked):
             which, extra = self._names[domain, name], None
         except (KeyError, TypeError):
             which, extra = self._new_name(domain, name)
+        if which == _NO_DOMAIN:
+            return
         stack, event = of.stack, None
         if self._cuda is not None and which >= 0:
             event, extra = self._begin_on_gpu(len(stack), extra)
@@ -106,7 +112,7 @@ class Timers(Locked):
             opened, which, start, event, extra = of.stack.pop()
         except (AttributeError, IndexError):
             return  # it was opened in a way that is not watched
-        if opened is not domain and opened != domain:
+        if opened is not domain and (not isinstance(domain, str) or opened != domain):
             found = self._find(of.stack, (opened, which, start, event, extra), domain)
             if found is None:
                 return
@@ -132,13 +138,20 @@ class Timers(Locked):
     def _new_thread(self) -> _Thread:
         of = self._local.of = _Thread()
         with self._lock:
+            if len(self._threads) > _MANY_THREADS:
+                alive = {thread.native_id for thread in threading.enumerate()}
+                for ended in [other for other in self._threads if other.number not in alive]:
+                    self._flush(ended)
+                self._threads = [other for other in self._threads if other.number in alive or other.waiting]
             self._threads.append(of)
         return of
 
     def _new_name(self, domain: Any, name: Any) -> tuple[int, Any]:
-        """Its number, and what is noted of the first instance; -1 for what is no text, which nobody times."""
-        if not (isinstance(domain, str) and isinstance(name, str)):
-            return -1, None
+        """Its number, and what is noted of the first instance. What is no text is not timed."""
+        if not isinstance(domain, str):
+            return _NO_DOMAIN, None
+        if not isinstance(name, str) or len(self._names) >= _MOST_NAMES:
+            return _NO_NAME, None
         with self._lock:
             which = self._names.setdefault((domain, name), len(self._names))
             self.evidence.note(name=[which, domain, name])
@@ -148,27 +161,21 @@ class Timers(Locked):
     def _find(stack: list[tuple[Any, ...]], top: tuple[Any, ...], domain: Any) -> tuple[Any, ...] | None:
         """The innermost range of a domain: every domain has a stack of its own. `top` is no longer on it."""
         stack.append(top)
-        for place in range(len(stack) - 1, -1, -1):
+        for place in range(len(stack) - 1 if isinstance(domain, str) else -1, -1, -1):
             if stack[place][0] == domain:
                 return stack.pop(place)
         return None
 
     def _begin_on_gpu(self, level: int, extra: Any) -> tuple[Any, Any]:
-        if not self._is_on_gpu and not self._now_on_gpu():
-            return None, extra
+        if not self._is_on_gpu:
+            if not self._cuda.is_initialized():
+                return None, extra
+            self._is_on_gpu = True
         now = monotonic_ns()
         if self._memory is not None and extra is None and self._for_memory.allows(now):
             extra = self._memory.begin()
             now = self._for_memory.charge(now)
         return self._record(self._outer if level < _ALWAYS else self._inner, now), extra
-
-    def _now_on_gpu(self) -> bool:
-        if self._cuda.is_initialized():
-            self._is_on_gpu = True
-            for number in range(self._cuda.device_count()):
-                uuid = getattr(self._cuda.get_device_properties(number), "uuid", "")
-                self.evidence.note(device=number, uuid=str(uuid))
-        return self._is_on_gpu
 
     def _end_with(self, of: _Thread, row: tuple[int, ...], first: Any, extra: Any) -> None:
         last = self._record(None, 0) if first is not None else None
@@ -203,6 +210,8 @@ class Timers(Locked):
             device = cuda.current_device()
             if budget is not None:
                 base = self._bases.get(device)
+                if base is None:
+                    self.evidence.note(uuid=str(getattr(cuda.get_device_properties(device), "uuid", "")))
                 if base is None or now - base[1] > _REBASE_NS:
                     self._bases[device] = self._base(cuda.Event(enable_timing=True))
             spare = self._spare.get(device)
@@ -210,7 +219,7 @@ class Timers(Locked):
             event.record()
             if budget is not None:
                 budget.charge(now, twice=True)
-            return event, device, self._bases[device]
+            return event, device, self._bases.get(device)
         except Exception as error:
             self._cuda = None
             log.failed("timing ranges on the GPU", error, of="ranges")
@@ -229,7 +238,7 @@ class Timers(Locked):
     def _moments(self, first: Any, last: Any) -> tuple[int, int]:
         (begin, device, (base, at)), (end, other, _) = first, last
         try:
-            if device == other:
+            if device == other:  # else it began on one device and ended on another
                 start = at + round(base.elapsed_time(begin) * 1e6)
                 return start, start + round(begin.elapsed_time(end) * 1e6)
         except Exception:  # noqa: S110 - the context is gone, as at the end of a program: the host clock remains
@@ -274,13 +283,11 @@ class Timers(Locked):
 
     def at_exit(self) -> None:
         with self._lock:
-            try:
-                if self._cuda is not None and any(of.waiting for of in self._threads):
-                    self._cuda.synchronize()
-                for of in self._threads:
-                    self._flush(of, last=True)
-            except Exception as error:
-                log.failed("writing the times of ranges", error, of="ranges")
+            for of in self._threads:
+                with contextlib.suppress(Exception):  # of a GPU that has failed: the host clock remains
+                    for _, _, last, _ in of.waiting:
+                        last[0].synchronize()
+                self._flush(of, last=True)
 
     def _forget_lock(self) -> None:
         """In a forked child: what the parent has open and has not written is the parent's."""
