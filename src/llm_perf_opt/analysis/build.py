@@ -34,9 +34,9 @@ from llm_perf_opt.regions.merge import merge_timelines
 from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.regions.prepared import prepare
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
-from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
@@ -68,12 +68,15 @@ def build_report(
 ) -> NCUProfileRegionReport:
     """The whole report of one or more recordings. `truth`: range results that its estimates are held against."""
     whole = partial(build_report, recordings, inputs=inputs)
-    recordings = [with_whole_recording(r) if isinstance(r, Timeline) else r for r in recordings]
+    region_filter, kernel_filter = _filters(options)
+    recordings = prepare([*recordings, *([truth] if truth else [])], region_filter)
+    if truth is not None:
+        *recordings, found_truth = recordings
+        truth = found_truth if isinstance(found_truth, CounterSet) else None
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
     if len(timelines) > 1 and not counter_sets:
         return build_streamed_report(lambda: timelines, options, inputs)
-    region_filter, kernel_filter = _filters(options)
     if timelines:
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:

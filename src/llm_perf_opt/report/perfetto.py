@@ -182,7 +182,7 @@ class _Trace:
             yield {"ph": "e", **common, "ts": end / 1000}
 
     def _range_name(self, at: int) -> str:
-        name = self.timeline.strings[int(self.timeline.ranges.name[at])]
+        name = self.timeline.strings[int(self.timeline.ranges.recorded_name[at])]
         domain = self.timeline.domains[int(self.timeline.ranges.domain[at])]
         return f"{domain}@{name}" if domain else name
 

@@ -119,7 +119,7 @@ def ranges_table(timeline: Timeline, attribution: Attribution) -> Table:
     keys = [attribution.table.key(number) for number in range(len(attribution.table))]
     return {
         "region": [None if n == ROOT else keys[n] for n in attribution.range_region[order].tolist()],
-        "name": [timeline.strings[number] for number in ranges.name[order].tolist()],
+        "name": [timeline.strings[number] for number in ranges.recorded_name[order].tolist()],
         "domain": [timeline.domains[number] for number in ranges.domain[order].tolist()],
         "start_ns": ranges.start[order].tolist(),
         "duration_ns": (ranges.end - ranges.start)[order].tolist(),
