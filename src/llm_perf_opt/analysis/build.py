@@ -36,9 +36,9 @@ from llm_perf_opt.regions.merge import merge_timelines
 from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.regions.prepared import prepare
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
-from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
@@ -74,12 +74,17 @@ def build_report(
     `measured`: runs of the same program without a profiler.
     """
     whole = partial(build_report, recordings, inputs=inputs, measured=measured)
-    recordings = [with_whole_recording(r) if isinstance(r, Timeline) else r for r in recordings]
+    region_filter, kernel_filter = _filters(options)
+    prepared = prepare([*recordings, *measured, *([truth] if truth else [])], region_filter)
+    if truth is not None:
+        *prepared, found_truth = prepared
+        truth = found_truth if isinstance(found_truth, CounterSet) else None
+    measured = [r for r in prepared[len(recordings) :] if isinstance(r, Timeline)]
+    recordings = prepared[: len(recordings)]
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
     if len(timelines) > 1 and not counter_sets:
         return build_streamed_report(lambda: timelines, options, inputs, measured)
-    region_filter, kernel_filter = _filters(options)
     if timelines:
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:

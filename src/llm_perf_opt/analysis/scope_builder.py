@@ -103,6 +103,7 @@ class ScopeBuilder:
             inclusive=_stats(number, rolled.inclusive),
             exclusive=_stats(number, rolled.exclusive),
             key=self.table.key(number),
+            numbers=table.numbers(number),
             range_kind=table.kind(number),
             # A region known only through a graph's capture has no host-side range to measure.
             wall_ns=int(rolled.wall[number]) if has_ranges else None,

@@ -41,8 +41,8 @@ from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.regions.prepared import prepare_timeline
 from llm_perf_opt.regions.rollup import roll_up
-from llm_perf_opt.regions.whole_recording import with_whole_recording
 
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
 
@@ -80,7 +80,7 @@ class TimelineStream:
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
-        timeline = with_whole_recording(timeline)
+        timeline = prepare_timeline(timeline, self.region_filter)
         attribution = attribute(timeline, self.options.attribution)
         regions = self._names.regions_of(attribution.table)
         self._names.table.simplified = self._names.table.simplified or attribution.table.simplified

@@ -134,7 +134,7 @@ class Report:
         from llm_perf_opt.regions.attribution import attribute
         from llm_perf_opt.regions.columns import Timeline
         from llm_perf_opt.regions.merge import merge_timelines
-        from llm_perf_opt.regions.whole_recording import with_whole_recording
+        from llm_perf_opt.regions.prepared import prepare_timeline
 
         if not self.recordings:
             raise UserError(
@@ -148,7 +148,9 @@ class Report:
                 "These recordings hold counters only, which do not say when anything ran.",
                 "Open a timeline too: nsys SQLite, .nsys-rep or a PyTorch trace.",
             )
-        timeline = merge_timelines([with_whole_recording(timeline) for timeline in timelines])
+        selection = self.data.selection
+        chosen = RegionFilter.of(selection.get("include_patterns", ()), selection.get("exclude_patterns", ()))
+        timeline = merge_timelines([prepare_timeline(timeline, chosen) for timeline in timelines])
         modes: dict[str, Mode] = {"thread": "thread", "process": "process"}
         return timeline, attribute(timeline, modes.get(self.data.attribution, "auto"))
 

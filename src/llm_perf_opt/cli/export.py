@@ -85,11 +85,14 @@ def _source(arguments: argparse.Namespace) -> ExportSource:
     from llm_perf_opt.api import inputs
     from llm_perf_opt.regions.columns import Timeline
     from llm_perf_opt.regions.merge import merge_timelines
+    from llm_perf_opt.regions.patterns import RegionFilter
+    from llm_perf_opt.regions.pooled_names import find_pools
 
     files = inputs.Inputs.of(arguments.input)
     recordings = inputs.load(files, quiet=arguments.json or arguments.quiet, streams=True)
     timelines = [recording for recording in recordings if isinstance(recording, Timeline)]
-    timeline = merge_timelines(timelines) if timelines else None
+    pools = find_pools(timelines, RegionFilter())
+    timeline = merge_timelines([pools.applied(found) for found in timelines]) if timelines else None
 
     @cache
     def report() -> NCUProfileRegionReport:

@@ -78,6 +78,7 @@ class Ranges:
     gpu_start: Int64s | None = None  # when the GPU got to it; `took` is then the GPU's time
     memory_peak: Int64s | None = None  # bytes of PyTorch's allocator, the most while it was open
     memory_growth: Int64s | None = None  # at its end, against its beginning
+    recorded: Int32s | None = None  # the names as recorded, where `name` stands for several of them
 
     def __len__(self) -> int:
         return len(self.start)
@@ -85,6 +86,10 @@ class Ranges:
     @property
     def duration(self) -> Int64s:
         return self.end - self.start if self.took is None else self.took
+
+    @property
+    def recorded_name(self) -> Int32s:
+        return self.name if self.recorded is None else self.recorded
 
     def chosen(self, which: Bools) -> Ranges:
         """Those that `which` is true for."""
@@ -96,6 +101,23 @@ class Ranges:
     def empty() -> Ranges:
         times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
         return Ranges(times, times, numbers, numbers, numbers, numbers, np.zeros(0, dtype=np.bool_))
+
+
+@define(frozen=True)
+class NumberRange:
+    """A number that varies in the names of a region's instances."""
+
+    min: int
+    max: int
+    mean: float  # over the instances
+
+
+@define(frozen=True)
+class PooledName:
+    """Recorded names that stand for one region (`pooled_names`)."""
+
+    expression: str  # a regular expression for all of them, as ncu takes it
+    numbers: list[NumberRange] = Factory(list)  # one for each star of the name
 
 
 @define(eq=False)
@@ -161,6 +183,8 @@ class Timeline:
     traffic: dict[int, Traffic] = Factory(dict)  # device id -> what it moved; empty where nsys did not sample that
     only_once: OnlyOnce = field(factory=OnlyOnce.empty)
     gpus: list[GpuSamples] = Factory(list)  # of a program that was measured by itself; those it used
+    engine_threads: list[int] = Factory(list)  # of PyTorch's autograd engine, where more than ranges tell them
+    pools: dict[str, PooledName] = Factory(dict)  # names of ranges that stand for several recorded ones
 
     @property
     def work(self) -> tuple[Work, Work, Work]:
@@ -226,6 +250,7 @@ class CounterSet:
     diagnostics: list[Diagnosis] = Factory(list)
     simplified_names: bool = False  # names as ncu prints them: they join by the printed form only
     gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # as of a timeline
+    pools: dict[str, PooledName] = Factory(dict)  # as of a timeline
 
 
 Recording = Timeline | CounterSet

@@ -30,6 +30,7 @@ class CommonNames:
     def regions_of(self, other: RegionTable) -> Int64s:
         """The common number of each region of another table."""
         numbers: list[int] = []
+        self.table.pools |= other.pools
         for number in range(len(other)):
             parent = other.parent[number]  # parents come first
             above = ROOT if parent == ROOT else numbers[parent]

@@ -15,6 +15,7 @@ from attrs import Factory, define, field
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.regions.columns import NumberRange
 from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.timing import Timing
@@ -304,6 +305,7 @@ class NCUProfileRegion:
     inclusive: RegionStats
     exclusive: RegionStats
     key: str = ""  # unique in its scope, stable between runs: "domain@a/b" with `/`, `@`, `\` escaped
+    numbers: list[NumberRange] = Factory(list)  # one for each `*` of the name, which stands for a number that varies
     range_kind: str = "push_pop"  # "push_pop" | "start_end" | "recording" (it has no ranges: all its work)
     time_source: str = "timeline"  # "timeline" | "ncu"
     wall_ns: int | None = None  # summed duration of the instances on the host

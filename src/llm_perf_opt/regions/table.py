@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from attrs import Factory, define, field
 
-from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, NumberRange, PooledName
 
 ROOT = UNKNOWN  # parent of an outermost region
 
@@ -40,6 +40,7 @@ class RegionTable:
     start_end: list[bool] = Factory(list)
     pooled: set[int] = Factory(set)  # regions that stand for ranges that are too many, or too deep
     whole: set[int] = Factory(set)  # regions that stand for a whole recording: no range, so ncu cannot select them
+    pools: dict[str, PooledName] = Factory(dict)  # names that stand for several recorded ones
     simplified: bool = False  # more ranges were open at once than stacks are kept of
     _characters: list[int] = Factory(list)  # in the path of each region
     _all_characters: int = 0  # in all paths
@@ -96,6 +97,11 @@ class RegionTable:
         if number in self.whole:
             return "recording"
         return "start_end" if self.start_end[number] else "push_pop"
+
+    def numbers(self, number: int) -> list[NumberRange]:
+        """Of each star in a region's name, the numbers it stands for."""
+        pool = self.pools.get(self.name[number])
+        return list(pool.numbers) if pool else []
 
     def path(self, number: int) -> list[str]:
         """Names from the outermost range to this one."""

@@ -121,7 +121,7 @@ class _Trace:
         self._origin, self._end = _extent(self.timeline)
         ranges = self.timeline.ranges
         self._keys = _texts(self.attribution.table.keys(), self.attribution.range_region)
-        self._names = _texts(self.timeline.strings, ranges.name)
+        self._names = _texts(self.timeline.strings, ranges.recorded_name)
         self._domains = _texts(self.timeline.domains, ranges.domain)
         known: set[int] = set()
         for number, process in enumerate(self.timeline.processes):
@@ -194,7 +194,7 @@ class _Trace:
             yield {"ph": "e", **common, "ts": end / 1000}
 
     def _range_name(self, at: int) -> str:
-        name = self._names[int(self.timeline.ranges.name[at])]
+        name = self._names[int(self.timeline.ranges.recorded_name[at])]
         domain = self._domains[int(self.timeline.ranges.domain[at])]
         return f"{domain}@{name}" if domain else name
 

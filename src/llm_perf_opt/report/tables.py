@@ -120,10 +120,10 @@ def ranges_table(timeline: Timeline, attribution: Attribution) -> Table:
     ranges = timeline.ranges
     order = np.lexsort((-ranges.end, ranges.start))
     keys = in_rows(attribution.table.keys(), attribution.range_region)
-    strings, domains = in_rows(timeline.strings, ranges.name), in_rows(timeline.domains, ranges.domain)
+    strings, domains = in_rows(timeline.strings, ranges.recorded_name), in_rows(timeline.domains, ranges.domain)
     return {
         "region": [None if n == ROOT else keys[n] for n in attribution.range_region[order].tolist()],
-        "name": [strings[number] for number in ranges.name[order].tolist()],
+        "name": [strings[number] for number in ranges.recorded_name[order].tolist()],
         "domain": [domains[number] for number in ranges.domain[order].tolist()],
         "start_ns": ranges.start[order].tolist(),
         "duration_ns": (ranges.end - ranges.start)[order].tolist(),
