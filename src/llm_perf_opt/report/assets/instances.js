@@ -61,18 +61,19 @@ function drawInstances() {
   const strip = region === NONE ? null : unpackInstances(region);
   instanceBox.hidden = !strip;
   if (!strip) return;
+  const focused = instanceBox.contains(document.activeElement) ? document.activeElement.dataset?.bar : undefined;
   Object.assign(strips, strip, { region });
   const chart = byId("instance-strip");
   const width = Math.max(instanceBox.clientWidth - 34, 200);
   const step = Math.min((width - SCALE) / strip.bars.length, WIDEST);
   const longest = Math.max(...strip.bars.map((bar) => bar.longest));
   // A first instance that compiles takes a thousand times as long: such bars are cut, and marked.
-  const top = strip.median === null ? longest : Math.min(longest, Math.max(2 * (strip.p90 ?? 0), 3 * strip.median));
+  const top = strip.median === null ? longest : Math.min(longest, 1.6 * Math.max(strip.p90 ?? 0, strip.median));
   const y = (time) => ROOM + (BARS - ROOM) * (1 - Math.min(time / top, 1));
   const nodes = strip.bars.map((bar, i) => drawBar(bar, i, step, y, top));
   const across = SCALE + step * strip.bars.length;
   if (strip.median !== null) {
-    if (strip.p10 !== null) nodes.unshift(svg("rect", { class: "usual", x: SCALE, width: across - SCALE, y: y(strip.p90), height: Math.max(y(strip.p10) - y(strip.p90), 1) }));
+    if (strip.p10 !== null) nodes.push(svg("rect", { class: "usual", x: SCALE, width: across - SCALE, y: y(strip.p90), height: Math.max(y(strip.p10) - y(strip.p90), 1) }));
     nodes.push(svg("line", { class: "median", x1: SCALE, x2: across, y1: y(strip.median), y2: y(strip.median) }));
   }
   const label = (time, at) => svg("text", { x: SCALE - 8, y: at, "text-anchor": "end" }, duration(time));
@@ -86,6 +87,13 @@ function drawInstances() {
   strips.step = step;
   describeInstances(strip, longest > top);
   markInstance();
+  if (focused) focusBar(focused);  // it is not lost by redrawing
+}
+function focusBar(i) {
+  for (const node of instanceBox.querySelectorAll('[tabindex="0"]')) node.setAttribute("tabindex", "-1");
+  const node = instanceBox.querySelector(`[data-bar="${i}"]`);
+  node?.setAttribute("tabindex", "0");
+  node?.focus({ preventScroll: true });
 }
 
 function drawBar(bar, i, step, y, top) {
@@ -184,7 +192,7 @@ function startInstances() {
   if (!instanceBox) return;
   const chart = byId("instance-strip");
   const at = (event) => Math.floor((event.clientX - chart.getBoundingClientRect().left - SCALE) / strips.step);
-  chart.addEventListener("click", (event) => openBar(at(event)));
+  chart.addEventListener("click", (event) => { focusBar(at(event)); openBar(at(event)); });
   chart.addEventListener("pointermove", (event) => {
     const bar = strips.bars[at(event)];
     if (!bar) return hideTip();
@@ -200,12 +208,8 @@ function startInstances() {
     if (!node) return;
     const [now, last] = [Number(node.dataset.bar), strips.bars.length - 1];
     const to = { ArrowRight: Math.min(now + 1, last), ArrowLeft: Math.max(now - 1, 0), Home: 0, End: last }[event.key];
-    if (to !== undefined) {
-      node.setAttribute("tabindex", "-1");
-      const next = chart.querySelector(`[data-bar="${to}"]`);
-      next.setAttribute("tabindex", "0");
-      next.focus({ preventScroll: true });
-    } else if (event.key === "Enter" || event.key === " ") openBar(now);
+    if (to !== undefined) focusBar(to);
+    else if (event.key === "Enter" || event.key === " ") openBar(now);
     else return;
     event.preventDefault();
   });
