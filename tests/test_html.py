@@ -23,6 +23,7 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.detail import COPY, KERNEL, NO_LAUNCH, TREND_LEVELS, TimelineDetail
+from llm_perf_opt.regions.instances import find_instances
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.html import render_html, script_json
@@ -230,7 +231,7 @@ def detail_of(name: str) -> tuple[TimelineDetail, Timeline]:
     found = timeline(name)
     attribution = attribute(found)
     keys = {attribution.table.key(n) for n in range(len(attribution.table))}
-    return timeline_detail(found, attribution, keys), found
+    return timeline_detail(found, attribution, find_instances(found, attribution), keys), found
 
 
 def test_windows_hold_every_launch_that_runs_in_them() -> None:

@@ -426,6 +426,93 @@ def test_sorting_and_searching(browser: Browser, html: str, decoder: NCUProfileR
     assert "No kernel" in opened.text("#kernel-table tbody")
 
 
+# -- instances ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two slow and 500 steady steps with a library's range in each, and a range that ran once."""
+    ms, at = 1_000_000, 0
+    ranges, kernels = [], []
+    for number in range(502):
+        length = (900, 300)[number] * ms if number < 2 else 2 * ms + 1000 * (number % 7)
+        ranges += [("step", at, at + length), ("cub::DeviceScan", at + 2000, at + 500_000)]
+        kernels.append(("scan_kernel", at + 3000, at + 10_000, at + 110_000))
+        at += length
+    ranges.append(("save", at + ms, at + 5 * ms))
+    kernels.append(("copy_kernel", at + ms + 1000, at + ms + 2000, at + 2 * ms))
+    return render_html(report(make_export(tmp_path_factory.mktemp("steps") / "run.sqlite", ranges, kernels)))
+
+
+def test_a_strip_of_all_instances_leads_to_the_timeline(browser: Browser, steps: str) -> None:
+    opened = browser.open(steps, viewport={"width": 400, "height": 700}, color_scheme="dark")
+    page = opened.page
+    assert opened.text("#instances-what") == "Instances of step"  # the region that repeats and takes the longest
+    assert opened.count("#instance-strip [data-bar]") == 200
+    assert opened.count("#instance-strip .warm") == 2
+    assert opened.count("#instance-strip .is-kept") == 3
+    assert opened.count("#instance-strip .cut") == 2  # a thousand times as long as the others: not drawn in full
+    # A click on a bar that is kept shows it, without a word.
+    strip = page.locator("#instance-strip")
+    at = page.locator('[data-bar="0"] .time').bounding_box()
+    strip.click(position={"x": at["x"] + at["width"] / 2 - strip.bounding_box()["x"], "y": 40})
+    assert opened.text("#strip-what") == "step, instance 1 of 502"
+    assert page.locator("#strip-note").is_hidden()
+    assert page.locator("#timeline h2").bounding_box()["y"] < 100
+    assert opened.text("#chip-name") == "step"
+    # By keyboard to one that is not kept: the nearest of its kind is shown, and the page says so.
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    assert "warm-up" not in opened.text("#instances-readout")
+    page.keyboard.press("Enter")
+    assert opened.text("#strip-what") == "step, instance 502 of 502"
+    assert "Not kept launch by launch: instances 497 to 499 of 502" in opened.text("#strip-note")
+    assert page.evaluate("document.activeElement.dataset.bar") == "198"
+    assert int(page.locator("#strip").get_attribute("data-launches")) > 0
+    page.locator("#instance").select_option(index=0)
+    assert page.locator("#strip-note").is_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert opened.quiet(), opened.complaints
+
+
+def test_a_region_says_whose_times_they_are(browser: Browser, steps: str) -> None:
+    opened = browser.open(steps, hash="#region=step")
+    told = opened.text("#about-region")
+    for words in ("2 instances · 1.20 s", "500 instances · median 2.00 ms", "Of the profiled run", "does not say why"):
+        assert words in told
+    opened.page.keyboard.press("Escape")
+    opened.box("save").dispatch_event("click")  # narrow
+    assert "One instance: it may be warm-up." in opened.text("#about-region")
+    assert opened.page.locator("#instances").is_hidden()
+
+
+def test_ranges_of_libraries_are_folded_until_asked_for(browser: Browser, steps: str) -> None:
+    opened = browser.open(steps)
+    assert opened.count("#icicle .node") == 2
+    button = opened.page.locator("#libraries")
+    assert button.text_content() == "show 1 library range"
+    button.click()
+    assert opened.count("#icicle .node") == 3
+    # Where one is asked for by its name, it is there.
+    again = browser.open(steps, hash="#region=step%2Fcub%3A%3ADeviceScan")
+    assert again.count("#icicle .node.selected") == 1
+    assert [*opened.complaints, *again.complaints] == []
+
+
+def test_cards_and_kernels_lead_to_the_timeline(browser: Browser, steps: str) -> None:
+    opened = browser.open(steps)
+    top = "document.getElementById('timeline').getBoundingClientRect().top"
+    opened.page.locator(".card h3 button").first.click()
+    assert 0 <= opened.page.evaluate(top) < 120
+    assert re.fullmatch(r"step, instance (?!1 |502 )\d+ of 502", opened.text("#strip-what"))  # a typical steady one
+    opened.page.keyboard.press("Escape")
+    opened.page.locator("#kernel-table button", has_text="copy_kernel").click()
+    assert opened.text("#strip-what") == "save, instance 1 of 1"
+    assert "copy_kernel" in opened.text("#strip-readout")
+    assert 0 <= opened.page.evaluate(top) < 120
+    assert opened.quiet(), opened.complaints
+
+
 # -- keyboard and themes -------------------------------------------------------------------------------
 
 

@@ -145,7 +145,7 @@ def _with_timeline(
         names_in(builder.timeline, builder.timeline.kernels.name),
         [*_compare_timelines(timelines, names), *builder.diagnostics],
         builder.coverage,
-        partial(timeline_detail, builder.timeline, builder.attribution),
+        partial(timeline_detail, builder.timeline, builder.attribution, builder.warmth.instances),
         builder.launches_of if builder.launches else None,
         builder.steady,
     )

@@ -17,6 +17,7 @@ from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
+from llm_perf_opt.regions.intervals import union_by_group
 from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
@@ -37,12 +38,14 @@ class TimelineReport:
     coverage: Coverage | None = None
     attribution: Attribution = field(init=False)
     builder: ScopeBuilder = field(init=False)
+    warmth: SteadyTimeline = field(init=False)
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
 
     def __attrs_post_init__(self) -> None:
         self.attribution = attribute(self.timeline, self.options.attribution)
+        self.warmth = SteadyTimeline.of(self.timeline, self.attribution)
         self.builder = ScopeBuilder(
             self.attribution.table,
             self.timeline.strings,
@@ -66,8 +69,7 @@ class TimelineReport:
         limit, diagnoses = limited(len(self.builder.present(whole)), len(shown))
         self.diagnostics += diagnoses + pooling(self.attribution.table)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
-        warmth = SteadyTimeline.of(self.timeline, self.attribution)
-        self.timeline.environment.update(gpu_facts(self.timeline, warmth.energy))
+        self.timeline.environment.update(gpu_facts(self.timeline, self.warmth.energy))
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
@@ -86,10 +88,10 @@ class TimelineReport:
                     most_regions=None if part is main else limit,
                 )
             )
-            self._add_timings(scopes[-1], warmth, part)
-            if warmth.has_warmup:
+            self._add_timings(scopes[-1], part)
+            if self.warmth.has_warmup:
                 same = self.steady.get(twin[0].name)
-                self.steady[part.name] = same or self._steady_regions(part, warmth, counters, warmed_up(scopes[-1]))
+                self.steady[part.name] = same or self._steady_regions(part, counters, warmed_up(scopes[-1]))
             if counters is not None:
                 # Twins hold the same launches; the one met first was counted under its own name.
                 known = twin[0].name
@@ -103,15 +105,16 @@ class TimelineReport:
             self.diagnostics += counters.diagnoses(self.coverage)
         return scopes
 
-    def _add_timings(self, scope: Scope, warmth: SteadyTimeline, part: ScopePart) -> None:
-        times = {self.attribution.table.key(n): found for n, found in warmth.times(part.selection).items()}
+    def _add_timings(self, scope: Scope, part: ScopePart) -> None:
+        times = {self.attribution.table.key(n): found for n, found in self.warmth.times(part.selection).items()}
         for region in scope.regions:
             region.timing = times[region.key].timing() if region.key in times else None
 
     def _steady_regions(
-        self, whole: ScopePart, warmth: SteadyTimeline, counters: TimelineCounters | None, keys: set[str]
+        self, whole: ScopePart, counters: TimelineCounters | None, keys: set[str]
     ) -> dict[str, SteadyRegion]:
         """Those regions of a scope as they are once the program is warm."""
+        warmth = self.warmth
         part = evolve(whole, selection=warmth.selection(whole.selection))
         rolled = warmth.rolled(whole.selection)
         warm = counters.attributed(warmth.lifted) if counters is not None else None
@@ -211,6 +214,7 @@ def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rol
     sizes = timeline.copies.bytes
     bounds = bounds_of(timeline, part)
     known = saw_gpu(timeline)
+    recorded, outside_ranges = _recorded(timeline, attribution, part)
     return ScopeTotals(
         gpu_time_ns=int((kernels.end[chosen] - kernels.start[chosen]).sum()) if known else None,
         kernel_count=len(chosen),
@@ -228,12 +232,32 @@ def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rol
         ),
         gpu_busy_ns=rolled.scope_busy if known else None,
         span_ns=bounds[1] - bounds[0] if bounds else None,
+        recorded_ns=recorded if bounds else None,
+        outside_ranges_ns=outside_ranges if bounds else None,
     )
 
 
 def bounds_of(timeline: Timeline, part: ScopePart) -> tuple[int, int] | None:
     """First and last moment of the scope, ranges and GPU work together."""
-    pairs: list[tuple[Ranges | Work, Int64s]] = [(timeline.ranges, part.selection.ranges)]
-    pairs += part.selection.work(timeline)
-    bounds = [(int(c.start[i].min()), int(c.end[i].max())) for c, i in pairs if len(i)]
+    bounds = [(int(c.start[i].min()), int(c.end[i].max())) for c, i in _events(timeline, part) if len(i)]
     return (min(s for s, _ in bounds), max(e for _, e in bounds)) if bounds else None
+
+
+def _events(timeline: Timeline, part: ScopePart) -> list[tuple[Ranges | Work, Int64s]]:
+    return [(timeline.ranges, part.selection.ranges), *part.selection.work(timeline)]
+
+
+def _recorded(timeline: Timeline, attribution: Attribution, part: ScopePart) -> tuple[int, int]:
+    """How long the processes of a scope were recorded, and how long they had no range open, each added up."""
+    processes = len(timeline.processes)
+    start, end = np.full(processes, np.iinfo(np.int64).max), np.full(processes, np.iinfo(np.int64).min)
+    for columns, which in _events(timeline, part):
+        np.minimum.at(start, columns.process[which], columns.start[which])
+        np.maximum.at(end, columns.process[which], columns.end[which])
+    recorded = int((end - start)[end >= start].sum())
+    ranges, chosen = timeline.ranges, part.selection.ranges
+    outermost = chosen[attribution.range_parent[chosen] == UNKNOWN]
+    outermost = outermost[np.argsort(ranges.start[outermost], kind="stable")]
+    owner = ranges.process[outermost].astype(np.int64)
+    inside = union_by_group(owner, ranges.start[outermost], ranges.end[outermost], processes)
+    return recorded, recorded - int(inside.sum())

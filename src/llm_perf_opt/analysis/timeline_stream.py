@@ -39,6 +39,7 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
+from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import prepare_timeline
@@ -68,7 +69,7 @@ class TimelineStream:
     kernel_filter: NameFilter
     diagnostics: list[Diagnosis] = Factory(list)
     existing: list[str] = Factory(list)
-    first: tuple[Timeline, Attribution] | None = None
+    first: tuple[Timeline, Attribution, Instances] | None = None
     facts: list[Timeline] = Factory(list)  # the timelines without their columns
     range_names: list[set[str]] = Factory(list)  # of each timeline
     _names: CommonNames = Factory(CommonNames)
@@ -111,7 +112,7 @@ class TimelineStream:
                 self._pieces.setdefault(part.name, []).append(piece)
         self.range_names.append(names_in(timeline, timeline.ranges.name))
         if self.first is None:
-            self.first = timeline, attribution
+            self.first = timeline, attribution, warmth.instances
         self.facts.append(_without_columns(timeline))
 
     @property

@@ -352,6 +352,8 @@ class ScopeTotals:
     memory: MemoryWork = Factory(MemoryWork)
     gpu_busy_ns: int | None = None
     span_ns: int | None = None  # first to last event of the recording
+    recorded_ns: int | None = None  # the same of each process, added up
+    outside_ranges_ns: int | None = None  # of that, the process had no range open
 
 
 @define(frozen=True)

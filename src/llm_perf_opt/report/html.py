@@ -19,8 +19,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from llm_perf_opt.regions.libraries import library_regions
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.accounting import accounts
 from llm_perf_opt.report.cards import Card, cards
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
@@ -48,7 +50,7 @@ _STAGES = 8
 _SCOPES, _SCOPE_STAGES = 64, 4
 _COUNTER_REGIONS = 12
 # In the order they are run: each file uses what those before it define.
-_SCRIPTS = ("base", "state", "families", "icicle", "region", "strip", "roofline", "kernels", "main")
+_SCRIPTS = ("base", "state", "families", "icicle", "region", "strip", "instances", "roofline", "kernels", "main")
 
 
 @cache
@@ -70,6 +72,8 @@ def render_html(view: View) -> str:
     regions = page_regions(view)
     place = {region.key: number for number, region in enumerate(regions)}
     stages = cards(view, place)
+    rows = shown_rows(scope, _TABLE_REGIONS) if scope else []
+    libraries = library_regions(view.regions, report.stages)
     page = template().render(
         report=report,
         title=_title(report),
@@ -77,11 +81,13 @@ def render_html(view: View) -> str:
         scope=scope,
         regions=regions,
         columns=shown_columns(report),
-        rows=shown_rows(scope, _TABLE_REGIONS) if scope else [],
+        rows=[row for row in rows if row.region.key not in libraries],
+        library_rows=[row for row in rows if row.region.key in libraries],
         place=place,
         hidden=max(len(scope.regions) - _TABLE_REGIONS, 0) if scope else 0,
         stages=stages[:_STAGES],
         more_stages=len(stages[_STAGES:]),
+        accounts=accounts(view),
         answer=view.answer,
         scopes=_scopes(view),
         scope_stages=[full_label(region) for region in view.stages[:_SCOPE_STAGES]],

@@ -112,6 +112,7 @@ def show_report(view: View, *, brief: bool = False) -> None:
     """The answer, the stages, what to fix first and the diagnostics; where it is not brief, the regions too."""
     from rich.markup import escape
 
+    from llm_perf_opt.report.accounting import accounts
     from llm_perf_opt.report.text import launch_headline, launch_place
 
     out, report = console(), view.report
@@ -131,6 +132,8 @@ def show_report(view: View, *, brief: bool = False) -> None:
         if not view.host_only:
             out.print()
             out.print(stage_table(view, out.width))
+            if told := " ".join(account.sentence for account in accounts(view)):
+                out.print(told, markup=False, soft_wrap=not out.is_terminal)
             out.print()
         if view.host_only or not brief:
             _show_regions(view, out)
