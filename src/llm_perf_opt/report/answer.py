@@ -25,6 +25,7 @@ from llm_perf_opt.report.text import (
     label,
     quantity,
     share,
+    unrecorded_whole,
     warmup_note,
     weight,
     without_profiler,
@@ -94,14 +95,21 @@ def _best_advice(report: NCUProfileRegionReport) -> str:
 
 
 def _where(stages: list[NCUProfileRegion]) -> str:
-    worst, whole = stages[0], sum(stage_time(r) or 0 for r in stages)
-    took = stage_time(worst)
+    worst, whole = stages[0], sum(_all_steady(r) or 0 for r in stages)
+    took = _all_steady(worst)
     takes = f"{_subject(worst)} takes {duration(took)}{_steadily(worst)}"
+    recorded = stage_time(worst)
+    part = "" if took == recorded else f" Of that, {duration(recorded)} were recorded: what follows is about those."
     if len(stages) == 1:
-        return f"{takes}."
-    others = ", ".join(f"{full_label(r)} {duration(stage_time(r))}" for r in stages[1:3])
+        return f"{takes}.{part}"
+    others = ", ".join(f"{full_label(r)} {duration(_all_steady(r))}" for r in stages[1:3])
     rest = f", and {len(stages) - 3} more" if len(stages) > 3 else ""
-    return f"{takes}, {share(took, whole)} of the time of all stages ({others}{rest})."
+    return f"{takes}, {share(took, whole)} of the time of all stages ({others}{rest}).{part}"
+
+
+def _all_steady(region: NCUProfileRegion) -> float | None:
+    """All steady instances of a stage, recorded or not."""
+    return unrecorded_whole(region) or stage_time(region)
 
 
 def _is_whole(region: NCUProfileRegion) -> bool:

@@ -19,6 +19,7 @@ from llm_perf_opt.report.text import (
     gpu_time,
     percent,
     quantity,
+    unrecorded_whole,
     weight,
     work_count,
 )
@@ -42,7 +43,7 @@ def stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
 
 def _steady_weight(region: NCUProfileRegion) -> tuple[float, ...]:
     """How much a stage matters once the program is warm."""
-    wall, _ = evaluated_times(region)
+    wall = unrecorded_whole(region) or evaluated_times(region)[0]
     busy = region.performance.time.busy if region.performance else None
     evaluated = max(wall or 0.0, busy.of("ns") if busy is not None else 0.0)
     return (evaluated, *weight(region)[1:]) if evaluated else weight(region)

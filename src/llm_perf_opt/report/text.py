@@ -17,6 +17,7 @@ from llm_perf_opt.regions.ranking import heaviest as heaviest
 from llm_perf_opt.regions.ranking import weight as weight
 
 _TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+_MUCH_LONGER = 1.5  # all instances against those recorded: less is another split into warm-up and steady ones
 _WARMUP_SHARE = 0.05  # of the steady time: less warm-up is not worth a word
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 NOT_MEASURED = "–"
@@ -113,6 +114,8 @@ def evaluated_work(region: NCUProfileRegion) -> RegionStats:
 def evaluated_instances(region: NCUProfileRegion) -> int | None:
     """The instances that the evaluated times are of."""
     timing = region.timing
+    if region.performance is not None and region.performance.instances is not None:
+        return region.performance.instances
     return timing.steady.instances if timing is not None and timing.steady.instances else region.instances
 
 
@@ -128,7 +131,17 @@ def warmup_note(region: NCUProfileRegion) -> str:
 def without_profiler(region: NCUProfileRegion) -> str:
     """What to say of a wall time that is not the timeline's; empty where it is."""
     wall = region.performance.time.profiled_wall if region.performance else None
-    return "" if wall is None else f" without a profiler ({duration(wall.of('ns'))} under it)"
+    whole = unrecorded_whole(region)
+    more = "" if whole is None else f"; all steady instances take {duration(whole)}"
+    return "" if wall is None else f" without a profiler ({duration(wall.of('ns'))} under it{more})"
+
+
+def unrecorded_whole(region: NCUProfileRegion) -> float | None:
+    """What all steady instances take, where the recording was ended when it had enough of them; else None."""
+    wall, timing = evaluated_times(region)[0], region.timing
+    if wall is None or timing is None or timing.source != "undisturbed" or timing.profiled_median_ns is None:
+        return None
+    return timing.steady.total_ns if timing.steady.total_ns > _MUCH_LONGER * wall else None
 
 
 def trust(value: MetricValue) -> str:
