@@ -12,9 +12,13 @@ import pytest
 
 from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
+from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.planning import program_end
 from llm_perf_opt.regions.columns import Process, Ranges, Timeline, Work
+from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.answer import headline
+from test_join_rules import timeline as recorded_timeline
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("json_alone")]
 
@@ -223,3 +227,50 @@ def test_processes_end_by_themselves() -> None:
     one = _measured(*_steps("step", 0.0, 0.1, 600))
     one.ranges.process[300:] = 1
     assert program_end.choose_end(one, 60.0) is None
+
+
+# -- the report of a recording that was ended early --------------------------------------------------
+
+
+def _recorded(steps: int, *more: tuple[str, float, float]) -> Timeline:
+    """Steps that take 150 ms under the profiler, of which the GPU works 50 ms."""
+    rows = [("decode", 1.0, 1.0 + 0.15 * steps), *_steps("decode_step", 1.0, 0.15, steps), *more]
+    kernels = [("gemm", round(1e9 * (1.02 + 0.15 * i)), 50_000_000) for i in range(steps)]
+    return recorded_timeline([(name, round(a * 1e9), round(b * 1e9)) for name, a, b in rows], kernels)
+
+
+def _found(report: NCUProfileRegionReport) -> dict[str, Any]:
+    return {region.key: region for region in report.scopes[-1].regions}
+
+
+@pytest.mark.parametrize("later", [0.1, 0.2])
+def test_the_part_that_was_recorded_is_compared_with_the_same_part(later: float) -> None:
+    steps = [*_steps("decode_step", 1.0, 0.1, 100), *_steps("decode_step", 11.0, later, 900)]
+    measured = _measured(("decode", 1.0, 11.0 + 900 * later), *steps)
+    report = build_report([_recorded(10)], ReportOptions(), measured=[measured])
+    step, decode = (_found(report)[key] for key in ("decode/decode_step", "decode"))
+    assert step.timing.source == decode.timing.source == "undisturbed"
+    assert (step.timing.instances, step.instances) == (1000, 10)
+    assert step.timing.disturbance == pytest.approx(1.5)
+    # Ten steps of the measured run, not what a thousand take.
+    time = step.performance.time
+    assert time.wall.of("s") == pytest.approx(0.99)
+    assert time.idle.of("s") == pytest.approx(0.49)
+    assert decode.performance.time.wall.of("s") == pytest.approx(1.0, abs=0.02)
+    assert decode.performance.time.idle.of("s") == pytest.approx(0.5, abs=0.02)
+    # Tokens a second are those of all steps.
+    assert step.performance.tokens.now.value == pytest.approx(1000 / step.timing.steady.total_ns * 1e9)
+    unlike = [d.message for d in report.diagnostics if d.code == "RECORDED_UNLIKE_ALL"]
+    assert ("recorded take 99 ms each" in unlike[0]) if later > 0.1 else not unlike
+    where = headline(report)[0].text
+    assert where.startswith(f"decode takes {10 + 900 * later:.0f} s")
+    assert "Of that, 999 ms were recorded" in where
+
+
+def test_a_program_that_did_something_else_is_compared_as_a_whole() -> None:
+    """The second run opened one range less of one name, in the middle: that is not where it was ended."""
+    measured = _measured(
+        ("decode", 1.0, 11.0), *_steps("decode_step", 1.0, 0.1, 100), ("retry", 1.35, 1.36), ("retry", 9.0, 9.01)
+    )
+    report = build_report([_recorded(100, ("retry", 1.5, 1.51))], ReportOptions(), measured=[measured])
+    assert _found(report)["decode"].performance.time.wall.of("s") == pytest.approx(10.0)
