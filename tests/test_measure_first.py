@@ -175,10 +175,10 @@ def _measured(*rows: tuple[str, float, float]) -> Timeline:
     """Ranges of one thread: name, begin and end in seconds."""
     names = list(dict.fromkeys(name for name, _, _ in rows))
     start, end = (np.array([round(row[k] * 1e9) for row in rows]) for k in (1, 2))
-    zeros = np.zeros(len(rows), dtype=np.int32)
+    process, thread, domain = np.zeros((3, len(rows)), dtype=np.int32)
     which = np.array([names.index(name) for name, _, _ in rows], dtype=np.int32)
     empty = Work.empty()
-    ranges = Ranges(start, end, zeros, zeros, zeros, which, np.zeros(len(rows), dtype=np.bool_))
+    ranges = Ranges(start, end, process, thread, domain, which, np.zeros(len(rows), dtype=np.bool_))
     return Timeline("run.json", "measured", names, [""], [Process(1)], [0], empty, empty, empty, ranges)
 
 
@@ -274,3 +274,23 @@ def test_a_program_that_did_something_else_is_compared_as_a_whole() -> None:
     )
     report = build_report([_recorded(100, ("retry", 1.5, 1.51))], ReportOptions(), measured=[measured])
     assert _found(report)["decode"].performance.time.wall.of("s") == pytest.approx(10.0)
+
+
+def test_of_several_processes_only_the_sum_has_undisturbed_times() -> None:
+    """Which process of one run is which of another is not known."""
+    steps = _steps("step", 1.0, 0.1, 20)
+    measured = _measured(*steps, *steps)
+    measured.ranges.process[20:] = measured.ranges.thread[20:] = 1
+    measured.processes.append(Process(2))
+    measured.threads.append(1)
+    rows = [(name, round(a * 1e9), round(b * 1e9)) for name, a, b in _steps("step", 1.0, 0.15, 20)]
+    ranks = recorded_timeline(rows, [("gemm", 1_020_000_000, 50_000_000)], processes=2)
+    report = build_report([ranks], ReportOptions(), measured=[measured])
+    sources = {
+        scope.scope: [region.timing.source for region in scope.regions if region.timing] for scope in report.scopes
+    }
+    assert sources.pop("aggregate") == ["undisturbed"]
+    assert {source for found in sources.values() for source in found} == {"timeline"}
+    (step,) = report.scopes[-1].regions
+    assert step.timing is not None
+    assert (step.timing.instances, step.instances) == (40, 40)

@@ -128,7 +128,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     Option(
         flag="--no-windows", key=f"{_NCU}windows", kind="switch", default=True, verbs=_PROFILE, to="counters.windows",
         help="Have the program itself switch ncu on around the planned launches only (capture windows), where it can.",
-        flag_help="put nothing into the program: by default code inside it switches ncu on around the planned launches",
+        flag_help="put nothing into the profiled program: by default code inside it switches ncu on around the planned launches, and ends it when enough was seen",
     ),
     Option(
         flag="--no-traffic", kind="switch", default=False, given=0, verbs=_PROFILE, to="timeline.traffic_hz",
