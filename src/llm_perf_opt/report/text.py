@@ -17,7 +17,7 @@ from llm_perf_opt.regions.ranking import heaviest as heaviest
 from llm_perf_opt.regions.ranking import weight as weight
 
 _TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
-_MUCH_LONGER = 1.5  # all instances against those recorded: less is another split into warm-up and steady ones
+_MUCH_LONGER = 1.5  # all instances against those recorded
 _WARMUP_SHARE = 0.05  # of the steady time: less warm-up is not worth a word
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 NOT_MEASURED = "–"
@@ -141,7 +141,9 @@ def unrecorded_whole(region: NCUProfileRegion) -> float | None:
     wall, timing = evaluated_times(region)[0], region.timing
     if wall is None or timing is None or timing.source != "undisturbed" or timing.profiled_median_ns is None:
         return None
-    return timing.steady.total_ns if timing.steady.total_ns > _MUCH_LONGER * wall else None
+    steady, everything = timing.steady.total_ns, timing.steady.total_ns + timing.warmup.total_ns
+    # The second: what one run takes for warm-up the other may not.
+    return steady if steady > _MUCH_LONGER * wall and everything > _MUCH_LONGER * (region.wall_ns or 0) else None
 
 
 def trust(value: MetricValue) -> str:

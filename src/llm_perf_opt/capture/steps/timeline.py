@@ -112,6 +112,8 @@ class TimelineStep:
             captured = _record_timeline(run, nsys, sampling.options, progress, end)
         run.finish_command(captured)
         run.outcomes.append(captured.outcome)
+        if end is not None and not read_log(run.directory.path / ANNOTATION_LOG).ended_before:
+            run.report_progress("  the program was not ended there: it is recorded whole")
         if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
             run.failures.append(ExitCode.NOTHING_CAPTURED)
             run.not_exported = True
