@@ -149,9 +149,18 @@ finally: print("finally")
     assert ended.stdout.split() == ["on", "5", "off", "1", "on", "1", "off", "finally", "atexit"]
     assert ended.returncode == 0
     assert ended.stderr == ""
-    assert read_log(tmp_path / "log").ended_before == "decode_step 3"
+    noted = read_log(tmp_path / "log")
+    assert noted.ended_before == "decode_step 3"
+    assert [counts[STEP] for counts in noted.ranges.values()] == [2], "the range that did not open is not counted"
     pushed = [json.loads(line)["event"] for line in (tmp_path / "sink").read_text().splitlines()]
     assert pushed.count("push") == pushed.count("pop") == 3, "no range stays open"
+
+
+def test_a_program_can_be_ended_with_no_profiler_to_switch(run: Run, tmp_path: Path) -> None:
+    ended = run("generate()", CaptureWindows({STEP: (2,)}, stop=True, switch=False), tmp_path)
+    assert ended.returncode == 0
+    assert not {"on", "off", "end"} & set(ended.stdout.split())
+    assert read_log(tmp_path / "log").ended_before == "decode_step 3"
 
 
 def test_a_window_that_never_comes_ends_nothing(run: Run, tmp_path: Path) -> None:

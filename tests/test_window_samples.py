@@ -547,3 +547,19 @@ def test_the_thread_whose_ranges_hold_the_launches_tells_when_to_switch() -> Non
     busy = attrs.evolve(timeline, ranges=attrs.evolve(ranges, **more), threads=[*timeline.threads, 0])
     chosen = kernels_in(timeline, {("LLM", "layer5"): (4,)})
     assert not isinstance(windows_around(busy, chosen, all_opened(busy), stop=False), str)
+
+
+def test_samples_are_of_steady_instances() -> None:
+    """The first of the steps captures a CUDA graph; what it has in common with the others is sampled there."""
+    file = recording("nsys-*-graph_node.sqlite")
+    timeline = recorded(file)
+    table = launches_of(marked(file), report_of(file), ProfileRequest(command=["program"]))
+    assert table is not None
+    assert table.warmup is not None
+    (capture,) = decided(file).captures
+    assert capture.windows is not None
+    profiled = set(kernels_in(timeline, capture.windows.windows).tolist())
+    profiled -= set(kernels_in(timeline, capture.windows.pauses).tolist())
+    assert table.kernels is not None
+    warm = {k for k, w in zip(table.kernels.tolist(), table.warmup.tolist(), strict=True) if w}
+    assert len(profiled & warm) < 0.2 * len(profiled)

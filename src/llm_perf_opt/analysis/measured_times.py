@@ -6,12 +6,13 @@ how long a region takes from the run without a profiler. The two are joined by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from attrs import define, evolve
 
 from llm_perf_opt.analysis.scopes import AGGREGATE
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.instances import find_instances
@@ -22,6 +23,8 @@ from llm_perf_opt.regions.stacks import group_by
 # Of the instances of all regions, the part by which a recording that was ended early may differ from the beginning
 # of the measured run. Where it is more, the two runs did not do the same.
 _DIFFERENT = 0.05
+# Recorded instances are unlike all of them where they differ by more than this, in a region that is large and repeats.
+_UNLIKE, _LARGE, _SEVERAL = 0.15, 0.3, 4
 
 
 @define(eq=False)
@@ -68,6 +71,23 @@ class MeasuredTimes:
                 found, rate = region.performance, own.performance.tokens if own and own.performance else None
                 if found is not None and found.tokens is not None and rate is not None:
                     region.performance = evolve(found, tokens=evolve(found.tokens, tokens=rate.tokens, now=rate.now))
+
+    def diagnoses(self) -> Iterator[Diagnosis]:
+        """A region whose recorded instances are not like all of them, the longest such region."""
+        timings = {key: region.timing for key, region in self.regions.items() if region.timing is not None}
+        longest = max((timing.steady.total_ns for timing in timings.values()), default=0)
+        found = []
+        for key, each in self.each_ns.items():
+            steady = timings[key].steady if key in timings else None
+            # A range that was cut off says nothing; what repeats inside it does.
+            if steady is None or steady.instances < _SEVERAL or steady.total_ns < _LARGE * longest:
+                continue
+            whole = steady.total_ns / steady.instances
+            if abs(each / whole - 1) > _UNLIKE:
+                found.append(
+                    (steady.total_ns, diagnose("RECORDED_UNLIKE_ALL", region=key, each=each / 1e6, whole=whole / 1e6))
+                )
+        yield from (diagnosis for _, diagnosis in sorted(found, key=lambda one: -one[0])[:1])
 
     def each_of(self, scopes: Sequence[Scope]) -> dict[str, Mapping[str, float]]:
         """By scope: what a steady instance of each region takes."""

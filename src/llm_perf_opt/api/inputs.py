@@ -69,8 +69,8 @@ class Inputs:
 
     def measured_runs(self, *, quiet: bool) -> list[Timeline]:
         """The runs without a profiler; to be read after the recordings."""
-        aside = evolve(self, files=self.measured)
-        runs = list(aside.recordings(quiet=quiet, launch_config=False)) if self.measured else []
+        others = evolve(self, files=self.measured)
+        runs = list(others.recordings(quiet=quiet, launch_config=False)) if self.measured else []
         return cast("list[Timeline]", runs)
 
     def _read(self, file: Path, launch_config: bool, streams: bool, observer: Observer) -> Recording | None:

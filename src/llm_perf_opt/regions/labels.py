@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.regions.ranking import evaluated_times, weight
+from llm_perf_opt.regions.ranking import evaluated_times, unrecorded_whole, weight
 from llm_perf_opt.regions.table import WHOLE
 
 _WARMUP_SHARE = 0.05  # of the steady time: less warm-up is not worth a word
@@ -59,7 +59,9 @@ def steadily(region: NCUProfileRegion) -> str:
 def without_profiler(region: NCUProfileRegion) -> str:
     """What to say of a wall time that is not the timeline's; empty where it is."""
     wall = region.performance.time.profiled_wall if region.performance else None
-    return "" if wall is None else f" without a profiler ({shown(wall)} under it)"
+    whole = unrecorded_whole(region)
+    more = "" if whole is None else f"; all steady instances take {_time(whole)}"
+    return "" if wall is None else f" without a profiler ({shown(wall)} under it{more})"
 
 
 def host_sentence(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion]) -> str:

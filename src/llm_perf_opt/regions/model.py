@@ -288,6 +288,7 @@ class RegionPerformance:
     ncu_rules: list[RuleSummary] = Factory(list)
     # Of the steady instances, as all of the above; None where the region has no warm-up.
     steady: RegionStats | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
+    instances: int | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)  # that all this is of
 
 
 @define

@@ -9,6 +9,7 @@ from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport,
 
 K = TypeVar("K", int, str)  # what a region is known by
 _MOST_OF_THE_WORK = 0.5
+_MUCH_LONGER = 1.5  # all instances against those recorded
 
 
 def gpu_time(values: RegionStats | ScopeTotals) -> int | None:
@@ -65,6 +66,8 @@ def evaluated_work(region: NCUProfileRegion) -> RegionStats:
 def evaluated_instances(region: NCUProfileRegion) -> int | None:
     """The instances that the evaluated times are of."""
     timing = region.timing
+    if region.performance is not None and region.performance.instances is not None:
+        return region.performance.instances
     return timing.steady.instances if timing is not None and timing.steady.instances else region.instances
 
 
@@ -79,7 +82,7 @@ def stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
 
 def _steady_weight(region: NCUProfileRegion) -> tuple[float, ...]:
     """How much a stage matters once the program is warm."""
-    wall, _ = evaluated_times(region)
+    wall = unrecorded_whole(region) or evaluated_times(region)[0]
     busy = region.performance.time.busy if region.performance else None
     evaluated = max(wall or 0.0, busy.of("ns") if busy is not None else 0.0)
     return (evaluated, *weight(region)[1:]) if evaluated else weight(region)
@@ -89,6 +92,21 @@ def stage_time(region: NCUProfileRegion) -> float | None:
     """Wall time as the verdicts see it, else GPU time."""
     wall, _ = evaluated_times(region)
     return wall if wall is not None else gpu_time(evaluated_work(region))
+
+
+def unrecorded_whole(region: NCUProfileRegion) -> float | None:
+    """What all steady instances take, where the recording was ended when it had enough of them; else None."""
+    wall, timing = evaluated_times(region)[0], region.timing
+    if wall is None or timing is None or timing.source != "undisturbed" or timing.profiled_median_ns is None:
+        return None
+    steady, everything = timing.steady.total_ns, timing.steady.total_ns + timing.warmup.total_ns
+    # The second: what one run takes for warm-up the other may not.
+    return steady if steady > _MUCH_LONGER * wall and everything > _MUCH_LONGER * (region.wall_ns or 0) else None
+
+
+def all_steady_time(region: NCUProfileRegion) -> float | None:
+    """All steady instances of a stage, recorded or not."""
+    return unrecorded_whole(region) or stage_time(region)
 
 
 def roofs_known(light: SpeedOfLight) -> bool:

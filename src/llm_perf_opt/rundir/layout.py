@@ -133,6 +133,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
         pack=True,
     ),
     Artefact("nsys/nsys.log", "nsys", "profiler log", "what the profilers printed", wide="nsys/*.log", retaken=True),
+    Artefact("nsys/window.json", "nsys", "text", "after which range the program was ended", retaken=True),
     Artefact(f"nsys/{TRAFFIC_SET}", "nsys", "text", "which counters of the whole GPU were sampled"),
     *_WORKLOAD,
     *(evolve(row, path=f"workload/{row.path}", input="", about=_UNDER_PROFILERS) for row in _WORKLOAD),

@@ -51,6 +51,7 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
             found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures)
+            found = evolve(found, instances=warm.instances)
             region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
     return evolve(
         report,

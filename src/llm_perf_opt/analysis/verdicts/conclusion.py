@@ -16,6 +16,7 @@ from llm_perf_opt.regions.labels import full_label, host_sentence, steadily, sub
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.ranking import (
+    all_steady_time,
     evaluated_instances,
     is_host_only,
     roofs_known,
@@ -128,18 +129,19 @@ def _verdict(stage: NCUProfileRegion) -> Verdict:
 
 
 def _where(stage: NCUProfileRegion, stages: Sequence[NCUProfileRegion]) -> str:
-    took = stage_time(stage)
+    took, recorded = all_steady_time(stage), stage_time(stage)
     if took is None:
         return f"How long {full_label(stage)} takes is not known."
     takes = f"{subject(stage)} takes {_time(took)}{steadily(stage)}"
+    part = "" if took == recorded else f" Of that, {_time(recorded)} were recorded: what follows is about those."
     if len(stages) == 1:
-        return f"{takes}."
+        return f"{takes}.{part}"
     others = [other for other in stages if other is not stage]
-    whole = sum(stage_time(other) or 0 for other in stages)
+    whole = sum(all_steady_time(other) or 0 for other in stages)
     share = shown(nanoseconds(took) / nanoseconds(whole)) if whole else "–"
-    named = ", ".join(f"{full_label(other)} {_time(stage_time(other))}" for other in others[:_OTHERS_NAMED])
+    named = ", ".join(f"{full_label(other)} {_time(all_steady_time(other))}" for other in others[:_OTHERS_NAMED])
     rest = f", and {len(others) - _OTHERS_NAMED} more" if len(others) > _OTHERS_NAMED else ""
-    return f"{takes}, {share} of the time of all stages ({named}{rest})."
+    return f"{takes}, {share} of the time of all stages ({named}{rest}).{part}"
 
 
 def _why(stage: NCUProfileRegion, verdict: Verdict) -> str:
