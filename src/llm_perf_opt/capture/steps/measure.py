@@ -72,7 +72,7 @@ class Measure:
                 raw[-1].mkdir()
                 if not (went_well := _run_once(run, raw[-1], number)):
                     break
-            timed = collect(raw, file)
+            timed = _collected(raw, file, alone)
         finally:
             for place in raw:
                 shutil.rmtree(place, ignore_errors=True)
@@ -80,7 +80,7 @@ class Measure:
             run.directory.manifest.steps[-1].files = {file.name: file.stat().st_size}
             run.directory.save()
         else:
-            file.unlink()
+            file.unlink(missing_ok=True)
         if timed and not alone:
             _show(run, file)
         elif not timed and alone and not run.failures:
@@ -96,6 +96,16 @@ def _barred(request: ProfileRequest) -> str:
     """Why nothing of ours gets into the program that a recording is made of; nothing where it may."""
     found = inject.problems(request.command) if request.timeline.enable or request.counters.enable else []
     return found[0] if found else ""
+
+
+def _collected(raw: list[Path], file: Path, alone: bool) -> int:
+    """How many ranges were timed; files that cannot be read are no reason not to record."""
+    try:
+        return collect(raw, file)
+    except UserError:
+        if alone:
+            raise
+        return 0
 
 
 def _show(run: RunContext, file: Path) -> None:
