@@ -294,3 +294,11 @@ def test_of_several_processes_only_the_sum_has_undisturbed_times() -> None:
     (step,) = report.scopes[-1].regions
     assert step.timing is not None
     assert (step.timing.instances, step.instances) == (40, 40)
+
+
+def test_the_recorded_part_is_known_although_only_its_parent_is_shown() -> None:
+    measured = _measured(("decode", 1.0, 101.0), *_steps("decode_step", 1.0, 0.1, 1000))
+    report = build_report(
+        [_recorded(10)], ReportOptions(include=["decode"], exclude=["decode_step"]), measured=[measured]
+    )
+    assert _found(report)["decode"].performance.time.wall.of("s") == pytest.approx(1.0, abs=0.02)

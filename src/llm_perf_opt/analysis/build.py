@@ -181,8 +181,9 @@ def _finished(
 ) -> NCUProfileRegionReport:
     """Evaluate what was found, and say what is missing. `whole`: the same report with other options."""
     region_filter, kernel_filter = _filters(options)
-    times = _times_of(measured, found.scopes, options) if measured else None
-    has_timeline = any(isinstance(r, Timeline) for r in recordings)
+    timelines = [r for r in recordings if isinstance(r, Timeline)]
+    times = _times_of(measured, timelines, found.scopes, options) if measured else None
+    has_timeline = bool(timelines)
     report = NCUProfileRegionReport(
         schema_version=SCHEMA_VERSION,
         generated_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -241,10 +242,12 @@ def _finished(
     return evolve(report, answer=conclude(report)) if options.verdicts else report
 
 
-def _times_of(measured: Sequence[Timeline], scopes: list[Scope], options: ReportOptions) -> MeasuredTimes:
+def _times_of(
+    measured: Sequence[Timeline], timelines: list[Timeline], scopes: list[Scope], options: ReportOptions
+) -> MeasuredTimes:
     """The times of the program by itself, which the regions of the scopes get, too."""
     every = evolve(options, include=[], exclude=[], kernel_include=[], kernel_exclude=[], aggregate=True)
-    times = MeasuredTimes.of(measured, scopes, lambda one: build_report([one], evolve(every, launch_detail=False)))
+    times = MeasuredTimes.of(measured, timelines, lambda one: build_report([one], evolve(every, launch_detail=False)))
     times.set_timings(scopes)
     return times
 

@@ -37,9 +37,11 @@ class MeasuredTimes:
 
     @staticmethod
     def of(
-        measured: Sequence[Timeline], recorded: Sequence[Scope], report_of: Callable[[Timeline], NCUProfileRegionReport]
+        measured: Sequence[Timeline],
+        recorded: Sequence[Timeline],
+        report_of: Callable[[Timeline], NCUProfileRegionReport],
     ) -> MeasuredTimes:
-        """`recorded`: the scopes of the recording. `report_of`: evaluates a timeline."""
+        """`report_of`: evaluates a timeline."""
         whole = merge_timelines(list(measured))
         part = _recorded_part(whole, recorded)
         regions = _regions(report_of(whole))
@@ -57,7 +59,7 @@ class MeasuredTimes:
         for scope in _joined(scopes):
             for region in scope.regions:
                 own = self.regions.get(region.key)
-                if own is None or own.timing is None or region.timing is None or not own.timing.steady.instances:
+                if own is None or own.timing is None or region.timing is None or region.key not in self.each_ns:
                     continue
                 profiled, host = region.timing.steady.median_ns, self.host_ns.get(region.key)
                 disturbance = profiled / host if profiled is not None and host else None
@@ -104,22 +106,25 @@ def _regions(report: NCUProfileRegionReport) -> dict[str, NCUProfileRegion]:
     return {region.key: region for region in report.scopes[-1].regions} if report.scopes else {}
 
 
-def _recorded_part(measured: Timeline, recorded: Sequence[Scope]) -> Timeline:
-    """The measured run up to where the recording was ended, where that ended early; else all of it."""
-    joined = _joined(recorded)
-    counts = {r.key: r.timing.instances for r in joined[-1].regions if r.timing is not None} if joined else {}
-    if not counts or sum(scope.scope.startswith("process:") for scope in recorded) > 1:
+def _recorded_part(measured: Timeline, recorded: Sequence[Timeline]) -> Timeline:
+    """The measured run up to where the recording was ended, where that ended early; else all of it.
+
+    Where that was, the numbers of ranges tell: by name, for the regions of a report may be chosen ones.
+    """
+    timeline = recorded[0] if len(recorded) == 1 else None
+    if timeline is None or len(np.unique(timeline.ranges.process)) != 1:
         return measured
-    attribution, ranges = attribute(measured), measured.ranges
+    counts = {name: len(which) for name, which in _by_name(timeline, np.arange(len(timeline.ranges)))}
+    ranges = measured.ranges
     until = np.full(len(measured.processes), np.iinfo(np.int64).max)
     for process, mine in group_by(ranges.process):
-        ends = []
-        for region, part in group_by(attribution.range_region[mine]):
-            seen = counts.get(attribution.table.key(region), 0)
-            if 0 < seen < len(part):
-                ends.append(int(_in_order(mine[part], ranges.start)[seen - 1]))
+        ends = [
+            ranges.end[which[counts[n] - 1]]
+            for n, which in _by_name(measured, mine)
+            if 0 < counts.get(n, 0) < len(which)
+        ]
         if ends:
-            until[process] = ranges.end[ends].max()
+            until[process] = max(ends)
     end = until[ranges.process]
     if (end >= ranges.end).all():
         return measured
@@ -129,17 +134,22 @@ def _recorded_part(measured: Timeline, recorded: Sequence[Scope]) -> Timeline:
         end=np.minimum(ranges.end, end),
         took=np.where(ranges.end > end, np.minimum(end - ranges.start, ranges.duration), ranges.duration),
     )
-    keys = [attribution.table.key(region) for region in attribution.range_region[before].tolist()]
-    there: dict[str, int] = {}
-    for key in keys:
-        there[key] = there.get(key, 0) + 1
-    processes = len(np.unique(ranges.process))
-    apart = sum(abs(there.get(key, 0) / processes - count) for key, count in counts.items())
-    return evolve(measured, ranges=clipped.chosen(before)) if apart <= _DIFFERENT * sum(counts.values()) else measured
+    part = evolve(measured, ranges=clipped.chosen(before))
+    for _, mine in group_by(part.ranges.process):
+        there = {name: len(which) for name, which in _by_name(part, mine)}
+        apart = sum(abs(there.get(name, 0) - count) for name, count in counts.items())
+        if apart > _DIFFERENT * sum(counts.values()):
+            return measured
+    return part
 
 
-def _in_order(which: Int64s, start: Int64s) -> Int64s:
-    return which[np.argsort(start[which], kind="stable")]
+def _by_name(timeline: Timeline, which: Int64s) -> Iterator[tuple[tuple[str, str], Int64s]]:
+    """Some ranges by domain and name, in the order in which they began."""
+    ranges = timeline.ranges
+    which = which[np.argsort(ranges.start[which], kind="stable")]
+    for domain, own in group_by(ranges.domain[which]):
+        for name, part in group_by(ranges.name[which[own]]):
+            yield (timeline.domains[domain], timeline.strings[name]), which[own[part]]
 
 
 def _host_medians(timeline: Timeline) -> dict[str, float]:

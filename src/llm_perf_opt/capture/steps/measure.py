@@ -78,7 +78,7 @@ class Measure:
                 gpus.append(sampler.found)
                 if not went_well:
                     break
-            timed = collect(raw, file, gpus)
+            timed = _collected(raw, file, gpus, alone)
         finally:
             for place in raw:
                 shutil.rmtree(place, ignore_errors=True)
@@ -86,7 +86,7 @@ class Measure:
             run.directory.manifest.steps[-1].files = {file.name: file.stat().st_size}
             run.directory.save()
         else:
-            file.unlink()
+            file.unlink(missing_ok=True)
         if timed and not alone:
             _show(run, file)
         elif not timed and alone and not run.failures:
@@ -102,6 +102,16 @@ def _barred(request: ProfileRequest) -> str:
     """Why nothing of ours gets into the program that a recording is made of; nothing where it may."""
     found = inject.problems(request.command) if request.timeline.enable or request.counters.enable else []
     return found[0] if found else ""
+
+
+def _collected(raw: list[Path], file: Path, gpus: list[list[dict[str, Any]]], alone: bool) -> int:
+    """How many ranges were timed; files that cannot be read are no reason not to record."""
+    try:
+        return collect(raw, file, gpus)
+    except UserError:
+        if alone:
+            raise
+        return 0
 
 
 def _show(run: RunContext, file: Path) -> None:
