@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llm_perf_opt.inject.environment import INJECTED
 
 sys.path.insert(0, str(INJECTED))
-from _llm_perf_annotate.memory import Memory  # noqa: E402
+from _llm_perf_annotate.memory import Memory
 
 
 class Allocator:
@@ -67,7 +67,8 @@ def test_every_range_has_its_own_peak_and_growth() -> None:
     inner = both.memory.begin()
     both.allocate(30)
     both.allocate(-30)
-    assert inner is not None and step is not None
+    assert inner is not None
+    assert step is not None
     assert both.memory.end(inner) == (180, 0)
     both.allocate(-40)
     assert both.memory.end(step) == (180, 10)
