@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -95,11 +96,11 @@ def _collected(folder: Path) -> Path:
 
 def test_rows_that_make_no_sense_are_left_out(measured: tuple[Path, dict[str, list[int]]], tmp_path: Path) -> None:
     folder, _ = measured
-    rows, names = (next(folder.glob(f"*.{ending}")) for ending in ("rows", "names"))
     whole = len(read_measured(_collected(folder)).ranges)
-    (tmp_path / names.name).write_bytes(names.read_bytes())
-    bad = np.array([[99, 1000, 1, -1, 5, 6, -1, -1], [99, 0, 1, -1, 7, 6, -1, -1]], dtype="<i8").tobytes()
-    (tmp_path / rows.name).write_bytes(rows.read_bytes() + bad + b"cut off")
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    bad = np.array([[1000, 1, 5, 6], [0, 1, 7, 6]], dtype="<i8").tobytes()
+    with next(tmp_path.glob("*.host")).open("ab") as rows:
+        rows.write(bad + b"cut off")
     assert len(read_measured(_collected(tmp_path)).ranges) == whole
 
 

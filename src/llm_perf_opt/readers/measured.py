@@ -196,11 +196,9 @@ def _sensible(rows: Int64s, names: int) -> Int64s:
 
 def _read(file: Path, run: int) -> _OfProcess:
     """What one process wrote; what was cut off is left out."""
-    times, raw = file.with_suffix(".rows"), b""
+    width = len(_ROW)
     try:
-        if times.exists():
-            with times.open("rb") as content:
-                raw = content.read(_LARGEST)
+        whole, host = _numbers(file.with_suffix(".rows"), width), _numbers(file.with_suffix(".host"), width // 2)
         lines = read_text(file, _LARGEST_TEXT, errors="replace").splitlines()
     except (OSError, ValueError) as error:
         raise UnreadableInput(f"{file.name} cannot be read: {error}.", _AGAIN) from error
@@ -216,6 +214,13 @@ def _read(file: Path, run: int) -> _OfProcess:
                     found.uuids.append(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
         except ValueError:  # the process was killed while it wrote
             continue
-    width = len(_ROW)
-    rows = np.frombuffer(raw[: len(raw) // (8 * width) * 8 * width], dtype="<i8").reshape(-1, width).astype(np.int64)
-    return evolve(found, rows=_sensible(rows, len(found.names)))
+    host = np.pad(host, ((0, 0), (0, width // 2)), constant_values=UNKNOWN_HERE)
+    return evolve(found, rows=_sensible(np.concatenate([whole, host]), len(found.names)))
+
+
+def _numbers(file: Path, width: int) -> Int64s:
+    if not file.exists():
+        return np.zeros((0, width), dtype=np.int64)
+    with file.open("rb") as content:
+        raw = content.read(_LARGEST)
+    return np.frombuffer(raw[: len(raw) // (8 * width) * 8 * width], dtype="<i8").reshape(-1, width).astype(np.int64)

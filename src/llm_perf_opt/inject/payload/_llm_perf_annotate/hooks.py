@@ -84,7 +84,7 @@ class _QuietDomain:
     """What `get_domain` gives where no tool is attached: its ranges go nowhere, but are seen."""
 
     def __init__(self, name: Any, silent: Any) -> None:
-        self.name, self._silent = name, silent
+        self.name, self._silent, self._domain = name, silent, _given(name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._silent, name)
@@ -93,10 +93,11 @@ class _QuietDomain:
         return SimpleNamespace(message=message)
 
     def push_range(self, attributes: Any = None, **named: Any) -> None:
-        ranges_seen.begin(_given(self.name), _given(named.get("message", getattr(attributes, "message", None))))
+        message = named["message"] if "message" in named else getattr(attributes, "message", None)
+        ranges_seen.begin(self._domain, "" if message is None else message)
 
     def pop_range(self) -> None:
-        ranges_seen.end(_given(self.name))
+        ranges_seen.end(self._domain)
 
 
 def _into_get_domain(package: Any) -> None:

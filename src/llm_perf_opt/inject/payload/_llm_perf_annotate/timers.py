@@ -5,8 +5,9 @@ long after; while a CUDA graph is captured none is recorded or asked. What a ran
 step of 10 ms may have a hundred. So this takes the place of `SeenRanges` altogether, every thread has rows of its own
 without a lock, and what is dear (events of inner ranges, the allocator's statistics) is bought from a budget.
 
-Rows go to two files of the process in the folder `LLM_PERF_TIMERS`: `<pid>-<start>.rows` (eight 64-bit integers each,
-see ROW) and `.names`, lines of JSON: a name when it is first met, and facts (`evidence.py`).
+Rows go to files of the process in the folder `LLM_PERF_TIMERS`: `<pid>-<start>.rows` (eight 64-bit integers each, see
+ROW), `.host` (the first four, where there are no more) and `.names`, lines of JSON: a name when it is first met, and
+facts (`evidence.py`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ UNKNOWN = -(1 << 62)
 _NOTHING = (UNKNOWN, UNKNOWN)
 _NO_NAME, _NO_DOMAIN = -1, -2  # instead of the number of a name
 _FLUSH_ROWS = 2048  # of a thread
+_FLUSH_NUMBERS = 4 * _FLUSH_ROWS
+_LOOK_AGAIN_NS = 1_000_000  # whether the process uses a GPU by now
 _FLUSH_NS = 500_000_000  # between two ranges that have none around them
 _EVENTS_AHEAD = 4096  # that may wait to be read; beyond that, ranges are timed by the host clock alone
 _ALWAYS = 2  # levels of ranges whose events come first
@@ -44,11 +47,12 @@ _REBASE_NS = 2_000_000_000  # elapsed times are 32-bit floats: far from their ba
 class _Thread:
     """What one thread has open and has not written yet."""
 
-    __slots__ = ("number", "rows", "stack", "waiting", "wrote")
+    __slots__ = ("host", "number", "rows", "stack", "waiting", "wrote")
 
     def __init__(self) -> None:
         self.number = threading.get_native_id()
         self.stack: list[tuple[Any, ...]] = []  # domain, name, start, event, what else is taken; innermost last
+        self.host: list[int] = []  # the first half of ROW, one after the other, of those that have no more
         self.rows: list[tuple[int, ...]] = []
         self.waiting: list[tuple[tuple[int, ...], Any, Any, tuple[int, int]]] = []  # their events were not read yet
         self.wrote = monotonic_ns()
@@ -74,7 +78,7 @@ class Timers(Locked):
         self._names: dict[tuple[Any, Any], int] = {}
         self._spare: dict[int, list[Any]] = {}  # events that can be used again, by device
         self._bases: dict[int, tuple[Any, int]] = {}
-        self._is_on_gpu = False
+        self._is_on_gpu, self._next_inner = False, 0
         self._outer, self._inner, self._for_memory = map(Budget, (_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE))
         self.evidence.path = self._path + ".names"
         if self._memory is not None:
@@ -100,10 +104,11 @@ class Timers(Locked):
             which, extra = self._new_name(domain, name)
         if which == _NO_DOMAIN:
             return
-        stack, event = of.stack, None
-        if self._cuda is not None and which >= 0:
-            event, extra = self._begin_on_gpu(len(stack), extra)
-        stack.append((domain, which, monotonic_ns(), event, extra))
+        stack, event, now = of.stack, None, monotonic_ns()
+        if (now >= self._next_inner or (self._is_on_gpu and len(stack) < _ALWAYS)) and which >= 0:
+            event, extra = self._begin_on_gpu(len(stack), extra, now)
+            now = monotonic_ns()
+        stack.append((domain, which, now, event, extra))
 
     def end(self, domain: Any) -> None:
         now = monotonic_ns()
@@ -120,8 +125,8 @@ class Timers(Locked):
         if event is not None or extra is not None:
             self._end_with(of, (which, of.number, start, now), event, extra)
         elif which >= 0:
-            of.rows.append((which, of.number, start, now, *_NOTHING, *_NOTHING))
-        if len(of.rows) >= _FLUSH_ROWS or (not of.stack and now - of.wrote > _FLUSH_NS):
+            of.host += (which, of.number, start, now)
+        if len(of.host) >= _FLUSH_NUMBERS or (not of.stack and now - of.wrote > _FLUSH_NS):
             self._flush(of)
 
     def undo(self, domain: Any) -> None:
@@ -166,16 +171,19 @@ class Timers(Locked):
                 return stack.pop(place)
         return None
 
-    def _begin_on_gpu(self, level: int, extra: Any) -> tuple[Any, Any]:
+    def _begin_on_gpu(self, level: int, extra: Any, now: int) -> tuple[Any, Any]:
         if not self._is_on_gpu:
-            if not self._cuda.is_initialized():
+            if self._cuda is None or not self._cuda.is_initialized():
+                self._next_inner = now + _LOOK_AGAIN_NS
                 return None, extra
             self._is_on_gpu = True
-        now = monotonic_ns()
-        if self._memory is not None and extra is None and self._for_memory.allows(now):
+        budget, memory = self._outer if level < _ALWAYS else self._inner, self._for_memory
+        if self._memory is not None and extra is None and now >= memory.next_at:
             extra = self._memory.begin()
-            now = self._for_memory.charge(now)
-        return self._record(self._outer if level < _ALWAYS else self._inner, now), extra
+            now = memory.charge(now)
+        event = self._record(budget, now) if now >= budget.next_at else None
+        self._next_inner = min(self._inner.next_at, memory.next_at)
+        return event, extra
 
     def _end_with(self, of: _Thread, row: tuple[int, ...], first: Any, extra: Any) -> None:
         last = self._record(None, 0) if first is not None else None
@@ -199,10 +207,10 @@ class Timers(Locked):
     def _record(self, budget: Budget | None, now: int) -> Any:
         """An event on the stream in use, with its device and what its time is counted from.
 
-        None where it may not be, or costs too much. `budget`: of the first event of a range, which pays for both.
+        None where it may not be. `budget`: of the first event of a range, which pays for both.
         """
         cuda = self._cuda
-        if cuda is None or (budget is not None and not budget.allows(now)):
+        if cuda is None:
             return None
         try:
             if self.evidence.capturing or cuda.is_current_stream_capturing():
@@ -253,7 +261,7 @@ class Timers(Locked):
             with self._lock:
                 self._write(of, last)
         except Exception as error:  # such as a full disk
-            of.rows, of.waiting = [], []
+            of.host, of.rows, of.waiting = [], [], []
             log.failed("writing the times of ranges", error, of="ranges")
 
     def _write(self, of: _Thread, last: bool) -> None:
@@ -270,10 +278,11 @@ class Timers(Locked):
                 self._give_back(end)
             del of.waiting[: done + lost]
             self._outer.charge(now)
-        rows, of.rows = of.rows, []
-        if rows:
-            with open(self._path + ".rows", "ab") as file:  # noqa: PTH123 - pathlib is slow to import
-                array("q", chain.from_iterable(rows)).tofile(file)
+        rows, of.rows, host, of.host = of.rows, [], of.host, []
+        for ending, numbers in ((".rows", chain.from_iterable(rows)), (".host", host)):
+            if packed := array("q", numbers):
+                with open(self._path + ending, "ab") as file:  # noqa: PTH123 - pathlib is slow to import
+                    packed.tofile(file)
 
     def _is_capturing(self) -> bool:
         """An event must not be asked while a graph is captured: that would break the capture."""
