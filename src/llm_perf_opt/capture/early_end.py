@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt import inject
 from llm_perf_opt.capture.context import ANNOTATION_LOG, RunContext
+from llm_perf_opt.capture.steps.measure import FILE as MEASURED
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject import CaptureWindows, read_log
@@ -13,12 +14,12 @@ from llm_perf_opt.regions.names import visible
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.untrusted import read_json
 
-_MEASURED, _FILE = "measure/run.json", "nsys/window.json"
+_FILE = "nsys/window.json"
 
 
 def early_end(run: RunContext) -> EarlyEnd | None:
     """Where the timeline of a program that was measured may end; None where it takes all of it."""
-    asked, file = run.request.counters, run.directory.path / _MEASURED
+    asked, file = run.request.counters, run.directory.path / MEASURED
     if asked.run_to_end or not asked.windows or not file.is_file():
         return None
     took = [step.seconds for step in run.directory.manifest.steps if step.name == "measure" and step.seconds]

@@ -29,7 +29,7 @@ class CaptureWindows:
 
     def as_json(self) -> dict[str, Any]:
         rows = {"windows": _rows(self.windows), "pauses": _rows(self.pauses)}
-        return {**rows, "stop": self.stop, "switch": self.switch}
+        return {**rows, "stop": self.stop, **({} if self.switch else {"switch": False})}
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> CaptureWindows:

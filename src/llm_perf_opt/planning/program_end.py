@@ -84,7 +84,9 @@ class _Stages:
         self.found: Instances = find_instances(measured, self.attribution)
         order = np.argsort(self.ranges.start, kind="stable")
         of_region = self.attribution.range_region[order]
-        self.members: dict[int, Int64s] = {region: order[part] for region, part in group_by(of_region)}
+        self.members: dict[int, Int64s] = {
+            region: order[part] for region, part in group_by(of_region) if region != ROOT
+        }
         self.time = {region: int(self.found.duration[own].sum()) for region, own in self.members.items()}
         self.children: dict[int, list[int]] = {}
         for region in self.members:
