@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.regions.operator_names import LIBRARY_DOMAINS
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.request import ProfileRequest
 
-LIBRARY_DOMAINS = frozenset({"CCCL", "NCCL"})  # of CUB and Thrust, of collectives
 # Of nested matching ranges ncu's range modes measure the outermost only, so a region that merely holds others
 # is replaced by them where they hold nearly all of its kernels.
 _HELD_BELOW = 0.99
@@ -20,8 +20,11 @@ def outermost(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
 
 
 def _outermost(scope: Scope) -> list[NCUProfileRegion]:
-    chosen = {region.key for region in scope.regions}
-    return [region for region in scope.regions if region.parent not in chosen]
+    ranges = [region for region in scope.regions if not region.is_whole_recording]
+    # Beside ranges the whole recording is there to be evaluated: ncu is asked for what was marked.
+    regions = ranges if any(region.inclusive.kernel_count for region in ranges) else scope.regions
+    chosen = {region.key for region in regions}
+    return [region for region in regions if region.parent not in chosen]
 
 
 def cut(
