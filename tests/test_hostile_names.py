@@ -136,7 +136,7 @@ def test_a_report_full_of_hostile_names(tmp_path: Path, capsys: pytest.CaptureFi
 def test_very_many_different_ranges(tmp_path: Path) -> None:
     """Enough to be cut everywhere; benchmarks/load.py has a hundred thousand."""
     count = 20_500
-    ranges = ((f"request {i}", 10 * i, 10 * i + 9) for i in range(count))
+    ranges = ((f"layer {i}", 10 * i, 10 * i + 9) for i in range(count))
     kernels = ((f"k{i % 7}", 10 * i + 1, 10 * i + 2, 10 * i + 5) for i in range(count))
     source = make_export(tmp_path / "run.sqlite", ranges, kernels)
     out = tmp_path / "out"

@@ -311,7 +311,7 @@ def test_a_hundred_thousand_kernels_fit(tmp_path: Path) -> None:
 def test_very_many_kernels_with_long_names_fit(tmp_path: Path) -> None:
     """More names than a page lists, of a family that is told quickly; benchmarks/bench_html.py has a hundred thousand."""
     count = 40_000
-    ranges = [(f"request {i}", 1000 * i, 1000 * i + 999) for i in range(count // 100)]
+    ranges = [(f"layer {i}", 1000 * i, 1000 * i + 999) for i in range(count // 100)]
     kernels = ((f"nccl_{i % 20_000}_{'x' * 300}", 10 * i + 1, 10 * i + 2, 10 * i + 7) for i in range(count))
     found = report(make_export(tmp_path / "run.sqlite", ranges, kernels))
     page, data = page_of(found)

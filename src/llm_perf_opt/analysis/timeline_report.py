@@ -15,14 +15,16 @@ from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCount
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.regions.attribution import Attribution, attribute
+from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.intervals import union_by_group
 from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.regions.prepared import find_regions
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
+from llm_perf_opt.regions.whole_recording import COVERED
 
 
 @define(eq=False)
@@ -44,7 +46,7 @@ class TimelineReport:
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
 
     def __attrs_post_init__(self) -> None:
-        self.attribution = attribute(self.timeline, self.options.attribution)
+        self.timeline, self.attribution = find_regions(self.timeline, self.options.attribution)
         self.warmth = SteadyTimeline.of(self.timeline, self.attribution)
         self.builder = ScopeBuilder(
             self.attribution.table,
@@ -169,10 +171,13 @@ def limited(regions: int, scopes: int) -> tuple[int | None, list[Diagnosis]]:
 
 
 def pooling(table: RegionTable) -> list[Diagnosis]:
-    """What is to be said where not every range could have its own region."""
-    if not table.pooled and not table.simplified:
-        return []
-    return [diagnose("RANGES_POOLED", deepest=DEEPEST, pooled=POOLED)]
+    """What is to be said where not every range could have its own region, or where they hold little."""
+    found = []
+    if table.pooled or table.simplified:
+        found.append(diagnose("RANGES_POOLED", deepest=DEEPEST, pooled=POOLED))
+    if table.held < COVERED:
+        found.append(diagnose("RANGES_HOLD_LITTLE", share=table.held))
+    return found
 
 
 def saw_gpu(timeline: Timeline) -> bool:
@@ -209,7 +214,7 @@ def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
 def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rolled: RolledUp) -> ScopeTotals:
     """All GPU work of a scope, in regions or not."""
     kernels, chosen = timeline.kernels, part.selection.kernels
-    outside = chosen[attribution.kernels.unattributed()[chosen]]
+    outside = chosen[attribution.kernels.unattributed(attribution.table.whole)[chosen]]
     copies, graphs = part.selection.copies, part.selection.graphs
     sizes = timeline.copies.bytes
     bounds = bounds_of(timeline, part)

@@ -36,13 +36,13 @@ from llm_perf_opt.analysis.timeline_report import (
 )
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.regions.attribution import Attribution, attribute
+from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
-from llm_perf_opt.regions.prepared import prepare_timeline
+from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
 from llm_perf_opt.regions.rollup import roll_up
 
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
@@ -82,7 +82,7 @@ class TimelineStream:
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
         timeline = prepare_timeline(timeline, self.region_filter)
-        attribution = attribute(timeline, self.options.attribution)
+        timeline, attribution = find_regions(timeline, self.options.attribution)
         regions = self._names.regions_of(attribution.table)
         self._names.table.simplified = self._names.table.simplified or attribution.table.simplified
         labels = self._names.labels_of(timeline.strings, np.unique(timeline.kernels.name))

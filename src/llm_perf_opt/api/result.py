@@ -131,10 +131,9 @@ class Report:
     @cached_property
     def _timeline(self) -> tuple[Timeline, Attribution]:
         from llm_perf_opt.api.inputs import Inputs, load
-        from llm_perf_opt.regions.attribution import attribute
         from llm_perf_opt.regions.columns import Timeline
         from llm_perf_opt.regions.merge import merge_timelines
-        from llm_perf_opt.regions.prepared import prepare_timeline
+        from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
 
         if not self.recordings:
             raise UserError(
@@ -152,7 +151,7 @@ class Report:
         chosen = RegionFilter.of(selection.get("include_patterns", ()), selection.get("exclude_patterns", ()))
         timeline = merge_timelines([prepare_timeline(timeline, chosen) for timeline in timelines])
         modes: dict[str, Mode] = {"thread": "thread", "process": "process"}
-        return timeline, attribute(timeline, modes.get(self.data.attribution, "auto"))
+        return find_regions(timeline, modes.get(self.data.attribution, "auto"))
 
     def _selected(self, table: tables.Table) -> tables.Table:
         """The rows whose region is in this report; all of them where no region was chosen."""

@@ -20,8 +20,11 @@ def outermost(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
 
 
 def _outermost(scope: Scope) -> list[NCUProfileRegion]:
-    chosen = {region.key for region in scope.regions}
-    return [region for region in scope.regions if region.parent not in chosen]
+    ranges = [region for region in scope.regions if not region.is_whole_recording]
+    # Beside ranges the whole recording is there to be evaluated: ncu is asked for what was marked.
+    regions = ranges if any(region.inclusive.kernel_count for region in ranges) else scope.regions
+    chosen = {region.key for region in regions}
+    return [region for region in regions if region.parent not in chosen]
 
 
 def cut(

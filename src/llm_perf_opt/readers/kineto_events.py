@@ -15,6 +15,7 @@ from attrs import Factory, define
 from numpy.typing import NDArray
 
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
+from llm_perf_opt.readers.kineto_operators import Operators
 from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.regions.columns import UNKNOWN
 
@@ -82,6 +83,7 @@ class Trace:
     copies: Rows = Factory(lambda: Rows(*_WORK, "bytes"))
     launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "of_graph"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
+    operators: Operators = Factory(Operators)
     process_names: dict[int, str] = Factory(dict)
     host_pids: set[int] = Factory(set)  # labelled CPU by Kineto, events or not
     events: int = 0  # that are JSON objects with a phase: what makes a list a trace
@@ -102,6 +104,7 @@ class Trace:
             take = self._taker(event)
             if take is not None:
                 take(event)
+            self.operators.see(event)
         except (Malformed, ValueError, OverflowError):
             self.malformed += 1
 

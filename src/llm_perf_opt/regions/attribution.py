@@ -21,7 +21,7 @@ start/end regions, which have neither parents nor children.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 import numpy as np
@@ -41,16 +41,17 @@ class Membership:
     """Regions of one column of work."""
 
     by_domain: list[Int64s]  # one array per domain: innermost push/pop region of each piece, or ROOT
-    start_end: dict[int, Int64s]  # start/end region -> the pieces in it
+    start_end: dict[int, Int64s]  # start/end region, or the whole recording beside ranges -> the pieces in it
     adopted: Bools
 
-    def unattributed(self) -> Bools:
-        """Pieces that are in no region of any kind."""
+    def unattributed(self, whole: Collection[int]) -> Bools:
+        """Pieces that are in no range. `whole`: regions that stand for the whole recording beside ranges."""
         outside = np.ones(len(self.adopted), dtype=np.bool_)
         for regions in self.by_domain:
             outside &= regions == ROOT
-        for members in self.start_end.values():
-            outside[members] = False
+        for region, members in self.start_end.items():
+            if region not in whole:
+                outside[members] = False
         return outside
 
 
@@ -176,7 +177,7 @@ class _Attributor:
     def __init__(self, timeline: Timeline, mode: Mode) -> None:
         self.timeline = timeline
         self.mode = mode
-        self.table = RegionTable(pools=timeline.pools)
+        self.table = RegionTable(pools=timeline.pools, operators=set(timeline.operators))
         self.range_region = np.full(len(timeline.ranges), ROOT, dtype=np.int64)
         self.range_parent = np.full(len(timeline.ranges), UNKNOWN, dtype=np.int64)
         ranges = timeline.ranges

@@ -91,6 +91,16 @@ class Ranges:
     def recorded_name(self) -> Int32s:
         return self.name if self.recorded is None else self.recorded
 
+    def followed_by(self, more: Ranges) -> Ranges:
+        """These and others, which take what begin and end say and are called as recorded."""
+        alike = [f.name for f in fields(Ranges) if f.name not in ("took", "recorded")]
+        both: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in alike}
+        if self.took is not None:
+            both["took"] = np.concatenate([self.took, more.duration])
+        if self.recorded is not None:
+            both["recorded"] = np.concatenate([self.recorded, more.name])
+        return Ranges(**both)
+
     def chosen(self, which: Bools) -> Ranges:
         """Those that `which` is true for."""
         columns: list[Any] = [getattr(self, column.name) for column in fields(Ranges)]
@@ -183,6 +193,7 @@ class Timeline:
     traffic: dict[int, Traffic] = Factory(dict)  # device id -> what it moved; empty where nsys did not sample that
     only_once: OnlyOnce = field(factory=OnlyOnce.empty)
     gpus: list[GpuSamples] = Factory(list)  # of a program that was measured by itself; those it used
+    operators: list[str] = Factory(list)  # names of ranges that are operators or modules of a PyTorch trace
     engine_threads: list[int] = Factory(list)  # of PyTorch's autograd engine, where more than ranges tell them
     pools: dict[str, PooledName] = Factory(dict)  # names of ranges that stand for several recorded ones
 

@@ -31,6 +31,8 @@ class CommonNames:
         """The common number of each region of another table."""
         numbers: list[int] = []
         self.table.pools |= other.pools
+        self.table.operators |= other.operators
+        self.table.held = min(self.table.held, other.held)
         for number in range(len(other)):
             parent = other.parent[number]  # parents come first
             above = ROOT if parent == ROOT else numbers[parent]

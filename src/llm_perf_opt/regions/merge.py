@@ -43,6 +43,7 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
         diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics] + _left_out(timelines),
+        operators=sorted({name for t in timelines for name in t.operators}),
         engine_threads=[thread for t in shifted for thread in t.engine_threads],
         pools={name: pool for t in timelines for name, pool in t.pools.items()},
     )

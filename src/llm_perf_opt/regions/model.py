@@ -307,7 +307,7 @@ class NCUProfileRegion:
     exclusive: RegionStats
     key: str = ""  # unique in its scope, stable between runs: "domain@a/b" with `/`, `@`, `\` escaped
     numbers: list[NumberRange] = Factory(list)  # one for each `*` of the name, which stands for a number that varies
-    range_kind: str = "push_pop"  # "push_pop" | "start_end" | "recording" (it has no ranges: all its work)
+    range_kind: str = "push_pop"  # "push_pop" | "start_end" | "recording" (all its work) | "operator" (of a trace)
     time_source: str = "timeline"  # "timeline" | "ncu"
     wall_ns: int | None = None  # summed duration of the instances on the host
     gpu_busy_ns: int | None = None  # union of the region's own GPU work

@@ -6,32 +6,32 @@ belongs to it. A range that a pattern of the user names stays.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from attrs import evolve
 
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
+from llm_perf_opt.regions.operator_names import is_backward, is_operator, without_arguments
 from llm_perf_opt.regions.stacks import build_stacks, group_by
-
-# `seq` is the place in the autograd graph: operators and autograd functions have one, ranges of the user have not.
-_OPERATOR = re.compile(
-    r"(?:aten|prims?|autograd|torch|torch::autograd|_?c10d\w*|quantized)::|\w+Backward\d*(?:$|, )|.*, seq = ", re.DOTALL
-)
-_ENGINE = "autograd::engine::"
-
-
-def is_operator(name: str) -> bool:
-    return _OPERATOR.match(name) is not None
 
 
 def engine_threads(timeline: Timeline) -> list[int]:
-    """Threads of PyTorch's autograd engine: they work for the thread that called backward."""
-    names = [n for n, name in enumerate(timeline.strings) if name.startswith(_ENGINE)]
-    ranges = timeline.ranges
-    mine = np.unique(ranges.thread[np.isin(ranges.name, names)]).tolist() if names else []
-    return sorted({*mine, *timeline.engine_threads} - {UNKNOWN})
+    """Threads of PyTorch's autograd engine, which work for the thread that called backward.
+
+    Most of their outermost ranges are the engine's own. The thread that called runs a part, too.
+    """
+    names = [n for n, name in enumerate(timeline.strings) if is_backward(name)]
+    ranges, found = timeline.ranges, set(timeline.engine_threads)
+    of_engine = np.isin(ranges.name, names) if names else np.zeros(len(ranges), dtype=np.bool_)
+    for thread in np.unique(ranges.thread[of_engine]).tolist():
+        mine = np.flatnonzero((ranges.thread == thread) & ~ranges.start_end)
+        mine = mine[np.lexsort((-ranges.end[mine], ranges.start[mine]))]
+        reach = np.concatenate([[-1], np.maximum.accumulate(ranges.end[mine])[:-1]])
+        outermost = mine[ranges.start[mine] >= reach]
+        if 2 * int(of_engine[outermost].sum()) > len(outermost):
+            found.add(thread)
+    return sorted(found - {UNKNOWN})
 
 
 def without_inner_operators(timeline: Timeline, keep: Callable[[str], bool]) -> Timeline:
@@ -40,7 +40,7 @@ def without_inner_operators(timeline: Timeline, keep: Callable[[str], bool]) -> 
     operator, dropped = (np.zeros(len(strings) + 1, dtype=np.bool_) for _ in range(2))  # the last: UNKNOWN
     for number in np.unique(ranges.name).tolist():
         if number >= 0 and is_operator(strings[number]):
-            operator[number], dropped[number] = True, not keep(strings[number])
+            operator[number], dropped[number] = True, not keep(without_arguments(strings[number]))
     candidates = dropped[ranges.name] & ~ranges.start_end
     if not candidates.any():
         return timeline
@@ -72,5 +72,5 @@ def outer_names(names: Sequence[str], keep: Callable[[str], bool]) -> list[str]:
     return [
         name
         for at, name in enumerate(names)
-        if at == 0 or not is_operator(names[at - 1]) or not is_operator(name) or keep(name)
+        if at == 0 or not is_operator(names[at - 1]) or not is_operator(name) or keep(without_arguments(name))
     ]

@@ -25,10 +25,10 @@ import numpy as np
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.regions.columns import Action, CounterSet, NumberRange, PooledName, Recording, Timeline
+from llm_perf_opt.regions.operator_names import MODULE, without_arguments
 from llm_perf_opt.regions.patterns import RegionFilter, coded
 
 STAR = "*"
-_ARGUMENTS = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")  # of torch.autograd.profiler.emit_nvtx
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 _LAST_WORD = re.compile(r"([A-Za-z]*)([^A-Za-z]*)$")
 _LAST_HUMP = re.compile(r"[A-Z]?[a-z]+$|[A-Z]+$")  # ProfilerStep: Step
@@ -46,7 +46,6 @@ _THING_WORDS = """
 _COUNTING, _MEASURING, _THINGS = (
     frozenset(words.split()) for words in (_COUNTING_WORDS, _MEASURING_WORDS, _THING_WORDS)
 )
-_THING_NAMES = ("nn.Module: ",)  # PyTorch numbers the modules of one class
 _BOOKKEEPING = ("FSDP::",)  # ranges that a library opens for each layer: nobody asks about one of them
 _COUNT, _MEASURE, _THING, _SEPARATE, _GLUED = range(5)
 _NEAR = 64  # characters before a number in which its word is looked for
@@ -71,7 +70,8 @@ class Pools:
     def of(counts: Counter[str], processes: int, keep: Callable[[str], bool]) -> Pools:
         """`counts`: how often each name was recorded in all processes; `keep`: names that stay as they are."""
         found = Pools()
-        plain = {name: without_arguments(name) for name in counts if not keep(name)}
+        found._names = {name: name for name in counts if keep(name)}
+        plain = {name: without_arguments(name) for name in counts if name not in found._names}
         own: Counter[str] = Counter()
         for name, stripped in plain.items():
             own[stripped] += counts[name]
@@ -143,11 +143,6 @@ def find_pools(recordings: Iterable[Recording], chosen: RegionFilter) -> Pools:
     return Pools.of(counts, processes, chosen.asks_for_number)
 
 
-def without_arguments(name: str) -> str:
-    """An operator's name without what `emit_nvtx` writes behind it."""
-    return _ARGUMENTS.split(name, maxsplit=1)[0] or name
-
-
 def _kind(before: str) -> int:
     """What a number is, by the text before it."""
     found = _LAST_WORD.search(before[-_NEAR:])
@@ -169,7 +164,7 @@ def _slots(name: str) -> _Slots:
 
 def _form(name: str) -> _Form:
     """What names have in common that may be pooled; empty where nothing of this one can be."""
-    if not _NUMBER.search(name) or name.startswith(_THING_NAMES):
+    if not _NUMBER.search(name) or name.startswith(MODULE):
         return ()
     slots = _slots(name) if len(_NUMBER.findall(name)) <= _MOST_NUMBERS else ()
     things = not name.startswith(_BOOKKEEPING)

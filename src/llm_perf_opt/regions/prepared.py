@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
+from llm_perf_opt.regions.attribution import Attribution, Mode, attribute
 from llm_perf_opt.regions.columns import Action, Recording, Timeline
 from llm_perf_opt.regions.operators import outer_names, without_inner_operators
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.regions.pooled_names import Pools, find_pools
-from llm_perf_opt.regions.whole_recording import with_whole_recording
+from llm_perf_opt.regions.whole_recording import covered, with_whole_recording
 
 
 def prepare(recordings: Sequence[Recording], chosen: RegionFilter) -> list[Recording]:
@@ -28,6 +29,11 @@ def prepare_timeline(timeline: Timeline, chosen: RegionFilter) -> Timeline:
     """A recording of a program by itself."""
     outer = without_inner_operators(timeline, chosen.asks_for)
     return with_whole_recording(find_pools([outer], chosen).applied(outer))
+
+
+def find_regions(timeline: Timeline, mode: Mode) -> tuple[Timeline, Attribution]:
+    """The regions of a prepared timeline, with the whole recording where those hold too little of it."""
+    return covered(timeline, attribute(timeline, mode))
 
 
 def _named(recording: Recording, pools: Pools) -> Recording:

@@ -8,6 +8,7 @@ import numpy as np
 from attrs import Factory, define, field
 
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, NumberRange, PooledName
+from llm_perf_opt.regions.operator_names import is_operator
 
 ROOT = UNKNOWN  # parent of an outermost region
 
@@ -41,6 +42,8 @@ class RegionTable:
     pooled: set[int] = Factory(set)  # regions that stand for ranges that are too many, or too deep
     whole: set[int] = Factory(set)  # regions that stand for a whole recording: no range, so ncu cannot select them
     pools: dict[str, PooledName] = Factory(dict)  # names that stand for several recorded ones
+    operators: set[str] = Factory(set)  # names of ranges that PyTorch made of its operators and modules
+    held: float = 1.0  # by stages, of the work or time; less where the whole recording is a region for that
     simplified: bool = False  # more ranges were open at once than stacks are kept of
     _characters: list[int] = Factory(list)  # in the path of each region
     _all_characters: int = 0  # in all paths
@@ -92,11 +95,17 @@ class RegionTable:
         self.whole.add(number)
         return number
 
+    def is_operator(self, number: int) -> bool:
+        """A region of PyTorch's own: what an operator or a module does."""
+        return self.name[number] in self.operators or is_operator(self.name[number])
+
     def kind(self, number: int) -> str:
         """`range_kind` of a region in a report."""
         if number in self.whole:
             return "recording"
-        return "start_end" if self.start_end[number] else "push_pop"
+        if self.start_end[number]:
+            return "start_end"
+        return "operator" if self.name[number] in self.operators else "push_pop"
 
     def numbers(self, number: int) -> list[NumberRange]:
         """Of each star in a region's name, the numbers it stands for."""
