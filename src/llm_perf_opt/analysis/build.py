@@ -23,7 +23,7 @@ from llm_perf_opt.analysis.timeline_stream import TimelineStream
 from llm_perf_opt.analysis.verdicts.attach import attach
 from llm_perf_opt.analysis.verdicts.counted_work import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
-from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion
+from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion, WaitingFacts
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.hardware import parse_overrides
@@ -58,6 +58,7 @@ class _Found:
     detail: Callable[[Collection[str]], TimelineDetail] | None = None  # of the regions with these keys
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
+    waiting: WaitingFacts | None = None  # see `Inputs`
 
 
 def build_report(
@@ -105,6 +106,7 @@ def build_streamed_report(
         diagnostics,
         detail=partial(timeline_detail, *stream.first),
         steady=stream.steady,
+        waiting=stream.waiting,
     )
     return _finished(found, stream.facts, [], options, inputs, partial(build_streamed_report, read))
 
@@ -133,6 +135,7 @@ def _with_timeline(
         partial(timeline_detail, builder.timeline, builder.attribution),
         builder.launches_of if builder.launches else None,
         builder.steady,
+        builder.waiting,
     )
 
 
@@ -196,6 +199,7 @@ def _finished(
             has_counters=any(c.actions for c in counter_sets),
             launches_of=found.launches_of,
             steady=found.steady,
+            waiting=found.waiting,
         ),
     )
     if kernel_filter:

@@ -13,6 +13,7 @@ from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCounters
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
+from llm_perf_opt.analysis.waiting import Waiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
@@ -39,6 +40,7 @@ class TimelineReport:
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
+    waiting: Waiting | None = None
 
     def __attrs_post_init__(self) -> None:
         self.attribution = attribute(self.timeline, self.options.attribution)
@@ -66,6 +68,7 @@ class TimelineReport:
         self.diagnostics += diagnoses + pooling(self.attribution.table)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
         warmth = SteadyTimeline.of(self.timeline, self.attribution)
+        self.waiting = Waiting(warmth)
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:

@@ -35,15 +35,17 @@ from llm_perf_opt.analysis.timeline_report import (
     warmed_up,
 )
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
+from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
-from llm_perf_opt.regions.rollup import roll_up
+from llm_perf_opt.regions.rollup import RolledUp, roll_up
 from llm_perf_opt.regions.whole_recording import with_whole_recording
 
+_MOST_EXPLAINED = 32  # regions of each recording whose waiting is looked into
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
 
 
@@ -77,6 +79,7 @@ class TimelineStream:
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
+    waiting: KnownWaiting = Factory(KnownWaiting)
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
@@ -109,6 +112,8 @@ class TimelineStream:
                 self._processes.append((part.process, piece))
             else:
                 self._pieces.setdefault(part.name, []).append(piece)
+        if self.options.verdicts:
+            self.waiting.add(Waiting(warmth), _heaviest(attribution, done[-1][1].part.rolled))
         self.range_names.append(names_in(timeline, timeline.ranges.name))
         if self.first is None:
             self.first = timeline, attribution
@@ -194,6 +199,12 @@ class TimelineStream:
             total.gpu_time_ns = total.gpu_busy_ns = None
         total.span_ns = max(e for _, e in bounds) - min(s for s, _ in bounds) if bounds else None
         return total
+
+
+def _heaviest(attribution: Attribution, rolled: RolledUp) -> list[str]:
+    """Keys of the regions of a recording that may be stages: those that take most of the time."""
+    longest = np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED]
+    return [attribution.table.key(number) for number in longest.tolist()]
 
 
 def _renumbered(counts: Int64s, regions: Int64s) -> Int64s:

@@ -15,6 +15,7 @@ from attrs import Factory, define, field
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.timing import Timing
 
@@ -63,6 +64,8 @@ class MemoryWork:
     host_time_ns: int = 0
     host_bytes: int = 0
     upload_bytes: int = 0  # of those, to the device
+    pageable_time_ns: int = 0  # of those, from or to memory of the host that is not pinned
+    pinned_time_ns: int = 0  # of those, pinned; what is neither is not known
     device_count: int = 0  # of those, copies within a device: each byte is read and written
     device_time_ns: int = 0
     device_bytes: int = 0
@@ -117,7 +120,8 @@ class RegionWork:
 class TimeSplit:
     """Where the time of a region goes, all instances together."""
 
-    wall: Quantity | None = None  # of the program alone where that was timed, else under the profiler
+    # Of the program alone where that was timed, else under the profiler; from the GPU's side where `basis` says so.
+    wall: Quantity | None = None
     profiled_wall: Quantity | None = None  # under the profiler, where `wall` is that of the program alone
     busy: Quantity | None = None  # union of the region's GPU work
     idle: Quantity | None = None  # of the wall time, the GPU ran nothing of the process
@@ -130,6 +134,8 @@ class TimeSplit:
     launches: int = 0
     gap_per_launch: Quantity | None = None  # idle time over launches: what a launch costs beyond its kernel
     mean_kernel: Quantity | None = None
+    exposed_copies: Quantity | None = None  # of the copies between host and device, nothing else ran meanwhile
+    basis: str = "host"  # "host" | "gpu": the ranges end before their work does, `wall` and `idle` are the GPU's
 
 
 @define(frozen=True)
@@ -202,7 +208,7 @@ class SpeedOfLight:
 
 @define
 class TokenRate:
-    """Tokens per second of one sequence, from the instances of decode steps."""
+    """Tokens per second, from the instances of steps: of one sequence, or of all where the name tells how many."""
 
     tokens: Quantity
     now: Quantity
@@ -249,6 +255,8 @@ class Opportunity:
     of: Quantity  # the region's time now
     advice: str = ""
     kernels: list[str] = Factory(list)  # the short names that take most of it
+    rule: str = ""  # id of the cause: "launch.graph", "copy.host" …
+    because: str = ""  # what of the numbers says so
 
 
 @define(frozen=True)
@@ -282,6 +290,8 @@ class RegionPerformance:
     signatures: list[SignatureRecord] = Factory(list)  # longest first
     signatures_omitted: int = 0
     ncu_rules: list[RuleSummary] = Factory(list)
+    idle: IdleTime | None = None  # why the GPU waits; None where there is no timeline, or next to no waiting
+    gpu_side: GpuSide | None = None  # where the region's ranges end before their GPU work does
     # Of the steady instances, as all of the above; None where the region has no warm-up.
     steady: RegionStats | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 

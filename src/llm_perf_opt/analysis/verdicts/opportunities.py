@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart, idle_parts
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.families import HOST_COPY, is_fusable, label_of
-from llm_perf_opt.metrics.quantity import shown, total
-from llm_perf_opt.regions.model import FamilyTime, Opportunity, SpeedOfLight, TimeSplit, Verdict
+from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
+from llm_perf_opt.regions.idle import IdleTime
+from llm_perf_opt.regions.model import FamilyTime, MemoryWork, Opportunity, SpeedOfLight, TimeSplit, Verdict
 from llm_perf_opt.regions.names import short_kernel_name
 
 _KERNELS_NAMED = 3
@@ -26,6 +28,9 @@ def opportunities(
     roofed: Roofed,
     verdict: Verdict,
     from_graphs: bool = False,
+    graphable: bool = True,
+    idle: IdleTime | None = None,
+    memory: MemoryWork | None = None,
 ) -> list[Opportunity]:
     """All that are worth a line, ranked. `label`: the region's name, safe to show.
 
@@ -36,9 +41,13 @@ def opportunities(
     make = partial(Opportunity, region=key, of=light.now)
     fusable = [f for f in families if is_fusable(f.family)]
     others = [f for f in families if not is_fusable(f.family) and f.family != HOST_COPY]
+    if idle is None:
+        waiting = [_waiting(make, label, split, light, verdict, from_graphs)]
+    else:
+        waiting = [_idle(make, label, split, light, p) for p in idle_parts(idle, light.waiting.of("ns"), graphable)]
     found = [
-        _waiting(make, label, split, light, verdict, from_graphs),
-        _host_copies(make, label, split, light),
+        *waiting,
+        _host_copies(make, label, split, light, memory or MemoryWork()),
         *(
             _kernels(make, label, light, group, roofed, overlap_scale(split))
             for group in (fusable, *([f] for f in others))
@@ -70,17 +79,49 @@ def _waiting(
     )
 
 
-def _host_copies(make: Make, label: str, split: TimeSplit, light: SpeedOfLight) -> Opportunity | None:
-    if split.host_copies is None or not split.host_copies.value:
+def _idle(make: Make, label: str, split: TimeSplit, light: SpeedOfLight, part: IdlePart) -> Opportunity | None:
+    """Idle time of one cause."""
+    if not split.launches:
         return None
-    advice = verdict_rules().advice["host_copies"]
+    time = nanoseconds(part.time_ns)
+    words = {"time": shown(time), "now": shown(light.now), "what": part.what, "launches": f"{split.launches:,}"}
+    because = part.words.because.format_map(words | {"each": shown(time / split.launches)})
+    return make(
+        kind="waiting",
+        family="",
+        text=f"{label}: {because}: {part.words.action}",
+        time=time,
+        recoverable=time,
+        advice=part.words.action,
+        rule=part.rule,
+        because=because,
+    )
+
+
+def _host_copies(
+    make: Make, label: str, split: TimeSplit, light: SpeedOfLight, memory: MemoryWork
+) -> Opportunity | None:
+    """Copies between host and GPU, as far as nothing else ran meanwhile."""
+    copies = split.host_copies
+    if copies is None or not copies.value:
+        return None
+    exposed = copies * overlap_scale(split) if split.exposed_copies is None else split.exposed_copies
+    # Memory that is pinned already is not to be pinned; where the recording does not say, pinning may help.
+    unpinned = 2 * memory.pageable_time_ns >= memory.host_time_ns
+    known = memory.pageable_time_ns + memory.pinned_time_ns > 0
+    advice = verdict_rules().advice["pageable_copies" if unpinned else "pinned_copies" if known else "host_copies"]
+    because = f"copies between host and GPU, {shown(copies)} of {shown(light.now)}"
+    if split.exposed_copies is not None:
+        because += f", for {shown(exposed)} of it nothing else runs"
     return make(
         kind="host copies",
         family=HOST_COPY,
-        text=f"{label}: copies between host and GPU, {shown(split.host_copies)} of {shown(light.now)}: {advice}",
-        time=split.host_copies,
-        recoverable=split.host_copies * overlap_scale(split),
+        text=f"{label}: {because}: {advice}",
+        time=copies,
+        recoverable=exposed,
         advice=advice,
+        rule="copy.pinned" if unpinned else "copy.host",
+        because=because,
     )
 
 
