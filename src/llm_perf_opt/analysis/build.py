@@ -7,7 +7,7 @@ from the samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -58,7 +58,7 @@ class _Found:
     detail: Callable[[Collection[str]], TimelineDetail] | None = None  # of the regions with these keys
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
-    waiting: WaitingFacts | None = None  # see `Inputs`
+    waiting: Mapping[str, WaitingFacts] = Factory(dict)  # see `Inputs`
 
 
 def build_report(

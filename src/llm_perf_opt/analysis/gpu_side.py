@@ -46,12 +46,14 @@ class GpuSteps:
         """The time from the first step to the last, long pauses left out."""
         return _with_pauses(*self._spans(process, instances, region))
 
-    def exposed_copies(self, region: int) -> int:
-        """How long copies of the region between host and device ran while nothing else did, ns."""
+    def exposed_copies(self, region: int, processes: set[int] | None) -> int:
+        """How long copies of the region between host and device ran while nothing else did, ns. None: of all processes."""
         copies, time = self._timeline.copies, 0
         between = host_copies(self._timeline)
         mine = between[self._members(self._attribution.copies, region, len(copies))[between]]
-        for process in np.unique(copies.process[mine]).tolist():
+        for process in set(np.unique(copies.process[mine]).tolist()) & (
+            processes or set(copies.process[mine].tolist())
+        ):
             own = mine[copies.process[mine] == process]
             ran = BusyTime.of(copies.start[own], copies.end[own])
             if process not in self._without_copies:

@@ -40,7 +40,7 @@ class TimelineReport:
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
-    waiting: Waiting | None = None
+    waiting: dict[str, Waiting] = Factory(dict)  # by scope; not of one that holds a part of what its processes did
 
     def __attrs_post_init__(self) -> None:
         self.attribution = attribute(self.timeline, self.options.attribution)
@@ -68,7 +68,7 @@ class TimelineReport:
         self.diagnostics += diagnoses + pooling(self.attribution.table)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
         warmth = SteadyTimeline.of(self.timeline, self.attribution)
-        self.waiting = Waiting(warmth)
+        waiting = Waiting(warmth)
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
@@ -88,6 +88,8 @@ class TimelineReport:
                 )
             )
             self._add_timings(scopes[-1], warmth, part)
+            if (of_scope := waiting.of_scope(part.selection)) is not None:
+                self.waiting[part.name] = of_scope
             if warmth.has_warmup:
                 same = self.steady.get(twin[0].name)
                 self.steady[part.name] = same or self._steady_regions(part, warmth, counters, warmed_up(scopes[-1]))

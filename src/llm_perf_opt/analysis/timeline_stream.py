@@ -35,6 +35,7 @@ from llm_perf_opt.analysis.timeline_report import (
     warmed_up,
 )
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution, attribute
@@ -45,7 +46,7 @@ from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 from llm_perf_opt.regions.whole_recording import with_whole_recording
 
-_MOST_EXPLAINED = 32  # regions of each recording whose waiting is looked into
+_MOST_EXPLAINED = 256  # regions of each recording whose waiting is looked into
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
 
 
@@ -59,6 +60,7 @@ class _Piece:
     times: dict[int, RegionTimes]
     totals: ScopeTotals
     bounds: tuple[int, int] | None
+    waiting: KnownWaiting | None  # None where the scope has a part of what its processes did
 
 
 @define(eq=False)
@@ -79,7 +81,7 @@ class TimelineStream:
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
-    waiting: KnownWaiting = Factory(KnownWaiting)
+    waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
@@ -91,6 +93,7 @@ class TimelineStream:
         self._seen_by_ncu |= set(regions[sorted(seen_by_ncu(timeline, attribution))].tolist())
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
         warmth = SteadyTimeline.of(timeline, attribution)
+        waiting = Waiting(warmth) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
         parts = timeline_scopes(timeline, kernel_mask(timeline, self.kernel_filter), aggregate=True)
         for part in parts:
@@ -106,14 +109,13 @@ class TimelineStream:
                     {int(regions[n]): found for n, found in warmth.times(part.selection).items()},
                     totals,
                     bounds_of(timeline, part),
+                    _explained(waiting and waiting.of_scope(part.selection), attribution, warm or rolled),
                 )
                 done.append((part, piece))
             if part.process is not None:
                 self._processes.append((part.process, piece))
             else:
                 self._pieces.setdefault(part.name, []).append(piece)
-        if self.options.verdicts:
-            self.waiting.add(Waiting(warmth), _heaviest(attribution, done[-1][1].part.rolled))
         self.range_names.append(names_in(timeline, timeline.ranges.name))
         if self.first is None:
             self.first = timeline, attribution
@@ -153,6 +155,8 @@ class TimelineStream:
                 )
             )
             self._add_times(scopes[-1], pieces)
+            if known := [piece.waiting for piece in pieces if piece.waiting is not None]:
+                self.waiting[scope.name] = KnownWaiting.together(known)
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
         return scopes
@@ -201,10 +205,18 @@ class TimelineStream:
         return total
 
 
-def _heaviest(attribution: Attribution, rolled: RolledUp) -> list[str]:
-    """Keys of the regions of a recording that may be stages: those that take most of the time."""
-    longest = np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED]
-    return [attribution.table.key(number) for number in longest.tolist()]
+def _explained(waiting: Waiting | None, attribution: Attribution, rolled: RolledUp) -> KnownWaiting | None:
+    """What a recording says of the waiting of the regions that take most of its time, before it is let go."""
+    if waiting is None:
+        return None
+    known, late = KnownWaiting(), verdict_rules().thresholds["returns_early"]
+    for number in np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED].tolist():
+        wall, busy, idle = (int(column[number]) for column in (rolled.wall, rolled.busy, rolled.idle))
+        if wall:
+            early = busy - (wall - idle) > late * wall
+            copies = bool(rolled.inclusive.host_copies.time[number])
+            known.add(waiting, attribution.table.key(number), early=early, copies=copies)
+    return known
 
 
 def _renumbered(counts: Int64s, regions: Int64s) -> Int64s:

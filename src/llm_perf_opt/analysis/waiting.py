@@ -7,7 +7,8 @@ runs ahead of it; and how long copies between host and GPU kept everything else 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import copy
 
 import numpy as np
 from attrs import Factory, define
@@ -18,6 +19,7 @@ from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
 from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.rollup import Selection
 from llm_perf_opt.regions.table import ROOT
 
 SIZES = (10_000_000, 1_000_000, NAMED, 0)  # ns, of gaps
@@ -31,15 +33,27 @@ _PYTHON, _UNSEEN = CAUSES.index("python"), CAUSES.index("unseen")
 
 
 class Waiting:
-    """Of one timeline, all of its processes together. Nothing is computed before somebody asks."""
+    """Of one timeline, of all of its processes or of some. Nothing is computed before somebody asks."""
 
     def __init__(self, warmth: SteadyTimeline) -> None:
         self._warmth = warmth
+        self._processes: set[int] | None = None  # None: all
         self._timeline, self._attribution = warmth.timeline, warmth.attribution
         table = self._attribution.table
         self._number = {table.key(number): number for number in range(len(table))}
         self._sums: dict[int, _GapSums] = {}
         self._gpu_steps = GpuSteps(self._timeline, warmth.lifted)
+
+    def of_scope(self, selection: Selection) -> Waiting | None:
+        """The same of the processes of a scope; None where it holds only a part of what those did: one GPU of several."""
+        ranges = self._timeline.ranges
+        processes = set(np.unique(ranges.process[selection.ranges]).tolist())
+        for work, chosen in selection.work(self._timeline):
+            if len(chosen) < len(work) and len(chosen) < int(np.isin(work.process, list(processes)).sum()):
+                return None
+        view = copy(self)  # what one scope has computed serves the others
+        view._processes = processes
+        return view
 
     def _instances(self, key: str) -> list[tuple[int, Int64s]]:
         """Steady instances of a region, for each process that has some."""
@@ -48,7 +62,8 @@ class Waiting:
             return []
         which = np.flatnonzero((self._attribution.range_region == number) & ~self._warmth.instances.warmup)
         process = self._timeline.ranges.process[which]
-        return [(one, which[process == one]) for one in np.unique(process).tolist() if one != UNKNOWN]
+        mine = [one for one in np.unique(process).tolist() if self._processes is None or one in self._processes]
+        return [(one, which[process == one]) for one in mine]
 
     def idle(self, key: str, *, by_gpu: bool = False) -> IdleTime | None:
         """Why the GPU waits while a region runs; None where it has no steady instances.
@@ -74,7 +89,7 @@ class Waiting:
 
     def exposed_copies(self, key: str) -> int:
         """How long copies of a region between host and GPU ran while the GPU did nothing else, ns."""
-        return self._gpu_steps.exposed_copies(self._number[key]) if key in self._number else 0
+        return self._gpu_steps.exposed_copies(self._number[key], self._processes) if key in self._number else 0
 
     def _idle(self, sums: _GapSums, windows: BusyTime, region: int) -> IdleTime:
         gaps = sums.gaps
@@ -138,15 +153,27 @@ class KnownWaiting:
     _sides: dict[str, list[GpuSide]] = Factory(dict)
     _copies: dict[str, int] = Factory(dict)
 
-    def add(self, waiting: Waiting, keys: Iterable[str]) -> None:
-        """Ask a timeline about these regions."""
-        for key in keys:
-            for by_gpu in (False, True):
-                if (idle := waiting.idle(key, by_gpu=by_gpu)) is not None:
-                    self._idle.setdefault((key, by_gpu), []).append(idle)
-            if (side := waiting.gpu_side(key)) is not None:
-                self._sides.setdefault(key, []).append(side)
-            self._copies[key] = self._copies.get(key, 0) + waiting.exposed_copies(key)
+    def add(self, waiting: Waiting, key: str, *, early: bool, copies: bool) -> None:
+        """Ask a timeline about a region. `early`: its ranges end before their work; `copies`: it copies from the host."""
+        if (idle := waiting.idle(key, by_gpu=early)) is not None:
+            self._idle[key, early] = [idle]
+        if early and (side := waiting.gpu_side(key)) is not None:
+            self._sides[key] = [side]
+        if copies:
+            self._copies[key] = waiting.exposed_copies(key)
+
+    @staticmethod
+    def together(parts: Sequence[KnownWaiting]) -> KnownWaiting:
+        """Of several recordings."""
+        found = KnownWaiting()
+        for part in parts:
+            for at, idle in part._idle.items():
+                found._idle.setdefault(at, []).extend(idle)
+            for key, sides in part._sides.items():
+                found._sides.setdefault(key, []).extend(sides)
+            for key, copies in part._copies.items():
+                found._copies[key] = found._copies.get(key, 0) + copies
+        return found
 
     def idle(self, key: str, *, by_gpu: bool = False) -> IdleTime | None:
         known = self._idle.get((key, by_gpu))

@@ -33,8 +33,6 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
     main = report.main_scope
     chosen_stages = stages(main.regions) if main is not None else []
     plain = KindList()
-    # One process on one GPU: every scope holds the same.
-    alike = all(sum(s.scope.startswith(kind) for s in report.scopes) <= 1 for kind in ("process:", "device:"))
     for scope in report.scopes:
         is_main = scope is main
         outermost = [r for r in scope.regions if r.depth == 0]
@@ -46,7 +44,7 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         evaluated = [(region, steady[region.key].region if region.key in steady else region) for region in chosen]
         rows = [(region, warm, _launches(scope, warm, inputs, plain)) for region, warm in evaluated]
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
-        evaluator.waiting = inputs.waiting if is_main or alike else None
+        evaluator.waiting = inputs.waiting.get(scope.scope)
         below = inside([_as_held(region, steady) for region in scope.regions])
         for region, warm, launches in rows:
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST

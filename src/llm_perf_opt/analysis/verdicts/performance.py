@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from attrs import define, evolve
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.verdicts import times
@@ -70,7 +70,7 @@ class Inputs:
     has_counters: bool
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None  # by scope; None where there are no counters
     steady: Mapping[str, Mapping[str, SteadyRegion]]  # by scope and key; a region that is not there has no warm-up
-    waiting: WaitingFacts | None = None  # of the main scope; None without a timeline
+    waiting: Mapping[str, WaitingFacts] = Factory(dict)  # by scope; none where nothing is known of it
 
 
 @define(eq=False)
@@ -166,7 +166,7 @@ class Evaluator:
         return split, side
 
     def _idle(self, region: NCUProfileRegion, split: TimeSplit) -> IdleTime | None:
-        if self.waiting is None or split.idle is None or not split.wall:
+        if self.waiting is None or split.idle is None or split.wall is None or not split.wall.value:
             return None
         if (split.idle / split.wall).of("ratio") < verdict_rules().thresholds["least_opportunity"]:
             return None
