@@ -214,7 +214,7 @@ def test_a_launch_bound_loop() -> None:
     assert of.time.gap_per_launch == Quantity(18_000, "ns")
     assert of.time.idle == Quantity(1_800_000, "ns")
     assert "90.0 % of the wall time (1.8 ms of 2 ms)" in of.verdict.text
-    assert {e.fact for e in of.verdict.evidence} == {"idle_share", "gap_per_launch_us"}
+    assert {e.fact for e in of.verdict.evidence} == {"idle_share", "gap_per_launch_us", "cause_share"}
     (waiting,) = of.opportunities
     assert waiting.recoverable == Quantity(1_800_000, "ns")
     assert "1.8 ms of 2 ms" in waiting.text
@@ -285,14 +285,15 @@ def test_without_a_timeline_the_region_has_no_verdict() -> None:
     assert used(of, "mfu", "busy") == pytest.approx(2 * 8192**3 / 1.5e-3 / PEAK)
 
 
-def test_a_range_that_returns_early_has_no_wall_verdict() -> None:
+def test_a_range_that_returns_early_is_timed_by_its_work() -> None:
     recording = made([("call", 0, 10_000)], [(GEMM, 10, 1_500_000)])
     of = performance(
         evaluated(recording, sample(GEMM, ["call"], flops=2 * 8192**3, read=1e8, written=1e8, time=1_500_000)), "call"
     )
     assert of.verdict.bound == "tensor"
-    assert "returns 1.49 ms before its GPU work is done" in of.verdict.text
-    assert {u.time_basis for u in of.utilisation} == {"busy"}
+    assert "On the GPU it takes 1.5 ms, idle for 0 ns." in of.verdict.text
+    assert (of.time.basis, of.time.wall, of.time.idle) == ("gpu", Quantity(1_500_000, "ns"), Quantity(0, "ns"))
+    assert of.time.after_return == Quantity(1_490_011, "ns")
 
 
 def test_waiting_for_work_of_others_is_told_apart() -> None:
@@ -679,7 +680,7 @@ def test_texts_of_rules_can_be_filled() -> None:
     made_words = {
         "communication_share", "communication_parts", "idle_share", "idle", "wall", "gap_per_launch", "launches",
         "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
-        "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts",
+        "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts", "basis",
     }  # fmt: skip
     assert names <= made_words
 
@@ -721,8 +722,9 @@ def test_kernels_of_a_graph_are_gpu_work_and_the_graph_is_one_launch() -> None:
     # The first replay is warm-up: once warm, the GPU works most of the time.
     assert (of.verdict.bound, of.verdict.title) == ("gpu", "GPU-bound")
     # What already is a graph is not told to become one.
-    (waiting,) = [o for o in of.opportunities if o.kind == "waiting"]
-    assert "capture" not in waiting.advice
+    waiting = [o for o in of.opportunities if o.kind == "waiting"]
+    assert waiting
+    assert "launch.graph" not in {o.rule for o in waiting}
 
 
 def test_the_same_graph_traced_as_one_block_has_as_many_launches() -> None:

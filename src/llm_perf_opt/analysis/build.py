@@ -7,7 +7,7 @@ from the samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from llm_perf_opt.analysis.verdicts.attach import attach
 from llm_perf_opt.analysis.verdicts.conclusion import conclude
 from llm_perf_opt.analysis.verdicts.counted_work import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
-from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion
+from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion, WaitingFacts
 from llm_perf_opt.analysis.verification import verify
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.hardware import parse_overrides
@@ -60,6 +60,7 @@ class _Found:
     detail: Callable[[Collection[str]], TimelineDetail] | None = None  # of the regions with these keys
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
+    waiting: Mapping[str, WaitingFacts] = Factory(dict)  # see `Inputs`
 
 
 def build_report(
@@ -119,6 +120,7 @@ def build_streamed_report(
         diagnostics,
         detail=partial(timeline_detail, *stream.first),
         steady=stream.steady,
+        waiting=stream.waiting,
     )
     again = partial(build_streamed_report, read, measured=measured)
     return _finished(found, stream.facts, [], options, inputs, again, measured=measured)
@@ -148,6 +150,7 @@ def _with_timeline(
         partial(timeline_detail, builder.timeline, builder.attribution, builder.warmth.instances),
         builder.launches_of if builder.launches else None,
         builder.steady,
+        builder.waiting,
     )
 
 
@@ -215,6 +218,7 @@ def _finished(
             launches_of=found.launches_of,
             steady=found.steady,
             undisturbed=times.each_of(found.scopes) if times is not None else {},
+            waiting=found.waiting,
         ),
     )
     if times is not None:

@@ -155,6 +155,8 @@ def _stats(number: int, work: GpuWork) -> RegionStats:
             host_time_ns=int(host.time[number]),
             host_bytes=int(host.bytes[number]),
             upload_bytes=int(work.uploads.bytes[number]),
+            pageable_time_ns=int(work.pageable.time[number]),
+            pinned_time_ns=int(work.pinned.time[number]),
             device_count=int(device.count[number]),
             device_time_ns=int(device.time[number]),
             device_bytes=int(device.bytes[number]),

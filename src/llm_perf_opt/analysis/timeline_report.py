@@ -14,6 +14,7 @@ from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics, TimelineCounters
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
+from llm_perf_opt.analysis.waiting import Waiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
@@ -44,6 +45,7 @@ class TimelineReport:
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
+    waiting: dict[str, Waiting] = Factory(dict)  # by scope; not of one that holds a part of what its processes did
 
     def __attrs_post_init__(self) -> None:
         self.timeline, self.attribution = find_regions(self.timeline, self.options.attribution)
@@ -72,6 +74,7 @@ class TimelineReport:
         self.diagnostics += diagnoses + pooling(self.attribution.table)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
         self.timeline.environment.update(gpu_facts(self.timeline, self.warmth.energy))
+        waiting = Waiting(self.warmth)
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
@@ -91,6 +94,8 @@ class TimelineReport:
                 )
             )
             self._add_timings(scopes[-1], part)
+            if (of_scope := waiting.of_scope(part.selection)) is not None:
+                self.waiting[part.name] = of_scope
             if self.warmth.has_warmup:
                 same = self.steady.get(twin[0].name)
                 self.steady[part.name] = same or self._steady_regions(part, counters, warmed_up(scopes[-1]))

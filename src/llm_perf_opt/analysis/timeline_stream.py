@@ -35,6 +35,8 @@ from llm_perf_opt.analysis.timeline_report import (
     warmed_up,
 )
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
@@ -43,8 +45,9 @@ from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
-from llm_perf_opt.regions.rollup import roll_up
+from llm_perf_opt.regions.rollup import RolledUp, roll_up
 
+_MOST_EXPLAINED = 256  # regions of each recording whose waiting is looked into
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
 
 
@@ -58,6 +61,7 @@ class _Piece:
     times: dict[int, RegionTimes]
     totals: ScopeTotals
     bounds: tuple[int, int] | None
+    waiting: KnownWaiting | None  # None where the scope has a part of what its processes did
 
 
 @define(eq=False)
@@ -78,6 +82,7 @@ class TimelineStream:
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
+    waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
@@ -89,6 +94,7 @@ class TimelineStream:
         self._seen_by_ncu |= set(regions[sorted(seen_by_ncu(timeline, attribution))].tolist())
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
         warmth = SteadyTimeline.of(timeline, attribution)
+        waiting = Waiting(warmth) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
         parts = timeline_scopes(timeline, kernel_mask(timeline, self.kernel_filter), aggregate=True)
         for part in parts:
@@ -104,6 +110,7 @@ class TimelineStream:
                     {int(regions[n]): found for n, found in warmth.times(part.selection).items()},
                     totals,
                     bounds_of(timeline, part),
+                    _explained(waiting and waiting.of_scope(part.selection), attribution, warm or rolled),
                 )
                 done.append((part, piece))
             if part.process is not None:
@@ -149,6 +156,8 @@ class TimelineStream:
                 )
             )
             self._add_times(scopes[-1], pieces)
+            if known := [piece.waiting for piece in pieces if piece.waiting is not None]:
+                self.waiting[scope.name] = KnownWaiting.together(known)
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
         return scopes
@@ -195,6 +204,20 @@ class TimelineStream:
             total.gpu_time_ns = total.gpu_busy_ns = None
         total.span_ns = max(e for _, e in bounds) - min(s for s, _ in bounds) if bounds else None
         return total
+
+
+def _explained(waiting: Waiting | None, attribution: Attribution, rolled: RolledUp) -> KnownWaiting | None:
+    """What a recording says of the waiting of the regions that take most of its time, before it is let go."""
+    if waiting is None:
+        return None
+    known, late = KnownWaiting(), verdict_rules().thresholds["returns_early"]
+    for number in np.argsort(-np.maximum(rolled.wall, rolled.busy), kind="stable")[:_MOST_EXPLAINED].tolist():
+        wall, busy, idle = (int(column[number]) for column in (rolled.wall, rolled.busy, rolled.idle))
+        if wall:
+            early = busy - (wall - idle) > late * wall
+            copies = bool(rolled.inclusive.host_copies.time[number])
+            known.add(waiting, attribution.table.key(number), early=early, copies=copies)
+    return known
 
 
 def _renumbered(counts: Int64s, regions: Int64s) -> Int64s:

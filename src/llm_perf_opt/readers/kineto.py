@@ -30,6 +30,7 @@ from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
     GraphNodes,
+    HostEvents,
     Int32s,
     Int64s,
     LaunchConfig,
@@ -122,12 +123,37 @@ def _work(rows: Rows, trace: Trace) -> Work:
     )
     if rows is trace.copies:
         work.bytes = column("bytes", np.int64)
+        work.pageable = _pageable(name, list(trace.strings))
         return work
     sizes = np.stack([column(axis) for axis in AXES], axis=1)
     if sizes[:, :3].any():
         # Kineto records one form of the name, the demangled one.
         work.config = LaunchConfig(name, name, sizes[:, :3], sizes[:, 3:], shared_memory=column("shared"))
     return work
+
+
+def _pageable(name: Int32s, strings: list[str]) -> NDArray[np.bool_] | None:
+    """`Memcpy HtoD (Pageable -> Device)`; None where the names do not say what memory it was."""
+    used = np.unique(name).tolist()
+    told = all("->" in strings[number] for number in used if "memcpy" in strings[number].lower())
+    return np.isin(name, [number for number in used if "pageable" in strings[number].lower()]) if told else None
+
+
+def _host(trace: Trace) -> HostEvents:
+    rows = trace.host
+    threads = [trace.threads.get(key, UNKNOWN) for key in trace.host_threads]
+    processes = [trace.pids.get(pid, UNKNOWN) for pid, _ in trace.host_threads]
+    which = rows.column("thread", np.int64)
+    process = np.array([*processes, UNKNOWN], dtype=np.int32)[which]
+    mine = process != UNKNOWN
+    return HostEvents(
+        start=rows.column("start", np.int64)[mine],
+        end=rows.column("end", np.int64)[mine],
+        process=process[mine],
+        thread=np.array([*threads, UNKNOWN], dtype=np.int32)[which][mine],
+        name=rows.column("name")[mine],
+        kind=rows.column("kind")[mine],
+    )
 
 
 def _ranges(rows: Rows, thread_process: list[int]) -> Ranges:
@@ -219,6 +245,7 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
         copies=copies,
         graphs=Work.empty(),
         ranges=_ranges(trace.ranges, trace.thread_process),
+        host=_host(trace),
         devices=devices,
         # Nothing else of the metadata: it is free text of the program and may hold secrets.
         environment={"tool": _TOOL, "schema_version": version if isinstance(version, int) else None, "gpus": devices},

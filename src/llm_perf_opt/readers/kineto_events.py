@@ -14,10 +14,11 @@ import numpy as np
 from attrs import Factory, define
 from numpy.typing import NDArray
 
+from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
 from llm_perf_opt.readers.kineto_operators import Operators
 from llm_perf_opt.readers.nsys_schema import AXES
-from llm_perf_opt.regions.columns import UNKNOWN
+from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, SHORTEST_EVENT, UNKNOWN
 
 LARGEST_SIZE = 2**31 - 1
 
@@ -28,6 +29,7 @@ _COPIES = frozenset({"gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"})
 _RANGES = frozenset({"user_annotation"})
 _OPERATORS = frozenset({"operator", "cpu_op"})
+_PYTHON = frozenset({"python_function"})
 
 _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 _WORK = ("start", "end", "device", "name", "correlation", "stream", "in_graph")
@@ -84,6 +86,8 @@ class Trace:
     launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "of_graph"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
     operators: Operators = Factory(Operators)
+    host: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "kind"))
+    host_threads: dict[tuple[int, str], int] = Factory(dict)
     process_names: dict[int, str] = Factory(dict)
     host_pids: set[int] = Factory(set)  # labelled CPU by Kineto, events or not
     events: int = 0  # that are JSON objects with a phase: what makes a list a trace
@@ -118,7 +122,9 @@ class Trace:
         if category in _OPERATORS:
             # Until 2021 every annotation was an `Operator`. Only the profiler's own step is certain.
             step = str(event.get("name", "")).startswith("ProfilerStep#")
-            return self._add_range if step else None
+            return self._add_range if step else self._add_operator if _is_long(event) else None
+        if category in _PYTHON:
+            return self._add_function if _is_long(event) else None
         if category in _LAUNCHES:
             return self._add_launch
         if category in _KERNELS:
@@ -137,12 +143,26 @@ class Trace:
         thread = self._thread(event)
         self.ranges.add(start, end, thread, _number_of(name, self.strings))
 
+    def _add_operator(self, event: dict[str, Any]) -> None:
+        self._add_host(event, OPERATOR)
+
+    def _add_function(self, event: dict[str, Any]) -> None:
+        self._add_host(event, PYTHON)
+
+    def _add_host(self, event: dict[str, Any], kind: int) -> None:
+        start, end = _span(event)
+        # Numbered apart: what only waits or computes makes no thread or process of the timeline.
+        thread = _number_of(_thread_of(event), self.host_threads)
+        self.host.add(start, end, thread, _number_of(_name(event), self.strings), kind)
+
     def _add_launch(self, event: dict[str, Any]) -> None:
         correlation = _optional_integer(_args(event).get("correlation"))
-        if correlation == UNKNOWN:
-            return
-        start, name = nanoseconds(event.get("ts")), _name(event)
-        self.launches.add(correlation, start, self._thread(event), name.startswith(_GRAPH_LAUNCHES))
+        name = _name(event)
+        if correlation != UNKNOWN:
+            start = nanoseconds(event.get("ts"))
+            self.launches.add(correlation, start, self._thread(event), name.startswith(_GRAPH_LAUNCHES))
+        if "dur" in event and (_is_long(event) or call_kind(name) in WAITING_CALLS):
+            self._add_host(event, CALL)
 
     def _add_kernel(self, event: dict[str, Any]) -> None:
         args = _args(event)
@@ -176,14 +196,26 @@ class Trace:
             self.host_pids.add(pid)
 
     def _thread(self, event: dict[str, Any]) -> int:
-        pid, tid = _integer(event.get("pid")), event.get("tid")
-        if not isinstance(tid, int | str):
-            raise Malformed
-        # Old traces write the same thread as 123 and as "123".
-        thread = _number_of((pid, str(tid)), self.threads)
+        key = _thread_of(event)
+        thread = _number_of(key, self.threads)
         if thread == len(self.thread_process):
-            self.thread_process.append(_number_of(pid, self.pids))
+            self.thread_process.append(_number_of(key[0], self.pids))
         return thread
+
+
+def _thread_of(event: dict[str, Any]) -> tuple[int, str]:
+    pid, tid = _integer(event.get("pid")), event.get("tid")
+    if not isinstance(tid, int | str):
+        raise Malformed
+    return pid, str(tid)  # old traces write the same thread as 123 and as "123"
+
+
+def _is_long(event: dict[str, Any]) -> bool:
+    """Long enough to explain why a GPU waits? Most events are not: this is quick."""
+    try:
+        return float(event.get("dur", 0.0)) * 1000 >= SHORTEST_EVENT
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _args(event: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Table:
 
 TABLES: Mapping[str, Table] = {
     KERNELS: Table((*_WORK, *AXES, "staticSharedMemory", "dynamicSharedMemory"), names=KERNEL_NAMES, is_event=True),
-    MEMCPY: Table((*_WORK, "bytes", "copyKind"), is_event=True),
+    MEMCPY: Table((*_WORK, "bytes", "copyKind", "srcKind", "dstKind"), is_event=True),
     MEMSET: Table((*_WORK, "bytes", "copyKind"), is_event=True),
     GRAPHS: Table(_WORK, is_event=True),
     RUNTIME: Table(("start", "end", "globalTid", "correlationId"), names=("nameId",), is_event=True),
@@ -66,6 +66,7 @@ TABLES: Mapping[str, Table] = {
     SAMPLES: Table(("timestamp", "typeId", "metricId", "value"), is_event=True),
     SAMPLE_NAMES: Table(("typeId", "metricId"), texts=("metricName",)),
     "ENUM_CUDA_MEMCPY_OPER": Table(("id",), texts=("label",)),
+    "ENUM_CUDA_MEM_KIND": Table(("id",), texts=("label",)),
     "PROCESSES": Table(("globalPid",), texts=("name",)),
     "TARGET_INFO_GPU": Table(
         (

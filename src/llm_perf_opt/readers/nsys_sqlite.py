@@ -14,6 +14,7 @@ from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, distinct_values, places_of
 from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_missing, read_environment
+from llm_perf_opt.readers.nsys_host import build_host, telling_calls
 from llm_perf_opt.readers.nsys_once import read_once
 from llm_perf_opt.readers.nsys_ranges import build_ranges, name_domains, range_columns
 from llm_perf_opt.readers.nsys_schema import GRAPHS, KERNELS, MEMCPY, MEMSET, NVTX, RUNTIME
@@ -82,6 +83,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         pending = worker.submit(launch_columns, export, progress)
         kernels = kernel_columns(export, launch_config, progress)
         launches = pending.result()
+    calls = telling_calls(export, launches)
     copies = [copy_columns(export, table) for table in (MEMCPY, MEMSET)]
     graphs = work_columns(export, GRAPHS, {})
     nodes = node_columns(export)
@@ -115,6 +117,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         graphs=graph_work,
         ranges=build_ranges(export, ranges, domain_of_range, process_ids, thread_ids, works),
         graph_nodes=GraphNodes(nodes["time"], places_of(thread_ids, nodes["tid"]).astype(np.int32)),
+        host=build_host(calls, process_ids, thread_ids),
         devices=devices,
         environment=read_environment(export, devices),
         diagnostics=export.diagnostics,

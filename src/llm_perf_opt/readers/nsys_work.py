@@ -44,7 +44,9 @@ def kernel_columns(export: Export, launch_config: bool, progress: Progress | Non
 
 
 def copy_columns(export: Export, table: str) -> dict[str, NDArray[Any]]:
-    columns = work_columns(export, table, {"bytes": Column("bytes"), "kind": Column("copyKind", UNKNOWN)})
+    extra = {"bytes": Column("bytes"), "kind": Column("copyKind", UNKNOWN)}
+    sides = ("srcKind", "dstKind") if table == MEMCPY else ()
+    columns = work_columns(export, table, extra | {side: Column(side, UNKNOWN, np.int32) for side in sides})
     label = "memcpy" if table == MEMCPY else "memset"
     directions = {}
     if table == MEMCPY and export.has("ENUM_CUDA_MEMCPY_OPER", "id", "label"):
@@ -55,7 +57,23 @@ def copy_columns(export: Export, table: str) -> dict[str, NDArray[Any]]:
         for k in np.unique(kinds).tolist()
     }
     columns["name"] = np.array([names[k] for k in kinds.tolist()], dtype=np.int32)
+    host_sides = [columns.pop(side) for side in sides]
+    pageable = _pageable(export) if sides else UNKNOWN
+    if pageable is not None:
+        columns["pageable"] = np.logical_or.reduce(
+            [np.zeros(len(kinds), dtype=np.bool_), *(s == pageable for s in host_sides)]
+        )
     return columns
+
+
+def _pageable(export: Export) -> int | None:
+    """The number that stands for memory of the host that is not pinned; None where the export does not say."""
+    if not export.has("ENUM_CUDA_MEM_KIND", "id", "label") or not export.has(MEMCPY, "srcKind", "dstKind"):
+        return None
+    return next(
+        (number for number, label in export.rows("SELECT id, label FROM ENUM_CUDA_MEM_KIND") if label == "Pageable"),
+        None,
+    )
 
 
 def work_columns(
@@ -93,8 +111,9 @@ def work_columns(
 
 
 def launch_columns(export: Export, progress: Progress | None) -> dict[str, NDArray[Any]]:
-    """The runtime calls that launched something, not sorted."""
+    """All calls of the CUDA API, not sorted."""
     wanted = {"start": Column("start"), "tid": Column("globalTid"), "correlation": Column("correlationId", UNKNOWN)}
+    wanted |= {"end": Column("end"), "name": Column("nameId", UNKNOWN, np.int32)}
     if not export.has(RUNTIME, "start", "globalTid", "correlationId"):
         return {key: np.zeros(0, dtype=np.int64) for key in wanted}
     return export.columns(RUNTIME, wanted, progress)
@@ -157,6 +176,7 @@ def build_work(
         thread=places_of(thread_ids, tid).astype(np.int32),
         graph_node=_graph_nodes(columns, nodes),
         bytes=columns.get("bytes"),
+        pageable=columns.get("pageable"),
         config=config,
         stream=columns.get("stream"),
     )
@@ -231,7 +251,8 @@ def _unknown_node(nodes: dict[str, NDArray[Any]]) -> int:
 def sorted_together(first: Work, second: Work) -> Work:
     """Two columns of copies and fills as one, in order of start."""
     fields = ["start", "end", "process", "device", "name", "host_time", "thread", "graph_node", "bytes"]
-    fields += ["stream"] if first.stream is not None and second.stream is not None else []
+    optional = ("stream", "pageable")
+    fields += [name for name in optional if getattr(first, name) is not None and getattr(second, name) is not None]
     merged = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in fields}
     order = np.argsort(merged["start"], kind="stable")
     ordered: dict[str, Any] = {name: values[order] for name, values in merged.items()}

@@ -50,6 +50,7 @@ class Work:
     thread: Int32s  # index into Timeline.threads of the launching thread
     graph_node: Int32s  # index into Timeline.graph_nodes; UNKNOWN for work outside CUDA graphs
     bytes: Int64s | None = None  # copies and fills only
+    pageable: Bools | None = None  # copies and fills only: from or to memory of the host that is not pinned
     config: LaunchConfig | None = None  # kernels only
     stream: Int32s | None = None  # as recorded; read only where it is asked for
 
@@ -59,7 +60,8 @@ class Work:
     @staticmethod
     def empty() -> Work:
         times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
-        return Work(times, times, numbers, numbers, numbers, times, numbers, numbers, bytes=times)
+        none = np.zeros(0, dtype=np.bool_)
+        return Work(times, times, numbers, numbers, numbers, times, numbers, numbers, bytes=times, pageable=none)
 
 
 @define(eq=False)
@@ -161,6 +163,34 @@ class OnlyOnce:
         return OnlyOnce(numbers, numbers, times, times)
 
 
+CALL, OPERATOR, PYTHON = 0, 1, 2  # kinds of host events
+SHORTEST_EVENT = 50_000  # ns: one that is shorter explains no gap worth a name
+
+
+@define(eq=False)
+class HostEvents:
+    """What threads did on the host, as far as it can explain why a GPU waits; in no order.
+
+    Calls of the CUDA API, operators and Python functions of `SHORTEST_EVENT` or more; synchronising and copying calls
+    whatever their length.
+    """
+
+    start: Int64s
+    end: Int64s
+    process: Int32s
+    thread: Int32s  # UNKNOWN for one that neither launches anything nor has ranges
+    name: Int32s
+    kind: Int32s  # CALL | OPERATOR | PYTHON
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @staticmethod
+    def empty() -> HostEvents:
+        times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return HostEvents(times, times, numbers, numbers, numbers, numbers)
+
+
 @define
 class Process:
     """A recorded process. `rank` is set only where the recording or its file name says it."""
@@ -186,6 +216,7 @@ class Timeline:
     graphs: Work  # whole-graph launches: their kernels were not recorded one by one
     ranges: Ranges
     graph_nodes: GraphNodes = field(factory=GraphNodes.empty)
+    host: HostEvents = field(factory=HostEvents.empty)
     devices: dict[int, str] = Factory(dict)  # id -> product name
     environment: dict[str, Any] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)

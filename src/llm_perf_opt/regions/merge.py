@@ -13,11 +13,11 @@ from attrs import evolve, fields
 from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, Int32s, LaunchConfig, Ranges, Timeline, Work
+from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, HostEvents, Int32s, LaunchConfig, Ranges, Timeline, Work
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
-Columns = TypeVar("Columns", Ranges, GraphNodes, LaunchConfig)
+Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, LaunchConfig)
 
 
 def merge_timelines(timelines: list[Timeline]) -> Timeline:
@@ -40,6 +40,7 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         graphs=_joined_work([t.graphs for t in shifted]),
         ranges=_joined([t.ranges for t in shifted]),
         graph_nodes=_joined([t.graph_nodes for t in shifted]),
+        host=_joined([t.host for t in shifted]),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
         diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics] + _left_out(timelines),
@@ -68,11 +69,13 @@ def _joined_work(works: list[Work]) -> Work:
     configs = [work.config for work in works if len(work)]
     known = [config for config in configs if config is not None]
     streams = [work.stream for work in works if work.stream is not None]
+    pageable = [work.pageable for work in works if work.pageable is not None]
     return Work(
         **columns,
         bytes=np.concatenate(sizes) if any(work.bytes is not None for work in works) else None,
         config=_joined(known) if known and len(known) == len(configs) else None,
         stream=np.concatenate(streams) if len(streams) == len(works) else None,
+        pageable=np.concatenate(pageable) if len(pageable) == len(works) else None,
     )
 
 
@@ -104,7 +107,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
             config=config,
         )
 
-    ranges = timeline.ranges
+    ranges, host = timeline.ranges, timeline.host
     return evolve(
         timeline,
         threads=[owner + processes for owner in timeline.threads],
@@ -121,6 +124,9 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
             recorded=None if ranges.recorded is None else names(ranges.recorded),
         ),
         graph_nodes=evolve(timeline.graph_nodes, thread=_offset(threads)(timeline.graph_nodes.thread)),
+        host=evolve(
+            host, process=_offset(processes)(host.process), thread=_offset(threads)(host.thread), name=names(host.name)
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.columns import NumberRange
 from llm_perf_opt.regions.fixes import Answer
+from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.timing import Timing
 
@@ -65,6 +66,8 @@ class MemoryWork:
     host_time_ns: int = 0
     host_bytes: int = 0
     upload_bytes: int = 0  # of those, to the device
+    pageable_time_ns: int = 0  # of those, from or to memory of the host that is not pinned
+    pinned_time_ns: int = 0  # of those, pinned; what is neither is not known
     device_count: int = 0  # of those, copies within a device: each byte is read and written
     device_time_ns: int = 0
     device_bytes: int = 0
@@ -119,7 +122,8 @@ class RegionWork:
 class TimeSplit:
     """Where the time of a region goes, all instances together."""
 
-    wall: Quantity | None = None  # of the program alone where that was timed, else under the profiler
+    # Of the program alone where that was timed, else under the profiler; from the GPU's side where `basis` says so.
+    wall: Quantity | None = None
     profiled_wall: Quantity | None = None  # under the profiler, where `wall` is that of the program alone
     busy: Quantity | None = None  # union of the region's GPU work
     idle: Quantity | None = None  # of the wall time, the GPU ran nothing of the process
@@ -132,6 +136,8 @@ class TimeSplit:
     launches: int = 0
     gap_per_launch: Quantity | None = None  # idle time over launches: what a launch costs beyond its kernel
     mean_kernel: Quantity | None = None
+    exposed_copies: Quantity | None = None  # of the copies between host and device, nothing else ran meanwhile
+    basis: str = "host"  # "host" | "gpu": the ranges end before their work does, `wall` and `idle` are the GPU's
 
 
 @define(frozen=True)
@@ -204,7 +210,7 @@ class SpeedOfLight:
 
 @define
 class TokenRate:
-    """Tokens per second of one sequence, from the instances of decode steps."""
+    """Tokens per second, from the instances of steps: of one sequence, or of all where the name tells how many."""
 
     tokens: Quantity
     now: Quantity
@@ -286,6 +292,8 @@ class RegionPerformance:
     signatures: list[SignatureRecord] = Factory(list)  # longest first
     signatures_omitted: int = 0
     ncu_rules: list[RuleSummary] = Factory(list)
+    idle: IdleTime | None = None  # why the GPU waits; None where there is no timeline, or next to no waiting
+    gpu_side: GpuSide | None = None  # where the region's ranges end before their GPU work does
     # Of the steady instances, as all of the above; None where the region has no warm-up.
     steady: RegionStats | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
     instances: int | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)  # that all this is of

@@ -34,6 +34,8 @@ class GpuWork:
     host_copies: Sums  # of the copies: between host and device
     device_copies: Sums  # of the copies: within a device
     uploads: Sums  # of those between host and device: to the device
+    pageable: Sums  # of those between host and device: from or to memory that is not pinned
+    pinned: Sums  # of those between host and device: from or to pinned memory
 
     def converted(self, convert: Callable[[Int64s], Int64s]) -> GpuWork:
         """The same with other values, column by column."""
@@ -110,13 +112,20 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     def copies(chosen: Int64s) -> Sums:
         return _sums(timeline.copies, attribution.copies, chosen, count)
 
+    between = _copies_called(_HOST_COPY, timeline, selection)
+    pageable = timeline.copies.pageable
+    unpinned, pinned = (
+        (between[:0],) * 2 if pageable is None else (between[pageable[between]], between[~pageable[between]])
+    )
     own = GpuWork(
         kernels=_sums(kernels, attribution.kernels, selection.kernels, count),
         copies=copies(selection.copies),
         graphs=_sums(timeline.graphs, attribution.graphs, selection.graphs, count),
-        host_copies=copies(_copies_called(_HOST_COPY, timeline, selection)),
+        host_copies=copies(between),
         device_copies=copies(_copies_called(_DEVICE_COPY, timeline, selection)),
         uploads=copies(_copies_called(_UPLOAD, timeline, selection)),
+        pageable=copies(unpinned),
+        pinned=copies(pinned),
     )
     everything = own.converted(inclusive)
     region_of = attribution.range_region[selection.ranges]
@@ -154,12 +163,18 @@ _UPLOAD = re.compile(r"host-to-device|htod", re.IGNORECASE)
 _DEVICE_COPY = re.compile(r"device-to-device|dtod", re.IGNORECASE)
 
 
+def host_copies(timeline: Timeline) -> Int64s:
+    """Which copies are between host and device."""
+    return np.flatnonzero(_called(_HOST_COPY, timeline, timeline.copies.name))
+
+
 def _copies_called(pattern: re.Pattern[str], timeline: Timeline, selection: Selection) -> Int64s:
     """Which of the selected copies and fills have such a name."""
-    chosen = selection.copies
-    names = timeline.copies.name[chosen]
-    meant = [n for n in np.unique(names).tolist() if n >= 0 and pattern.search(timeline.strings[n])]
-    return chosen[np.isin(names, meant)]
+    return selection.copies[_called(pattern, timeline, timeline.copies.name[selection.copies])]
+
+
+def _called(pattern: re.Pattern[str], timeline: Timeline, names: Int32s) -> Bools:
+    return np.isin(names, [n for n in np.unique(names).tolist() if n >= 0 and pattern.search(timeline.strings[n])])
 
 
 def _graph_launches(kernels: Work, membership: Membership, inside: Int64s, parent: Int64s, depth: Int64s) -> Int64s:

@@ -45,6 +45,7 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         evaluated = [(region, steady[region.key].region if region.key in steady else region) for region in chosen]
         rows = [(region, warm, _launches(scope, warm, inputs, plain)) for region, warm in evaluated]
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
+        evaluator.waiting = inputs.waiting.get(scope.scope)
         held = (_as_held(region, steady) for region in scope.regions if is_token_step(region))
         steps = inside(scope.regions, (region for region in held if region.instances))
         for region, warm, launches in rows:

@@ -57,6 +57,8 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
         value: Quantity | None = getattr(split, name)
         facts.numbers[f"{name}_us"] = None if value is None else value.of("s") * 1e6
     facts.amount("host_copies", split.host_copies)
+    facts.words["basis"] = "wall time" if split.basis == "host" else "time on the GPU"
+    facts.numbers["launches"] = split.launches
     facts.words["launches"] = f"{split.launches:,}"
     collective = next((f.time for f in families if f.family == "collective"), nanoseconds(0))
     host = split.host_copies or nanoseconds(0)

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.families import HOST_COPY, is_fusable, label_of
-from llm_perf_opt.metrics.quantity import Quantity, shown, total
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown, total
+from llm_perf_opt.regions.idle import IdleTime
+from llm_perf_opt.regions.labels import counted
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, Opportunity, SpeedOfLight, TimeSplit, Verdict
 from llm_perf_opt.regions.names import short_kernel_name, visible
 
@@ -34,11 +37,13 @@ class Evaluated:
     roofed: Roofed
     verdict: Verdict
     facts: Facts  # numbers and words, which texts of fixes may use too
+    graphable: bool = True  # a CUDA graph would save launches
+    idle: IdleTime | None = None  # why the GPU waits, where a timeline tells
 
-    @property
-    def from_graphs(self) -> bool:
-        """Do most kernels come from CUDA graphs already?"""
-        return self.region.graph_kernels >= 0.5 * max(self.region.inclusive.kernel_count, 1)
+
+def from_graphs(region: NCUProfileRegion) -> bool:
+    """Do most kernels come from CUDA graphs already?"""
+    return region.graph_kernels >= 0.5 * max(region.inclusive.kernel_count, 1)
 
 
 @define(frozen=True)
@@ -52,6 +57,7 @@ class Found:
     family: str = ""
     words: dict[str, str] = Factory(dict)  # for its texts, beside `time`, `recoverable`, `now` and the region's facts
     kernels: Sequence[str] = ()
+    texts: str = ""  # the entry of its words, where that is not its rule
 
 
 def opportunities(of: Evaluated) -> list[Opportunity]:
@@ -66,7 +72,7 @@ def ranked(found: Iterable[Opportunity]) -> list[Opportunity]:
 
 
 def _opportunity(of: Evaluated, found: Found) -> Opportunity:
-    texts, now = verdict_rules().fix[found.rule], of.light.now
+    texts, now = verdict_rules().fix[found.texts or found.rule], of.light.now
     amounts = {"now": now, "time": found.time, "recoverable": found.recoverable}
     words = of.facts.words | {name: shown(amount) for name, amount in amounts.items()} | found.words
     because, action = (text.format_map(words) for text in (texts.because, texts.action))
@@ -89,20 +95,42 @@ def _opportunity(of: Evaluated, found: Found) -> Opportunity:
 
 
 def _waiting(of: Evaluated) -> Iterator[Found]:
+    """By what the host did meanwhile, where the recording shows it."""
     split, waiting = of.split, of.light.waiting
     if not waiting.value or not split.launches:
         return
-    rule = "host.unknown" if of.verdict.bound == "host" else "host.graphs" if of.from_graphs else "launch.graph"
-    gap = f", {shown(split.gap_per_launch)} per launch" if split.gap_per_launch is not None else ""
-    launches = f"{split.launches:,} {'launch' if split.launches == 1 else 'launches'}{gap}"
-    words = {"waiting": shown(waiting), "launches_and_gap": launches}
+    launches = {"launches": counted(split.launches, "launch")}
+    if of.idle is not None:
+        for part in idle_parts(of.idle, waiting.of("ns"), of.graphable):
+            time = nanoseconds(part.time_ns)
+            words = launches | {"what": part.what, "each": shown(time / split.launches)}
+            yield Found(part.rule, "waiting", time, time, words=words, texts=part.texts)
+        return
+    rule = "host.unknown" if of.verdict.bound == "host" else "host.graphs" if from_graphs(of.region) else "launch.graph"
+    each = "–" if split.gap_per_launch is None else shown(split.gap_per_launch)
+    words = launches | {"each": each, "what": f"{launches['launches']}, {each} each"}
     yield Found(rule, "waiting", waiting, waiting, words=words)
 
 
 def _host_copies(of: Evaluated) -> Iterator[Found]:
-    copies = of.split.host_copies
-    if copies is not None and copies.value:
-        yield Found("copy.host", "host copies", copies, copies * overlap_scale(of.split), family=HOST_COPY)
+    """Copies between host and GPU, as far as nothing else ran meanwhile."""
+    copies, memory = of.split.host_copies, of.region.inclusive.memory
+    if copies is None or not copies.value:
+        return
+    exposed = of.split.exposed_copies
+    words = {"exposed": "" if exposed is None else f", for {shown(exposed)} of it nothing else runs"}
+    # Memory that is pinned already is not to be pinned; where the recording does not say, pinning may help.
+    unpinned = 2 * memory.pageable_time_ns >= memory.host_time_ns
+    known = memory.pageable_time_ns + memory.pinned_time_ns > 0
+    yield Found(
+        "copy.pinned" if unpinned else "copy.host",
+        "host copies",
+        copies,
+        copies * overlap_scale(of.split) if exposed is None else exposed,
+        family=HOST_COPY,
+        words=words,
+        texts="" if unpinned or known else "copy.host.unknown",
+    )
 
 
 def _fusable_kernels(of: Evaluated) -> Iterator[Found]:

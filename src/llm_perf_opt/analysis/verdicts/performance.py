@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import Factory, define, evolve
 
@@ -14,8 +14,9 @@ from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
+from llm_perf_opt.analysis.verdicts.idle_causes import with_cause
 from llm_perf_opt.analysis.verdicts.launches import Launches
-from llm_perf_opt.analysis.verdicts.opportunities import Evaluated, opportunities
+from llm_perf_opt.analysis.verdicts.opportunities import Evaluated, from_graphs, opportunities
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, CounterQuality, Facts, cannot_tell, evaluate, verdict_rules
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
@@ -24,7 +25,8 @@ from llm_perf_opt.metrics.catalogue import DRAM_ROLES
 from llm_perf_opt.metrics.families import MEMCPY, MULTIPLYING, OTHER
 from llm_perf_opt.metrics.groups import MetricGroups, groups_for
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
-from llm_perf_opt.metrics.quantity import Quantity, shown
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
+from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.model import (
     FamilyTime,
     NCUProfileRegion,
@@ -48,6 +50,14 @@ class SteadyRegion:
     inside: int  # instances that steady regions around it hold, its own warm-up among them
 
 
+class WaitingFacts(Protocol):
+    """What a timeline says about the waiting of a region, by its key (`analysis.waiting`)."""
+
+    def idle(self, key: str, *, by_gpu: bool = False) -> IdleTime | None: ...
+    def gpu_side(self, key: str) -> GpuSide | None: ...
+    def exposed_copies(self, key: str) -> int: ...
+
+
 @define(eq=False)
 class Inputs:
     """What verdicts need that is not in the report."""
@@ -61,6 +71,7 @@ class Inputs:
     steady: Mapping[str, Mapping[str, SteadyRegion]]  # by scope and key; a region that is not there has no warm-up
     # By scope and key: nanoseconds of a steady instance without a profiler, where that was measured.
     undisturbed: Mapping[str, Mapping[str, float]] = Factory(dict)
+    waiting: Mapping[str, WaitingFacts] = Factory(dict)  # by scope; none where nothing is known of it
 
 
 @define(eq=False)
@@ -73,6 +84,7 @@ class Evaluator:
     tables: dict[int, dict[int, RoofTable]]
     inputs: Inputs
     scope: str = ""
+    waiting: WaitingFacts | None = None  # None where nothing is known of this scope
 
     def performance(
         self, region: NCUProfileRegion, launches: Launches, steps: Sequence[NCUProfileRegion], signatures: int
@@ -81,7 +93,9 @@ class Evaluator:
         near = verdict_rules().thresholds["near_roof"]
         measured = self._measured(region)
         alone = measured or self._alone(region)
-        split = times.time_split(region, alone, measured=measured is not None)
+        split, side = self._split(region, alone, measured=measured is not None)
+        idle = self._idle(region, split)
+        graphable = _could_be_a_graph(region, split)
         lacks = launches.share_without_tensor_work > _UNCOUNTED
         work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
@@ -101,12 +115,18 @@ class Evaluator:
         facts.words["counters_command"] = self.command(region, all_types=sampled)
         gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
         verdict = _region_verdict(region, split, facts, gpu_verdict)
+        if idle is not None and verdict.bound in ("launch", "host") and split.launches:
+            verdict = with_cause(verdict, idle, facts, graphable)
+        verdict = _with_doubt(verdict, split)
+        if side is not None:
+            verdict = evolve(verdict, text=f"{_steps(side)} {verdict.text}")
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, near, signatures) if signatures else ([], 0)
-        found = (
-            [] if light is None else opportunities(Evaluated(region, split, light, families, roofed, verdict, facts))
-        )
+        found = []
+        if light is not None:
+            known = Evaluated(region, split, light, families, roofed, verdict, facts, graphable, idle)
+            found = opportunities(known)
         counted = times.token_count(region, steps) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
@@ -125,7 +145,30 @@ class Evaluator:
             signatures=listed,
             signatures_omitted=existing - len(listed),
             ncu_rules=rule_summaries(region.rules),
+            idle=idle,
+            gpu_side=side,
         )
+
+    def _split(
+        self, region: NCUProfileRegion, alone: Quantity | None, *, measured: bool
+    ) -> tuple[TimeSplit, GpuSide | None]:
+        """The time of a region; from the GPU's side where its ranges end before their work does."""
+        split = times.time_split(region, alone, measured=measured)
+        if self.waiting is None:
+            return split, None
+        side = self.waiting.gpu_side(region.key) if times.returns_early(split) else None
+        if side is not None:
+            split = times.from_gpu_side(split, side)
+        if split.host_copies is not None and split.host_copies.value:
+            split.exposed_copies = nanoseconds(self.waiting.exposed_copies(region.key))
+        return split, side
+
+    def _idle(self, region: NCUProfileRegion, split: TimeSplit) -> IdleTime | None:
+        if self.waiting is None or split.idle is None or split.wall is None or not split.wall.value:
+            return None
+        if (split.idle / split.wall).of("ratio") < verdict_rules().thresholds["least_opportunity"]:
+            return None
+        return self.waiting.idle(region.key, by_gpu=split.basis == "gpu")
 
     def _formula(self, region: NCUProfileRegion) -> Formula:
         """FLOPs by formula. A stage that repeats may be one region around its repeats, or one region for each."""
@@ -237,6 +280,22 @@ class Evaluator:
         return evaluate("kernels", facts, quality) or cannot_tell("known_share", facts)
 
 
+def _could_be_a_graph(region: NCUProfileRegion, split: TimeSplit) -> bool:
+    """Would a CUDA graph save launches? Of a handful there is nothing to save."""
+    return not from_graphs(region) and split.launches >= verdict_rules().thresholds["fewest_launches_of_a_graph"]
+
+
+def _steps(side: GpuSide) -> str:
+    """How the instances look from the GPU's side."""
+    took, idle, between = (shown(nanoseconds(t)) for t in (side.time_ns, side.idle_ns, side.idle_between_ns))
+    each = f" in {side.instances:,} steps, one every {shown(nanoseconds(side.step_ns))}" if side.step_ns else ""
+    of_that = f", {between} of that between steps" if side.step_ns else ""
+    return (
+        f"The host runs ahead: the ranges end before their GPU work does. On the GPU it takes {took}{each}, "
+        f"idle for {idle}{of_that}."
+    )
+
+
 def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, kernels: Verdict) -> Verdict:
     """The verdict on the wall time; where the GPU is the limit, that of its kernels."""
     if split.wall is None or split.idle is None:
@@ -254,15 +313,17 @@ def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, ke
         return evolve(limit, text=before + limit.text)
     found = evaluate("region", facts)
     if found is not None:
-        return _with_doubt(found, split)
+        return found
     if kernels.bound == UNKNOWN and (found := evaluate("gpu", facts)) is not None:
         return evolve(found, missing=kernels.missing, next_step=kernels.next_step)
-    return evolve(kernels, text=f"The GPU works for {facts.words['working_share']} of the wall time. {kernels.text}")
+    return evolve(
+        kernels, text=f"The GPU works for {facts.words['working_share']} of the {facts.words['basis']}. {kernels.text}"
+    )
 
 
 def _with_doubt(found: Verdict, split: TimeSplit) -> Verdict:
     """Waiting that the profiler itself may have caused is not called certain."""
-    if found.bound not in ("launch", "host") or split.profiled_wall is not None or not split.wall or not split.idle:
+    if found.bound != "launch" or split.profiled_wall is not None or not split.wall or not split.idle:
         return found
     thresholds, wall, working = verdict_rules().thresholds, split.wall.of("ns"), (split.wall - split.idle).of("ns")
     added, least = (split.launches * thresholds[k] * 1e3 for k in ("profiler_us_per_launch", "host_us_per_launch"))

@@ -9,10 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
+from llm_perf_opt.regions.idle import GpuSide
 from llm_perf_opt.regions.model import NCUProfileRegion, SpeedOfLight, TimeSplit, TokenRate
+
+# Names that tell how many tokens a step makes, as SGLang and vLLM write them: `step[DECODE bs=64]`,
+# `execute_context_0(0)_generation_64(64)`; or how many it reads: `step[EXTEND bs=1 toks=4096]`.
+_TOKENS_IN_NAME = (
+    (re.compile(r"\bdecode\b.*?\b(?:bs|batch(?:_size)?)[ =:]+(\d{1,7})\b", re.IGNORECASE), "sequences a step"),
+    (re.compile(r"_generation_(\d{1,7})\("), "sequences a step"),
+    (re.compile(r"\b(?:toks|tokens|num_tokens)[ =:]+(\d{1,9})\b", re.IGNORECASE), "tokens a step"),
+)
 
 
 def time_split(region: NCUProfileRegion, alone: Quantity | None = None, *, measured: bool = False) -> TimeSplit:
@@ -54,6 +65,18 @@ def time_split(region: NCUProfileRegion, alone: Quantity | None = None, *, measu
     return split
 
 
+def from_gpu_side(split: TimeSplit, side: GpuSide) -> TimeSplit:
+    """The same by the work on the GPU: for ranges that are closed before it is done."""
+    return evolve(
+        split,
+        basis="gpu",
+        wall=nanoseconds(side.time_ns),
+        profiled_wall=None,
+        idle=nanoseconds(side.idle_ns),
+        gap_per_launch=nanoseconds(side.idle_ns) / split.launches if split.launches else None,
+    )
+
+
 def gpu_time(split: TimeSplit) -> Quantity | None:
     """The time utilisation is measured on while the GPU works: the union, else the kernels' sum."""
     return split.busy if split.busy is not None else split.kernels
@@ -61,7 +84,7 @@ def gpu_time(split: TimeSplit) -> Quantity | None:
 
 def returns_early(split: TimeSplit) -> bool:
     """Is the range closed on the host long before its GPU work is done? Then its wall time says nothing."""
-    if split.after_return is None or split.wall is None or not split.wall.value:
+    if split.basis == "gpu" or split.after_return is None or split.wall is None or not split.wall.value:
         return False
     return (split.after_return / split.wall).of("ratio") > verdict_rules().thresholds["returns_early"]
 
@@ -106,7 +129,14 @@ def is_token_step(region: NCUProfileRegion) -> bool:
 
 
 def token_count(region: NCUProfileRegion, steps: Sequence[NCUProfileRegion]) -> tuple[int, str] | None:
-    """Tokens a region made for each sequence, and what says so. `steps`: all regions inside it that make tokens."""
+    """Tokens a region made, for each sequence where its name does not tell the batch; and what says so.
+
+    `steps`: all regions inside it that make tokens.
+    """
+    for pattern, what in _TOKENS_IN_NAME:
+        told = pattern.search(region.name)
+        if told and region.instances and (count := int(told[1])):
+            return region.instances * count, f"{count:,} {what}, by the name"
     if is_token_step(region):
         return (region.instances, f"instances of {region.name}") if region.instances else None
     if not steps:

@@ -1,0 +1,202 @@
+"""The gaps between the GPU work of a process, each given to what the host did meanwhile.
+
+An expert looks at a gap, at the threads that launch, and reads what they are in. Here the same for all gaps at once:
+a gap belongs to the tightest thing on the host that covers at least half of it (`Cover`). Short gaps need no name: they
+have the length of a launch, unless the host had waited for the GPU, or the work had been launched long before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+from numpy.typing import NDArray
+
+from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
+from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
+from llm_perf_opt.regions.intervals import BusyTime
+
+CAUSES = ("launch", "sync", "data", "alloc", "module", "copy", "python", "thread", "unseen", "gpu", "warmup")
+_CODE = {cause: number for number, cause in enumerate(CAUSES)}
+NAMED = 100_000  # ns: gaps from here on are given a name
+LONG = 1_000_000  # ns: no launch of a kernel takes the host that long
+_AHEAD = 20_000  # ns: work launched so long before a gap began did not wait for the host
+_MOST_EVENTS = 200_000  # the longest of those that cover a gap
+
+
+@define(eq=False)
+class Gaps:
+    """The gaps of one process in order of time."""
+
+    start: Int64s
+    end: Int64s
+    cause: Int32s  # index into CAUSES
+    named: Int64s  # which of them are long enough for a name; the columns below are of those
+    event: Int64s  # what covers it on the host: a name, as an index into the timeline's strings; UNKNOWN where nothing
+    range: Int64s  # the range that covers it, as an index; UNKNOWN where none does
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@define(eq=False)
+class Cover:
+    """Finds for each of some gaps, which are in order and disjoint, the shortest event that covers half of it."""
+
+    start: Int64s
+    end: Int64s
+    _middle: Int64s = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._middle = self.start + (self.end - self.start) // 2
+
+    def of(self, starts: Int64s, ends: Int64s, events: Int64s) -> Int64s:
+        """Which of `events`, indices into the two columns; UNKNOWN where none."""
+        owner = np.full(len(self.start), UNKNOWN, dtype=np.int64)
+        if not len(events) or not len(owner):
+            return owner
+        begin, finish = starts[events], ends[events]
+        # What covers half of an interval covers its middle.
+        first = np.searchsorted(self._middle, begin, side="left")
+        last = np.searchsorted(self._middle, finish, side="right") - 1
+        first += (first <= last) & ~self._half(first, begin, finish)
+        last -= (first <= last) & ~self._half(last, begin, finish)
+        covering = np.flatnonzero(first <= last)
+        longest = covering[np.argsort(begin[covering] - finish[covering], kind="stable")]
+        for event, low, high in zip(
+            *(column[longest[-_MOST_EVENTS:]].tolist() for column in (events, first, last)), strict=True
+        ):
+            owner[low : high + 1] = event  # shorter ones come later, and stay
+        return owner
+
+    def _half(self, gap: Int64s, begin: Int64s, finish: Int64s) -> Bools:
+        gap = np.clip(gap, 0, len(self.start) - 1)
+        shared = np.minimum(self.end[gap], finish) - np.maximum(self.start[gap], begin)
+        covers: Bools = 2 * shared >= self.end[gap] - self.start[gap]
+        return covers
+
+
+def find_gaps(timeline: Timeline, process: int, warmup: Bools) -> Gaps:
+    """All gaps of a process, from its first range or work to its last. `warmup`: which ranges are warm-up."""
+    return _Finder(timeline, process).find(warmup)
+
+
+class _Finder:
+    """Holds what the steps share."""
+
+    def __init__(self, timeline: Timeline, process: int) -> None:
+        self.timeline, self.process = timeline, process
+        self.start, self.end, self.launched, threads = self._between()
+        self.length = self.end - self.start
+        host, ranges = timeline.host, timeline.ranges
+        launches = np.isin(host.thread, threads)
+        self.own = (host.process == process) & launches
+        self.of_others = (host.process == process) & ~launches
+        self.own_ranges = (ranges.process == process) & np.isin(ranges.thread, threads)
+
+    def _between(self) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+        """Starts and ends of the gaps, when the work behind each was launched, and the threads that launch."""
+        timeline, ranges = self.timeline, self.timeline.ranges
+        alone = len(timeline.processes) == 1
+        mine = [slice(None) if alone else work.process == self.process for work in timeline.work]
+        start, end, launched, thread = (
+            np.concatenate([getattr(work, name)[chosen] for work, chosen in zip(timeline.work, mine, strict=True)])
+            for name in ("start", "end", "host_time", "thread")
+        )
+        threads = np.flatnonzero(np.bincount(thread + 1)[1:]) if len(thread) else thread
+        order = np.argsort(start, kind="stable")
+        start, end, launched = start[order], end[order], launched[order]
+        around = np.flatnonzero(ranges.process == self.process)
+        low = min(int(column.min()) for column in (start, ranges.start[around]) if len(column))
+        high = max(int(column.max()) for column in (end, ranges.end[around]) if len(column))
+        reach = np.concatenate([[low], np.maximum.accumulate(end)])
+        begins = np.concatenate([start, [high]])
+        launched = np.concatenate([launched, [UNKNOWN]])
+        gap = np.flatnonzero(begins > reach)
+        return reach[gap], begins[gap], launched[gap], threads
+
+    def find(self, warmup: Bools) -> Gaps:
+        host = self.timeline.host
+        call = self.by_name(host.name, call_kind)
+        cause = np.full(len(self.start), _CODE["launch"], dtype=np.int32)
+        waited = self._waited(call)
+        cause[(waited != UNKNOWN) & (self.length < LONG)] = _CODE["sync"]
+        ahead = (self.launched != UNKNOWN) & (self.start - self.launched >= _AHEAD)
+        cause[ahead] = _CODE["gpu"]
+
+        named = np.flatnonzero(self.length >= NAMED)
+        long, new = self.length[named] >= LONG, cause[named]
+        over = _Covering(self, Cover(self.start[named], self.end[named]), self.by_name(host.name, code_kind))
+        called = np.where((over.call == UNKNOWN) & (new == _CODE["sync"]), waited[named], over.call)
+        by_call = np.append(call, "")[called]  # UNKNOWN is the last
+        new[long] = _CODE["unseen"]
+        new[long & (over.other_thread != UNKNOWN)] = _CODE["thread"]
+        new[long & ((over.code != UNKNOWN) | (over.range != UNKNOWN))] = _CODE["python"]
+        new[over.compiles] = _CODE["module"]
+        new[over.reads_input] = _CODE["data"]
+        new[ahead[named]] = _CODE["gpu"]
+        for one in ("sync", "alloc", "module", "copy"):
+            new[(by_call == one) & ~over.reads_input] = _CODE[one]
+        new[(by_call == "launch") & long] = _CODE["module"]  # a launch takes that long when its code is loaded
+        cause[named] = new
+        cause[self._inside(warmup)] = _CODE["warmup"]
+
+        choices = [over.reads_input, by_call != "", over.code != UNKNOWN]
+        event = np.select(choices, [over.input, called, over.code], over.other_thread)
+        name = np.append(host.name.astype(np.int64), UNKNOWN)[event]
+        return Gaps(self.start, self.end, cause, named, name, over.range)
+
+    def _waited(self, call: NDArray[Any]) -> Int64s:
+        """The call in which a thread waited for the GPU when each gap began."""
+        host = self.timeline.host
+        waiting = np.flatnonzero(self.own & (host.kind == CALL) & np.isin(call, WAITING_CALLS))
+        return _open_at(self.start, host.start, host.end, waiting)
+
+    def by_name(self, names: Int32s, value: Callable[[str], str]) -> NDArray[Any]:
+        """What `value` says of each name, asked once for each."""
+        used, which = np.unique(names, return_inverse=True)
+        found = np.array([value(self.timeline.strings[number]) for number in used.tolist()], dtype=np.str_)
+        return found[which.reshape(-1)]
+
+    def _inside(self, warmup: Bools) -> Int64s:
+        """Gaps that lie in warm-up."""
+        ranges = self.timeline.ranges
+        chosen = np.flatnonzero(warmup & (ranges.process == self.process))
+        windows = BusyTime.of(ranges.start[chosen], ranges.end[chosen])
+        middle = self.start + self.length // 2
+        return np.flatnonzero(windows.within(middle, middle + 1)) if len(chosen) else chosen
+
+
+class _Covering:
+    """What covers each of the named gaps, by what it is: indices of host events or ranges, UNKNOWN where none."""
+
+    def __init__(self, of: _Finder, gaps: Cover, kind: NDArray[Any]) -> None:
+        host, ranges = of.timeline.host, of.timeline.ranges
+        is_call, kind_of_range = host.kind == CALL, of.by_name(ranges.name, code_kind)
+
+        def events(chosen: Bools) -> Int64s:
+            return gaps.of(host.start, host.end, np.flatnonzero(of.own & chosen))
+
+        def in_ranges(chosen: Bools) -> Int64s:
+            return gaps.of(ranges.start, ranges.end, np.flatnonzero(of.own_ranges & chosen))
+
+        self.call, self.code = events(is_call), events(~is_call)
+        self.other_thread = gaps.of(host.start, host.end, np.flatnonzero(of.of_others))
+        self.input = events(~is_call & (kind == "data"))
+        input_range = in_ranges(kind_of_range == "data")
+        self.reads_input = (self.input != UNKNOWN) | (input_range != UNKNOWN)
+        # Functions that compile are around every call of what was compiled before, too.
+        compiling = (~is_call) & (host.kind != PYTHON) & (kind == "compile")
+        self.compiles = (events(compiling) != UNKNOWN) | (in_ranges(kind_of_range == "compile") != UNKNOWN)
+        self.range = np.where(input_range != UNKNOWN, input_range, in_ranges(np.ones(len(ranges), dtype=np.bool_)))
+
+
+def _open_at(moments: Int64s, starts: Int64s, ends: Int64s, events: Int64s) -> Int64s:
+    """Which of the events is open at each moment, the last to begin; UNKNOWN where none is."""
+    if not len(events):
+        return np.full(len(moments), UNKNOWN, dtype=np.int64)
+    ordered = events[np.argsort(starts[events], kind="stable")]
+    last = ordered[np.maximum(np.searchsorted(starts[ordered], moments, side="right") - 1, 0)]
+    return np.where((starts[last] <= moments) & (moments < ends[last]), last, UNKNOWN)

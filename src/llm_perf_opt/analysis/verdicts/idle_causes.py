@@ -1,0 +1,144 @@
+"""From the causes of idle time to verdict and fixes: which rule each belongs to, and what of the waiting it would win.
+
+The table of causes is in `idle.toml`, the words of their fixes in `rules.toml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from attrs import define, evolve
+
+from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
+from llm_perf_opt.metrics.quantity import nanoseconds, shown
+from llm_perf_opt.package_data import read_toml
+from llm_perf_opt.regions.idle import IdleCause, IdleTime
+from llm_perf_opt.regions.model import Evidence, Verdict
+from llm_perf_opt.regions.names import visible
+
+_IDLE = "The GPU sits idle for {idle_share} of the {basis} ({idle} of {wall}), {share} of that"
+_NAMES = 3  # of what the host was in, in a text
+_TELLING_SHARE = 0.5  # of the idle time, from which on gaps of a size are mentioned
+_SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
+# Idle time that an undisturbed, warm program does not have goes off these first.
+_FIRST_OFF = ("warmup", "launch.graph")
+
+
+@define(frozen=True)
+class CauseWords:
+    """One cause of idle time."""
+
+    rule: str
+    bound: str
+    title: str
+    text: str
+    rule_without_graph: str | None = None
+
+
+@define(frozen=True)
+class IdlePart:
+    """Idle time with one rule."""
+
+    rule: str
+    time_ns: float
+    what: str  # in words
+
+    @property
+    def texts(self) -> str:
+        """The entry of its words among the fixes."""
+        return f"{self.rule}.waiting" if self.rule == "copy.host" else self.rule
+
+
+@cache
+def idle_words() -> Mapping[str, CauseWords]:
+    return {name: CauseWords(**of) for name, of in read_toml(__package__, "idle.toml")["cause"].items()}
+
+
+def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool) -> list[IdlePart]:
+    """The waiting of a region by rule, most first; together no more than `waiting_ns`.
+
+    `graphable`: a CUDA graph would save launches.
+    """
+    groups: dict[str, list[IdleCause]] = {}
+    for one in idle.causes:
+        groups.setdefault(_rule(one.cause, graphable), []).append(one)
+    times = {rule: float(sum(one.time_ns for one in group)) for rule, group in groups.items()}
+    times = _fitted(times, waiting_ns)
+    found = [IdlePart(rule, times[rule], _what(group)) for rule, group in groups.items() if rule and times[rule] > 0]
+    return sorted(found, key=lambda part: -part.time_ns)
+
+
+def _rule(cause: str, graphable: bool) -> str:
+    words = idle_words()[cause]
+    return words.rule if graphable or words.rule_without_graph is None else words.rule_without_graph
+
+
+def _fitted(times: dict[str, float], to: float) -> dict[str, float]:
+    """Times that add up to no more than `to`."""
+    times = dict(times)
+    for rule in _FIRST_OFF:
+        surplus = sum(times.values()) - to
+        if surplus > 0 and rule in times:
+            times[rule] = max(times[rule] - surplus, 0.0)
+    whole = sum(times.values())
+    return {rule: time * to / whole for rule, time in times.items()} if whole > to else times
+
+
+def _what(group: Sequence[IdleCause]) -> str:
+    """`enumerate(DataLoader) 354 ms in 6 gaps, 12 ms in 40 other gaps`."""
+    named = [one for one in group if one.what][:_NAMES]
+    words = [f"{visible(one.what, 60)} {shown(nanoseconds(one.time_ns))} in {_gaps(one.gaps)}" for one in named]
+    others = [one for one in group if one not in named]
+    if others:
+        rest = "other " if named else ""
+        time = shown(nanoseconds(sum(one.time_ns for one in others)))
+        words.append(f"{time} in {_gaps(sum(one.gaps for one in others), rest)}")
+    return ", ".join(words)
+
+
+def _gaps(count: int, which: str = "") -> str:
+    return f"{count:,} {which}gap{'' if count == 1 else 's'}"
+
+
+def with_cause(found: Verdict, idle: IdleTime, facts: Facts, graphable: bool) -> Verdict:
+    """A verdict about waiting, by what has the largest part of it; as it was where nothing is known."""
+    groups: dict[str, list[IdleCause]] = {}
+    for one in idle.causes:
+        groups.setdefault(_rule(one.cause, graphable), []).append(one)
+    if not idle.total_ns or not groups:
+        return found
+    rule, group = max(groups.items(), key=lambda item: sum(one.time_ns for one in item[1]))
+    time = sum(one.time_ns for one in group)
+    causes = idle_words()
+    # Launches that no graph would save are host work like any other.
+    main, share = causes[group[0].cause if rule == causes[group[0].cause].rule else "python"], time / idle.total_ns
+    launches = facts.numbers.get("launches") or 1.0
+    words = facts.words | {"share": f"{100 * share:.0f} %", "what": _what(group)}
+    words["each"] = shown(nanoseconds(time / launches))
+    return evolve(
+        found,
+        bound=main.bound,
+        title=main.title,
+        text=f"{_IDLE} {main.text}".format_map(words) + _sizes(idle),
+        evidence=[
+            *found.evidence,
+            Evidence(f"{group[0].cause} {words['share']} of the idle time", "cause_share", share),
+        ],
+        advice=_sentence(verdict_rules().fix[rule].action) if rule else found.advice,
+    )
+
+
+def _sizes(idle: IdleTime) -> str:
+    """What long gaps have of the idle time, where that tells something."""
+    gaps = time = 0
+    for size in idle.sizes:
+        gaps, time = gaps + size.gaps, time + size.time_ns
+        if size.at_least_ns in _SIZE_WORDS and time >= _TELLING_SHARE * idle.total_ns:
+            share = 100 * time / idle.total_ns
+            return f" {share:.0f} % of it lies in {_gaps(gaps)} of {_SIZE_WORDS[size.at_least_ns]} or more."
+    return ""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,293 @@
+"""What a timeline says about the waiting of its regions, asked for region by region.
+
+Three questions: what the host did while the GPU was idle; how the steps look from the GPU's side, where the program
+runs ahead of it; and how long copies between host and GPU kept everything else waiting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from copy import copy
+
+import numpy as np
+from attrs import Factory, define
+
+from llm_perf_opt.analysis.gaps import CAUSES, NAMED, Gaps, find_gaps
+from llm_perf_opt.analysis.gpu_side import GpuSteps
+from llm_perf_opt.analysis.steady import SteadyTimeline
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
+from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
+from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.rollup import Selection
+from llm_perf_opt.regions.table import ROOT
+
+SIZES = (10_000_000, 1_000_000, NAMED, 0)  # ns, of gaps
+_MOST_CAUSES = 12  # listed of a region
+# What emit_nvtx writes behind the name of an operator.
+_OPERATOR_FACTS = re.compile(r", (op_id|seq|sizes|input_op_ids)\b.*", re.DOTALL)
+_NUMBER_AT_END = re.compile(r"(?<=[ _#:=-])\d+$")
+_NAMED_BY_CALL = [CAUSES.index(cause) for cause in ("sync", "alloc", "module", "copy")]
+
+_PYTHON, _UNSEEN = CAUSES.index("python"), CAUSES.index("unseen")
+
+
+class Waiting:
+    """Of one timeline, of all of its processes or of some. Nothing is computed before somebody asks."""
+
+    def __init__(self, warmth: SteadyTimeline) -> None:
+        self._warmth = warmth
+        self._processes: set[int] | None = None  # None: all
+        self._timeline, self._attribution = warmth.timeline, warmth.attribution
+        table = self._attribution.table
+        self._number = {table.key(number): number for number in range(len(table))}
+        self._sums: dict[int, _GapSums] = {}
+        self._gpu_steps = GpuSteps(self._timeline, warmth.lifted)
+
+    def of_scope(self, selection: Selection) -> Waiting | None:
+        """The same of the processes of a scope; None where it holds only a part of what those did: one GPU of several."""
+        ranges = self._timeline.ranges
+        processes = set(np.unique(ranges.process[selection.ranges]).tolist())
+        for work, chosen in selection.work(self._timeline):
+            if len(chosen) < len(work) and len(chosen) < int(np.isin(work.process, list(processes)).sum()):
+                return None
+        view = copy(self)  # what one scope has computed serves the others
+        view._processes = processes
+        return view
+
+    def _instances(self, key: str) -> list[tuple[int, Int64s]]:
+        """Steady instances of a region, for each process that has some."""
+        number = self._number.get(key)
+        if number is None:
+            return []
+        which = np.flatnonzero((self._attribution.range_region == number) & ~self._warmth.instances.warmup)
+        process = self._timeline.ranges.process[which]
+        mine = [one for one in np.unique(process).tolist() if self._processes is None or one in self._processes]
+        return [(one, which[process == one]) for one in mine]
+
+    def idle(self, key: str, *, by_gpu: bool = False) -> IdleTime | None:
+        """Why the GPU waits while a region runs; None where it has no steady instances.
+
+        `by_gpu`: while its work runs on the GPU, for ranges that end before.
+        """
+        ranges, found = self._timeline.ranges, []
+        for process, which in self._instances(key):
+            if process not in self._sums:
+                self._sums[process] = _GapSums(find_gaps(self._timeline, process, self._warmth.instances.first))
+            if by_gpu:
+                windows = self._gpu_steps.windows(process, which, self._number[key])
+            else:
+                windows = BusyTime.of(ranges.start[which], ranges.end[which])
+            found.append(self._idle(self._sums[process], windows, self._number[key]))
+        return idle_together(found) if found else None
+
+    def gpu_side(self, key: str) -> GpuSide | None:
+        """The steady instances of a region by their work on the GPU; None where it has none."""
+        steps = [self._gpu_steps.of(process, which, self._number[key]) for process, which in self._instances(key)]
+        known = [one for one in steps if one is not None]
+        return gpu_sides_together(known) if known else None
+
+    def exposed_copies(self, key: str) -> int:
+        """How long copies of a region between host and GPU ran while the GPU did nothing else, ns."""
+        return self._gpu_steps.exposed_copies(self._number[key], self._processes) if key in self._number else 0
+
+    def _idle(self, sums: _GapSums, windows: BusyTime, region: int) -> IdleTime:
+        gaps = sums.gaps
+        named = sums.named_inside(windows)
+        at = gaps.named[named]
+        time = windows.within(gaps.start[at], gaps.end[at])
+        size = np.searchsorted(-np.array(SIZES), gaps.start[at] - gaps.end[at])
+        counts = np.bincount(size, minlength=len(SIZES))
+        times = np.bincount(size, weights=time, minlength=len(SIZES)).astype(np.int64)
+        causes = self._named_causes(gaps, named, time, region)
+        for cause, count, spent in sums.short(windows):
+            counts[-1] += count
+            times[-1] += spent
+            causes.append(IdleCause(CAUSES[cause], "", count, spent))
+        total = int(times.sum())
+        rows = zip(SIZES, counts.tolist(), times.tolist(), strict=True)
+        sizes = [GapSize(least, count, spent, spent / total if total else 0.0) for least, count, spent in rows]
+        return IdleTime(total, int(counts.sum()), sizes, listed(causes))
+
+    def _named_causes(self, gaps: Gaps, named: Int64s, time: Int64s, region: int) -> list[IdleCause]:
+        """Time by cause and name."""
+        cause = gaps.cause[gaps.named[named]].astype(np.int64)
+        label = self._labels(gaps, named, cause, region)
+        cause[(label == UNKNOWN) & (cause == _PYTHON)] = _UNSEEN  # nothing is known but that the region was open
+        pairs = (label + 1) * len(CAUSES) + cause
+        used, which = np.unique(pairs, return_inverse=True)
+        count = np.bincount(which.reshape(-1), minlength=len(used)).tolist()
+        spent = np.bincount(which.reshape(-1), weights=time, minlength=len(used)).tolist()
+        found = []
+        for pair, gaps_of_it, time_of_it in zip(used.tolist(), count, spent, strict=True):
+            name = pair // len(CAUSES) - 1
+            what = "" if name == UNKNOWN else _pooled(self._timeline.strings[name])
+            found.append(IdleCause(CAUSES[pair % len(CAUSES)], what, gaps_of_it, int(time_of_it)))
+        return found
+
+    def _labels(self, gaps: Gaps, named: Int64s, cause: Int64s, region: int) -> Int64s:
+        """The name of what covers each gap: a range inside the region, or else what the host was in."""
+        ranges, covering = self._timeline.ranges, gaps.range[named]
+        known = covering != UNKNOWN
+        inside = np.zeros(len(named), dtype=np.bool_)
+        inside[known] = self._below(region)[self._attribution.range_region[covering[known]]]
+        label = gaps.event[named].copy()
+        by_range = inside & (~np.isin(cause, _NAMED_BY_CALL) | (label == UNKNOWN))
+        label[by_range] = ranges.name[covering[by_range]]
+        return label
+
+    def _below(self, region: int) -> Bools:
+        """Which regions lie inside one; the last element stands for ROOT."""
+        parents = self._attribution.table.parent
+        inside = np.zeros(len(parents) + 1, dtype=np.bool_)
+        for number, parent in enumerate(parents):  # parents have lower numbers than their children
+            inside[number] = parent != ROOT and (parent == region or inside[parent])
+        return inside
+
+
+@define(eq=False)
+class KnownWaiting:
+    """The same of several timelines, of which none is at hand any more: answers that were asked for in time."""
+
+    _idle: dict[tuple[str, bool], list[IdleTime]] = Factory(dict)
+    _sides: dict[str, list[GpuSide]] = Factory(dict)
+    _copies: dict[str, int] = Factory(dict)
+
+    def add(self, waiting: Waiting, key: str, *, early: bool, copies: bool) -> None:
+        """Ask a timeline about a region. `early`: its ranges end before their work; `copies`: it copies from the host."""
+        if (idle := waiting.idle(key, by_gpu=early)) is not None:
+            self._idle[key, early] = [idle]
+        if early and (side := waiting.gpu_side(key)) is not None:
+            self._sides[key] = [side]
+        if copies:
+            self._copies[key] = waiting.exposed_copies(key)
+
+    @staticmethod
+    def together(parts: Sequence[KnownWaiting]) -> KnownWaiting:
+        """Of several recordings."""
+        found = KnownWaiting()
+        for part in parts:
+            for at, idle in part._idle.items():
+                found._idle.setdefault(at, []).extend(idle)
+            for key, sides in part._sides.items():
+                found._sides.setdefault(key, []).extend(sides)
+            for key, copies in part._copies.items():
+                found._copies[key] = found._copies.get(key, 0) + copies
+        return found
+
+    def idle(self, key: str, *, by_gpu: bool = False) -> IdleTime | None:
+        known = self._idle.get((key, by_gpu))
+        return idle_together(known) if known else None
+
+    def gpu_side(self, key: str) -> GpuSide | None:
+        known = self._sides.get(key)
+        return gpu_sides_together(known) if known else None
+
+    def exposed_copies(self, key: str) -> int:
+        return self._copies.get(key, 0)
+
+
+class _GapSums:
+    """The gaps of a process, made ready for sums over windows: of short ones by cause, without looking at each."""
+
+    def __init__(self, gaps: Gaps) -> None:
+        self.gaps = gaps
+        length = gaps.end - gaps.start
+        short = np.ones(len(gaps), dtype=np.bool_)
+        short[gaps.named] = False
+        self._named_start, self._named_end = gaps.start[gaps.named], gaps.end[gaps.named]
+        self._cause = np.where(short, gaps.cause, UNKNOWN)
+        self._before: dict[
+            int, tuple[Int64s, Int64s]
+        ] = {}  # cause -> count and time before each gap, and after the last
+        for cause in np.flatnonzero(np.bincount(gaps.cause[short])) if short.any() else ():
+            mine = self._cause == cause
+            self._before[int(cause)] = _running(mine.astype(np.int64)), _running(np.where(mine, length, 0))
+
+    def named_inside(self, windows: BusyTime) -> Int64s:
+        """Which of the named gaps share time with the windows."""
+        first = np.searchsorted(self._named_end, windows.starts, side="right")
+        last = np.searchsorted(self._named_start, windows.ends, side="left")
+        counts = np.maximum(last - first, 0)
+        if not counts.any():
+            return np.zeros(0, dtype=np.int64)
+        begin = np.repeat(first - (np.cumsum(counts) - counts), counts)
+        return np.unique(begin + np.arange(int(counts.sum())))  # a gap may lie in two windows
+
+    def short(self, windows: BusyTime) -> Iterable[tuple[int, int, int]]:
+        """Cause, number and time of the short gaps in the windows."""
+        sides = [self._until(moments) for moments in (windows.starts, windows.ends)]
+        for cause, (count, time) in self._before.items():
+            found = []
+            for at, part in sides:
+                own = (self._cause[np.maximum(at - 1, 0)] == cause) & (at > 0)
+                # The gap that the moment lies in, or the last before it, counts as far as it has come.
+                found.append(
+                    (int(count[at].sum()), int((time[np.maximum(at - own, 0)] + np.where(own, part, 0)).sum()))
+                )
+            (count_before, time_before), (count_after, time_after) = found
+            if time_after > time_before:
+                yield cause, max(count_after - count_before, 1), time_after - time_before
+
+    def _until(self, moments: Int64s) -> tuple[Int64s, Int64s]:
+        """How many gaps have begun by each moment, and how far the last of them has come."""
+        at = np.searchsorted(self.gaps.start, moments, side="right")
+        last = np.maximum(at - 1, 0)
+        if not len(self.gaps):
+            return at, np.zeros(len(at), dtype=np.int64)
+        part = np.minimum(moments, self.gaps.end[last]) - self.gaps.start[last]
+        return at, np.where(at > 0, part, 0)
+
+
+def _pooled(name: str) -> str:
+    """`IO 190` and `IO 250` are one thing, as are calls of one operator."""
+    return _NUMBER_AT_END.sub("…", _OPERATOR_FACTS.sub("", name))
+
+
+def _running(values: Int64s) -> Int64s:
+    return np.concatenate([[0], np.cumsum(values)])
+
+
+def listed(causes: Iterable[IdleCause]) -> list[IdleCause]:
+    """Equal ones added up, most time first; those beyond the first few are added up without a name."""
+    found: dict[tuple[str, str], IdleCause] = {}
+
+    def add(one: IdleCause, what: str) -> None:
+        known = found.get((one.cause, what), IdleCause(one.cause, what, 0, 0))
+        found[one.cause, what] = IdleCause(one.cause, what, known.gaps + one.gaps, known.time_ns + one.time_ns)
+
+    for one in causes:
+        add(one, one.what)
+    ordered = sorted(found.values(), key=lambda one: -one.time_ns)
+    if len(ordered) > _MOST_CAUSES:
+        found = {}
+        for place, one in enumerate(ordered):
+            add(one, one.what if place < _MOST_CAUSES else "")
+        ordered = sorted(found.values(), key=lambda one: -one.time_ns)
+    return ordered
+
+
+def idle_together(parts: list[IdleTime]) -> IdleTime:
+    """Of several processes or recordings."""
+    if len(parts) == 1:
+        return parts[0]
+    total = sum(part.total_ns for part in parts)
+    sizes = []
+    for same in zip(*(part.sizes for part in parts), strict=True):
+        time = sum(one.time_ns for one in same)
+        count = sum(one.gaps for one in same)
+        sizes.append(GapSize(same[0].at_least_ns, count, time, time / total if total else 0.0))
+    causes = listed(one for part in parts for one in part.causes)
+    return IdleTime(total, sum(part.gaps for part in parts), sizes, causes)
+
+
+def gpu_sides_together(parts: list[GpuSide]) -> GpuSide:
+    """Of several processes or recordings."""
+    steps = [part.step_ns for part in parts if part.step_ns is not None]
+    return GpuSide(
+        instances=sum(part.instances for part in parts),
+        time_ns=sum(part.time_ns for part in parts),
+        idle_ns=sum(part.idle_ns for part in parts),
+        idle_between_ns=sum(part.idle_between_ns for part in parts),
+        step_ns=int(np.median(steps)) if steps else None,
+    )

@@ -1,0 +1,48 @@
+"""What calls of the CUDA API and names of host code mean for a GPU that waits: one table of patterns."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+# The first that fits. `cudaMemcpy_v3020` waits for what was launched before it, `cudaMemcpyAsync` often does.
+_CALLS = (
+    ("launch", re.compile(r"Launch(?!HostFunc)")),
+    ("sync", re.compile(r"Synchronize")),
+    ("copy", re.compile(r"Mem(cpy|set)|Prefetch", re.IGNORECASE)),
+    (
+        "alloc",
+        re.compile(r"Malloc|MemAlloc|HostAlloc|HostRegister|MemCreate|MemMap|MemSetAccess|MemPool|Free|MemRelease"),
+    ),
+    (
+        "module",
+        re.compile(
+            r"(Module|Library)(Load|Unload|Get)|KernelGet|KernelSet|FuncGet|FuncSet|GetFuncBySymbol|GraphInstantiate|cuInit|ProcAddress|CtxCreate"
+        ),
+    ),
+)
+WAITING_CALLS = ("sync", "copy")  # work that ends while a thread is in one of them may have been waited for
+
+# Names of ranges, operators and functions that fetch or prepare input.
+_INPUT = re.compile(
+    r"data[ _-]?load|load[ _-]?(batch|data|input|sample|image)|(next|fetch|read)[ _-]?(batch|data|input|sample|image)s?\b|get[ _-]?batch"
+    r"|input[ _-]?pipeline|\bcollate|_collate|data[ _-]?(fetch|read|wait|time)|tokeni[sz](e|ing)\b|decode[ _-]?(image|jpe?g|video)"
+    r"|torch/utils/data/|webdataset|\bdali\b",
+    re.IGNORECASE,
+)
+
+# Names of ranges and operators that compile. `CompiledFxGraph` and the like are what was compiled before.
+_COMPILES = re.compile(r"compil(e(?!d)|ing\b|ation)|autotun|nvrtc|codegen", re.IGNORECASE)
+
+
+@lru_cache(maxsize=4096)
+def call_kind(name: str) -> str:
+    """`launch`, `sync`, `copy`, `alloc`, `module` or `other`."""
+    return next((kind for kind, pattern in _CALLS if pattern.search(name)), "other")
+
+
+@lru_cache(maxsize=4096)
+def code_kind(name: str) -> str:
+    """Of a range, operator or function: `data` where it reads or prepares input, `compile`, or nothing special."""
+    start = name[:300]
+    return "data" if _INPUT.search(start) else "compile" if _COMPILES.search(start) else ""

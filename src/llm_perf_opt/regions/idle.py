@@ -1,0 +1,57 @@
+"""Why the GPU waits in a region, and how its steps look from the GPU's side: part of the finished result (`model.py`)."""
+
+from __future__ import annotations
+
+from attrs import Factory, define
+
+
+@define(frozen=True)
+class GapSize:
+    """Gaps of one size: from `at_least_ns` up to the next larger size."""
+
+    at_least_ns: int
+    gaps: int
+    time_ns: int
+    share: float  # of the idle time
+
+
+@define(frozen=True)
+class IdleCause:
+    """Idle time with one cause: what the host did meanwhile."""
+
+    # "data" | "sync" | "alloc" | "module" | "copy" | "launch" | "python" | "thread" | "unseen" | "gpu" | "warmup"
+    cause: str
+    what: str  # the range, operator, function or call that covers most of each gap; "" where none has a name
+    gaps: int
+    time_ns: int
+
+
+@define(frozen=True)
+class IdleTime:
+    """The gaps between the GPU work of a process while a region runs, all steady instances together."""
+
+    total_ns: int
+    gaps: int
+    sizes: list[GapSize] = Factory(list)  # largest first
+    causes: list[IdleCause] = Factory(list)  # most time first
+
+    def by_cause(self) -> dict[str, int]:
+        """Time of each cause, most first."""
+        found: dict[str, int] = {}
+        for one in self.causes:
+            found[one.cause] = found.get(one.cause, 0) + one.time_ns
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+@define(frozen=True)
+class GpuSide:
+    """The instances of a region from the GPU's side: each from the first start to the last end of its work.
+
+    A program that runs ahead of the GPU closes its ranges before their work has begun; their host times say nothing.
+    """
+
+    instances: int  # with GPU work
+    time_ns: int  # all of them, and the short pauses between them
+    idle_ns: int  # of that, the GPU ran nothing of the process
+    idle_between_ns: int  # of that, between the end of one instance and the start of the next
+    step_ns: int | None  # from start to start, median; None where there is but one
