@@ -98,10 +98,17 @@ def _where(stages: list[NCUProfileRegion]) -> str:
     took = stage_time(worst)
     takes = f"{_subject(worst)} takes {duration(took)}{_steadily(worst)}"
     if len(stages) == 1:
-        return f"{takes}."
+        return f"{takes}.{_once(worst)}"
     others = ", ".join(f"{full_label(r)} {duration(stage_time(r))}" for r in stages[1:3])
     rest = f", and {len(stages) - 3} more" if len(stages) > 3 else ""
-    return f"{takes}, {share(took, whole)} of the time of all stages ({others}{rest})."
+    return f"{takes}, {share(took, whole)} of the time of all stages ({others}{rest}).{_once(worst)}"
+
+
+def _once(region: NCUProfileRegion) -> str:
+    """What to say of a stage that ran a single time: nobody can tell whether it was warm."""
+    if region.timing is None or region.timing.instances != 1 or _is_whole(region):
+        return ""
+    return " It ran once, so that may be warm-up: run it several times in the program to know."
 
 
 def _is_whole(region: NCUProfileRegion) -> bool:
@@ -296,7 +303,7 @@ def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) ->
     (whole, _), times = evaluated_times(region), [evaluated_times(r)[0] for r in parts[:_PARTS]]
     text = f"{_subject(region)} takes {duration(whole)}{without_profiler(region) or _steadily(region)}"
     if not parts:
-        return f"{text}."
+        return f"{text}.{_once(region)}"
     told = [f"{label(r)} {duration(t)} ({share(t, whole)}{_rate(r)})" for r, t in zip(parts, times, strict=False)]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
     return f"{text}: {', '.join(told)}{more}."
