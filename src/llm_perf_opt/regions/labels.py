@@ -56,6 +56,14 @@ def steadily(region: NCUProfileRegion) -> str:
     return f"{each},{warmup}" if each and warmup else each + warmup
 
 
+def once_note(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion]) -> str:
+    """What to say of a region that ran a single time, with nothing that repeats inside: it may not have been warm."""
+    if region.timing is None or region.timing.instances != 1 or region.is_whole_recording:
+        return ""
+    steps = (r for r in regions if r.parent == region.key and r.timing is not None and r.timing.instances > 1)
+    return "" if any(steps) else " It ran once, so that may be warm-up: run it several times in the program to know."
+
+
 def without_profiler(region: NCUProfileRegion) -> str:
     """What to say of a wall time that is not the timeline's; empty where it is."""
     wall = region.performance.time.profiled_wall if region.performance else None
@@ -70,7 +78,7 @@ def host_sentence(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion])
     whole, _ = evaluated_times(region)
     text = f"{subject(region)} takes {_time(whole)}{without_profiler(region) or steadily(region)}"
     if not parts:
-        return f"{text}."
+        return f"{text}.{once_note(region, regions)}"
     told = [_part(part, whole) for part in parts[:_PARTS]]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
     return f"{text}: {', '.join(told)}{more}."

@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, verdict_rules
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.fixes import Answer, Fix
-from llm_perf_opt.regions.labels import full_label, host_sentence, steadily, subject
+from llm_perf_opt.regions.labels import full_label, host_sentence, once_note, steadily, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.ranking import (
@@ -48,7 +48,7 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
         stage=stage.key,
         verdict=verdict.bound,
         confidence=verdict.confidence or "low",
-        where=_where(stage, stages),
+        where=_where(stage, stages) + once_note(stage, scope.regions),
         why=_why(stage, verdict),
         do_first=_first(stage, verdict, own),
         fixes=[*own, *rest],
