@@ -50,6 +50,11 @@ def accounts(view: View) -> list[Account]:
     return [account for account in (_recorded(view), _kernels(view)) if account is not None]
 
 
+def account_line(view: View) -> str:
+    """The same in one line of text; empty where there is nothing to say."""
+    return " ".join(account.sentence for account in accounts(view))
+
+
 def _recorded(view: View) -> Account | None:
     totals = view.scope.totals if view.scope else None
     if totals is None or not totals.recorded_ns or totals.outside_ranges_ns is None:
