@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 import pytest
+from attrs import evolve
 
 from conftest import recording
 from conftest import report as build
@@ -484,6 +485,19 @@ def test_a_region_says_whose_times_they_are(browser: Browser, steps: str) -> Non
     opened.box("save").dispatch_event("click")  # narrow
     assert "One instance: it may be warm-up." in opened.text("#about-region")
     assert opened.page.locator("#instances").is_hidden()
+
+
+def test_undisturbed_times_say_so(browser: Browser, decoder: NCUProfileRegionReport) -> None:
+    assert decoder.main_scope
+    step = region(decoder, "decode_step")
+    assert step.timing
+    timing = evolve(step.timing, source="undisturbed", profiled_median_ns=15_700_000, disturbance=1.35)
+    regions = [evolve(r, timing=timing) if r is step else r for r in regions_of(decoder)]
+    found = evolve(decoder, scopes=[evolve(decoder.main_scope, regions=regions)])
+    opened = browser.open(render_html(found), hash=f"#region={quote_plus(step.key)}")
+    for words in ("15.7 ms · 1.35×", "Undisturbed: the median was taken without a profiler.", "of the profiled run"):
+        assert words in opened.text("#about-region")
+    assert opened.count("#instance-strip [data-bar]") == 8
 
 
 def test_ranges_of_libraries_are_folded_until_asked_for(browser: Browser, steps: str) -> None:

@@ -1,4 +1,4 @@
-"""What a picture of a timeline needs and a report does not: single launches of a few chosen stretches, and trends.
+"""What a picture of a timeline needs and a report does not: launches of a few chosen stretches, instances, trends.
 
 It is bounded whatever the size of the recording, and it is no part of `report.json`: it is made with the report
 where an output draws it.

@@ -5,12 +5,9 @@ A stage table alone hides what no stage holds: loading, set-up, ranges that nobo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from attrs import define
 
 from llm_perf_opt.regions.libraries import is_library_range
-from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.report.text import counted, duration, full_label, percent
 from llm_perf_opt.report.view import View
 
@@ -48,6 +45,11 @@ def accounts(view: View) -> list[Account]:
     if view.scope is None or not view.stages or any(region.is_whole_recording for region in view.stages):
         return []
     return [account for account in (_recorded(view), _kernels(view)) if account is not None]
+
+
+def account_line(view: View) -> str:
+    """The same in one line of text; empty where there is nothing to say."""
+    return " ".join(account.sentence for account in accounts(view))
 
 
 def _recorded(view: View) -> Account | None:
@@ -100,18 +102,17 @@ def _account(whole: str, parts: list[tuple[str, str, int]], total: int) -> Accou
 
 
 def _others(view: View) -> str:
-    """The longest regions that are no stage: ` (step, rest of epoch)`."""
-    found = sorted(_outside_stages(view), key=lambda region: region.wall_ns or 0, reverse=True)
-    around = {region.parent for region in view.stages}
-    names = [f"{'rest of ' if r.key in around else ''}{full_label(r)}" for r in found[:_NAMED]]
-    more = [f"{len(found) - _NAMED:,} more"] if len(found) > _NAMED else []
+    """The longest outermost regions that are no stage: ` (save, rest of epoch)`."""
+    parents = {region.key: region.parent for region in view.regions}
+    stages = {region.key for region in view.stages}
+    around: set[str | None] = set()  # what holds a stage
+    for region in view.stages:
+        at = region.parent
+        while at is not None and at not in around:
+            around.add(at)
+            at = parents.get(at)
+    outermost = [r for r in view.regions if r.parent not in parents and r.key not in stages and r.wall_ns]
+    own = sorted((r for r in outermost if not is_library_range(r)), key=lambda r: r.wall_ns or 0, reverse=True)
+    names = [f"{'rest of ' if r.key in around else ''}{full_label(r)}" for r in own[:_NAMED]]
+    more = [f"{len(own) - _NAMED:,} more"] if len(own) > _NAMED else []
     return f" ({', '.join(names + more)})" if names else ""
-
-
-def _outside_stages(view: View) -> Iterator[NCUProfileRegion]:
-    """Outermost regions with time on the host that are no stage."""
-    keys, stages = {region.key for region in view.regions}, {region.key for region in view.stages}
-    for region in view.regions:
-        outermost = region.parent not in keys and not is_library_range(region)
-        if outermost and region.key not in stages and region.wall_ns:
-            yield region

@@ -9,6 +9,7 @@ from llm_perf_opt.metrics.catalogue import role_of, with_roles
 from llm_perf_opt.regions.model import KernelRecord, MetricValue, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.shell import ncu_options, shell_line
+from llm_perf_opt.report.accounting import account_line
 from llm_perf_opt.report.md_syntax import code, command, plain, table
 from llm_perf_opt.report.md_tables import answer_lines, diagnosis_words, region_lines
 from llm_perf_opt.report.performance_md import (
@@ -86,7 +87,7 @@ def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str
     for title, path in pictures:
         lines += ["", f"![{title}]({path})"]
     if view.host_only:
-        lines += ["", "## Regions", "", *region_lines(view), *_diagnostics(report)]
+        lines += ["", "## Regions", "", *region_lines(view), "", plain(account_line(view)), *_diagnostics(report)]
         return "\n".join(lines) + "\n"
     lines += verdict_table(view)
     lines += fix_lines(view)

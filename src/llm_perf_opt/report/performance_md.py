@@ -14,7 +14,7 @@ from llm_perf_opt.regions.model import (
     SignatureRecord,
     Verdict,
 )
-from llm_perf_opt.report.accounting import accounts
+from llm_perf_opt.report.accounting import account_line
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.md_tables import stage_lines
 from llm_perf_opt.report.stages import LIMITS, evaluated, reached
@@ -48,7 +48,7 @@ def verdict_table(view: View) -> list[str]:
             v.next_step for v in (performance.verdict, performance.gpu_verdict) if v.next_step
         ):
             lines.append(f"  → {code(verdict, _COMMAND)}")
-    if told := " ".join(account.sentence for account in accounts(view)):
+    if told := account_line(view):
         lines += ["", plain(told)]
     return [*lines, "", denominators(found)]
 

@@ -112,7 +112,6 @@ def show_report(view: View, *, brief: bool = False) -> None:
     """The answer, the stages, what to fix first and the diagnostics; where it is not brief, the regions too."""
     from rich.markup import escape
 
-    from llm_perf_opt.report.accounting import accounts
     from llm_perf_opt.report.text import launch_headline, launch_place
 
     out, report = console(), view.report
@@ -132,11 +131,12 @@ def show_report(view: View, *, brief: bool = False) -> None:
         if not view.host_only:
             out.print()
             out.print(stage_table(view, out.width))
-            if told := " ".join(account.sentence for account in accounts(view)):
-                out.print(told, markup=False, soft_wrap=not out.is_terminal)
+            _show_account(view, out)
             out.print()
         if view.host_only or not brief:
             _show_regions(view, out)
+        if view.host_only:
+            _show_account(view, out)
         show_verification(report, out)
         if not unmatched:  # of nothing there is nothing to fix
             show_fixes(view, out)
@@ -241,6 +241,13 @@ def stage_table(view: View, width: int) -> Table:
         cells = [Text(c.text(region), style="yellow" if waits and c.words else "") for c in columns]
         table.add_row(Text(full_label(region)), *cells)
     return table
+
+
+def _show_account(view: View, out: Console) -> None:
+    from llm_perf_opt.report.accounting import account_line
+
+    if told := account_line(view):
+        out.print(told, markup=False, soft_wrap=not out.is_terminal)
 
 
 def _show_regions(view: View, out: Console) -> None:

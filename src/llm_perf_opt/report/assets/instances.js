@@ -27,7 +27,7 @@ function unpackInstances(region) {
   }));
   return { instances, single, bars, p10, median, p90 };
 }
-const barOf = (bars, number) => bars.findIndex((bar) => number < bar.after);
+const barOf = (bars, number) => Math.max(bars.findIndex((bar) => number < bar.after), 0);
 
 // Without a selection: what ran repeatedly and took the longest.
 function stripRegion() {
@@ -50,9 +50,8 @@ function typicalOf(kept) {
 
 function barName(bar) {
   const total = count(strips.instances);
-  const which = bar.after - bar.first > 1 ? `instances ${count(bar.first + 1)} to ${count(bar.after)} of ${total}` : `instance ${count(bar.first + 1)} of ${total}`;
-  const time = bar.after - bar.first > 1 ? `median ${duration(bar.median)}, ${duration(bar.shortest)} to ${duration(bar.longest)}` : duration(bar.median);
-  return `${which}: ${time}${bar.warm ? ", warm-up" : ""}`;
+  if (bar.after - bar.first === 1) return `instance ${count(bar.first + 1)} of ${total}: ${duration(bar.median)}${bar.warm ? ", warm-up" : ""}`;
+  return `instances ${count(bar.first + 1)} to ${count(bar.after)} of ${total}: median ${duration(bar.median)}, ${duration(bar.shortest)} to ${duration(bar.longest)}${bar.warm ? ", some of it warm-up" : ""}`;
 }
 
 function drawInstances() {
