@@ -181,7 +181,7 @@ class SignatureRecord:
     flop_rate: Quantity | None = None
     dram_rate: Quantity | None = None
     shares: dict[str, float] = Factory(dict)  # of each roof, the part that was reached: "tensor", "dram" …
-    roof: str = ""  # the one that limits it: "tensor" | "cuda_core" | "dram" | "l2"
+    roof: str = ""  # the one that limits it: "tensor" | "cuda_core" | "dram" | "l2" | "l1" | "sm"
     time_at_roof: Quantity | None = None
     recoverable: Quantity | None = None
     bound: str = ""  # the roof it runs near, or "latency"; "" where it cannot be told
@@ -225,7 +225,7 @@ class Evidence:
 class Verdict:
     """What holds a region back."""
 
-    bound: str  # "launch" | "host" | "other_work" | "gpu" | "dram" | "l2" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
+    bound: str  # "launch" | "host" | "other_work" | "gpu" | "dram" | "l2" | "l1" | "sm" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
     title: str  # "launch-bound"
     text: str  # one sentence with this region's numbers
     confidence: str = ""  # "high" | "medium" | "low"; "" for "unknown"
@@ -249,6 +249,7 @@ class Opportunity:
     of: Quantity  # the region's time now
     advice: str = ""
     kernels: list[str] = Factory(list)  # the short names that take most of it
+    rule: str = ""  # what would win it back: "l1.bound", "occupancy", "comm.exposed" …
 
 
 @define(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
-from llm_perf_opt.analysis.verdicts.roofs import Roofed
+from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
@@ -14,8 +14,8 @@ from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
 
 _FAMILIES_NAMED = 4
-_NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "": "not known"}
-BOUNDS = ("tensor", "cuda_core", "dram", "l2", "latency")
+_NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
+BOUNDS = (*ROOFS, "latency")
 
 
 def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) -> None:

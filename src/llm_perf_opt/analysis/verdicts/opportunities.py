@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+import numpy as np
+
+from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.families import HOST_COPY, is_fusable, label_of
-from llm_perf_opt.metrics.quantity import shown, total
-from llm_perf_opt.regions.model import FamilyTime, Opportunity, SpeedOfLight, TimeSplit, Verdict
+from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
+from llm_perf_opt.regions.columns import Bools
+from llm_perf_opt.regions.model import FamilyTime, Opportunity, RuleFinding, SpeedOfLight, TimeSplit, Verdict
 from llm_perf_opt.regions.names import short_kernel_name
 
 _KERNELS_NAMED = 3
@@ -23,7 +27,8 @@ def opportunities(
     split: TimeSplit,
     light: SpeedOfLight | None,
     families: Sequence[FamilyTime],
-    roofed: Roofed,
+    limits: KernelLimits,
+    rules: Sequence[RuleFinding],
     verdict: Verdict,
     from_graphs: bool = False,
 ) -> list[Opportunity]:
@@ -34,13 +39,15 @@ def opportunities(
     if light is None:
         return []
     make = partial(Opportunity, region=key, of=light.now)
+    roofed, scale = limits.roofed, overlap_scale(split)
     fusable = [f for f in families if is_fusable(f.family)]
     others = [f for f in families if not is_fusable(f.family) and f.family != HOST_COPY]
     found = [
         _waiting(make, label, split, light, verdict, from_graphs),
         _host_copies(make, label, split, light),
+        *limits.opportunities(make, label, light, rules, scale),
         *(
-            _kernels(make, label, light, group, roofed, overlap_scale(split))
+            _kernels(make, label, light, group, roofed, ~limits.claimed, scale)
             for group in (fusable, *([f] for f in others))
         ),
     ]
@@ -85,25 +92,28 @@ def _host_copies(make: Make, label: str, split: TimeSplit, light: SpeedOfLight) 
 
 
 def _kernels(
-    make: Make, label: str, light: SpeedOfLight, group: Sequence[FamilyTime], roofed: Roofed, scale: float
+    make: Make, label: str, light: SpeedOfLight, group: Sequence[FamilyTime], roofed: Roofed, left: Bools, scale: float
 ) -> Opportunity | None:
+    """`left`: rows of launches that no other opportunity speaks of."""
     known = [f for f in group if f.recoverable is not None]
     if not known:
         return None
     time = total([f.time for f in group], "ns")
-    recoverable = total([f.recoverable for f in known if f.recoverable is not None], "ns") * scale
+    launches, names = roofed.launches, {f.family for f in group}
+    mine = np.array([launches.kinds[which].family in names for which in launches.which.tolist()], dtype=np.bool_)
+    recoverable = nanoseconds(float(roofed.recoverable_ns[mine & left].sum())) * scale
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
     reached = shown(at_roof / analysed) if analysed.value else "–"
     fusable = is_fusable(group[0].family)
-    names = " + ".join(label_of(f.family) for f in group[:3]) + (" + others" if len(group) > 3 else "")
-    rows = _longest(roofed, {f.family for f in group})
+    titles = " + ".join(label_of(f.family) for f in group[:3]) + (" + others" if len(group) > 3 else "")
+    rows = _longest(roofed, names)
     advice = _advice(group[0].family, fusable, rows, roofed).format(share_of_roof=reached)
     what = "fusable" if fusable else "above the roof"
     return make(
         kind="fusion" if fusable else "kernels",
         family="+".join(f.family for f in group),
-        text=f"{label}: {names}, {shown(time)} of {shown(light.now)}, up to {shown(recoverable)} of it {what}: {advice}",
+        text=f"{label}: {titles}, {shown(time)} of {shown(light.now)}, up to {shown(recoverable)} of it {what}: {advice}",
         time=time,
         recoverable=recoverable,
         advice=advice,

@@ -14,6 +14,7 @@ from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.facts import kernel_facts, rate_facts, time_facts
+from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.opportunities import opportunities
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
@@ -76,19 +77,20 @@ class Evaluator:
         self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
     ) -> RegionPerformance:
         """`below`: the regions inside this one. `signatures`: how many to list."""
-        near = verdict_rules().thresholds["near_roof"]
         alone = self._alone(region)
         split = times.time_split(region, alone)
         lacks = launches.share_without_tensor_work > _UNCOUNTED
         work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
-        by_bound = time_by_bound(launches, bounds(roofed, near))
+        bound = bounds(roofed)
+        by_bound, limits = time_by_bound(launches, bound), KernelLimits.of(roofed, bound)
         families = time_by_family(region, roofed)
         used = self._utilisation(split, amounts, families)
         light = times.speed_of_light(split, roofed)
         self._say_what_is_missing(work, roofed, region)
         facts = Facts()
         kernel_facts(facts, roofed, by_bound)
+        limits.add_facts(facts)
         time_facts(facts, region, split, families)
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
@@ -99,7 +101,7 @@ class Evaluator:
         verdict = _region_verdict(region, split, facts, gpu_verdict)
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
-        listed, existing = signature_records(roofed, near, signatures) if signatures else ([], 0)
+        listed, existing = signature_records(roofed, signatures) if signatures else ([], 0)
         counted = times.token_count(region, below) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
@@ -120,7 +122,8 @@ class Evaluator:
                 split,
                 light,
                 families,
-                roofed,
+                limits,
+                region.rules,
                 verdict,
                 from_graphs=region.graph_kernels >= 0.5 * max(region.inclusive.kernel_count, 1),
             ),
@@ -235,6 +238,9 @@ class Evaluator:
 
 def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, kernels: Verdict) -> Verdict:
     """The verdict on the wall time; where the GPU is the limit, that of its kernels."""
+    if region.time_source == "ncu":
+        waiting = "" if kernels.bound == UNKNOWN else " Whether the GPU waits is not known: there is no timeline."
+        return evolve(kernels, text=kernels.text + waiting)
     if split.wall is None or split.idle is None:
         no_gpu = region.time_source == "timeline" and split.busy is None
         return cannot_tell("gpu" if no_gpu else "idle_share", facts)
