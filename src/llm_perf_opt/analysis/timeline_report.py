@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import Factory, define, evolve, field
 
+from llm_perf_opt.analysis.ranks import CommonTimes, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
@@ -16,7 +17,7 @@ from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
-from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
+from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, RankSkew, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
@@ -39,6 +40,8 @@ class TimelineReport:
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
+    skew: RankSkew | None = None
+    common: CommonTimes = Factory(CommonTimes)
 
     def __attrs_post_init__(self) -> None:
         self.attribution = attribute(self.timeline, self.options.attribution)
@@ -98,6 +101,10 @@ class TimelineReport:
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)
+        table = self.attribution.table
+        compared = compare_ranks(rank_calls(self.timeline, self.attribution, np.arange(len(table))))
+        self.skew = compared.found if compared else None
+        self.common = common_times(scopes, compared, table)
         return scopes
 
     def _add_timings(self, scope: Scope, warmth: SteadyTimeline, part: ScopePart) -> None:

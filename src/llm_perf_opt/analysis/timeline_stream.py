@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import (
@@ -39,7 +40,7 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
-from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
+from llm_perf_opt.regions.model import MemoryWork, RankSkew, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.rollup import roll_up
 from llm_perf_opt.regions.whole_recording import with_whole_recording
@@ -76,6 +77,9 @@ class TimelineStream:
     _processes: list[tuple[ProcessUse, _Piece]] = Factory(list)
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
+    _ranks: list[RankCalls] = Factory(list)
+    skew: RankSkew | None = None
+    common: CommonTimes = Factory(CommonTimes)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
 
     def add(self, timeline: Timeline) -> None:
@@ -87,6 +91,7 @@ class TimelineStream:
         labels = self._names.labels_of(timeline.strings, np.unique(timeline.kernels.name))
         self._seen_by_ncu |= set(regions[sorted(seen_by_ncu(timeline, attribution))].tolist())
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
+        self._ranks += rank_calls(timeline, attribution, regions)
         warmth = SteadyTimeline.of(timeline, attribution)
         done: list[tuple[ScopePart, _Piece]] = []
         parts = timeline_scopes(timeline, kernel_mask(timeline, self.kernel_filter), aggregate=True)
@@ -150,6 +155,9 @@ class TimelineStream:
             self._add_times(scopes[-1], pieces)
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
+        compared = compare_ranks(self._ranks)
+        self.skew = compared.found if compared else None
+        self.common = common_times(scopes, compared, self._names.table)
         return scopes
 
     def _add_times(self, scope: Scope, pieces: list[_Piece]) -> None:

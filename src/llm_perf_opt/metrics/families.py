@@ -9,6 +9,7 @@ from attrs import define
 
 from llm_perf_opt.package_data import read_toml
 
+COLLECTIVE = "collective"
 OTHER = "other"  # no rule fits
 MEMCPY = "memcpy"  # copies within the GPU and fills that are no kernels
 HOST_COPY = "host copy"  # copies between host and GPU

@@ -56,9 +56,10 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
         value: Quantity | None = getattr(split, name)
         facts.numbers[f"{name}_us"] = None if value is None else value.of("s") * 1e6
     facts.words["launches"] = f"{split.launches:,}"
-    collective = next((f.time for f in families if f.family == "collective"), nanoseconds(0))
+    # What runs beside computation costs nothing.
+    collective = split.exposed_collectives or nanoseconds(0)
     host = split.host_copies or nanoseconds(0)
-    parts = (("collectives", collective), ("copies between host and GPU", host))
+    parts = (("exposed collectives", collective), ("copies between host and GPU", host))
     facts.words["communication_parts"] = ", ".join(f"{name} {shown(part)}" for name, part in parts if part.value)
     whole = now(split)
     time = whole.value if whole else 0.0

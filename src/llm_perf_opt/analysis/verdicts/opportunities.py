@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from llm_perf_opt.analysis.verdicts.communication import Communication
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
@@ -28,6 +29,7 @@ def opportunities(
     light: SpeedOfLight | None,
     families: Sequence[FamilyTime],
     limits: KernelLimits,
+    communication: Communication,
     rules: Sequence[RuleFinding],
     verdict: Verdict,
     from_graphs: bool = False,
@@ -45,6 +47,7 @@ def opportunities(
     found = [
         _waiting(make, label, split, light, verdict, from_graphs),
         _host_copies(make, label, split, light),
+        *communication.opportunities(make, label, light),
         *limits.opportunities(make, label, light, rules, scale),
         *(
             _kernels(make, label, light, group, roofed, ~limits.claimed, scale)

@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import define, evolve
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
+from llm_perf_opt.analysis.verdicts.communication import Communication, RankWaiting
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.facts import kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
@@ -61,6 +62,9 @@ class Inputs:
     has_counters: bool
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None  # by scope; None where there are no counters
     steady: Mapping[str, Mapping[str, SteadyRegion]]  # by scope and key; a region that is not there has no warm-up
+    slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
+    # By scope and key, where there are several ranks: how long each waits for those that come later.
+    rank_waiting: Mapping[str, Mapping[str, RankWaiting]] = Factory(dict)
 
 
 @define(eq=False)
@@ -74,11 +78,18 @@ class Evaluator:
     inputs: Inputs
 
     def performance(
-        self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
+        self,
+        region: NCUProfileRegion,
+        launches: Launches,
+        below: Sequence[NCUProfileRegion],
+        signatures: int,
+        rank_waiting: RankWaiting | None = None,
     ) -> RegionPerformance:
-        """`below`: the regions inside this one. `signatures`: how many to list."""
+        """`below`: the regions inside this one. `signatures`: how many to list. `rank_waiting`: where there are ranks."""
         alone = self._alone(region)
         split = times.time_split(region, alone)
+        if split.exposed_collectives is not None:
+            split.exposed_collectives = split.exposed_collectives * (1 / self.gpus)  # they wait side by side
         lacks = launches.share_without_tensor_work > _UNCOUNTED
         work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
@@ -91,6 +102,8 @@ class Evaluator:
         facts = Facts()
         kernel_facts(facts, roofed, by_bound)
         limits.add_facts(facts)
+        communication = Communication.of(region, split, rank_waiting)
+        communication.add_facts(facts, times.now(split))
         time_facts(facts, region, split, families)
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
@@ -98,7 +111,7 @@ class Evaluator:
         sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind, _ in launches.timed_kinds())
         facts.words["counters_command"] = self.command(region, all_types=sampled)
         gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
-        verdict = _region_verdict(region, split, facts, gpu_verdict)
+        verdict = communication.doubted(_region_verdict(region, split, facts, gpu_verdict))
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, signatures) if signatures else ([], 0)
@@ -123,6 +136,7 @@ class Evaluator:
                 light,
                 families,
                 limits,
+                communication,
                 region.rules,
                 verdict,
                 from_graphs=region.graph_kernels >= 0.5 * max(region.inclusive.kernel_count, 1),
