@@ -17,6 +17,7 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
+from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
@@ -33,7 +34,14 @@ from llm_perf_opt.metrics.hardware.ncu_peaks import peaks_of
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
-from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.regions.model import (
+    SCHEMA_VERSION,
+    Coverage,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    RankSkew,
+    Scope,
+)
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import prepare
@@ -61,6 +69,8 @@ class _Found:
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # see `Inputs`
+    skew: RankSkew | None = None
+    common: CommonTimes = Factory(CommonTimes)
 
 
 def build_report(
@@ -121,6 +131,8 @@ def build_streamed_report(
         detail=partial(timeline_detail, *stream.first),
         steady=stream.steady,
         waiting=stream.waiting,
+        skew=stream.skew,
+        common=stream.common,
     )
     again = partial(build_streamed_report, read, measured=measured)
     return _finished(found, stream.facts, [], options, inputs, again, measured=measured)
@@ -151,6 +163,8 @@ def _with_timeline(
         builder.launches_of if builder.launches else None,
         builder.steady,
         builder.waiting,
+        builder.skew,
+        builder.common,
     )
 
 
@@ -193,12 +207,15 @@ def _finished(
         config_fingerprint=options.fingerprint(),
         inputs=inputs or [{"path": r.source, "kind": r.kind} for r in recordings],
         environment=_environment(recordings),
-        diagnostics=[d for r in recordings for d in r.diagnostics] + found.diagnostics,
+        diagnostics=[d for r in recordings for d in r.diagnostics]
+        + found.diagnostics
+        + compared_ranks(found.skew, found.common),
         scopes=found.scopes,
         attribution=options.attribution,
         selection=region_filter.as_json()
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
         coverage=found.coverage,
+        ranks=found.skew,
     )
     main = report.main_scope
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
@@ -219,6 +236,8 @@ def _finished(
             steady=found.steady,
             undisturbed=times.each_of(found.scopes) if times is not None else {},
             waiting=found.waiting,
+            slowest=found.common.slowest,
+            rank_waiting=found.common.waiting,
         ),
     )
     if times is not None:

@@ -109,6 +109,8 @@ class ScopeBuilder:
             wall_ns=int(rolled.wall[number]) if has_ranges else None,
             gpu_busy_ns=int(rolled.busy[number]) if self.saw_gpu else None,
             gpu_idle_ns=int(rolled.idle[number]) if has_ranges and self.saw_gpu else None,
+            collective_ns=int(rolled.collective[number]) if self.saw_gpu else None,
+            exposed_collective_ns=int(rolled.exposed[number]) if self.saw_gpu else None,
             adopted_kernels=int(rolled.adopted[number]),
             graph_kernels=int(rolled.graph_kernels[number]),
             graph_replays=int(rolled.graph_replays[number]),

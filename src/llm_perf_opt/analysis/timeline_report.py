@@ -6,6 +6,7 @@ import numpy as np
 from attrs import Factory, define, evolve, field
 
 from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
+from llm_perf_opt.analysis.ranks import CommonTimes, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
@@ -19,7 +20,7 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.intervals import union_by_group
-from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
+from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, RankSkew, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions
@@ -46,6 +47,8 @@ class TimelineReport:
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, Waiting] = Factory(dict)  # by scope; not of one that holds a part of what its processes did
+    skew: RankSkew | None = None
+    common: CommonTimes = Factory(CommonTimes)
 
     def __attrs_post_init__(self) -> None:
         self.timeline, self.attribution = find_regions(self.timeline, self.options.attribution)
@@ -110,6 +113,10 @@ class TimelineReport:
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)
+        table = self.attribution.table
+        compared = compare_ranks(rank_calls(self.timeline, self.attribution, np.arange(len(table))))
+        self.skew = compared.found if compared else None
+        self.common = common_times(scopes, compared, table)
         return scopes
 
     def _add_timings(self, scope: Scope, part: ScopePart) -> None:

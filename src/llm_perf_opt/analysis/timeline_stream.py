@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import (
@@ -42,7 +43,7 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.instances import Instances
-from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
+from llm_perf_opt.regions.model import MemoryWork, RankSkew, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
@@ -81,6 +82,9 @@ class TimelineStream:
     _processes: list[tuple[ProcessUse, _Piece]] = Factory(list)
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
+    _ranks: list[RankCalls] = Factory(list)
+    skew: RankSkew | None = None
+    common: CommonTimes = Factory(CommonTimes)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
 
@@ -93,6 +97,7 @@ class TimelineStream:
         labels = self._names.labels_of(timeline.strings, np.unique(timeline.kernels.name))
         self._seen_by_ncu |= set(regions[sorted(seen_by_ncu(timeline, attribution))].tolist())
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
+        self._ranks += rank_calls(timeline, attribution, regions)
         warmth = SteadyTimeline.of(timeline, attribution)
         waiting = Waiting(warmth) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
@@ -160,6 +165,9 @@ class TimelineStream:
                 self.waiting[scope.name] = KnownWaiting.together(known)
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
+        compared = compare_ranks(self._ranks)
+        self.skew = compared.found if compared else None
+        self.common = common_times(scopes, compared, self._names.table)
         return scopes
 
     def _add_times(self, scope: Scope, pieces: list[_Piece]) -> None:

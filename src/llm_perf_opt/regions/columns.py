@@ -273,6 +273,7 @@ class Action:
     rules: list[Rule] = Factory(list)
     sections: list[str] = Factory(list)
     kernels_inside: int | None = None  # for a range or graph: the kernels it holds
+    fill: dict[str, float] = Factory(dict)  # how it fills an SM: `waves`, and blocks that fit by `registers`, `warps` …
 
     def time_ns(self) -> float | None:
         """Duration as ncu measured it; not the time the kernel takes in the undisturbed program."""

@@ -16,7 +16,18 @@ from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.rollup import GpuWork, KernelRows, RolledUp, Sums, merged_rows
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
-_ADDED = ("instances", "range_instances", "wall", "idle", "busy", "adopted", "graph_kernels", "graph_replays")
+_ADDED = (
+    "instances",
+    "range_instances",
+    "wall",
+    "idle",
+    "busy",
+    "collective",
+    "exposed",
+    "adopted",
+    "graph_kernels",
+    "graph_replays",
+)
 
 
 @define(eq=False)

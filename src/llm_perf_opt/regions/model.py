@@ -132,6 +132,8 @@ class TimeSplit:
     host_copies: Quantity | None = None  # of those, copies between host and device
     graphs: Quantity | None = None  # CUDA graphs recorded as one block
     overlap: Quantity | None = None  # work that ran together with other work of the region: sums minus union
+    collectives: Quantity | None = None  # union of the collectives between GPUs
+    exposed_collectives: Quantity | None = None  # of that, no other kernel ran on their GPU
     after_return: Quantity | None = None  # GPU work after the range was closed on the host
     launches: int = 0
     gap_per_launch: Quantity | None = None  # idle time over launches: what a launch costs beyond its kernel
@@ -189,7 +191,7 @@ class SignatureRecord:
     flop_rate: Quantity | None = None
     dram_rate: Quantity | None = None
     shares: dict[str, float] = Factory(dict)  # of each roof, the part that was reached: "tensor", "dram" …
-    roof: str = ""  # the one that limits it: "tensor" | "cuda_core" | "dram" | "l2"
+    roof: str = ""  # the one that limits it: "tensor" | "cuda_core" | "dram" | "l2" | "l1" | "sm"
     time_at_roof: Quantity | None = None
     recoverable: Quantity | None = None
     bound: str = ""  # the roof it runs near, or "latency"; "" where it cannot be told
@@ -233,7 +235,7 @@ class Evidence:
 class Verdict:
     """What holds a region back."""
 
-    bound: str  # "launch" | "host" | "other_work" | "gpu" | "dram" | "l2" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
+    bound: str  # "launch" | "host" | "other_work" | "gpu" | "dram" | "l2" | "l1" | "sm" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
     title: str  # "launch-bound"
     text: str  # one sentence with this region's numbers
     confidence: str = ""  # "high" | "medium" | "low"; "" for "unknown"
@@ -320,6 +322,8 @@ class NCUProfileRegion:
     wall_ns: int | None = None  # summed duration of the instances on the host
     gpu_busy_ns: int | None = None  # union of the region's own GPU work
     gpu_idle_ns: int | None = None  # part of wall_ns in which the GPU ran nothing of this process
+    collective_ns: int | None = None  # a collective of the region runs (a union on each device)
+    exposed_collective_ns: int | None = None  # of that, no other kernel of the scope runs on the device
     adopted_kernels: int = 0  # launched by a thread with no range open, counted to the process's ranges
     graph_kernels: int = 0  # of kernel_count, those that ran inside CUDA graphs
     graph_replays: int = 0  # launches of the graphs those kernels belong to
@@ -373,6 +377,32 @@ class Scope:
     totals: ScopeTotals
     regions: list[NCUProfileRegion] = field(repr=False)
     kernels: list[KernelRecord] = field(factory=list, repr=False)  # all kernels of the scope, in regions or not
+
+
+@define(frozen=True)
+class RankTime:
+    """One rank in the collectives that all ranks have in common."""
+
+    rank: int | None
+    label: str
+    source: str
+    clock_offset_ns: int  # its clock against that of the first, by the ends of the collectives
+    collectives_ns: int
+    waiting_ns: int  # of that, for ranks that came later
+    caused_waiting_ns: int  # the longest wait of another, over the collectives to which this one came last
+    longest_ns: int  # what the collective with the longest wait took here
+
+
+@define(frozen=True)
+class RankSkew:
+    """What the collectives of several ranks say together: who waits, and for whom."""
+
+    ranks: list[RankTime]
+    collectives: int  # that all have in common
+    residual_ns: int  # nine of ten ends lie so close together once the clocks are aligned
+    transfer_ns: int  # the collectives as the last rank sees them: without waiting
+    late: str | None  # the rank that the others wait for most
+    longest: str  # kernel of the collective with the longest wait
 
 
 @define(frozen=True)
@@ -477,6 +507,7 @@ class NCUProfileRegionReport:
     stages: list[str] = Factory(list)  # keys of the regions of the main scope that make up the run, none inside another
     opportunities: list[Opportunity] = Factory(list)  # of the stages, most recoverable time first
     unclassified_share: float | None = None  # of all kernel time, kernels of no known family
+    ranks: RankSkew | None = None  # None: one rank, or none with collectives in common
     # A `TimelineDetail` (launches and trends) for pictures; None without a timeline, or where nothing draws it.
     timeline_detail: Any = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 

@@ -10,6 +10,7 @@ from attrs import define, fields
 
 from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
+from llm_perf_opt.regions.communication import collective_times
 from llm_perf_opt.regions.intervals import BusyTime, overlapping, union_by_group
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT, add_up, climb, levels_up
@@ -76,6 +77,8 @@ class RolledUp:
     wall: Int64s
     idle: Int64s
     busy: Int64s
+    collective: Int64s
+    exposed: Int64s  # of the collectives' time, no other kernel ran on their device
     adopted: Int64s
     graph_kernels: Int64s
     graph_replays: Int64s  # launches of graphs whose kernels were recorded one by one
@@ -135,6 +138,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     chosen_mask[selection.kernels] = True
     in_graph = chosen_mask & (kernels.graph_node != UNKNOWN)
     graph_replays = _graph_launches(kernels, attribution.kernels, np.flatnonzero(in_graph), parent, depth)
+    collective = collective_times(timeline, attribution.kernels, selection.scope_kernels, parent, depth)
     instances = np.where(range_instances > 0, range_instances, graph_replays)
     has_work = [sums.count > 0 for sums in (everything.kernels, everything.copies, everything.graphs)]
     return RolledUp(
@@ -145,6 +149,8 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         wall=wall,
         idle=idle,
         busy=_busy(timeline, attribution, selection, parent, depth),
+        collective=collective.total,
+        exposed=collective.exposed,
         adopted=inclusive(_tally(attribution.kernels, chosen_mask & attribution.kernels.adopted, count)),
         graph_kernels=inclusive(_tally(attribution.kernels, in_graph, count)),
         graph_replays=graph_replays,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import evolve
 
+from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs, SteadyRegion
@@ -42,8 +43,9 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         if is_main:
             chosen = [*chosen, *(r for r in chosen_stages if r not in chosen)]
         steady = inputs.steady.get(scope.scope, {})
-        evaluated = [(region, steady[region.key].region if region.key in steady else region) for region in chosen]
-        rows = [(region, warm, _launches(scope, warm, inputs, plain)) for region, warm in evaluated]
+        homes = {region.key: _home(report, scope, region, inputs) for region in chosen}
+        evaluated = [(region, _steady(homes[region.key], scope, region, inputs)) for region in chosen]
+        rows = [(region, warm, _launches(homes[region.key], warm, inputs, plain)) for region, warm in evaluated]
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
         evaluator.waiting = inputs.waiting.get(scope.scope)
         held = (_as_held(region, steady) for region in scope.regions if is_token_step(region))
@@ -51,7 +53,8 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         for region, warm, launches in rows:
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
-            found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures)
+            waiting = inputs.rank_waiting.get(homes[region.key].scope, {}).get(region.key)
+            found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures, waiting)
             found = evolve(found, instances=warm.instances)
             region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
     return evolve(
@@ -63,6 +66,20 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         unclassified_share=_unclassified(main) if main is not None else None,
         diagnostics=[*report.diagnostics, *_diagnoses(report, inputs)],
     )
+
+
+def _home(report: NCUProfileRegionReport, scope: Scope, region: NCUProfileRegion, inputs: Inputs) -> Scope:
+    """Whose region is evaluated: of several ranks together, that of the rank that takes longest."""
+    name = inputs.slowest.get(region.key) if scope.scope == AGGREGATE else None
+    return scope if name is None else report.scope(name)
+
+
+def _steady(home: Scope, scope: Scope, region: NCUProfileRegion, inputs: Inputs) -> NCUProfileRegion:
+    """The region without its warm-up, at home."""
+    steady = inputs.steady.get(home.scope, {})
+    if region.key in steady:
+        return steady[region.key].region
+    return region if home is scope else next(r for r in home.regions if r.key == region.key)
 
 
 def _as_held(region: NCUProfileRegion, steady: Mapping[str, SteadyRegion]) -> NCUProfileRegion:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
 from llm_perf_opt.analysis.verdicts.launches import Launches
-from llm_perf_opt.analysis.verdicts.roofs import Roofed
+from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
@@ -15,8 +15,8 @@ from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
 
 _FAMILIES_NAMED = 4
-_NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "": "not known"}
-BOUNDS = ("tensor", "cuda_core", "dram", "l2", "latency")
+_NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
+BOUNDS = (*ROOFS, "latency")
 
 
 def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) -> None:
@@ -60,9 +60,10 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     facts.words["basis"] = "wall time" if split.basis == "host" else "time on the GPU"
     facts.numbers["launches"] = split.launches
     facts.words["launches"] = f"{split.launches:,}"
-    collective = next((f.time for f in families if f.family == "collective"), nanoseconds(0))
+    # What runs beside computation costs nothing.
+    collective = split.exposed_collectives or nanoseconds(0)
     host = split.host_copies or nanoseconds(0)
-    parts = (("collectives", collective), ("copies between host and GPU", host))
+    parts = (("exposed collectives", collective), ("copies between host and GPU", host))
     facts.words["communication_parts"] = ", ".join(f"{name} {shown(part)}" for name, part in parts if part.value)
     whole = now(split)
     time = whole.value if whole else 0.0

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from attrs import Factory, define
+import numpy as np
+from attrs import define
 
+from llm_perf_opt.analysis.verdicts.communication import Communication
+from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts
+from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
-from llm_perf_opt.metrics.families import HOST_COPY, is_fusable, label_of
-from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown, total
+from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, is_fusable, label_of
+from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
+from llm_perf_opt.regions.columns import Bools
 from llm_perf_opt.regions.idle import IdleTime
 from llm_perf_opt.regions.labels import counted
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, Opportunity, SpeedOfLight, TimeSplit, Verdict
@@ -34,30 +39,21 @@ class Evaluated:
     split: TimeSplit
     light: SpeedOfLight
     families: Sequence[FamilyTime]
-    roofed: Roofed
+    limits: KernelLimits
+    communication: Communication
     verdict: Verdict
     facts: Facts  # numbers and words, which texts of fixes may use too
     graphable: bool = True  # a CUDA graph would save launches
     idle: IdleTime | None = None  # why the GPU waits, where a timeline tells
 
+    @property
+    def roofed(self) -> Roofed:
+        return self.limits.roofed
+
 
 def from_graphs(region: NCUProfileRegion) -> bool:
     """Do most kernels come from CUDA graphs already?"""
     return region.graph_kernels >= 0.5 * max(region.inclusive.kernel_count, 1)
-
-
-@define(frozen=True)
-class Found:
-    """What a rule found: the cause, what it takes now, and what of that could be won back."""
-
-    rule: str
-    kind: str
-    time: Quantity
-    recoverable: Quantity
-    family: str = ""
-    words: dict[str, str] = Factory(dict)  # for its texts, beside `time`, `recoverable`, `now` and the region's facts
-    kernels: Sequence[str] = ()
-    texts: str = ""  # the entry of its words, where that is not its rule
 
 
 def opportunities(of: Evaluated) -> list[Opportunity]:
@@ -133,6 +129,14 @@ def _host_copies(of: Evaluated) -> Iterator[Found]:
     )
 
 
+def _collectives(of: Evaluated) -> Iterator[Found]:
+    yield from of.communication.found(of.light.now)
+
+
+def _inside_the_sms(of: Evaluated) -> Iterator[Found]:
+    yield from of.limits.found(of.region.rules, overlap_scale(of.split))
+
+
 def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
     group = [f for f in of.families if is_fusable(f.family)]
     if (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE:
@@ -141,11 +145,14 @@ def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
 
 def _other_kernels(of: Evaluated) -> Iterator[Found]:
     for family in of.families:
-        if not is_fusable(family.family) and family.family != HOST_COPY:
+        if not is_fusable(family.family) and family.family not in (HOST_COPY, COLLECTIVE):
             yield from _above_the_roof(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))
 
 
-RULES: tuple[Callable[[Evaluated], Iterator[Found]], ...] = (_waiting, _host_copies, _fusable_kernels, _other_kernels)
+RULES: tuple[Callable[[Evaluated], Iterator[Found]], ...] = (
+    *(_waiting, _host_copies, _collectives),
+    *(_inside_the_sms, _fusable_kernels, _other_kernels),
+)
 
 
 # -- kernels against their roofs ---------------------------------------------------------------------
@@ -158,13 +165,17 @@ def _above_the_roof(
     known = [f for f in group if f.recoverable is not None]
     if not known:
         return
-    recoverable = total([f.recoverable for f in known if f.recoverable is not None], "ns") * overlap_scale(of.split)
+    launches, families = of.roofed.launches, {f.family for f in group}
+    mine: Bools = np.array([launches.kinds[k].family in families for k in launches.which.tolist()], dtype=np.bool_)
+    # What holds kernels back inside the SMs speaks of its own.
+    recoverable = nanoseconds(float(of.roofed.recoverable_ns[mine & ~of.limits.claimed].sum())) * overlap_scale(
+        of.split
+    )
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
     names = " + ".join(label_of(f.family) for f in group[:3]) + (" + others" if len(group) > 3 else "")
     reached = shown(at_roof / analysed) if analysed.value else "–"
-    longest = _longest(of.roofed, {f.family for f in group})
-    kinds = of.roofed.launches.kinds
+    longest, kinds = _longest(of.roofed, families), launches.kinds
     yield Found(
         rule_of(longest),
         kind,

@@ -12,9 +12,11 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
+from llm_perf_opt.analysis.verdicts.communication import Communication, RankWaiting
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.idle_causes import with_cause
+from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.opportunities import Evaluated, from_graphs, opportunities
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
@@ -72,6 +74,9 @@ class Inputs:
     # By scope and key: nanoseconds of a steady instance without a profiler, where that was measured.
     undisturbed: Mapping[str, Mapping[str, float]] = Factory(dict)
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # by scope; none where nothing is known of it
+    slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
+    # By scope and key, where there are several ranks: how long each waits for those that come later.
+    rank_waiting: Mapping[str, Mapping[str, RankWaiting]] = Factory(dict)
 
 
 @define(eq=False)
@@ -87,25 +92,38 @@ class Evaluator:
     waiting: WaitingFacts | None = None  # None where nothing is known of this scope
 
     def performance(
-        self, region: NCUProfileRegion, launches: Launches, steps: Sequence[NCUProfileRegion], signatures: int
+        self,
+        region: NCUProfileRegion,
+        launches: Launches,
+        steps: Sequence[NCUProfileRegion],
+        signatures: int,
+        rank_waiting: RankWaiting | None = None,
     ) -> RegionPerformance:
-        """`steps`: the regions inside this one that make tokens. `signatures`: how many to list."""
-        near = verdict_rules().thresholds["near_roof"]
+        """`steps`: the regions inside this one that make tokens. `signatures`: how many to list.
+
+        `rank_waiting`: where there are ranks.
+        """
         measured = self._measured(region)
         alone = measured or self._alone(region)
         split, side = self._split(region, alone, measured=measured is not None)
+        if split.exposed_collectives is not None:
+            split.exposed_collectives = split.exposed_collectives * (1 / self.gpus)  # they wait side by side
         idle = self._idle(region, split)
         graphable = _could_be_a_graph(region, split)
         lacks = launches.share_without_tensor_work > _UNCOUNTED
         work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
-        by_bound = time_by_bound(launches, bounds(roofed, near))
+        bound = bounds(roofed)
+        by_bound, limits = time_by_bound(launches, bound), KernelLimits.of(roofed, bound)
         families = time_by_family(region, roofed)
         used = self._utilisation(split, amounts, families)
         light = times.speed_of_light(split, roofed)
         self._say_what_is_missing(work, roofed, region)
         facts = Facts()
         kernel_facts(facts, roofed, by_bound)
+        limits.add_facts(facts)
+        communication = Communication.of(region, split, rank_waiting)
+        communication.add_facts(facts, times.now(split))
         time_facts(facts, region, split, families)
         fusion_facts(facts, region, launches)
         rate_facts(facts, split, work, used)
@@ -117,15 +135,15 @@ class Evaluator:
         verdict = _region_verdict(region, split, facts, gpu_verdict)
         if idle is not None and verdict.bound in ("launch", "host") and split.launches:
             verdict = with_cause(verdict, idle, facts, graphable)
-        verdict = _with_doubt(verdict, split)
+        verdict = communication.doubted(_with_doubt(verdict, split))
         if side is not None:
             verdict = evolve(verdict, text=f"{_steps(side)} {verdict.text}")
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
-        listed, existing = signature_records(roofed, near, signatures) if signatures else ([], 0)
+        listed, existing = signature_records(roofed, signatures) if signatures else ([], 0)
         found = []
         if light is not None:
-            known = Evaluated(region, split, light, families, roofed, verdict, facts, graphable, idle)
+            known = Evaluated(region, split, light, families, limits, communication, verdict, facts, graphable, idle)
             found = opportunities(known)
         counted = times.token_count(region, steps) if region.time_source == "timeline" else None
         return RegionPerformance(
@@ -298,6 +316,8 @@ def _steps(side: GpuSide) -> str:
 
 def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, kernels: Verdict) -> Verdict:
     """The verdict on the wall time; where the GPU is the limit, that of its kernels."""
+    if region.time_source == "ncu":
+        return kernels  # whether the GPU waits is not known
     if split.wall is None or split.idle is None:
         no_gpu = region.time_source == "timeline" and split.busy is None
         return cannot_tell("gpu" if no_gpu else "idle_share", facts)

@@ -47,6 +47,9 @@ def time_split(region: NCUProfileRegion, alone: Quantity | None = None, *, measu
         split.copies = nanoseconds(values.memory.time_ns)
         split.host_copies = nanoseconds(values.memory.host_time_ns)
         split.graphs = nanoseconds(values.graph_time_ns)
+        split.collectives, split.exposed_collectives = (
+            None if v is None else nanoseconds(v) for v in (region.collective_ns, region.exposed_collective_ns)
+        )
     if busy is not None and kernels is not None:
         summed = kernels.value + values.memory.time_ns + values.graph_time_ns
         split.overlap = nanoseconds(max(summed - busy.value, 0.0))
