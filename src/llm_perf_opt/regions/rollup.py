@@ -114,9 +114,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         kernels=_sums(kernels, attribution.kernels, selection.kernels, count),
         copies=copies(selection.copies),
         graphs=_sums(timeline.graphs, attribution.graphs, selection.graphs, count),
-        host_copies=copies(_copies_called(_HOST_COPY, timeline, selection)),
-        device_copies=copies(_copies_called(_DEVICE_COPY, timeline, selection)),
-        uploads=copies(_copies_called(_UPLOAD, timeline, selection)),
+        **{kind: copies(chosen) for kind, chosen in copies_by_kind(timeline, selection).items()},
     )
     everything = own.converted(inclusive)
     region_of = attribution.range_region[selection.ranges]
@@ -152,6 +150,12 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
 _HOST_COPY = re.compile(r"host-to-device|device-to-host|htod|dtoh", re.IGNORECASE)
 _UPLOAD = re.compile(r"host-to-device|htod", re.IGNORECASE)
 _DEVICE_COPY = re.compile(r"device-to-device|dtod", re.IGNORECASE)
+
+
+def copies_by_kind(timeline: Timeline, selection: Selection) -> dict[str, Int64s]:
+    """Which of the selected copies go where, by the fields of `GpuWork`."""
+    kinds = {"host_copies": _HOST_COPY, "device_copies": _DEVICE_COPY, "uploads": _UPLOAD}
+    return {kind: _copies_called(pattern, timeline, selection) for kind, pattern in kinds.items()}
 
 
 def _copies_called(pattern: re.Pattern[str], timeline: Timeline, selection: Selection) -> Int64s:
