@@ -19,6 +19,7 @@ from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
 from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
 from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
 from llm_perf_opt.analysis.timeline_stream import TimelineStream
@@ -181,9 +182,14 @@ def _counters_alone(
         scopes,
         [table.key(number) for number in table.in_tree_order()],
         {a.name for c in counter_sets for a in c.actions if a.kind == "kernel"},
-        [diagnose("NO_TIMELINE")],
+        [diagnose("NO_TIMELINE"), *_missing_durations(rows_of.samples)],
         launches_of=launches_of,
     )
+
+
+def _missing_durations(samples: Samples) -> list[Diagnosis]:
+    missing = samples.without_duration()
+    return [diagnose("DURATIONS_MISSING", missing=missing, results=len(samples.actions))] if missing else []
 
 
 def _finished(

@@ -24,7 +24,7 @@ from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, R
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions
-from llm_perf_opt.regions.rollup import RolledUp, roll_up
+from llm_perf_opt.regions.rollup import RolledUp, Selection, copies_by_kind, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
 from llm_perf_opt.regions.whole_recording import COVERED
 
@@ -227,8 +227,7 @@ def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rol
     """All GPU work of a scope, in regions or not."""
     kernels, chosen = timeline.kernels, part.selection.kernels
     outside = chosen[attribution.kernels.unattributed(attribution.table.whole)[chosen]]
-    copies, graphs = part.selection.copies, part.selection.graphs
-    sizes = timeline.copies.bytes
+    graphs = part.selection.graphs
     bounds = bounds_of(timeline, part)
     known = saw_gpu(timeline)
     recorded, outside_ranges = _recorded(timeline, attribution, part)
@@ -242,15 +241,26 @@ def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rol
         graph_kernel_count=int((kernels.graph_node[chosen] >= 0).sum()),
         graph_launches=len(graphs),
         graph_time_ns=int((timeline.graphs.end[graphs] - timeline.graphs.start[graphs]).sum()),
-        memory=MemoryWork(
-            count=len(copies),
-            time_ns=int((timeline.copies.end[copies] - timeline.copies.start[copies]).sum()),
-            bytes=int(sizes[copies].sum()) if sizes is not None else 0,
-        ),
+        memory=_all_copies(timeline, part.selection),
         gpu_busy_ns=rolled.scope_busy if known else None,
         span_ns=bounds[1] - bounds[0] if bounds else None,
         recorded_ns=recorded if bounds else None,
         outside_ranges_ns=outside_ranges if bounds else None,
+    )
+
+
+def _all_copies(timeline: Timeline, selection: Selection) -> MemoryWork:
+    """Copies and fills of a scope, in regions or not."""
+    copies = timeline.copies
+
+    def summed(chosen: Int64s) -> tuple[int, int, int]:
+        sizes = 0 if copies.bytes is None else int(copies.bytes[chosen].sum())
+        return len(chosen), int((copies.end[chosen] - copies.start[chosen]).sum()), sizes
+
+    kinds = copies_by_kind(timeline, selection)
+    uploads = summed(kinds["uploads"])[2]
+    return MemoryWork(
+        *summed(selection.copies), *summed(kinds["host_copies"]), uploads, *summed(kinds["device_copies"])
     )
 
 

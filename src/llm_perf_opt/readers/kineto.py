@@ -222,7 +222,9 @@ def _printable(name: str) -> str:
 def _diagnostics(trace: Trace, source: str) -> list[Diagnosis]:
     found = []
     if not trace.kernels:
-        found.append(diagnose("NO_KERNELS.in_trace", source=source))
+        calls = 0 if trace.copies else len(trace.launches)
+        name = "NO_KERNELS.called" if calls else "NO_KERNELS.in_trace"
+        found.append(diagnose(name, source=source, calls=calls))
     if trace.malformed:
         found.append(diagnose("MALFORMED_EVENTS", events=trace.malformed, source=source))
     return found

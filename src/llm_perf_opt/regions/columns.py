@@ -7,6 +7,7 @@ making them safe to show is the reporters' work.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -277,7 +278,8 @@ class Action:
 
     def time_ns(self) -> float | None:
         """Duration as ncu measured it; not the time the kernel takes in the undisturbed program."""
-        return self.metrics.get(TIME)
+        found = self.metrics.get(TIME)
+        return None if found is None or math.isnan(found) else found
 
 
 @define(eq=False)

@@ -32,8 +32,12 @@ def prepare_timeline(timeline: Timeline, chosen: RegionFilter) -> Timeline:
 
 
 def find_regions(timeline: Timeline, mode: Mode) -> tuple[Timeline, Attribution]:
-    """The regions of a prepared timeline, with the whole recording where those hold too little of it."""
-    return covered(timeline, attribute(timeline, mode))
+    """The regions of a prepared timeline, with the whole recording where those hold too little of it.
+
+    Not where somebody asks how nsys or ncu attribute: that is to be compared with them.
+    """
+    found = attribute(timeline, mode)
+    return covered(timeline, found) if mode == "auto" else (timeline, found)
 
 
 def _named(recording: Recording, pools: Pools) -> Recording:

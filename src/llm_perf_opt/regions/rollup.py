@@ -115,20 +115,11 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     def copies(chosen: Int64s) -> Sums:
         return _sums(timeline.copies, attribution.copies, chosen, count)
 
-    between = _copies_called(_HOST_COPY, timeline, selection)
-    pageable = timeline.copies.pageable
-    unpinned, pinned = (
-        (between[:0],) * 2 if pageable is None else (between[pageable[between]], between[~pageable[between]])
-    )
     own = GpuWork(
         kernels=_sums(kernels, attribution.kernels, selection.kernels, count),
         copies=copies(selection.copies),
         graphs=_sums(timeline.graphs, attribution.graphs, selection.graphs, count),
-        host_copies=copies(between),
-        device_copies=copies(_copies_called(_DEVICE_COPY, timeline, selection)),
-        uploads=copies(_copies_called(_UPLOAD, timeline, selection)),
-        pageable=copies(unpinned),
-        pinned=copies(pinned),
+        **{kind: copies(chosen) for kind, chosen in copies_by_kind(timeline, selection).items()},
     )
     everything = own.converted(inclusive)
     region_of = attribution.range_region[selection.ranges]
@@ -172,6 +163,16 @@ _DEVICE_COPY = re.compile(r"device-to-device|dtod", re.IGNORECASE)
 def host_copies(timeline: Timeline) -> Int64s:
     """Which copies are between host and device."""
     return np.flatnonzero(_called(_HOST_COPY, timeline, timeline.copies.name))
+
+
+def copies_by_kind(timeline: Timeline, selection: Selection) -> dict[str, Int64s]:
+    """Which of the selected copies go where, and between which memory, by the fields of `GpuWork`."""
+    kinds = {"host_copies": _HOST_COPY, "device_copies": _DEVICE_COPY, "uploads": _UPLOAD}
+    found = {kind: _copies_called(pattern, timeline, selection) for kind, pattern in kinds.items()}
+    between, pageable = found["host_copies"], timeline.copies.pageable
+    found["pageable"] = between[:0] if pageable is None else between[pageable[between]]
+    found["pinned"] = between[:0] if pageable is None else between[~pageable[between]]
+    return found
 
 
 def _copies_called(pattern: re.Pattern[str], timeline: Timeline, selection: Selection) -> Int64s:
