@@ -55,7 +55,7 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     for name in ("gap_per_launch", "mean_kernel"):
         value: Quantity | None = getattr(split, name)
         facts.numbers[f"{name}_us"] = None if value is None else value.of("s") * 1e6
-    facts.words["basis"] = "wall time" if split.basis == "host" else "time on the GPU"
+    facts.words["basis"] = "wall time" if split.basis == "host" else "time of its steps"
     facts.numbers["launches"] = split.launches
     facts.words["launches"] = f"{split.launches:,}"
     collective = next((f.time for f in families if f.family == "collective"), nanoseconds(0))
