@@ -46,7 +46,7 @@ from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 from llm_perf_opt.regions.whole_recording import with_whole_recording
 
-_MOST_EXPLAINED = 256  # regions of each recording whose waiting is looked into
+_MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
 
 

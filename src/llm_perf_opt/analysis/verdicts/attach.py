@@ -22,6 +22,7 @@ from llm_perf_opt.regions.ranking import heaviest
 _MOST_REGIONS = 256  # evaluated in the main scope: the heaviest, each with the regions around it
 _MOST_ELSEWHERE = 12  # outermost regions evaluated in each other scope
 _MOST_WITH_SIGNATURES = 48  # of those, with a list of signatures
+_MOST_EXPLAINED = 48  # regions of a scope whose waiting is looked into
 _SHORT_LIST = 8  # signatures of a region deep in the tree
 
 
@@ -44,9 +45,10 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         evaluated = [(region, steady[region.key].region if region.key in steady else region) for region in chosen]
         rows = [(region, warm, _launches(scope, warm, inputs, plain)) for region, warm in evaluated]
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
-        evaluator.waiting = inputs.waiting.get(scope.scope)
         below = inside([_as_held(region, steady) for region in scope.regions])
+        explained = {id(r) for r in (*heaviest(chosen, _MOST_EXPLAINED), *(chosen_stages if is_main else ()))}
         for region, warm, launches in rows:
+            evaluator.waiting = inputs.waiting.get(scope.scope) if id(region) in explained else None
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
             found = evaluator.performance(warm, launches, below.get(region.key, []), signatures)
