@@ -6,24 +6,52 @@ the GPU waits between steps, is then to be read from the work alone.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
 
-from llm_perf_opt.regions.attribution import Attribution, Membership
+import numpy as np
+from attrs import define
+
+from llm_perf_opt.analysis.gaps import Gaps
+from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.idle import GpuSide
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.rollup import host_copies
-from llm_perf_opt.regions.table import ROOT
+from llm_perf_opt.regions.table import ROOT, RegionTable
 
 _PAUSE = 1.0  # a pause between two instances belongs to the steps where it is no longer than this many of them
+
+
+@define(eq=False)
+class _Launched:
+    """All work of a process in the order it was launched."""
+
+    host: Int64s
+    start: Int64s
+    end: Int64s
+    kind: Int64s  # which of `Timeline.work`
+    index: Int64s  # in its columns
+
+    @staticmethod
+    def of(timeline: Timeline, process: int) -> _Launched:
+        mine = [np.flatnonzero((w.process == process) & (w.host_time != UNKNOWN)) for w in timeline.work]
+        host, start, end = (
+            np.concatenate([getattr(work, name)[chosen] for work, chosen in zip(timeline.work, mine, strict=True)])
+            for name in ("host_time", "start", "end")
+        )
+        kind, index = np.repeat(np.arange(len(mine)), [len(one) for one in mine]), np.concatenate(mine)
+        order = np.argsort(host, kind="stable")
+        return _Launched(*(column[order] for column in (host, start, end, kind, index)))
 
 
 class GpuSteps:
     """Answers for many regions of one timeline."""
 
-    def __init__(self, timeline: Timeline, attribution: Attribution) -> None:
-        self._timeline, self._attribution = timeline, attribution
-        self._busy: dict[int, BusyTime] = {}
+    def __init__(self, timeline: Timeline, attribution: Attribution, gaps: Callable[[int], Gaps]) -> None:
+        self._timeline, self._attribution, self._gaps = timeline, attribution, gaps
+        self._launched: dict[int, _Launched] = {}
+        self._found: dict[tuple[int, int], tuple[Int64s, Int64s]] = {}
+        self._waits: dict[int, BusyTime] = {}
         self._without_copies: dict[int, BusyTime] = {}
 
     def of(self, process: int, instances: Int64s, region: int) -> GpuSide | None:
@@ -32,7 +60,11 @@ class GpuSteps:
         if not len(start):
             return None
         steps, windows = BusyTime.of(start, end), _with_pauses(start, end)
-        idle, inside = (self._idle(process, one) for one in (windows, steps))
+        if process not in self._waits:
+            gaps = self._gaps(process)
+            self._waits[process] = BusyTime.of(gaps.start, gaps.end)
+        waits = self._waits[process]
+        idle, inside = (int(waits.within(one.starts, one.ends).sum()) for one in (windows, steps))
         return GpuSide(
             instances=len(start),
             # Work of others between two steps is no time of theirs.
@@ -47,65 +79,77 @@ class GpuSteps:
         return _with_pauses(*self._spans(process, instances, region))
 
     def exposed_copies(self, region: int, processes: set[int] | None) -> int:
-        """How long copies of the region between host and device ran while nothing else did, ns. None: of all processes."""
+        """How long copies of the region between host and device ran while nothing else did, ns; None: of all processes."""
         copies, time = self._timeline.copies, 0
         between = host_copies(self._timeline)
-        mine = between[self._members(self._attribution.copies, region, len(copies))[between]]
-        for process in set(np.unique(copies.process[mine]).tolist()) & (
-            processes or set(copies.process[mine].tolist())
-        ):
-            own = mine[copies.process[mine] == process]
-            ran = BusyTime.of(copies.start[own], copies.end[own])
-            if process not in self._without_copies:
-                self._without_copies[process] = self._union(process, between)
-            time += ran.total - int(self._without_copies[process].within(ran.starts, ran.ends).sum())
+        held = np.zeros(len(copies), dtype=np.bool_)
+        for regions in self._attribution.copies.by_domain:
+            held |= inside_region(regions, region, self._attribution.table)
+        held[self._attribution.copies.start_end.get(region, between[:0])] = True
+        mine = between[held[between]]
+        for process in np.unique(copies.process[mine]).tolist():
+            if processes is None or process in processes:
+                own = mine[copies.process[mine] == process]
+                ran = BusyTime.of(copies.start[own], copies.end[own])
+                time += ran.total - int(self._other_work(process, between).within(ran.starts, ran.ends).sum())
         return time
-
-    def _idle(self, process: int, windows: BusyTime) -> int:
-        return windows.total - int(self._busy_of(process).within(windows.starts, windows.ends).sum())
 
     def _spans(self, process: int, instances: Int64s, region: int) -> tuple[Int64s, Int64s]:
         """First start and last end of the work of each instance that has some, in order of time."""
+        if (process, region) in self._found:
+            return self._found[process, region]
         ranges = self._timeline.ranges
+        if process not in self._launched:
+            self._launched[process] = _Launched.of(self._timeline, process)
+        launched = self._launched[process]
         order = instances[np.argsort(ranges.start[instances], kind="stable")]
+        first = np.searchsorted(launched.host, ranges.start[order])
+        count = np.maximum(np.searchsorted(launched.host, ranges.end[order]) - first, 0)
+        which = np.repeat(np.arange(len(order)), count)
+        at = np.arange(len(which)) + np.repeat(first - (np.cumsum(count) - count), count)
+        held = self._held(launched, at, region)
+        which, at = which[held], at[held]
         starts, ends = (np.full(len(order), sign * np.iinfo(np.int64).max) for sign in (1, -1))
-        for work, membership in zip(self._timeline.work, self._attribution.memberships, strict=True):
-            mine = self._members(membership, region, len(work))
-            mine &= (work.process == process) & (work.host_time != UNKNOWN)
-            which = np.searchsorted(ranges.start[order], work.host_time[mine], side="right") - 1
-            known = which >= 0
-            np.minimum.at(starts, which[known], work.start[mine][known])
-            np.maximum.at(ends, which[known], work.end[mine][known])
-        used = ends > starts
-        by_time = np.argsort(starts[used], kind="stable")
-        return starts[used][by_time], ends[used][by_time]
+        np.minimum.at(starts, which, launched.start[at])
+        np.maximum.at(ends, which, launched.end[at])
+        used = np.flatnonzero(ends > starts)
+        used = used[np.argsort(starts[used], kind="stable")]
+        self._found[process, region] = starts[used], ends[used]
+        return self._found[process, region]
 
-    def _members(self, membership: Membership, region: int, count: int) -> Bools:
-        """Which work a region holds, that of regions inside it too."""
-        parents = self._attribution.table.parent
-        inside = np.zeros(len(parents) + 1, dtype=np.bool_)  # the last element stands for ROOT
-        for number, parent in enumerate(parents):
-            inside[number] = number == region or (parent != ROOT and inside[parent])
-        held = np.zeros(count, dtype=np.bool_)
-        for regions in membership.by_domain:
-            held |= inside[regions]
-        held[membership.start_end.get(region, np.zeros(0, dtype=np.int64))] = True
+    def _held(self, launched: _Launched, at: Int64s, region: int) -> Bools:
+        """Which launches, all of them made while an instance of the region was open, belong to it."""
+        table = self._attribution.table
+        held = np.full(len(at), bool(table.start_end[region]))
+        for kind, membership in enumerate(self._attribution.memberships):
+            mine = np.flatnonzero(launched.kind[at] == kind)
+            for regions in membership.by_domain if len(mine) else ():
+                held[mine] |= inside_region(regions[launched.index[at[mine]]], region, table)
         return held
 
-    def _busy_of(self, process: int) -> BusyTime:
-        if process not in self._busy:
-            self._busy[process] = self._union(process, np.zeros(0, dtype=np.int64))
-        return self._busy[process]
+    def _other_work(self, process: int, left_out: Int64s) -> BusyTime:
+        """All work of a process but for copies between host and device."""
+        if process not in self._without_copies:
+            parts = []
+            for work in self._timeline.work:
+                mine = work.process == process
+                if work is self._timeline.copies:
+                    mine[left_out] = False
+                parts.append((work.start[mine], work.end[mine]))
+            union = BusyTime.of(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+            self._without_copies[process] = union
+        return self._without_copies[process]
 
-    def _union(self, process: int, left_out: Int64s) -> BusyTime:
-        """All work of a process but for some copies."""
-        parts = []
-        for work in self._timeline.work:
-            mine = work.process == process
-            if work is self._timeline.copies:
-                mine[left_out] = False
-            parts.append((work.start[mine], work.end[mine]))
-        return BusyTime.of(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+
+def inside_region(regions: Int64s, region: int, table: RegionTable) -> Bools:
+    """Which of some regions are this one, or lie in it."""
+    inside = np.zeros(len(table) + 1, dtype=np.bool_)  # the last element stands for ROOT
+    for number in (np.flatnonzero(np.bincount(regions + 1)[1:]) if len(regions) else regions).tolist():
+        above = number
+        while above != ROOT and table.depth[above] > table.depth[region]:
+            above = table.parent[above]
+        inside[number] = above == region
+    return inside[regions]
 
 
 def _with_pauses(start: Int64s, end: Int64s) -> BusyTime:

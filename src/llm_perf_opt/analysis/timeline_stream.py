@@ -48,7 +48,7 @@ from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 
-_MOST_EXPLAINED = 256  # regions of each recording whose waiting is looked into
+_MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
 
 

@@ -14,22 +14,22 @@ import numpy as np
 from attrs import Factory, define
 
 from llm_perf_opt.analysis.gaps import CAUSES, NAMED, Gaps, find_gaps
-from llm_perf_opt.analysis.gpu_side import GpuSteps
+from llm_perf_opt.analysis.gpu_side import GpuSteps, inside_region
 from llm_perf_opt.analysis.steady import SteadyTimeline
-from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
+from llm_perf_opt.regions.columns import UNKNOWN, Int64s
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.rollup import Selection
-from llm_perf_opt.regions.table import ROOT
 
 SIZES = (10_000_000, 1_000_000, NAMED, 0)  # ns, of gaps
 _MOST_CAUSES = 12  # listed of a region
 # What emit_nvtx writes behind the name of an operator.
 _OPERATOR_FACTS = re.compile(r", (op_id|seq|sizes|input_op_ids)\b.*", re.DOTALL)
+_DIRECTORIES = re.compile(r"^[^():]*/(?=[^/():]+\.py\(\d+\): )")
 _NUMBER_AT_END = re.compile(r"(?<=[ _#:=-])\d+$")
 _NAMED_BY_CALL = [CAUSES.index(cause) for cause in ("sync", "alloc", "module", "copy")]
 
-_PYTHON, _UNSEEN = CAUSES.index("python"), CAUSES.index("unseen")
+_PYTHON, _UNSEEN, _WARMUP = (CAUSES.index(cause) for cause in ("python", "unseen", "warmup"))
 
 
 class Waiting:
@@ -42,7 +42,7 @@ class Waiting:
         table = self._attribution.table
         self._number = {table.key(number): number for number in range(len(table))}
         self._sums: dict[int, _GapSums] = {}
-        self._gpu_steps = GpuSteps(self._timeline, warmth.lifted)
+        self._gpu_steps = GpuSteps(self._timeline, warmth.lifted, lambda process: self._sums_of(process).gaps)
 
     def of_scope(self, selection: Selection) -> Waiting | None:
         """The same of the processes of a scope; None where it holds only a part of what those did: one GPU of several."""
@@ -65,6 +65,11 @@ class Waiting:
         mine = [one for one in np.unique(process).tolist() if self._processes is None or one in self._processes]
         return [(one, which[process == one]) for one in mine]
 
+    def _sums_of(self, process: int) -> _GapSums:
+        if process not in self._sums:
+            self._sums[process] = _GapSums(find_gaps(self._timeline, process, self._warmth.instances.first))
+        return self._sums[process]
+
     def idle(self, key: str, *, by_gpu: bool = False) -> IdleTime | None:
         """Why the GPU waits while a region runs; None where it has no steady instances.
 
@@ -72,13 +77,11 @@ class Waiting:
         """
         ranges, found = self._timeline.ranges, []
         for process, which in self._instances(key):
-            if process not in self._sums:
-                self._sums[process] = _GapSums(find_gaps(self._timeline, process, self._warmth.instances.first))
             if by_gpu:
                 windows = self._gpu_steps.windows(process, which, self._number[key])
             else:
                 windows = BusyTime.of(ranges.start[which], ranges.end[which])
-            found.append(self._idle(self._sums[process], windows, self._number[key]))
+            found.append(self._idle(self._sums_of(process), windows, self._number[key]))
         return idle_together(found) if found else None
 
     def gpu_side(self, key: str) -> GpuSide | None:
@@ -94,6 +97,7 @@ class Waiting:
     def _idle(self, sums: _GapSums, windows: BusyTime, region: int) -> IdleTime:
         gaps = sums.gaps
         named = sums.named_inside(windows)
+        named = named[gaps.cause[gaps.named[named]] != _WARMUP]
         at = gaps.named[named]
         time = windows.within(gaps.start[at], gaps.end[at])
         size = np.searchsorted(-np.array(SIZES), gaps.start[at] - gaps.end[at])
@@ -130,19 +134,12 @@ class Waiting:
         ranges, covering = self._timeline.ranges, gaps.range[named]
         known = covering != UNKNOWN
         inside = np.zeros(len(named), dtype=np.bool_)
-        inside[known] = self._below(region)[self._attribution.range_region[covering[known]]]
+        regions = self._attribution.range_region[covering[known]]
+        inside[known] = inside_region(regions, region, self._attribution.table) & (regions != region)
         label = gaps.event[named].copy()
         by_range = inside & (~np.isin(cause, _NAMED_BY_CALL) | (label == UNKNOWN))
         label[by_range] = ranges.name[covering[by_range]]
         return label
-
-    def _below(self, region: int) -> Bools:
-        """Which regions lie inside one; the last element stands for ROOT."""
-        parents = self._attribution.table.parent
-        inside = np.zeros(len(parents) + 1, dtype=np.bool_)
-        for number, parent in enumerate(parents):  # parents have lower numbers than their children
-            inside[number] = parent != ROOT and (parent == region or inside[parent])
-        return inside
 
 
 @define(eq=False)
@@ -196,10 +193,10 @@ class _GapSums:
         short = np.ones(len(gaps), dtype=np.bool_)
         short[gaps.named] = False
         self._named_start, self._named_end = gaps.start[gaps.named], gaps.end[gaps.named]
+        short &= gaps.cause != _WARMUP  # nothing a warm program waits for
         self._cause = np.where(short, gaps.cause, UNKNOWN)
-        self._before: dict[
-            int, tuple[Int64s, Int64s]
-        ] = {}  # cause -> count and time before each gap, and after the last
+        # cause -> number and time of the gaps before each gap, and of all
+        self._before: dict[int, tuple[Int64s, Int64s]] = {}
         for cause in np.flatnonzero(np.bincount(gaps.cause[short])) if short.any() else ():
             mine = self._cause == cause
             self._before[int(cause)] = _running(mine.astype(np.int64)), _running(np.where(mine, length, 0))
@@ -240,8 +237,8 @@ class _GapSums:
 
 
 def _pooled(name: str) -> str:
-    """`IO 190` and `IO 250` are one thing, as are calls of one operator."""
-    return _NUMBER_AT_END.sub("…", _OPERATOR_FACTS.sub("", name))
+    """`IO 190` and `IO 250` are one thing, as are calls of one operator; of a file its name is enough."""
+    return _DIRECTORIES.sub("", _NUMBER_AT_END.sub("…", _OPERATOR_FACTS.sub("", name)))
 
 
 def _running(values: Int64s) -> Int64s:

@@ -24,6 +24,7 @@ from llm_perf_opt.regions.ranking import heaviest
 _MOST_REGIONS = 256  # evaluated in the main scope: the heaviest, each with the regions around it
 _MOST_ELSEWHERE = 12  # outermost regions evaluated in each other scope
 _MOST_WITH_SIGNATURES = 48  # of those, with a list of signatures
+_MOST_EXPLAINED = 48  # regions of a scope whose waiting is looked into
 _SHORT_LIST = 8  # signatures of a region deep in the tree
 
 
@@ -47,10 +48,11 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         evaluated = [(region, _steady(homes[region.key], scope, region, inputs)) for region in chosen]
         rows = [(region, warm, _launches(homes[region.key], warm, inputs, plain)) for region, warm in evaluated]
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
-        evaluator.waiting = inputs.waiting.get(scope.scope)
         held = (_as_held(region, steady) for region in scope.regions if is_token_step(region))
         steps = inside(scope.regions, (region for region in held if region.instances))
+        explained = {id(r) for r in (*heaviest(chosen, _MOST_EXPLAINED), *(chosen_stages if is_main else ()))}
         for region, warm, launches in rows:
+            evaluator.waiting = inputs.waiting.get(scope.scope) if id(region) in explained else None
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
             waiting = inputs.rank_waiting.get(homes[region.key].scope, {}).get(region.key)

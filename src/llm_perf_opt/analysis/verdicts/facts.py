@@ -57,7 +57,7 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
         value: Quantity | None = getattr(split, name)
         facts.numbers[f"{name}_us"] = None if value is None else value.of("s") * 1e6
     facts.amount("host_copies", split.host_copies)
-    facts.words["basis"] = "wall time" if split.basis == "host" else "time on the GPU"
+    facts.words["basis"] = "wall time" if split.basis == "host" else "time of its steps"
     facts.numbers["launches"] = split.launches
     facts.words["launches"] = f"{split.launches:,}"
     # What runs beside computation costs nothing.

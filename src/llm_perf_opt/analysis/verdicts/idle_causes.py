@@ -21,8 +21,9 @@ _IDLE = "The GPU sits idle for {idle_share} of the {basis} ({idle} of {wall}), {
 _NAMES = 3  # of what the host was in, in a text
 _TELLING_SHARE = 0.5  # of the idle time, from which on gaps of a size are mentioned
 _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
-# Idle time that an undisturbed, warm program does not have goes off these first.
-_FIRST_OFF = ("warmup", "launch.graph")
+_DISTURBED = (
+    "launch.graph"  # what a profiler adds to: idle time that the program alone does not have goes off this first
+)
 
 
 @define(frozen=True)
@@ -77,10 +78,8 @@ def _rule(cause: str, graphable: bool) -> str:
 def _fitted(times: dict[str, float], to: float) -> dict[str, float]:
     """Times that add up to no more than `to`."""
     times = dict(times)
-    for rule in _FIRST_OFF:
-        surplus = sum(times.values()) - to
-        if surplus > 0 and rule in times:
-            times[rule] = max(times[rule] - surplus, 0.0)
+    if (surplus := sum(times.values()) - to) > 0 and _DISTURBED in times:
+        times[_DISTURBED] = max(times[_DISTURBED] - surplus, 0.0)
     whole = sum(times.values())
     return {rule: time * to / whole for rule, time in times.items()} if whole > to else times
 
