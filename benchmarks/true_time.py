@@ -108,7 +108,7 @@ def part(kind: str, tiny: bool) -> dict[str, Any]:
 
 
 def check(what: str, true: float | None, said: float | None, limit: float | None, unit: str) -> dict[str, Any]:
-    """One comparison; `limit` None: told, not judged. A value that is missing fails where one was due."""
+    """One comparison; `limit` None: told only. A value that is missing fails where one was due."""
     if true is None or said is None:
         missed = true is not None and limit is not None
         return {"what": what, "true": true, "said": said, "off": None, "limit": limit, "unit": unit, "ok": not missed}

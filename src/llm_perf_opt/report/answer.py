@@ -74,10 +74,10 @@ def headline(report: NCUProfileRegionReport) -> list[Line]:
     if is_host_only(report):
         first, *_, last = _host_sentences(report)
         return [Line("Where", first), Line("Next" if last == MEASURED else "Not here", last)]
-    worst = stages[0]
+    worst, scope = stages[0], report.main_scope
     title = worst.performance.verdict.title if worst.performance else ""
     return [
-        _line("Where", _where(stages), _subject(worst)),
+        _line("Where", _where(stages, scope.regions if scope else []), _subject(worst)),
         _line("Why", _why(worst), f"{title}."),
         _line("Do first", _first(report, worst), _best_advice(report)),
     ]
@@ -93,20 +93,22 @@ def _best_advice(report: NCUProfileRegionReport) -> str:
     return report.opportunities[0].advice.rstrip(".") if report.opportunities else ""
 
 
-def _where(stages: list[NCUProfileRegion]) -> str:
+def _where(stages: list[NCUProfileRegion], regions: list[NCUProfileRegion]) -> str:
     worst, whole = stages[0], sum(stage_time(r) or 0 for r in stages)
     took = stage_time(worst)
     takes = f"{_subject(worst)} takes {duration(took)}{_steadily(worst)}"
     if len(stages) == 1:
-        return f"{takes}.{_once(worst)}"
+        return f"{takes}.{_once(worst, regions)}"
     others = ", ".join(f"{full_label(r)} {duration(stage_time(r))}" for r in stages[1:3])
     rest = f", and {len(stages) - 3} more" if len(stages) > 3 else ""
-    return f"{takes}, {share(took, whole)} of the time of all stages ({others}{rest}).{_once(worst)}"
+    return f"{takes}, {share(took, whole)} of the time of all stages ({others}{rest}).{_once(worst, regions)}"
 
 
-def _once(region: NCUProfileRegion) -> str:
-    """What to say of a stage that ran a single time: nobody can tell whether it was warm."""
+def _once(region: NCUProfileRegion, regions: list[NCUProfileRegion]) -> str:
+    """What to say of a stage that ran a single time and does not repeat itself: nobody can tell whether it was warm."""
     if region.timing is None or region.timing.instances != 1 or _is_whole(region):
+        return ""
+    if any(inner.parent == region.key and (inner.instances or 0) > 2 for inner in regions):
         return ""
     return " It ran once, so that may be warm-up: run it several times in the program to know."
 
@@ -303,7 +305,7 @@ def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) ->
     (whole, _), times = evaluated_times(region), [evaluated_times(r)[0] for r in parts[:_PARTS]]
     text = f"{_subject(region)} takes {duration(whole)}{without_profiler(region) or _steadily(region)}"
     if not parts:
-        return f"{text}.{_once(region)}"
+        return f"{text}.{_once(region, regions)}"
     told = [f"{label(r)} {duration(t)} ({share(t, whole)}{_rate(r)})" for r, t in zip(parts, times, strict=False)]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
     return f"{text}: {', '.join(told)}{more}."
