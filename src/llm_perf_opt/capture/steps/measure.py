@@ -142,8 +142,7 @@ def _run_once(run: RunContext, times: Path, number: int) -> bool:
         clean_logs([log], request.command)
     for trouble in read_log(notes).troubles if request.annotate.mode != "off" else ():
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
-    failure = "WORKLOAD_FAILED.measured" if request.timeline.enable else "WORKLOAD_FAILED"
-    return end_undisturbed(run, step, ended, _LOG, failure=failure)
+    return end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
 
 
 MEASURE = Measure()
