@@ -40,9 +40,11 @@ class Outcome:
     number: int
     problem: str = ""  # empty: refused in a sentence, or reported
     refused: bool = False
-    seconds: float = 0.0
+    seconds: float = 0.0  # of work and waiting, without what others kept the processors busy
     peak_mb: float = 0.0
     verb: str = ""  # of the command line; empty for a call
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
 
 
 # -- inside the process ----------------------------------------------------------------------------
@@ -158,6 +160,7 @@ def run_case(watch: _Watch, kind: str, number: int, seed: int, root: Path) -> Ou
     # On a busy machine the clock says little: what counts is work, and waiting for what never comes.
     if max(worked, outcome.seconds - worked - queued) > MOST_SECONDS:
         problems.append(f"took {outcome.seconds:.1f} s, {worked:.1f} s of them working, {queued:.1f} s queued")
+    outcome.cpu_s, outcome.wall_s = worked, outcome.seconds
     outcome.seconds = min(outcome.seconds, max(outcome.seconds - queued, worked))
     if outcome.peak_mb > MOST_MEMORY_MB:
         problems.append(f"took {outcome.peak_mb:,.0f} MB")
@@ -256,6 +259,7 @@ def serve(seed: int, root: Path) -> None:
             os.chdir(root)
             shutil.rmtree(root / "case", ignore_errors=True)
         measured = [round(outcome.seconds, 4), round(outcome.peak_mb, 1), outcome.verb]
+        measured += [round(outcome.cpu_s, 4), round(outcome.wall_s, 4)]
         answers.write(json.dumps([outcome.problem, outcome.refused, *measured]) + "\n")
         answers.flush()
 

@@ -13,7 +13,7 @@ ROOT = UNKNOWN  # parent of an outermost region
 
 PUSH_POP, START_END = False, True
 
-DEEPEST = 256  # levels; programs have a hundred ranges open at the most
+DEEPEST = 1024  # levels
 MOST_CHARACTERS = 30_000_000  # of all paths; a hundred thousand regions of a model have fifteen million
 POOLED = "(more ranges)"
 WHOLE = "whole recording"  # the one region of a recording without ranges (`whole_recording`)
