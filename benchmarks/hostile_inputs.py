@@ -7,8 +7,8 @@
 Schemas that are code, journals and logs beside a file, and small files with much to do (`tests/fuzzing/hostile.py`),
 each through a verb that reads recordings, one after the other in one process; time and memory are those of the whole
 verb and of the process it reads in. None may take more than ten seconds or two gigabytes. The ten seconds are those of
-a quiet machine: CPU time and waiting count, what other programs kept the processors busy does not; the wall time and the
-load are told beside it. What is done is in `data/hostile-inputs-*.jsonl`, of one commit and one choice of inputs each.
+a quiet machine: CPU time and waiting count, what other programs kept the processors busy does not. Where the load is
+higher than there are processors CPU time alone counts. The wall time and the load are told beside it. What is done is in `data/hostile-inputs-*.jsonl`, of one commit and one choice of inputs each.
 """
 
 from __future__ import annotations

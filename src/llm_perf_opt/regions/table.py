@@ -73,6 +73,12 @@ class RegionTable:
             self.start_end.append(start_end)
         return number
 
+    def intern_pooled(self, domain: str, start_end: bool, parent: int) -> int:
+        """Number of the region below `parent` that stands for ranges that are too many."""
+        number = self.intern(domain, start_end, parent, POOLED)
+        self.pooled.add(number)
+        return number
+
     def _is_full(self, parent: int) -> bool:
         """No more regions there: they would be nested too deeply, or all paths together grow too long."""
         too_deep = parent != ROOT and self.depth[parent] >= DEEPEST - 1
