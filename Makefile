@@ -18,7 +18,7 @@ CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile check quick-tests test chromium lint bench faults fuzz docs bundle lock audit clean
+.PHONY: help setup profile check quick-tests test chromium lint bench answers faults fuzz docs bundle lock audit clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
@@ -27,8 +27,9 @@ help:
 	@echo 'make test      set up, lint, run all tests (JOBS=... workers)'
 	@echo 'make lint      ruff, mypy and the import contracts'
 	@echo 'make bench     speed of `llm-perf report` and of its page, and load: ten million kernels, 64 ranks (LOAD_ARGS="--ranks 8" for less)'
+	@echo 'make answers   what reports answer beside what an expert says: right, unsure, wrong (ANSWERS_ARGS="--shared DIR")'
 	@echo 'make faults    everything that may go wrong in a run, and kills at random moments: what is survived (FAULTS_ARGS=...)'
-	@echo 'make fuzz      ten thousand mutated inputs for every reader (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
+	@echo 'make fuzz      ten thousand mutated inputs for every reader, ten times the random examples of every test (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
 	@echo 'make docs      the documentation as a site, in dist/site'
 	@echo 'make bundle    dist/bundle: everything to install on a machine with no network (BUNDLE_PYTHON=3.11 for that one; WITH_NCU_REPORT=1: see docs/licences.md)'
 	@echo 'make lock      renew requirements/: the exact files the bundle is made of, with hashes'
@@ -112,9 +113,13 @@ bench: setup
 	$(BIN)/python benchmarks/bench_html.py
 	$(BIN)/python benchmarks/load.py $(LOAD_ARGS)
 
+answers: setup
+	$(BIN)/python benchmarks/answers.py $(ANSWERS_ARGS)
+
 fuzz: setup
 	$(BIN)/python benchmarks/fuzz.py $(FUZZ_ARGS)
 	LLM_PERF_ALL_RECORDINGS=1 $(BIN)/python -m pytest -q -p no:xdist tests/test_scrub.py -k public_recording
+	$(BIN)/python -m pytest -q -p no:xdist --hypothesis-profile thorough $$(grep -lE '@(examples|given)\(' tests/test_*.py)
 
 faults: setup
 	$(BIN)/python benchmarks/faults.py $(FAULTS_ARGS)

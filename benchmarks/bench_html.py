@@ -55,7 +55,7 @@ def worst_timeline(folder: Path) -> Path:
     sys.path.insert(0, str(HERE.parent / "tests"))
     from synthetic import make_export
 
-    ranges = [(f"request {i}", 1000 * i, 1000 * i + 999) for i in range(KERNELS // 100)]
+    ranges = [(f"layer {i}", 1000 * i, 1000 * i + 999) for i in range(KERNELS // 100)]
     kernels = ((f"kernel_{i % 20_000}_{'x' * 300}", 10 * i + 1, 10 * i + 2, 10 * i + 7) for i in range(KERNELS))
     return make_export(folder / "worst.sqlite", ranges, kernels)
 

@@ -75,14 +75,14 @@ def synthetic(path: Path, ranges: list[tuple[str, int, int]], every: int) -> Pat
 
 
 def many_regions() -> list[Path]:
-    """A hundred steps with a thousand numbered operators each: as many regions as there are ranges."""
+    """A hundred phases with a thousand layers each: as many regions as there are ranges."""
     ranges = []
     for step in range(100):
         begin = step * 20_000_000
-        ranges.append((f"step {step}", begin, begin + 19_000_000))
+        ranges.append((f"phase {step}", begin, begin + 19_000_000))
         for op in range(1000):
             at = begin + op * 19_000
-            ranges.append((f"aten::mm, seq = {step * 1000 + op}, op_id = {op}", at, at + 18_000))
+            ranges.append((f"layer {op}", at, at + 18_000))
     return [synthetic(DATA / "regions.sqlite", ranges, 10_000)]
 
 

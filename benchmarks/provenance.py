@@ -28,6 +28,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "annotate-cost-cpu": ("inject",),
     "annotate-cost-h200": ("inject",),
     "annotate-h200": ("inject", "regions"),
+    "answers": (*_READING, "metrics"),
     "bridge-h200": (*_CAPTURING, *_READING, "metrics", "workloads"),
     "calibration-h200": ("calibration",),
     "contract-commands-h200": (*_CAPTURING, *_READING, "conf", "options", "runners", "stage1", "workloads"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import importlib
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 import guard
+from forks import Forks
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.readers import handover, ncu_rep, sandbox
 from llm_perf_opt.readers.ncu_container import read_container
@@ -27,10 +29,13 @@ from llm_perf_opt.readers.sandbox import Limits, Notes
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 
-# Examples are not timed: on a busy machine any of them may take long. `make check` takes a quarter of them
-# (--hypothesis-profile quick), others each time; `make test` takes all.
-settings.register_profile("all", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=settings.get_profile("all").max_examples // 4)
+# Examples are not timed: on a busy machine any of them may take long. Tests name the number of a thorough look, or leave
+# it at the usual one, which `make fuzz` multiplies; `make test` takes a half and `make check` a quarter (--hypothesis-profile),
+# others each time.
+USUAL_EXAMPLES = 100
+settings.register_profile("thorough", deadline=None, max_examples=5 * USUAL_EXAMPLES)
+settings.register_profile("all", deadline=None, max_examples=USUAL_EXAMPLES // 2)
+settings.register_profile("quick", deadline=None, max_examples=USUAL_EXAMPLES // 4)
 settings.load_profile("all")
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -63,8 +68,7 @@ def read(path: Path, launch_config: bool = False) -> Recording:
 
 def examples(count: int, **others: Any) -> settings:
     """Settings of a test that needs another number of examples than most; the profile's share of them."""
-    usual = settings.get_profile("all").max_examples
-    return settings(max_examples=max(count * settings().max_examples // usual, 1), **others)
+    return settings(max_examples=max(count * settings().max_examples // USUAL_EXAMPLES, 1), **others)
 
 
 def timeline(name: str) -> Timeline:
@@ -119,6 +123,13 @@ def unpacked(tmp_path: Path) -> Callable[[Path], Path]:
         return target
 
     return unpack
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Torch, imported once for all programs that tests run with it."""
+    with contextlib.closing(Forks()) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session", autouse=True)

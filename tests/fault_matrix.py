@@ -140,7 +140,7 @@ class Bench:
 
     def argv(self, fault: Fault) -> list[str | bytes]:
         # Code on a command line is hidden in the manifest, and could not be resumed.
-        shown = ["profile", "--show-command", "--out", str(self.run)]
+        shown = ["profile", "--no-measure", "--show-command", "--out", str(self.run)]
         return [*OURS, *shown, *fault.options, "--", sys.executable, "-c", fault.work]
 
     def start(
@@ -705,7 +705,7 @@ def _of_tools() -> Iterator[Fault]:
     yield fault("nsys stats crashes", "stats=crash-before", 0, state="done")
     yield fault("ncu crashes before it writes", "ncu=crash-before", 5, says="PROFILER_CRASHED", **kept)
     yield fault("ncu crashes while it writes", "ncu=crash-during", 5, says="PROFILER_CRASHED", **kept)
-    yield fault("ncu crashes after writing", "ncu=crash-after", 5, says="PROFILER_CRASHED", quick=True)
+    yield fault("ncu crashes after writing", "ncu=crash-after", 5, says="PROFILER_CRASHED")
     yield fault("ncu exits 0 with nothing", "ncu=nothing", 5, says="NOTHING_CAPTURED", **kept)
     yield fault(
         "ncu leaves half a report and exits 0", "ncu=truncated", 5, says="REPORT_UNREADABLE", quick=True, **kept
@@ -877,7 +877,6 @@ def _of_terminals() -> Iterator[Fault]:
             code=0,
             state="done",
             happen=on_a_terminal_that_closes(step, ignored=True),
-            quick=step == "ncu",
         )
     for step, seconds in (("nsys", 3.0), ("export", 3.0), ("ncu", 3.0), ("raw", 3.0), ("ncu", 0.2)):
         yield Fault(
@@ -925,21 +924,9 @@ def _of_surroundings() -> Iterator[Fault]:
     ascii_only = {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     odd = "a run/ünï 漢字 $(touch x) 'q' \"d\" 100%"
     yield Fault(
-        name="the clock goes back",
-        work=JUMPS,
-        happen=with_a_clock_that_jumps,
-        check=durations_make_sense,
-        quick=True,
-        **fine,
+        name="the clock goes back", work=JUMPS, happen=with_a_clock_that_jumps, check=durations_make_sense, **fine
     )
-    yield Fault(
-        name="two runs of the same second",
-        happen=at_once,
-        options=("--no-counters",),
-        counters=False,
-        quick=True,
-        **fine,
-    )
+    yield Fault(name="two runs of the same second", happen=at_once, options=("--no-counters",), counters=False, **fine)
     yield Fault(name="nobody reads what we print", happen=with_nobody_reading, **fine)
     yield Fault(name="two runs want one folder", happen=one_folder_for_all, **fine)
     yield Fault(name="locale C", variables=ascii_only, work="print('caf\\u00e9'.encode())", **fine)

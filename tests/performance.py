@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from llm_perf_opt.analysis.verdicts.conclusion import conclude
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.model import (
@@ -56,11 +57,14 @@ def evaluate(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
             recoverable=nanoseconds(2e6),
             of=nanoseconds(9e6),
             advice="Capture it in a CUDA graph.",
+            rule="launch.graph",
+            because="the GPU waits for the host",
         )
         for key in stages
     ]
     scopes = [evaluated if one is scope else one for one in report.scopes]
-    return evolve(report, scopes=scopes, hardware=hardware, stages=stages, opportunities=opportunities)
+    report = evolve(report, scopes=scopes, hardware=hardware, stages=stages, opportunities=opportunities)
+    return evolve(report, answer=conclude(report))
 
 
 def _with_families(kernels: list[KernelRecord]) -> list[KernelRecord]:

@@ -7,19 +7,20 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from attrs import define
 
+from forks import PROGRAMS, WITH_TRANSFORMERS, Forks
 from llm_perf_opt.inject import Annotated, environment, problems, read_log, under_ncu
 from llm_perf_opt.inject.environment import INJECTED
 
 pytestmark = pytest.mark.process
 
-PROGRAMS = Path(__file__).parent / "programs"
 TORCH = pytest.mark.skipif(
     find_spec("torch") is None or find_spec("transformers") is None,
     reason="needs torch and transformers: pip install -e '.[torch]'",
@@ -94,81 +95,67 @@ class Ran:
         return trees_of(self.events)
 
 
-def all_of(mode: str, folder: Path, programs: list[Path]) -> dict[str, Ran]:
-    """Run programs in forks of one process: each has a fresh torch, which is imported only once."""
-    sink = folder / "ranges.jsonl"
-    ended = start([sys.executable, str(PROGRAMS / "forked.py"), str(folder), *map(str, programs)], mode, sink)
-    assert ended.returncode == 0, ended.stderr
-    events: dict[str, list[dict[str, Any]]] = {"": []}
-    name = ""
-    for line in sink.read_text().splitlines():
-        event = json.loads(line)
-        if event["event"] == "program":
-            name = event["name"]
-            events[name] = []
-        else:
-            events[name].append(event)
-    assert events.pop("") == []
-    ran = {}
-    for program in programs:
-        out, err, code = ((folder / f"{program.name}.{ending}").read_text() for ending in ("out", "err", "code"))
-        assert code == "0", f"{program.name}: {err}"
-        assert "llm-perf annotate" not in err, f"{program.name}: {err}"
-        ran[program.name] = Ran(out, events[program.name])
-    return ran
+class RunOnce(Protocol):
+    def __call__(self, mode: str, program: str | Path) -> Ran: ...
 
 
 @pytest.fixture(scope="module")
-def off(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    names = ("generate_plain.py", "models_unharmed.py", "compiled.py")
-    return all_of("off", tmp_path_factory.mktemp("off"), [PROGRAMS / name for name in names])
+def ran(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> RunOnce:
+    """Programs with a model of transformers, each run once in each mode, in a fork with a fresh torch."""
+
+    @cache
+    def run_once(mode: str, program: str | Path) -> Ran:
+        folder = tmp_path_factory.mktemp(mode)
+        sink = folder / "ranges.jsonl"
+        files = {"LLM_PERF_ANNOTATE_SINK": str(sink), "PARTS_FILE": str(sink)}
+        added = environment(mode) | files
+        ended = forks.run(program, {**os.environ, **added}, folder, WITH_TRANSFORMERS)
+        assert (ended.returncode, "llm-perf annotate" in ended.stderr) == (0, False), f"{program}: {ended.stderr}"
+        lines = sink.read_text().splitlines() if sink.exists() else []
+        return Ran(ended.stdout, [json.loads(line) for line in lines])
+
+    return run_once
 
 
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    folder = tmp_path_factory.mktemp("stages")
-    (folder / "captures.py").write_text(CAPTURES)
-    programs = [PROGRAMS / name for name in ("generate_kinds.py", "hand_loops.py", "training.py")]
-    return all_of("stages", folder, [*programs, folder / "captures.py"])
-
-
-@pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    names = ("generate_plain.py", "named_modules.py", "models_unharmed.py", "compiled.py")
-    return all_of("modules", tmp_path_factory.mktemp("modules"), [PROGRAMS / name for name in names])
+def in_fork(forks: Forks, code: str, folder: Path, **added: str) -> Annotated:
+    """Run code that needs torch alone; it must end well and print nothing. What its log says."""
+    log = folder / "log"
+    ended = forks.run(code, {**os.environ, **added, "LLM_PERF_ANNOTATE_LOG": str(log)}, folder)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return read_log(log)
 
 
 # --- generate() ---
 
 
 @TORCH
-def test_a_plain_script_gets_prefill_and_decode_and_the_same_tokens(tmp_path: Path, off: dict[str, Ran]) -> None:
+def test_a_plain_script_gets_prefill_and_decode_and_the_same_tokens(tmp_path: Path, ran: RunOnce) -> None:
     plain = [sys.executable, str(PROGRAMS / "generate_plain.py")]
     sink, log = tmp_path / "plain.jsonl", tmp_path / "plain.log"
     marked = start(plain, "stages", sink, LLM_PERF_ANNOTATE_LOG=str(log))
     assert marked.returncode == 0, marked.stderr
-    assert marked.stdout == off["generate_plain.py"].stdout
-    assert off["generate_plain.py"].events == []
+    assert marked.stdout == ran("off", PROGRAMS / "generate_plain.py").stdout
+    assert ran("off", PROGRAMS / "generate_plain.py").events == []
     assert trees(sink) == {"": "generate(prefill decode(decode_step*4))"}
     counts = {"generate": 1, "prefill": 1, "decode": 1, "decode_step": 4}
     assert read_log(log) == Annotated(processes=1, stages=counts, ended=1)
 
 
 @TORCH
-def test_modules_of_the_plain_script(modules: dict[str, Ran]) -> None:
+def test_modules_of_the_plain_script(ran: RunOnce) -> None:
     layer = "model.layers.{n}({a}input_layernorm {a}self_attn {a}post_attention_layernorm {a}mlp)"
     layers = " ".join(layer.format(n=n, a=f"model.layers.{n}.") for n in range(2))
     inside = f"model(model.embed_tokens model.rotary_emb {layers} model.norm) lm_head"
     expected = f"generate(prefill({inside}) decode(decode_step({inside})*4))"
-    assert modules["generate_plain.py"].trees == {"": expected}
+    assert ran("modules", PROGRAMS / "generate_plain.py").trees == {"": expected}
 
 
 GENERATE = "generate(prefill decode(decode_step*3))"
 
 
 @TORCH
-def test_ways_of_generating(stages: dict[str, Ran]) -> None:
-    found = stages["generate_kinds.py"].trees
+def test_ways_of_generating(ran: RunOnce) -> None:
+    found = ran("stages", PROGRAMS / "generate_kinds.py").trees
     # The assistant is asked for guesses before the first call of the model and after others; how often, and how many
     # steps are saved, is a matter of luck.
     assert found.pop("assistant").startswith("generate(draft prefill(draft) decode(decode_step(draft)")
@@ -193,8 +180,8 @@ def test_ways_of_generating(stages: dict[str, Ran]) -> None:
 
 
 @TORCH
-def test_hand_written_loops(stages: dict[str, Ran]) -> None:
-    assert stages["hand_loops.py"].trees == {
+def test_hand_written_loops(ran: RunOnce) -> None:
+    assert ran("stages", PROGRAMS / "hand_loops.py").trees == {
         "loop": "prefill decode_step*3",
         "two requests": "prefill decode_step prefill decode_step",
         "pieces of prompt": "prefill*2 decode_step",
@@ -214,8 +201,8 @@ def test_hand_written_loops(stages: dict[str, Ran]) -> None:
 
 
 @TORCH
-def test_training(stages: dict[str, Ran]) -> None:
-    assert stages["training.py"].trees == {
+def test_training(ran: RunOnce) -> None:
+    assert ran("stages", PROGRAMS / "training.py").trees == {
         "steps": "forward backward optimizer_step forward backward optimizer_step",
         "failures": "backward optimizer_step",
         "after them": "forward backward optimizer_step",
@@ -235,8 +222,8 @@ WHOLE = f"forward(vision({tower('vision.')}) head)"
 
 
 @TORCH
-def test_names_of_modules(modules: dict[str, Ran]) -> None:
-    assert modules["named_modules.py"].trees == {
+def test_names_of_modules(ran: RunOnce) -> None:
+    assert ran("modules", PROGRAMS / "named_modules.py").trees == {
         "whole": WHOLE,
         "a part called alone": f"forward(vision({tower('vision.')}))",
         "a block called alone": BLOCK.format(p="vision.", n=1),
@@ -249,12 +236,12 @@ def test_names_of_modules(modules: dict[str, Ran]) -> None:
 
 
 @TORCH
-def test_depth_and_folded_names(tmp_path: Path) -> None:
+def test_depth_and_folded_names(forks: Forks, tmp_path: Path) -> None:
     sink = tmp_path / "folded.jsonl"
     added = {**environment("modules", 2), "LLM_PERF_ANNOTATE_FOLD": "1"}
     files = {"LLM_PERF_ANNOTATE_SINK": str(sink), "PARTS_FILE": str(sink)}
-    command = [sys.executable, str(PROGRAMS / "named_modules.py"), "whole"]
-    subprocess.run(command, env={**os.environ, **added, **files}, check=True, capture_output=True, timeout=600)
+    code = f"import runpy, sys; sys.argv = ['', 'whole']; runpy.run_path({str(PROGRAMS / 'named_modules.py')!r})"
+    assert forks.run(code, {**os.environ, **added, **files}, tmp_path).returncode == 0
     assert trees(sink) == {"whole": "forward(vision(vision.blocks.N*2 vision.named.last) head)"}
 
 
@@ -264,36 +251,38 @@ def test_names_are_folded_where_the_environment_asks_for_it() -> None:
 
 
 @TORCH
-def test_models_are_what_they_were(off: dict[str, Ran], modules: dict[str, Ran]) -> None:
+def test_models_are_what_they_were(ran: RunOnce) -> None:
     """Signatures, copies, pickles, hooks, fx, TorchScript, export, functorch, and when memory is freed."""
-    expected = off["models_unharmed.py"].stdout.splitlines()
+    expected = ran("off", PROGRAMS / "models_unharmed.py").stdout.splitlines()
     assert len(expected) > 15
     assert "False" not in "\n".join(
         line.removesuffix(" False") for line in expected if not line.startswith("signature")
     )
-    assert modules["models_unharmed.py"].stdout.splitlines() == expected
-    assert modules["models_unharmed.py"].trees
-    assert off["models_unharmed.py"].events == []
+    assert ran("modules", PROGRAMS / "models_unharmed.py").stdout.splitlines() == expected
+    assert ran("modules", PROGRAMS / "models_unharmed.py").trees
+    assert ran("off", PROGRAMS / "models_unharmed.py").events == []
 
 
 @TORCH
-def test_torch_compile_makes_the_same_graphs(off: dict[str, Ran], modules: dict[str, Ran]) -> None:
+def test_torch_compile_makes_the_same_graphs(ran: RunOnce) -> None:
     """As many graphs, frames and recompilations, and no more graph breaks."""
-    expected = off["compiled.py"].stdout.splitlines()
+    expected = ran("off", PROGRAMS / "compiled.py").stdout.splitlines()
     assert len(expected) == 11
-    assert modules["compiled.py"].stdout.splitlines() == expected
-    assert "forward" in {event["name"] for event in modules["compiled.py"].events}
-    assert off["compiled.py"].events == []
+    assert ran("modules", PROGRAMS / "compiled.py").stdout.splitlines() == expected
+    assert "forward" in {event["name"] for event in ran("modules", PROGRAMS / "compiled.py").events}
+    assert ran("off", PROGRAMS / "compiled.py").events == []
 
 
 # --- several processes ---
 
 
 @TORCH
-def test_torchrun(tmp_path: Path) -> None:
+def test_torchrun(forks: Forks, tmp_path: Path) -> None:
     sink = tmp_path / "ranks.jsonl"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    ended = start([*launch, str(PROGRAMS / "ranks.py")], "modules", sink)
+    words = ["--standalone", "--nproc-per-node", "2", str(PROGRAMS / "ranks.py")]
+    code = f"from torch.distributed.run import main; main({words})"
+    added = environment("modules") | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
+    ended = forks.run(code, {**os.environ, **added}, tmp_path)
     assert ended.returncode == 0, ended.stderr
     # The names are those of the model, not of the wrapper.
     step = "forward(0 1) backward optimizer_step"
@@ -327,11 +316,10 @@ print(heard)
 
 
 @TORCH
-def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: Path) -> None:
+def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(forks: Forks, tmp_path: Path) -> None:
     added = under_ncu(environment("stages", ranges=True), windows=False)
     added |= {"LLM_PERF_ANNOTATE_SINK": str(tmp_path / "sink")}
-    code = [sys.executable, "-c", LISTENS]
-    ended = subprocess.run(code, env={**os.environ, **added}, capture_output=True, text=True, timeout=600)
+    ended = forks.run(LISTENS, {**os.environ, **added}, tmp_path)
     heard = [("forward", 1, True), ("forward", 1, False), ("forward", 2, True), ("forward", 2, False)]
     assert ended.stdout.strip() == str([*heard, ("forward", 3, True)])
     assert ended.stderr.count("llm-perf: acting on a range failed") == ended.stderr.count("llm-perf") == 1
@@ -340,16 +328,14 @@ def test_a_listener_hears_of_every_stage_and_cannot_break_the_program(tmp_path: 
 
 @TORCH
 @pytest.mark.parametrize("mode", ["off", "stages", "modules"])
-def test_modules_are_marked_for_capture_windows_unless_they_have_ranges_already(tmp_path: Path, mode: str) -> None:
-    sink, log = tmp_path / "sink", tmp_path / "log"
-    added = environment(mode, ranges=True, log=log) | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
+def test_modules_are_marked_for_capture_windows_unless_they_have_ranges_already(
+    forks: Forks, tmp_path: Path, mode: str
+) -> None:
+    sink = tmp_path / "sink"
+    added = environment(mode, ranges=True) | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
     model = "torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2)))"
     code = f"import torch\nmodel = {model}\nfor _ in range(3): model(torch.randn(1, 2))"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **added}, capture_output=True, text=True, timeout=600
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    (counted,) = read_log(log).ranges.values()
+    (counted,) = in_fork(forks, code, tmp_path, **added).ranges.values()
     domain, prefix = ("LLM", "") if mode == "modules" else ("", "llm-perf:")  # marker ranges stay in the default domain
     stages = {} if mode == "off" else {("LLM", "forward"): 3}
     assert counted == stages | {(domain, f"{prefix}{name}"): 3 for name in ("0", "1", "1.0")}
@@ -358,9 +344,8 @@ def test_modules_are_marked_for_capture_windows_unless_they_have_ranges_already(
 
 
 @TORCH
-def test_marker_ranges_of_long_paths_are_short_and_each_is_its_own(tmp_path: Path) -> None:
+def test_marker_ranges_of_long_paths_are_short_and_each_is_its_own(forks: Forks, tmp_path: Path) -> None:
     """Longer names would make the recording's table of ranges one that is read slowly."""
-    log = tmp_path / "log"
     code = """
 import torch
 class Call(torch.nn.Module):
@@ -373,12 +358,7 @@ class Call(torch.nn.Module):
         return x if self.below is None else self.below(x)
 Call(9)(torch.randn(1, 2))
 """
-    added = environment("off", ranges=True, log=log)
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **added}, capture_output=True, text=True, timeout=600
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    (counted,) = read_log(log).ranges.values()
+    (counted,) = in_fork(forks, code, tmp_path, **environment("off", ranges=True)).ranges.values()
     assert len(counted) == 29
     assert set(counted.values()) == {1}
     assert max(len(name.encode()) for _, name in counted) == 57
@@ -403,15 +383,10 @@ assert torch.equal(whole(*given), eager) and torch.equal(whole(*given), eager)
 
 
 @TORCH
-def test_products_of_experts_have_marker_ranges_unless_they_are_compiled(tmp_path: Path) -> None:
+def test_products_of_experts_have_marker_ranges_unless_they_are_compiled(forks: Forks, tmp_path: Path) -> None:
     """Compiled as a whole they stay: there is no break in the graph, and no range."""
-    log, sink = tmp_path / "log", tmp_path / "sink"
-    added = environment("off", ranges=True, log=log) | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
-    ended = subprocess.run(
-        [sys.executable, "-c", PRODUCTS], env={**os.environ, **added}, capture_output=True, text=True, timeout=600
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    (counted,) = read_log(log).ranges.values()
+    added = environment("off", ranges=True) | {"LLM_PERF_ANNOTATE_SINK": str(tmp_path / "sink")}
+    (counted,) = in_fork(forks, PRODUCTS, tmp_path, **added).ranges.values()
     assert counted == {("", "llm-perf:(grouped_mm)"): 3}
 
 
@@ -432,9 +407,9 @@ model(torch.zeros(2, 5, dtype=torch.long)); graph.replay(); graph.replay(); empt
 
 
 @TORCH
-def test_a_captured_graph_replays_under_its_stage(stages: dict[str, Ran]) -> None:
+def test_a_captured_graph_replays_under_its_stage(ran: RunOnce) -> None:
     """The class of CUDA graphs cannot be had without a GPU: one with the same methods stands in for it here."""
-    assert stages["captures.py"].trees == {"": "decode_step prefill decode_step*2"}
+    assert ran("stages", CAPTURES).trees == {"": "decode_step prefill decode_step*2"}
 
 
 # --- programs without torch, and what can go wrong ---
@@ -504,9 +479,10 @@ def test_a_torch_that_does_not_import_fails_as_ever(tmp_path: Path) -> None:
 
 
 @TORCH
-def test_a_file_that_cannot_be_written_does_not_stop_the_program() -> None:
+def test_a_file_that_cannot_be_written_does_not_stop_the_program(forks: Forks, tmp_path: Path) -> None:
     code = "import torch\nm = torch.nn.Sequential(torch.nn.Linear(2, 2))\nm(torch.randn(1, 2)); m(torch.randn(1, 2)); print(1)"
-    ended = python(code, LLM_PERF_ANNOTATE_SINK="/does/not/exist", LLM_PERF_ANNOTATE_LOG="/does/not/exist")
+    missing = dict.fromkeys(("LLM_PERF_ANNOTATE_SINK", "LLM_PERF_ANNOTATE_LOG"), "/does/not/exist")
+    ended = forks.run(code, {**os.environ, **environment("stages"), **missing}, tmp_path)
     assert ended.stdout == "1\n"
     assert ended.stderr == "llm-perf annotate: /does/not/exist cannot be written: No such file or directory.\n"
 

@@ -111,6 +111,36 @@ def start_end_regions(ranges: list[Range], kernel: Kernel, mode: Mode = "auto", 
     return sorted(found.table.name[region] for region, members in found.kernels.start_end.items() if len(members))
 
 
+# -- autograd's engine ------------------------------------------------------------------------------
+
+ENGINE = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def test_ranges_of_autograd_s_engine_lie_in_the_range_that_called_backward() -> None:
+    """`emit_nvtx`: the engine's thread has ranges of its own, of operators."""
+    user = [Range(0, 1000, "step"), Range(100, 900, "backward")]
+    ranges = [*user, Range(200, 300, ENGINE, thread=1), Range(210, 290, "MmBackward0", thread=1)]
+    kernel = Kernel(250, thread=1)
+    assert place(ranges, kernel) == {"": f"step/backward/{ENGINE}/MmBackward0"}
+    assert place(ranges, kernel, "thread") == {"": f"{ENGINE}/MmBackward0"}
+    found = attribute(timeline_of(ranges, [kernel, Kernel(150)]))
+    assert found.kernels.adopted.tolist() == [True, False]
+    assert found.range_parent.tolist() == [UNKNOWN, 0, 1, 2]
+
+
+def test_an_engine_with_nothing_around_it_keeps_its_ranges() -> None:
+    ranges = [Range(0, 100, "step"), Range(200, 300, ENGINE, thread=1)]
+    assert place(ranges, Kernel(250, thread=1)) == {"": ENGINE}
+
+
+def test_threads_with_ranges_of_the_user_keep_their_own() -> None:
+    ranges = [Range(0, 1000, "serve"), Range(200, 300, "decode", thread=1), Range(210, 290, "aten::mm", thread=1)]
+    assert place(ranges, Kernel(250, thread=1)) == {"": "decode/aten::mm"}
+    # Part of a backward pass runs on the thread that called it: that makes it no thread of the engine.
+    ranges = [Range(0, 1000, "serve"), Range(200, 300, "train", thread=1), Range(210, 290, ENGINE, thread=1)]
+    assert place(ranges, Kernel(250, thread=1)) == {"": f"train/{ENGINE}"}
+
+
 # -- real recordings -------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +18,12 @@ from typing import ClassVar, Protocol
 
 import pytest
 
+from forks import Forks
 from llm_perf_opt.inject import CaptureWindows, environment, read_log, under_ncu
 from llm_perf_opt.inject.environment import INJECTED
 
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.torch,
     pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'"),
 ]
@@ -68,31 +70,21 @@ class Run(Protocol):
     ) -> subprocess.CompletedProcess[str]: ...
 
 
-@pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
-    """Runs a program with capture windows, see `programs/on_demand.py`."""
-    server = [sys.executable, str(Path(__file__).parent / "programs/on_demand.py"), str(INJECTED)]
-    with subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+@pytest.fixture
+def run(forks: Forks) -> Run:
+    """Runs a program with capture windows."""
 
-        def run_one(
-            code: str, windows: CaptureWindows, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
-        ) -> subprocess.CompletedProcess[str]:
-            added = under_ncu(environment(mode, ranges=True), windows=True)
-            added |= windows.environment(folder / "windows.json", folder / "log")
-            added |= {"LLM_PERF_ANNOTATE_SINK": str(folder / "sink"), **variables}
-            program = PROGRAM.replace("ANSWER", answer) + code
-            out, err = folder / "out", folder / "err"
-            asked = {"code": program, "environment": {**os.environ, **added}, "out": str(out), "err": str(err)}
-            assert process.stdin is not None
-            assert process.stdout is not None
-            print(json.dumps(asked), file=process.stdin, flush=True)
-            ended = int(process.stdout.readline())
-            return subprocess.CompletedProcess(server, ended, out.read_text(), err.read_text())
+    def run_one(
+        code: str, windows: CaptureWindows, folder: Path, answer: str = "0", mode: str = "stages", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        added = under_ncu(environment(mode, ranges=True), windows=True)
+        added |= windows.environment(folder / "windows.json", folder / "log")
+        added |= {"LLM_PERF_ANNOTATE_SINK": str(folder / "sink"), **variables}
+        return forks.run(PROGRAM.replace("ANSWER", answer) + code, {**os.environ, **added}, folder)
 
-        yield run_one
+    return run_one
 
 
-@pytest.mark.process
 def test_the_profiler_is_on_in_the_windows_only(run: Run, tmp_path: Path) -> None:
     ended = run("generate()", CaptureWindows({PREFILL: (1,), STEP: (2, 8)}), tmp_path)
     assert ended.stdout.split() == ["on", "5", "off", "1", "on", "1", "off", *"11111", "on", "1", "off", "end"]
@@ -157,9 +149,18 @@ finally: print("finally")
     assert ended.stdout.split() == ["on", "5", "off", "1", "on", "1", "off", "finally", "atexit"]
     assert ended.returncode == 0
     assert ended.stderr == ""
-    assert read_log(tmp_path / "log").ended_before == "decode_step 3"
+    noted = read_log(tmp_path / "log")
+    assert noted.ended_before == "decode_step 3"
+    assert [counts[STEP] for counts in noted.ranges.values()] == [2], "the range that did not open is not counted"
     pushed = [json.loads(line)["event"] for line in (tmp_path / "sink").read_text().splitlines()]
     assert pushed.count("push") == pushed.count("pop") == 3, "no range stays open"
+
+
+def test_a_program_can_be_ended_with_no_profiler_to_switch(run: Run, tmp_path: Path) -> None:
+    ended = run("generate()", CaptureWindows({STEP: (2,)}, stop=True, switch=False), tmp_path)
+    assert ended.returncode == 0
+    assert not {"on", "off", "end"} & set(ended.stdout.split())
+    assert read_log(tmp_path / "log").ended_before == "decode_step 3"
 
 
 def test_a_window_that_never_comes_ends_nothing(run: Run, tmp_path: Path) -> None:

@@ -54,6 +54,34 @@ def test_demo_writes_every_format_and_a_valid_report(tmp_path: Path, capsys: pyt
     }
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, ["report", str(TRAIN), "--out", "out", "--format", "json"]),
+        (0, ["ranges", str(TRAIN)]),
+        pytest.param(0, ["plan", "--timeline", str(TRAIN), "--", "true"], marks=pytest.mark.process),
+        (0, ["export", str(TRAIN), "--csv", "tables"]),
+        (0, ["scrub", str(TRAIN), "--out", "to-share"]),
+        (0, ["runs", "list", "."]),
+        (2, ["report", "no-such-file"]),
+    ],
+    ids=lambda words: words[0] if isinstance(words, list) else str(words),
+)
+def test_what_json_prints_has_a_version(
+    code: int, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    at = words.index("--") if "--" in words else len(words)
+    assert main([*words[:at], "--json", *words[at:]]) == code
+    assert next(iter(json.loads(capsys.readouterr().out))) == "schema_version"
+
+
+def test_there_is_one_way_to_print_json() -> None:
+    sources = Path(llm_perf_opt.__file__).parent
+    asked = [path for room in ("cli", "api", "capture") for path in (sources / room).rglob("*.py")]
+    assert [path.name for path in asked if "print(json" in path.read_text(encoding="utf-8")] == []
+
+
 def test_the_shipped_schema_is_the_schema_of_the_model() -> None:
     assert shipped_schema() == build_schema(), "run: python -m llm_perf_opt.report.schema"
 
@@ -192,7 +220,7 @@ def test_a_recording_without_gpu_work_has_unknown_gpu_times_not_zero(
         None,
     )
     shown = capsys.readouterr().out
-    assert "No GPU work is in the recording" in shown
+    assert "no GPU work is in the recording" in shown
     assert "100.0 %" not in shown
 
 

@@ -42,29 +42,30 @@ def test_every_fault_has_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names) > 60
 
 
-@pytest.mark.parametrize(("number", "moment"), random_kills(3, seed=7))
+@pytest.mark.parametrize(("number", "moment"), random_kills(2, seed=7))
 def test_a_run_killed_at_some_moment_loses_nothing(tmp_path: Path, number: signal.Signals, moment: float) -> None:
     wrong, at = Bench(tmp_path / "bench").kill(number, 0.3 + moment)  # no run is over so soon
     assert wrong == []
     assert at is not None
 
 
-def test_a_key_held_down_at_some_moment_loses_nothing(tmp_path: Path) -> None:
-    wrong, at = Bench(tmp_path / "bench").kill(signal.SIGINT, 0.8, held_s=1.0)
-    assert wrong == []
-    assert at is not None
-
-
 @pytest.mark.parametrize(
-    ("program", "module"),
+    ("program", "module", "number"),
     [
-        ("from llm_perf_opt.cli.entry import entry; entry()", "attr"),
-        ("from llm_perf_opt.cli.entry import entry; entry()", "llm_perf_opt.cli.doctor"),
-        ("import runpy; runpy.run_module('llm_perf_opt.runners.deep_profile_runner', run_name='__main__')", "hydra"),
-        ("import runpy; runpy.run_module('llm_perf_opt.runners.llm_profile_runner', run_name='__main__')", "omegaconf"),
+        ("from llm_perf_opt.cli.entry import entry; entry()", "attr", signal.SIGINT),
+        ("from llm_perf_opt.cli.entry import entry; entry()", "llm_perf_opt.cli.doctor", signal.SIGTERM),
+        (
+            "import runpy; runpy.run_module('llm_perf_opt.runners.deep_profile_runner', run_name='__main__')",
+            "hydra",
+            signal.SIGTERM,
+        ),
+        (
+            "import runpy; runpy.run_module('llm_perf_opt.runners.llm_profile_runner', run_name='__main__')",
+            "omegaconf",
+            signal.SIGINT,
+        ),
     ],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_while_python_is_still_importing(program: str, module: str, number: signal.Signals) -> None:
     """The finder sends the signal when the module is looked for: a moment nobody can time from outside."""
     finder = f"""
@@ -125,7 +126,7 @@ def test_an_export_that_hangs_is_ended_and_not_tried_again(
     monkeypatch.setattr(commands, "EXPORT_TIMEOUT_S", 1.0)
     monkeypatch.setenv("FAKE_FAULT", "export=hang-before")
     began = time.monotonic()
-    assert main(["profile", "--out", "run", "--", sys.executable, "-c", "pass"]) == 5
+    assert main(["profile", "--no-measure", "--out", "run", "--", sys.executable, "-c", "pass"]) == 5
     assert time.monotonic() - began < 60
     said = capsys.readouterr().err
     assert "did not end within 1 s" in said

@@ -6,6 +6,7 @@ import csv
 import json
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from markdown_it import MarkdownIt
 
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.regions.names import short_kernel_name, visible
+from llm_perf_opt.regions.table import DEEPEST, POOLED
 from llm_perf_opt.report.files import folder_names
 from llm_perf_opt.report.markdown import code, plain
 from synthetic import make_export
@@ -133,8 +135,8 @@ def test_a_report_full_of_hostile_names(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.slow
 def test_very_many_different_ranges(tmp_path: Path) -> None:
     """Enough to be cut everywhere; benchmarks/load.py has a hundred thousand."""
-    count = 25_000
-    ranges = ((f"request {i}", 10 * i, 10 * i + 9) for i in range(count))
+    count = 20_500
+    ranges = ((f"layer {i}", 10 * i, 10 * i + 9) for i in range(count))
     kernels = ((f"k{i % 7}", 10 * i + 1, 10 * i + 2, 10 * i + 5) for i in range(count))
     source = make_export(tmp_path / "run.sqlite", ranges, kernels)
     out = tmp_path / "out"
@@ -149,15 +151,26 @@ def test_very_many_different_ranges(tmp_path: Path) -> None:
     assert len(list((out / "regions").iterdir())) <= 256
 
 
-@pytest.mark.slow
-def test_a_thousand_levels_of_nesting(tmp_path: Path) -> None:
-    depth = 1000
+def nested(folder: Path, depth: int) -> list[dict[str, Any]]:
+    """The regions of a report of so many ranges inside each other, with a kernel in the innermost."""
     ranges = [(f"level {i}", i, 10_000 - i) for i in range(depth)]
-    source = make_export(tmp_path / "run.sqlite", ranges, [("k", 5000, 5001, 5100)])
-    assert main(["report", str(source), "--out", str(tmp_path / "out"), "--json"]) == 0
-    regions = json.loads((tmp_path / "out" / "report.json").read_text())["scopes"][-1]["regions"]
-    assert [r["inclusive"]["kernel_count"] for r in regions] == [1] * depth
-    assert [r["exclusive"]["kernel_count"] for r in regions] == [0] * (depth - 1) + [1]
+    source = make_export(folder / "run.sqlite", ranges, [("k", 5000, 5001, 5100)])
+    assert main(["report", str(source), "--out", str(folder / "out"), "--format", "json", "--json"]) == 0
+    found: list[dict[str, Any]] = json.loads((folder / "out" / "report.json").read_text())["scopes"][-1]["regions"]
+    return found
+
+
+def test_hundreds_of_levels_of_nesting(tmp_path: Path) -> None:
+    regions = nested(tmp_path, DEEPEST)
+    assert [r["inclusive"]["kernel_count"] for r in regions] == [1] * DEEPEST
+    assert [r["exclusive"]["kernel_count"] for r in regions] == [0] * (DEEPEST - 1) + [1]
+
+
+def test_levels_beyond_all_reason_are_one_region(tmp_path: Path) -> None:
+    regions = nested(tmp_path, 3 * DEEPEST)
+    assert [r["name"] for r in regions[-2:]] == [f"level {DEEPEST - 1}", POOLED]
+    assert len(regions) == DEEPEST + 1
+    assert (regions[-1]["instances"], regions[-1]["exclusive"]["kernel_count"]) == (2 * DEEPEST, 1)
 
 
 names = st.text(max_size=300)

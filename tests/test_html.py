@@ -23,9 +23,9 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.detail import COPY, KERNEL, NO_LAUNCH, TREND_LEVELS, TimelineDetail
+from llm_perf_opt.regions.instances import find_instances
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.answer import headline
 from llm_perf_opt.report.html import render_html, script_json
 from llm_perf_opt.report.palette import family_colours
 from llm_perf_opt.report.stages import stage_regions
@@ -100,7 +100,7 @@ def test_answer_stages_and_diagnostics_need_no_script() -> None:
 
 def test_the_first_lines_say_where_why_and_what_to_do() -> None:
     found = report(*DECODER)
-    lines = {line.name: line.text for line in headline(found)}
+    lines = dict(found.answer.lines)
     assert list(lines) == ["Where", "Why", "Do first"]
     worst = stage_regions(found)[0]
     assert worst.name == "decode"
@@ -108,7 +108,10 @@ def test_the_first_lines_say_where_why_and_what_to_do() -> None:
     assert "decode takes" in lines["Where"]
     assert worst.performance.verdict.title in lines["Why"].lower()
     assert found.opportunities[0].advice.lower() in lines["Do first"].lower()
-    assert headline(report("nsys-*-decoder-8layers-warm.sqlite", include=["nothing"])) == []
+    nothing = report("nsys-*-decoder-8layers-warm.sqlite", include=["nothing"]).answer
+    assert (nothing.stage, nothing.verdict, nothing.confidence, nothing.fixes) == ("", "unknown", "low", [])
+    assert nothing.where == "No matching regions."
+    assert nothing.why.startswith("Cannot tell, because ")
 
 
 def test_what_was_not_measured_is_told_with_the_next_command() -> None:
@@ -228,7 +231,7 @@ def detail_of(name: str) -> tuple[TimelineDetail, Timeline]:
     found = timeline(name)
     attribution = attribute(found)
     keys = {attribution.table.key(n) for n in range(len(attribution.table))}
-    return timeline_detail(found, attribution, keys), found
+    return timeline_detail(found, attribution, find_instances(found, attribution), keys), found
 
 
 def test_windows_hold_every_launch_that_runs_in_them() -> None:
@@ -308,7 +311,7 @@ def test_a_hundred_thousand_kernels_fit(tmp_path: Path) -> None:
 def test_very_many_kernels_with_long_names_fit(tmp_path: Path) -> None:
     """More names than a page lists, of a family that is told quickly; benchmarks/bench_html.py has a hundred thousand."""
     count = 40_000
-    ranges = [(f"request {i}", 1000 * i, 1000 * i + 999) for i in range(count // 100)]
+    ranges = [(f"layer {i}", 1000 * i, 1000 * i + 999) for i in range(count // 100)]
     kernels = ((f"nccl_{i % 20_000}_{'x' * 300}", 10 * i + 1, 10 * i + 2, 10 * i + 7) for i in range(count))
     found = report(make_export(tmp_path / "run.sqlite", ranges, kernels))
     page, data = page_of(found)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 import pytest
+from attrs import evolve
 
 from conftest import recording
 from conftest import report as build
@@ -86,13 +87,15 @@ class Browser:
         self._number = 0
         self._contexts: list[Any] = []
 
-    def open(self, html: str, *, hash: str = "", **options: Any) -> Opened:
+    def open(self, html: str, *, hash: str = "", stays: bool = False, **options: Any) -> Opened:
+        """`stays`: not closed with the test that opened it."""
         self._number += 1
         path = self._folder / f"page{self._number}.html"
         path.write_text(html, encoding="utf-8", errors="backslashreplace")
         settings = {"viewport": {"width": 1440, "height": 900}} | options
         context = self._chromium.new_context(**settings)
-        self._contexts.append(context)
+        if not stays:
+            self._contexts.append(context)
         opened = Opened(context.new_page())
         opened.page.goto(path.as_uri() + hash)
         if options.get("java_script_enabled", True):
@@ -139,6 +142,12 @@ def regions_of(found: NCUProfileRegionReport) -> list[NCUProfileRegion]:
     return found.main_scope.regions
 
 
+@pytest.fixture(scope="module")
+def untouched(chromium_itself: Browser, html: str) -> Opened:
+    """The page as it is opened, for all tests that only look at it."""
+    return chromium_itself.open(html, stays=True)
+
+
 def region(found: NCUProfileRegionReport, ending: str) -> NCUProfileRegion:
     return next(r for r in regions_of(found) if r.key.endswith(ending))
 
@@ -161,10 +170,17 @@ def test_a_page_is_quiet_and_looks_like_a_page(browser: Browser, html: str, them
 
 
 @pytest.mark.parametrize(
-    ("width", "height"), [(800, 1000), (1024, 768), (1280, 800), (1440, 900), (1920, 1000), (2560, 1000)]
+    "sizes", [((800, 1000), (1024, 768)), ((1280, 800), (1440, 900)), ((2560, 1000), (1920, 1000))]
 )
-def test_a_page_fits_its_window(browser: Browser, html: str, width: int, height: int) -> None:
-    opened = browser.open(html, viewport={"width": width, "height": height})
+def test_a_page_fits_its_window(browser: Browser, html: str, sizes: tuple[tuple[int, int], ...]) -> None:
+    """The one it is opened in, and what that is made then."""
+    opened = browser.open(html, viewport=dict(zip(("width", "height"), sizes[0], strict=True)))
+    for width, height in sizes:
+        opened.page.set_viewport_size({"width": width, "height": height})
+        fits_its_window(opened, width, height)
+
+
+def fits_its_window(opened: Opened, width: int, height: int) -> None:
     if width in (1024, 1280, 1440):
         # The answer and the stages are on the first screen.
         for selector in (".headline dd", ".card .verdict", ".card .meter"):
@@ -196,37 +212,34 @@ def long_names(tmp_path_factory: pytest.TempPathFactory) -> str:
     return render_html(evaluate(report(source)))
 
 
-@pytest.mark.parametrize("width", [400, 600, 770, 900])
+# What reaches over the right edge, unless something around it can be scrolled.
+OVERFLOWING = """() => [...document.querySelectorAll('body *')].filter((e) => {
+    if (e.closest('svg') && e.tagName !== 'svg') return false;
+    if (e.closest('.skip') || e.getBoundingClientRect().right <= innerWidth + 1) return false;
+    for (let up = e.parentElement; up; up = up.parentElement)
+        if (getComputedStyle(up).overflowX !== 'visible') return false;
+    return true;
+}).map((e) => `${e.tagName}.${e.className.baseVal ?? e.className}#${e.id}`)"""
+
+
 @pytest.mark.parametrize("page", ["html", "long_names"])
-def test_long_names_do_not_widen_a_narrow_page(
-    browser: Browser, page: str, width: int, request: pytest.FixtureRequest
-) -> None:
-    opened = browser.open(request.getfixturevalue(page), viewport={"width": width, "height": 800})
+def test_long_names_do_not_widen_a_narrow_page(browser: Browser, page: str, request: pytest.FixtureRequest) -> None:
+    opened = browser.open(request.getfixturevalue(page), viewport={"width": 400, "height": 800})
 
-    def overflowing() -> list[str]:
-        """What reaches over the right edge, unless something around it can be scrolled."""
-        return list(
-            opened.page.evaluate(
-                """() => [...document.querySelectorAll('body *')].filter((e) => {
-                    if (e.closest('svg') && e.tagName !== 'svg') return false;
-                    if (e.closest('.skip') || e.getBoundingClientRect().right <= innerWidth + 1) return false;
-                    for (let up = e.parentElement; up; up = up.parentElement)
-                        if (getComputedStyle(up).overflowX !== 'visible') return false;
-                    return true;
-                }).map((e) => `${e.tagName}.${e.className.baseVal ?? e.className}#${e.id}`)"""
-            )
-        )
+    def fits_every_width() -> None:
+        for width in (400, 600, 770, 900):
+            opened.page.set_viewport_size({"width": width, "height": 800})
+            wider = int(opened.page.evaluate("document.documentElement.scrollWidth")) - width
+            assert (wider <= 0, opened.page.evaluate(OVERFLOWING)) == (True, []), width
+        opened.page.set_viewport_size({"width": 400, "height": 800})
 
-    def wider() -> int:
-        return int(opened.page.evaluate("document.documentElement.scrollWidth")) - width
-
-    assert (wider() <= 0, overflowing()) == (True, [])
+    fits_every_width()
     # A chosen region, whole names of kernels, and everything that can be unfolded.
     opened.page.locator("#icicle .node").last.click()
     if opened.count('[data-names="full"]'):
         opened.page.locator('[data-names="full"]').click()
     opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    assert (wider() <= 0, overflowing()) == (True, [])
+    fits_every_width()
     assert opened.quiet(), opened.complaints
 
 
@@ -239,11 +252,10 @@ def test_words_are_explained_where_they_are_met(browser: Browser, html: str) -> 
     assert "launch-bound" in opened.text(".glossary dl")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_run_without_a_gpu_shows_times_and_no_empty_chart(browser: Browser, theme: str, tmp_path: Path) -> None:
+def test_a_run_without_a_gpu_shows_times_and_no_empty_chart(browser: Browser, tmp_path: Path) -> None:
     ranges = [("generate", 0, 10_000), ("prefill", 1000, 3000), ("decode", 3000, 9000)]
     source = make_export(tmp_path / "run.sqlite", ranges, [])
-    opened = browser.open(render_html(report(source)), color_scheme=theme)
+    opened = browser.open(render_html(report(source)))
     assert opened.quiet(), opened.complaints
     assert opened.count("#icicle .node") == 3
     for section in ("timeline", "roofline", "kernels", "trust", "opportunities"):
@@ -305,10 +317,9 @@ def test_every_region_is_a_box_or_counted(browser: Browser, html: str, decoder: 
     assert opened.count("#icicle .node") + int(narrow[1] if narrow else 0) == len(working) + outside
 
 
-def test_boxes_are_as_wide_as_their_time(browser: Browser, html: str, decoder: NCUProfileRegionReport) -> None:
-    opened = browser.open(html)
+def test_boxes_are_as_wide_as_their_time(untouched: Opened, decoder: NCUProfileRegionReport) -> None:
     outer = [r for r in regions_of(decoder) if r.parent is None]
-    widths = {r.name: float(opened.box(f"LLM@{r.name}").locator("rect").get_attribute("width")) for r in outer}
+    widths = {r.name: float(untouched.box(f"LLM@{r.name}").locator("rect").get_attribute("width")) for r in outer}
     whole = sum(r.wall_ns or 0 for r in outer)
     for r in outer:
         assert widths[r.name] / sum(widths.values()) == pytest.approx((r.wall_ns or 0) / whole, rel=0.01)
@@ -353,15 +364,12 @@ def test_the_roofline_has_a_dot_for_every_kernel_that_computes(
         assert text in opened.text("#tip")
 
 
-def test_the_kernel_table_and_the_families_are_complete(
-    browser: Browser, html: str, decoder: NCUProfileRegionReport
-) -> None:
-    opened = browser.open(html)
+def test_the_kernel_table_and_the_families_are_complete(untouched: Opened, decoder: NCUProfileRegionReport) -> None:
     assert decoder.main_scope
     kernels = decoder.main_scope.kernels
-    assert opened.count("#kernel-table tbody tr") == len(kernels)
-    assert opened.count("#family-bar rect") == len({k.family for k in kernels})
-    assert opened.count("#kernel-table .spark") == len(kernels)
+    assert untouched.count("#kernel-table tbody tr") == len(kernels)
+    assert untouched.count("#family-bar rect") == len({k.family for k in kernels})
+    assert untouched.count("#kernel-table .spark") == len(kernels)
 
 
 # -- selection -----------------------------------------------------------------------------------------
@@ -417,6 +425,106 @@ def test_sorting_and_searching(browser: Browser, html: str, decoder: NCUProfileR
     assert opened.count("#kernel-table tbody tr") == len(wanted)
     opened.page.locator("#search").fill("no such kernel")
     assert "No kernel" in opened.text("#kernel-table tbody")
+
+
+# -- instances ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two slow and 500 steady steps with a library's range in each, and a range that ran once."""
+    ms, at = 1_000_000, 0
+    ranges, kernels = [], []
+    for number in range(502):
+        length = (900, 300)[number] * ms if number < 2 else 2 * ms + 1000 * (number % 7)
+        ranges += [("step", at, at + length), ("cub::DeviceScan", at + 2000, at + 500_000)]
+        kernels.append(("scan_kernel", at + 3000, at + 10_000, at + 110_000))
+        at += length
+    ranges.append(("save", at + ms, at + 5 * ms))
+    kernels.append(("copy_kernel", at + ms + 1000, at + ms + 2000, at + 2 * ms))
+    return render_html(report(make_export(tmp_path_factory.mktemp("steps") / "run.sqlite", ranges, kernels)))
+
+
+def test_a_strip_of_all_instances_leads_to_the_timeline(browser: Browser, steps: str) -> None:
+    opened = browser.open(steps, viewport={"width": 400, "height": 700}, color_scheme="dark")
+    page = opened.page
+    assert opened.text("#instances-what") == "Instances of step"  # the region that repeats and takes the longest
+    assert opened.count("#instance-strip [data-bar]") == 200
+    assert opened.count("#instance-strip .warm") == 2
+    assert opened.count("#instance-strip .is-kept") == 3
+    assert opened.count("#instance-strip .cut") == 2  # a thousand times as long as the others: not drawn in full
+    # A click on a bar that is kept shows it, without a word.
+    strip = page.locator("#instance-strip")
+    at = page.locator('[data-bar="0"] .time').bounding_box()
+    strip.click(position={"x": at["x"] + at["width"] / 2 - strip.bounding_box()["x"], "y": 40})
+    assert opened.text("#strip-what") == "step, instance 1 of 502"
+    assert page.locator("#strip-note").is_hidden()
+    assert page.locator("#timeline h2").bounding_box()["y"] < 100
+    assert opened.text("#chip-name") == "step"
+    # By keyboard to one that is not kept: the nearest of its kind is shown, and the page says so.
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    assert "warm-up" not in opened.text("#instances-readout")
+    page.keyboard.press("Enter")
+    assert opened.text("#strip-what") == "step, instance 502 of 502"
+    assert "Not kept launch by launch: instances 497 to 499 of 502" in opened.text("#strip-note")
+    assert page.evaluate("document.activeElement.dataset.bar") == "198"
+    assert int(page.locator("#strip").get_attribute("data-launches")) > 0
+    page.locator("#instance").select_option(index=0)
+    assert page.locator("#strip-note").is_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert opened.quiet(), opened.complaints
+
+
+def test_a_region_says_whose_times_they_are(browser: Browser, steps: str) -> None:
+    opened = browser.open(steps, hash="#region=step")
+    told = opened.text("#about-region")
+    for words in ("2 instances · 1.20 s", "500 instances · median 2.00 ms", "Of the profiled run", "does not say why"):
+        assert words in told
+    opened.page.keyboard.press("Escape")
+    opened.box("save").dispatch_event("click")  # narrow
+    assert "One instance: it may be warm-up." in opened.text("#about-region")
+    assert opened.page.locator("#instances").is_hidden()
+
+
+def test_undisturbed_times_say_so(browser: Browser, decoder: NCUProfileRegionReport) -> None:
+    assert decoder.main_scope
+    step = region(decoder, "decode_step")
+    assert step.timing
+    timing = evolve(step.timing, source="undisturbed", profiled_median_ns=15_700_000, disturbance=1.35)
+    regions = [evolve(r, timing=timing) if r is step else r for r in regions_of(decoder)]
+    found = evolve(decoder, scopes=[evolve(decoder.main_scope, regions=regions)])
+    opened = browser.open(render_html(found), hash=f"#region={quote_plus(step.key)}")
+    for words in ("15.7 ms · 1.35×", "Undisturbed: the median was taken without a profiler.", "of the profiled run"):
+        assert words in opened.text("#about-region")
+    assert opened.count("#instance-strip [data-bar]") == 8
+
+
+def test_ranges_of_libraries_are_folded_until_asked_for(browser: Browser, steps: str) -> None:
+    opened = browser.open(steps)
+    assert opened.count("#icicle .node") == 2
+    button = opened.page.locator("#libraries")
+    assert button.text_content() == "show 1 library range"
+    button.click()
+    assert opened.count("#icicle .node") == 3
+    # Where one is asked for by its name, it is there.
+    again = browser.open(steps, hash="#region=step%2Fcub%3A%3ADeviceScan")
+    assert again.count("#icicle .node.selected") == 1
+    assert [*opened.complaints, *again.complaints] == []
+
+
+def test_cards_and_kernels_lead_to_the_timeline(browser: Browser, steps: str) -> None:
+    opened = browser.open(steps)
+    top = "document.getElementById('timeline').getBoundingClientRect().top"
+    opened.page.locator(".card h3 button").first.click()
+    assert 0 <= opened.page.evaluate(top) < 120
+    assert re.fullmatch(r"step, instance (?!1 |502 )\d+ of 502", opened.text("#strip-what"))  # a typical steady one
+    opened.page.keyboard.press("Escape")
+    opened.page.locator("#kernel-table button", has_text="copy_kernel").click()
+    assert opened.text("#strip-what") == "save, instance 1 of 1"
+    assert "copy_kernel" in opened.text("#strip-readout")
+    assert 0 <= opened.page.evaluate(top) < 120
+    assert opened.quiet(), opened.complaints
 
 
 # -- keyboard and themes -------------------------------------------------------------------------------

@@ -31,7 +31,14 @@ WORK = [sys.executable, "-c", "print('hello from the program')"]
 
 
 def profile(*options: str, work: list[str] = WORK) -> int:
-    return main(["profile", "--out", "run", *options, "--", *work])
+    return main(["profile", "--no-measure", "--out", "run", *options, "--", *work])
+
+
+def planned(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """The command that ncu would be started with after that timeline."""
+    assert main(["plan", "--timeline", str(TIMELINE), *options, "--", *WORK]) == 0
+    (command,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ncu --target-processes")]
+    return command
 
 
 def manifest() -> dict[str, object]:
@@ -183,7 +190,7 @@ def test_an_interrupted_run_opens_and_leaves_no_process(tools: Path, number: sig
     code = "from llm_perf_opt.cli.main import entry; entry()"
     hang = [sys.executable, "-c", "import sys, time; print('up', flush=True); time.sleep(600)", mark]
     ours = subprocess.Popen(
-        [sys.executable, "-c", code, "profile", "--no-counters", "--out", "run", "--", *hang],
+        [sys.executable, "-c", code, "profile", "--no-measure", "--no-counters", "--out", "run", "--", *hang],
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "LLM_PERF_GRACE_S": "5"},
@@ -263,18 +270,15 @@ def test_a_damaged_counter_file_does_not_cost_the_timeline(tools: Path) -> None:
     assert report.scope("aggregate").totals.kernel_count == 9022
 
 
-@pytest.mark.usefixtures("json_alone")
-def test_ncu_s_own_expressions_reach_it_untouched(tools: Path) -> None:
-    assert profile("--include", "ncu:decode_step/") == 0
-    command = Path("run/ncu/cmd.txt").read_text()
+def test_ncu_s_own_expressions_reach_it_untouched(capsys: pytest.CaptureFixture[str]) -> None:
+    command = planned(capsys, "--include", "ncu:decode_step/")
     assert "--nvtx-include decode_step/" in command
     assert "prefill" not in command
 
 
-@pytest.mark.usefixtures("json_alone")
-def test_excluded_regions_are_excluded_in_ncu_too(tools: Path) -> None:
-    assert profile("--include", "LLM@*", "--exclude", "LLM@prefill") == 0
-    assert r"--nvtx-exclude 'regex:^LLM$@^(LLM\x40)?prefill$/'" in Path("run/ncu/cmd.txt").read_text()
+def test_excluded_regions_are_excluded_in_ncu_too(capsys: pytest.CaptureFixture[str]) -> None:
+    command = planned(capsys, "--include", "LLM@*", "--exclude", "LLM@prefill")
+    assert r"--nvtx-exclude 'regex:^LLM$@^(LLM\x40)?prefill$/'" in command
 
 
 def _alive(mark: str) -> list[str]:
@@ -338,10 +342,10 @@ def test_metrics_a_range_mode_cannot_take_are_left_out_and_named(tools: Path) ->
 @pytest.mark.parametrize(
     ("sample", "expression"), [("first", "::1"), ("middle", "::4"), ("last", "::8"), ("every:3", "'::1|4|7'")]
 )
-@pytest.mark.usefixtures("json_alone")
-def test_instances_of_a_repeated_range_are_picked_by_number(tools: Path, sample: str, expression: str) -> None:
-    assert profile("--include", "decode*", "--sample", sample) == 0
-    command = Path("run/ncu/cmd.txt").read_text()
+def test_instances_of_a_repeated_range_are_picked_by_number(
+    capsys: pytest.CaptureFixture[str], sample: str, expression: str
+) -> None:
+    command = planned(capsys, "--include", "decode*", "--sample", sample)
     assert f"--range-filter {expression} " in command
     assert "decode_step/" in command
 

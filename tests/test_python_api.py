@@ -215,9 +215,12 @@ def test_the_answer_is_that_of_the_stage_that_takes_longest(opened: Report) -> N
     assert str(answer).splitlines()[0] == f"Where: {answer.where}"
 
 
-def test_an_answer_of_nothing_is_empty(tmp_path: Path) -> None:
+def test_an_answer_of_nothing_says_what_would_tell(tmp_path: Path) -> None:
     answer = llm_perf_opt.open(make_export(tmp_path / "r.sqlite", [], [])).answer
-    assert (answer.stage, answer.where, answer.do_first) == ("", "", "")
+    assert (answer.stage, answer.verdict, answer.confidence, answer.fixes) == ("", "unknown", "low", [])
+    assert answer.where
+    assert answer.why.startswith("Cannot tell, because ")
+    assert answer.do_first
 
 
 def test_the_answer_of_a_recording_without_ranges_is_about_all_of_it(tmp_path: Path) -> None:

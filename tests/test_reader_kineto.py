@@ -149,7 +149,8 @@ def test_traces_of_other_projects_are_exact_to_the_nanosecond(path: Path) -> Non
     assert Counter(map(tuple, timeline.kernels.config.grid.tolist())) == Counter(
         tuple(event["args"]["grid"]) for event in kernels
     )
-    assert len(timeline.ranges) == sum(event["cat"] == "user_annotation" for event in events)
+    annotated = [name for name in names(timeline, timeline.ranges.name) if name not in timeline.operators]
+    assert len(annotated) == sum(event["cat"] == "user_annotation" for event in events)
     rank = trace.get("distributedInfo", {}).get("rank")
     assert [process.rank for process in timeline.processes] == [rank]
     assert timeline.devices == {d["id"]: d["name"] for d in trace["deviceProperties"]}
@@ -287,6 +288,45 @@ def test_steps_of_the_profiler_pool_and_other_numbers_stay() -> None:
     assert names(timeline, timeline.ranges.name) == ["ProfilerStep", "ProfilerStep", "layer#7"]
 
 
+def called(thread: int = 11) -> list[Event]:
+    """Two operators of the program, one inside the other, and a module with one in it."""
+    return [
+        complete("cpu_op", "aten::linear", 10, 20, tid=thread),
+        complete("cpu_op", "aten::addmm", 11, 10, tid=thread),
+        complete("cpu_op", "aten::relu", 41, 5, tid=thread),
+        complete("python_function", "nn.Module: Net_0", 40, 20, tid=thread),
+        complete("python_function", "nn.Module: Linear_0", 50, 5, tid=thread),
+        complete("python_function", "torch/nn/modules/module.py(1): _call_impl", 40, 20, tid=thread),
+    ]
+
+
+def test_operators_and_modules_are_ranges_where_there_are_no_annotations() -> None:
+    step = complete("user_annotation", "ProfilerStep#3", 5, 100)
+    timeline = read_events(step, *called(), launch(12, 1), kernel("k", 20, 1))
+    assert names(timeline, timeline.ranges.name) == [
+        *("ProfilerStep", "aten::linear", "nn.Module: Net_0", "nn.Module: Linear_0")
+    ]
+    assert timeline.operators == ["aten::linear", "nn.Module: Linear_0", "nn.Module: Net_0"]
+    mine = complete("user_annotation", "forward", 6, 90)
+    timeline = read_events(step, mine, *called(), launch(12, 1), kernel("k", 20, 1))
+    assert names(timeline, timeline.ranges.name) == ["ProfilerStep", "forward"]
+    assert timeline.operators == []
+
+
+def test_threads_of_autograd_s_engine_are_told_by_what_they_run() -> None:
+    """Part of a backward pass runs on the thread that called it."""
+    backward = complete("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 70, 5)
+    own = [backward | {"tid": 12, "ts": ts} for ts in (70, 80)]
+    timeline = read_events(*called(), backward, *own, launch(12, 1), launch(71, 2, tid=12), kernel("k", 90, 2))
+    assert timeline.engine_threads == [1]
+
+
+def test_launches_without_their_kernels_are_said_to_be_that() -> None:
+    found = read_events(launch(12, 1), launch(14, 2, "cudaMemcpyAsync"))
+    assert codes(found.diagnostics) == ["NO_KERNELS"]
+    assert "2 calls of the CUDA API" in found.diagnostics[0].message
+
+
 def test_of_ranges_that_begin_together_the_outer_one_comes_first() -> None:
     timeline = read_events(complete("user_annotation", "inner", 1, 2), complete("user_annotation", "outer", 1, 5))
     assert names(timeline, timeline.ranges.name) == ["outer", "inner"]
@@ -310,9 +350,11 @@ def test_traces_of_2021_are_read() -> None:
             complete("Memset", "Memset", 140, 1, pid=0, tid="stream 7", args={"device": 0, "bytes": 4}),
         ]
     )
-    assert names(timeline, timeline.ranges.name) == ["ProfilerStep"]
+    assert names(timeline, timeline.ranges.name) == ["ProfilerStep", "aten::mm"]
+    assert timeline.operators == ["aten::mm"]
     assert timeline.kernels.host_time.tolist() == [120000]
-    assert timeline.kernels.thread.tolist() == timeline.ranges.thread.tolist() == [0]
+    assert timeline.kernels.thread.tolist() == [0]
+    assert timeline.ranges.thread.tolist() == [0, 0]
     assert len(timeline.copies) == 1
 
 

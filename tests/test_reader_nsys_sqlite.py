@@ -234,7 +234,8 @@ def test_without_api_calls_kernels_are_counted_in_no_region_and_the_cause_is_nam
     scope = report_of(found).main_scope
     assert scope is not None
     assert (scope.totals.kernel_count, scope.totals.unknown_launch_count) == (220, 220)
-    assert {r.inclusive.kernel_count for r in scope.regions} == {0}
+    assert {r.inclusive.kernel_count for r in scope.regions if not r.is_whole_recording} == {0}
+    assert [r.inclusive.kernel_count for r in scope.regions if r.is_whole_recording] == [220]
 
 
 def test_of_kernels_whose_launch_was_not_recorded_the_number_is_named(changed: Change) -> None:
@@ -259,6 +260,33 @@ def test_without_kernels_the_ranges_are_still_there(changed: Change) -> None:
     found = changed("train", f"DROP TABLE {KERNELS}")
     assert codes(found) == ["NO_KERNELS"]
     assert shape(found)["step"] == (0, 0, 3)
+
+
+def test_launches_without_kernels_are_said_to_be_that(changed: Change) -> None:
+    """Another profiler had the GPU: the host's calls are there, and nothing else."""
+    found = changed("train", f"DROP TABLE {KERNELS}")
+    assert "CUDA was not traced" in found.diagnostics[0].message  # there are copies
+    copies = ("DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY", "DROP TABLE CUPTI_ACTIVITY_KIND_MEMSET")
+    found = changed("train", f"DROP TABLE {KERNELS}", *copies)
+    assert "calls of the CUDA API but nothing of what the GPU did" in found.diagnostics[0].message
+    found = changed("train", f"DROP TABLE {KERNELS}", f"DROP TABLE {RUNTIME}", *copies)
+    assert "CUDA was not traced" in found.diagnostics[0].message
+
+
+def test_the_gpu_of_an_old_export_is_known(changed: Change) -> None:
+    """Until 2021 the table was CUPTI's record of the device: clock in kHz, bandwidth in kB/s."""
+    old = """
+        DROP TABLE TARGET_INFO_GPU;
+        CREATE TABLE TARGET_INFO_CUDA_GPU (deviceId INT, name TEXT, numMultiprocessors INT, coreClockRate INT,
+            globalMemorySize INT, globalMemoryBandwidth INT, computeCapabilityMajor INT, computeCapabilityMinor INT);
+        INSERT INTO TARGET_INFO_CUDA_GPU VALUES (0, 'Tesla V100-SXM2-16GB', 80, 1530000, 16945512448, 898048000, 7, 0)
+    """
+    found = changed("train", *old.split(";"))
+    assert found.devices == {0: "Tesla V100-SXM2-16GB"}
+    assert found.gpu_facts[0] == {
+        **{"name": "Tesla V100-SXM2-16GB", "sm_count": 80, "clock_hz": 1_530_000_000, "compute_capability": "7.0"},
+        **{"memory_bytes": 16945512448, "bandwidth_bytes_per_s": 898_048_000_000},
+    }
 
 
 def test_without_strings_nothing_is_lost_but_the_names(changed: Change) -> None:

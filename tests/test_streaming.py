@@ -239,7 +239,7 @@ def test_ranges_that_all_overlap_take_no_more_than_seconds(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_with_very_many_regions_only_the_main_scope_lists_all(tmp_path: Path) -> None:
     count = MOST_REGIONS // 2 + 500
-    ranges = [(f"op, seq = {i}", 10 * i, 10 * i + 9) for i in range(count)]
+    ranges = [(f"layer {i}", 10 * i, 10 * i + 9) for i in range(count)]
     found = read_recording(make_export(tmp_path / "x.sqlite", ranges, [("k", 1, 2, 3), ("k", 11, 12, 19)]))
     report = build.build_report([found], ReportOptions())
     sizes = {scope.scope: len(scope.regions) for scope in report.scopes}

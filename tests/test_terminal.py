@@ -96,7 +96,7 @@ def test_what_is_done_does_not_need_the_terminal_any_more(tmp_path: Path) -> Non
 
 @pytest.mark.process
 def test_a_run_on_a_terminal_shows_plan_progress_and_a_short_result(tools: Path) -> None:  # noqa: F811
-    code, seen = on_terminal("profile", "--out", tools / "run", "--", *WORKLOAD, FAKE_PACE_NCU="0.15")
+    code, seen = on_terminal("profile", "--no-measure", "--out", tools / "run", "--", *WORKLOAD, FAKE_PACE_NCU="0.15")
     assert code == 0, seen
     text = plain(seen)
     # the plan with its cost
@@ -121,10 +121,12 @@ def test_the_time_left_counts_the_captures_that_follow() -> None:
 
 @pytest.mark.process
 def test_the_second_run_of_a_command_knows_how_long_it_takes(tools: Path) -> None:  # noqa: F811
-    first = in_pipe("profile", "--no-counters", "--out", tools / "one", "--", *WORKLOAD)
+    first = in_pipe("profile", "--no-measure", "--no-counters", "--out", tools / "one", "--", *WORKLOAD)
     assert "runs the program …" in first.stderr
     durations.remember("nsys", WORKLOAD, 75.0)
-    _, seen = on_terminal("profile", "--no-counters", "--out", tools / "two", "--", *WORKLOAD, FAKE_PACE_NSYS="0.05")
+    _, seen = on_terminal(
+        "profile", "--no-measure", "--no-counters", "--out", tools / "two", "--", *WORKLOAD, FAKE_PACE_NSYS="0.05"
+    )
     assert "runs the program, about 1 min 15 s …" in seen
     assert re.search(r"about 1 min 1[0-5] s left", plain(seen))
     # what it really took is what the next one will be told
@@ -144,7 +146,7 @@ def test_a_damaged_memory_costs_the_forecast_only(content: str) -> None:
 
 @pytest.mark.process
 def test_into_a_pipe_a_run_writes_plain_lines(tools: Path) -> None:  # noqa: F811
-    done = in_pipe("profile", "--no-counters", "--out", tools / "run", "--", *WORKLOAD)
+    done = in_pipe("profile", "--no-measure", "--no-counters", "--out", tools / "run", "--", *WORKLOAD)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert "\r" not in done.stdout + done.stderr
@@ -154,16 +156,20 @@ def test_into_a_pipe_a_run_writes_plain_lines(tools: Path) -> None:  # noqa: F81
 
 @pytest.mark.process
 def test_on_a_dumb_terminal_nothing_is_redrawn(tools: Path) -> None:  # noqa: F811
-    _, seen = on_terminal("profile", "--no-counters", "--out", tools / "run", "--", *WORKLOAD, TERM="dumb")
+    _, seen = on_terminal(
+        "profile", "--no-measure", "--no-counters", "--out", tools / "run", "--", *WORKLOAD, TERM="dumb"
+    )
     assert "\x1b" not in seen
     assert "timeline: nsys" in seen
 
 
 @pytest.mark.process
 def test_quiet_leaves_the_path_of_the_report_and_errors(tools: Path) -> None:  # noqa: F811
-    done = in_pipe("profile", "--quiet", "--no-counters", "--out", tools / "run", "--", *WORKLOAD)
+    done = in_pipe("profile", "--no-measure", "--quiet", "--no-counters", "--out", tools / "run", "--", *WORKLOAD)
     assert (done.stdout, done.stderr) == (f"{tools / 'run' / 'report.html'}\n", "")
-    failed = in_pipe("profile", "-q", "--out", tools / "bad", "--", *WORKLOAD, FAKE_NSYS="nsys-app-error")
+    failed = in_pipe(
+        "profile", "--no-measure", "-q", "--out", tools / "bad", "--", *WORKLOAD, FAKE_NSYS="nsys-app-error"
+    )
     assert failed.returncode != 0
     assert "error" in failed.stderr
     assert "timeline:" not in failed.stderr

@@ -45,10 +45,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 @pytest.mark.parametrize(
     "command",
     [
-        ["profile", "--out", "run"],
-        ["profile", "--out", "run", "--no-counters"],
-        ["profile", "--out", "run", "--verify"],
-        ["profile", "--out", "run", "--sample", "first"],
+        ["profile", "--no-measure", "--out", "run"],
+        ["profile", "--no-measure", "--out", "run", "--no-counters"],
+        ["profile", "--no-measure", "--out", "run", "--verify"],
+        ["profile", "--no-measure", "--out", "run", "--sample", "first"],
         ["plan", "--out", "run"],
         ["plan", "--timeline", str(TIMELINE)],
         ["report", str(TIMELINE)],
@@ -65,7 +65,7 @@ def test_a_command_reads_its_timeline_once(command: list[str], reads: list[Path]
 @pytest.mark.usefixtures("json_alone", "tools")
 def test_a_resumed_run_reads_its_timeline_once(reads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NCU", "ncu-missing-slash")
-    assert main(["profile", "--out", "run", "--", *WORK]) == 5
+    assert main(["profile", "--no-measure", "--out", "run", "--", *WORK]) == 5
     monkeypatch.delenv("FAKE_NCU")
     reads.clear()
     assert main(["profile", "--resume", "run"]) == 0

@@ -421,7 +421,10 @@ def test_samples_of_more_gpus_than_there_can_be_take_no_time(tmp_path: Path) -> 
 def profile(tools: Path, *options: str) -> str:  # noqa: F811 - the fixture
     """Run it; the nsys commands that were run."""
     (tools / "program.py").write_text("print('hello')")
-    assert main(["profile", "--out", "run", *options, "--", sys.executable, str(tools / "program.py")]) == 0
+    assert (
+        main(["profile", "--no-measure", "--out", "run", *options, "--", sys.executable, str(tools / "program.py")])
+        == 0
+    )
     return Path("run/nsys/cmd.txt").read_text(encoding="utf-8")
 
 
@@ -494,7 +497,7 @@ def test_a_program_that_removes_our_notes_is_not_started_again(tools: Path) -> N
     """Where nsys left nothing and there was no note of the start, the sampling was thought to be the cause."""
     program = "import shutil\nopen('starts', 'a').write('x')\nshutil.rmtree('run/nsys')\n"
     (tools / "program.py").write_text(program)
-    assert main(["profile", "--out", "run", "--", sys.executable, str(tools / "program.py")]) == 5
+    assert main(["profile", "--no-measure", "--out", "run", "--", sys.executable, str(tools / "program.py")]) == 5
     assert Path("starts").read_text() == "x"
     assert "TRAFFIC_NOT_SAMPLED" not in [d.code for step in read_manifest(Path("run")).steps for d in step.diagnostics]
 

@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
-from llm_perf_opt.report.answer import answer, headline
+from llm_perf_opt.report.answer import answer
 from test_join_rules import result
 from test_join_rules import timeline as made
 
@@ -235,7 +235,7 @@ def test_the_wall_time_of_the_program_alone_is_the_one_that_counts() -> None:
     recording = made([("prefill", 0, 3_500_000)], rows, domains={"prefill": "LLM"})
     found = evaluated(recording, alone={"prefill": 1.6e-3})
     assert "1.6 ms wall time without a profiler (3.5 ms under it), GPU working 93.8 %" in answer(found)[0]
-    assert headline(found)[0].text == "LLM@prefill takes 1.6 ms."
+    assert found.answer.where == "LLM@prefill takes 1.6 ms."
     of = performance(found, "LLM@prefill")
     assert (of.time.wall, of.time.profiled_wall) == (Quantity(1.6e6, "ns"), Quantity(3.5e6, "ns"))
     assert of.time.idle is not None
@@ -272,15 +272,13 @@ def test_long_gaps_are_not_launches() -> None:
     assert performance(evaluated(recording), "load").verdict.bound == "host"
 
 
-def test_without_a_timeline_the_region_has_no_verdict() -> None:
+def test_without_a_timeline_the_verdict_is_that_of_the_kernels() -> None:
     action = sample(GEMM, ["gemm"], flops=2 * 8192**3, read=1e8, written=1e8, time=1_500_000)
     set_of = CounterSet("c.ncu-rep", "ncu-rep", [action], dict(INFO), gpu_facts={0: H200})
     action.device = 0
     of = performance(build_report([set_of], ReportOptions()), "gemm")
-    assert of.verdict.bound == "unknown"
-    assert "no timeline" in of.verdict.text
-    assert "llm-perf profile" in of.verdict.next_step
-    assert of.gpu_verdict.bound == "tensor"
+    assert of.verdict.bound == of.gpu_verdict.bound == "tensor"
+    assert "there is no timeline" in of.verdict.text
     assert "times are ncu's" in " ".join(of.gpu_verdict.confidence_reasons)
     assert used(of, "mfu", "busy") == pytest.approx(2 * 8192**3 / 1.5e-3 / PEAK)
 
@@ -611,7 +609,7 @@ def test_no_share_of_a_roof_is_above_one(demo: NCUProfileRegionReport) -> None:
 def test_counters_alone_give_kernels_a_verdict() -> None:
     found = report("ncu-2025.3.1-h200-decoder-2layers-basic")
     of = performance(found, "LLM@prefill")
-    assert of.verdict.bound == "unknown"
+    assert of.verdict.bound == of.gpu_verdict.bound
     assert of.gpu_verdict.bound in ("balanced", "latency", "tensor")
     assert of.ncu_rules  # this report has ncu's own rules
     assert of.ncu_rules[0].weighted_speedup_percent is not None
@@ -681,6 +679,8 @@ def test_texts_of_rules_can_be_filled() -> None:
         "communication_share", "communication_parts", "idle_share", "idle", "wall", "gap_per_launch", "launches",
         "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
         "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts", "basis",
+        "l1_share", "l1_words", "sm_share", "sector_use_share", "occupancy_limit",
+        "skew_share", "waiting_rank", "late_rank", "rank_waiting", "transfer",
     }  # fmt: skip
     assert names <= made_words
 

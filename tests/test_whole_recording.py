@@ -35,6 +35,7 @@ from llm_perf_opt.report.csv_report import render_table
 from llm_perf_opt.report.markdown import render_kernels, render_region, render_sections
 from llm_perf_opt.report.tables import measured_table
 from llm_perf_opt.request import CounterRequest, ProfileRequest
+from synthetic import make_export
 
 WHOLE = "whole recording"
 WARM, WARM_RESULTS = "nsys-*-decoder-8layers-warm.sqlite", "ncu-*-decoder-8layers-warm-per-launch-config.ncu-rep"
@@ -248,11 +249,10 @@ def test_a_product_whose_tensor_work_was_not_counted_has_no_flops() -> None:
 
 
 def test_the_answer_calls_it_the_whole_recording() -> None:
-    from llm_perf_opt.report.answer import headline
-
-    where, _, first = headline(build_report([without_ranges(warm())], ReportOptions()))
-    assert where.text.startswith("The whole recording takes ")
-    assert " of the whole recording." in first.text
+    found = build_report([without_ranges(warm())], ReportOptions()).answer
+    assert found.stage == "whole recording"
+    assert found.where.startswith("The whole recording takes ")
+    assert " of the whole recording." in found.do_first
 
 
 def test_what_was_not_counted_is_said_in_the_answer() -> None:
@@ -368,7 +368,7 @@ def test_profile_of_a_program_without_ranges_takes_its_counters(
     for name, value in write_tools(tmp_path, timeline=plain_file).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    assert main(["profile", "--out", "run", "--", sys.executable, "-c", "print()"]) == 0
+    assert main(["profile", "--no-measure", "--out", "run", "--", sys.executable, "-c", "print()"]) == 0
     assert "--nvtx-include" not in Path("run/ncu/cmd.txt").read_text()
     found = llm_perf_opt.load("run")
     assert found.stages == [WHOLE]
@@ -376,3 +376,39 @@ def test_profile_of_a_program_without_ranges_takes_its_counters(
     (region,) = found.main_scope.regions
     assert region.inclusive.metrics[FLOPS].value > 0
     assert sum(one.results for one in found.data.measured) == 248
+
+
+# -- ranges that hold little -----------------------------------------------------------------------
+
+
+def stages_of(path: Path, ranges: list[tuple[str, int, int]], kernels: list[tuple[str, int, int, int]]) -> list[str]:
+    return build_report([read_recording(make_export(path, ranges, kernels))], ReportOptions()).stages
+
+
+def test_where_ranges_hold_little_the_recording_is_the_stage(tmp_path: Path) -> None:
+    # A loop that loads data outside its ranges: they hold all GPU work and a third of the time.
+    ranges = [("step", 300 * i, 300 * i + 100) for i in range(10)]
+    kernels = [("k", 300 * i + 10, 300 * i + 20, 300 * i + 90) for i in range(10)]
+    assert stages_of(tmp_path / "a.sqlite", ranges, kernels) == [WHOLE]
+    # Work between the ranges.
+    between = [("k", 300 * i + 110, 300 * i + 120, 300 * i + 290) for i in range(10)]
+    assert stages_of(tmp_path / "b.sqlite", ranges, [*kernels, *between]) == [WHOLE]
+    # What comes before the first range (weights, a model) is no part of what is asked about.
+    ranges = [("prefill", 100_000, 101_000), ("decode", 101_000, 105_000)]
+    kernels = [("k", 101_100, 101_200, 104_900), ("k", 100_100, 100_200, 100_900), ("init", 0, 10, 90_000)]
+    assert stages_of(tmp_path / "c.sqlite", ranges, kernels) == ["prefill", "decode"]
+    # A program that runs ahead of the GPU: the work of a step ends long after its range.
+    ranges = [("step", 100 * i, 100 * i + 10) for i in range(10)]
+    kernels = [("k", 100 * i + 5, 100 * i + 50, 100 * i + 149) for i in range(10)]
+    assert stages_of(tmp_path / "d.sqlite", ranges, kernels) == ["step"]
+
+
+def test_operators_are_no_stages(tmp_path: Path) -> None:
+    ranges = [("aten::mm", 100 * i, 100 * i + 100) for i in range(5)]
+    kernels = [("k", 100 * i + 5, 100 * i + 10, 100 * i + 90) for i in range(5)]
+    found = build_report([read_recording(make_export(tmp_path / "x.sqlite", ranges, kernels))], ReportOptions())
+    assert found.stages == [WHOLE]
+    assert found.main_scope is not None
+    assert [(r.key, r.inclusive.kernel_count) for r in found.main_scope.regions] == [("aten::mm", 5), (WHOLE, 5)]
+    assert found.main_scope.totals.unattributed_kernel_count == 0
+    assert "RANGES_HOLD_LITTLE" in codes(found)

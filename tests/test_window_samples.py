@@ -337,7 +337,9 @@ def opening(ranges: dict[Named, int]) -> str:
 def profile(*options: str, answer: str) -> int:
     Path("program.py").write_text(PROGRAM.replace("ANSWER", answer), encoding="utf-8")
     work = [sys.executable, "program.py"]
-    return main(["profile", "--out", "run", "--annotate", "stages", "--sample", "first", *options, "--", *work])
+    return main(
+        ["profile", "--no-measure", "--out", "run", "--annotate", "stages", "--sample", "first", *options, "--", *work]
+    )
 
 
 def commands() -> list[str]:
@@ -387,7 +389,7 @@ def test_a_program_with_ranges_of_its_own_has_windows_without_being_asked_for(
     monkeypatch.setenv("FAKE_PROFILER", str(tools / "profiler"))
     (ranges,) = all_opened(recorded(TIMELINE)).values()
     Path("program.py").write_text(opening(ranges), encoding="utf-8")
-    assert main(["profile", "--out", "run", "--", sys.executable, "program.py"]) == 0
+    assert main(["profile", "--no-measure", "--out", "run", "--", sys.executable, "program.py"]) == 0
     (command,) = commands()
     assert "--profile-from-start off" in command
     assert "--launch-count 3" in command
@@ -401,7 +403,10 @@ def test_a_program_with_ranges_of_its_own_has_windows_without_being_asked_for(
     assert report.coverage is not None
     assert report.coverage.signatures_matched == report.coverage.signatures
 
-    assert main(["profile", "--out", "no-windows", "--no-windows", "--", sys.executable, "program.py"]) == 0
+    assert (
+        main(["profile", "--no-measure", "--out", "no-windows", "--no-windows", "--", sys.executable, "program.py"])
+        == 0
+    )
     assert "--profile-from-start" not in Path("no-windows/ncu/cmd.txt").read_text()
 
 
@@ -442,7 +447,7 @@ def test_ranges_that_cannot_be_counted_are_not_told_as_a_program_that_is_not_ann
     Path("nvtx/__init__.py").write_text("from nvtx.nvtx import *\nfrom nvtx import nvtx\n")
     Path("nvtx/nvtx.py").write_text(UNCHANGEABLE)
     Path("program.py").write_text("import nvtx\nwith nvtx.annotate('a'): pass\n")
-    assert main(["profile", "--out", "run", *words, "--", sys.executable, "program.py"]) == 0
+    assert main(["profile", "--no-measure", "--out", "run", *words, "--", sys.executable, "program.py"]) == 0
     diagnostics = llm_perf_opt.load("run").diagnostics
     (told,) = [d for d in diagnostics if d.code == "RANGES_NOT_COUNTED"]
     assert "it is as it is" in told.message
@@ -462,7 +467,7 @@ def test_windows_that_give_too_little_are_discarded_and_count_nothing_twice(
     monkeypatch.setattr("llm_perf_opt.capture.steps.counters._FEW_RESULTS", 10)
     (ranges,) = all_opened(recorded(TIMELINE)).values()
     Path("program.py").write_text(opening(ranges), encoding="utf-8")
-    assert main(["profile", "--out", "run", "--", sys.executable, "program.py"]) == 0
+    assert main(["profile", "--no-measure", "--out", "run", "--", sys.executable, "program.py"]) == 0
     first, second = commands()
     assert ("--profile-from-start" in first, "--profile-from-start" in second) == (True, False)
     assert sorted(p.name for p in Path("run/ncu").glob("*.ncu-rep")) == ["run-filtered.ncu-rep"]
@@ -542,3 +547,19 @@ def test_the_thread_whose_ranges_hold_the_launches_tells_when_to_switch() -> Non
     busy = attrs.evolve(timeline, ranges=attrs.evolve(ranges, **more), threads=[*timeline.threads, 0])
     chosen = kernels_in(timeline, {("LLM", "layer5"): (4,)})
     assert not isinstance(windows_around(busy, chosen, all_opened(busy), stop=False), str)
+
+
+def test_samples_are_of_steady_instances() -> None:
+    """The first of the steps captures a CUDA graph; what it has in common with the others is sampled there."""
+    file = recording("nsys-*-graph_node.sqlite")
+    timeline = recorded(file)
+    table = launches_of(marked(file), report_of(file), ProfileRequest(command=["program"]))
+    assert table is not None
+    assert table.warmup is not None
+    (capture,) = decided(file).captures
+    assert capture.windows is not None
+    profiled = set(kernels_in(timeline, capture.windows.windows).tolist())
+    profiled -= set(kernels_in(timeline, capture.windows.pauses).tolist())
+    assert table.kernels is not None
+    warm = {k for k, w in zip(table.kernels.tolist(), table.warmup.tolist(), strict=True) if w}
+    assert len(profiled & warm) < 0.2 * len(profiled)

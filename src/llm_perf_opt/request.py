@@ -63,7 +63,7 @@ class CounterRequest:
     top_n_kernels: int | None = None  # the heaviest kernels of the chosen regions; None: all
     fallback: bool = True  # where the program does not allow a replay mode, try the next
     windows: bool = True  # have the program switch ncu on around the planned launches only, where it can
-    run_to_end: bool = False  # let the program go on under ncu when all planned samples are in
+    run_to_end: bool = False  # let the program go on under the profilers when they have all they need
     verify: bool = False  # measure the regions as wholes too, and hold the estimates against that
     timeout_s: float | None = None
 
@@ -80,7 +80,7 @@ class AnnotateRequest:
 class MeasureRequest:
     """The program by itself, every range timed from inside."""
 
-    enable: bool = False
+    enable: bool = True
     runs: int = 1
     timeout_s: float | None = None
 

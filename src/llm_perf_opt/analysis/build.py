@@ -15,12 +15,16 @@ from typing import Any
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
+from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
+from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
 from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
 from llm_perf_opt.analysis.timeline_stream import TimelineStream
 from llm_perf_opt.analysis.verdicts.attach import attach
+from llm_perf_opt.analysis.verdicts.conclusion import conclude
 from llm_perf_opt.analysis.verdicts.counted_work import usable, with_totals
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_results
 from llm_perf_opt.analysis.verdicts.performance import Inputs, SteadyRegion, WaitingFacts
@@ -31,12 +35,19 @@ from llm_perf_opt.metrics.hardware.ncu_peaks import peaks_of
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
-from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.regions.model import (
+    SCHEMA_VERSION,
+    Coverage,
+    NCUProfileRegion,
+    NCUProfileRegionReport,
+    RankSkew,
+    Scope,
+)
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.regions.prepared import prepare
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
-from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.spelling import nearest
 from llm_perf_opt.version import __version__
 
@@ -59,6 +70,8 @@ class _Found:
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # see `Inputs`
+    skew: RankSkew | None = None
+    common: CommonTimes = Factory(CommonTimes)
 
 
 def build_report(
@@ -66,24 +79,36 @@ def build_report(
     options: ReportOptions,
     inputs: list[dict[str, Any]] | None = None,
     truth: CounterSet | None = None,
+    measured: Sequence[Timeline] = (),
 ) -> NCUProfileRegionReport:
-    """The whole report of one or more recordings. `truth`: range results that its estimates are held against."""
-    whole = partial(build_report, recordings, inputs=inputs)
-    recordings = [with_whole_recording(r) if isinstance(r, Timeline) else r for r in recordings]
+    """The whole report of one or more recordings. `truth`: range results that its estimates are held against.
+
+    `measured`: runs of the same program without a profiler.
+    """
+    whole = partial(build_report, recordings, inputs=inputs, measured=measured)
+    region_filter, kernel_filter = _filters(options)
+    prepared = prepare([*recordings, *measured, *([truth] if truth else [])], region_filter)
+    if truth is not None:
+        *prepared, found_truth = prepared
+        truth = found_truth if isinstance(found_truth, CounterSet) else None
+    measured = [r for r in prepared[len(recordings) :] if isinstance(r, Timeline)]
+    recordings = prepared[: len(recordings)]
     timelines = [r for r in recordings if isinstance(r, Timeline)]
     counter_sets = with_totals([r for r in recordings if isinstance(r, CounterSet)])
     if len(timelines) > 1 and not counter_sets:
-        return build_streamed_report(lambda: timelines, options, inputs)
-    region_filter, kernel_filter = _filters(options)
+        return build_streamed_report(lambda: timelines, options, inputs, measured)
     if timelines:
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:
         found = _counters_alone(counter_sets, options, region_filter, kernel_filter)
-    return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None)
+    return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None, measured)
 
 
 def build_streamed_report(
-    read: Callable[[], Iterable[Timeline]], options: ReportOptions, inputs: list[dict[str, Any]] | None = None
+    read: Callable[[], Iterable[Timeline]],
+    options: ReportOptions,
+    inputs: list[dict[str, Any]] | None = None,
+    measured: Sequence[Timeline] = (),
 ) -> NCUProfileRegionReport:
     """The report of timelines that come one by one: none but the first is kept.
 
@@ -107,8 +132,11 @@ def build_streamed_report(
         detail=partial(timeline_detail, *stream.first),
         steady=stream.steady,
         waiting=stream.waiting,
+        skew=stream.skew,
+        common=stream.common,
     )
-    return _finished(found, stream.facts, [], options, inputs, partial(build_streamed_report, read))
+    again = partial(build_streamed_report, read, measured=measured)
+    return _finished(found, stream.facts, [], options, inputs, again, measured=measured)
 
 
 def _filters(options: ReportOptions) -> tuple[RegionFilter, NameFilter]:
@@ -132,10 +160,12 @@ def _with_timeline(
         names_in(builder.timeline, builder.timeline.kernels.name),
         [*_compare_timelines(timelines, names), *builder.diagnostics],
         builder.coverage,
-        partial(timeline_detail, builder.timeline, builder.attribution),
+        partial(timeline_detail, builder.timeline, builder.attribution, builder.warmth.instances),
         builder.launches_of if builder.launches else None,
         builder.steady,
         builder.waiting,
+        builder.skew,
+        builder.common,
     )
 
 
@@ -152,9 +182,14 @@ def _counters_alone(
         scopes,
         [table.key(number) for number in table.in_tree_order()],
         {a.name for c in counter_sets for a in c.actions if a.kind == "kernel"},
-        [diagnose("NO_TIMELINE")],
+        [diagnose("NO_TIMELINE"), *_missing_durations(rows_of.samples)],
         launches_of=launches_of,
     )
+
+
+def _missing_durations(samples: Samples) -> list[Diagnosis]:
+    missing = samples.without_duration()
+    return [diagnose("DURATIONS_MISSING", missing=missing, results=len(samples.actions))] if missing else []
 
 
 def _finished(
@@ -165,22 +200,28 @@ def _finished(
     inputs: list[dict[str, Any]] | None,
     whole: Callable[[ReportOptions], NCUProfileRegionReport],
     truth: CounterSet | None = None,
+    measured: Sequence[Timeline] = (),
 ) -> NCUProfileRegionReport:
     """Evaluate what was found, and say what is missing. `whole`: the same report with other options."""
     region_filter, kernel_filter = _filters(options)
-    has_timeline = any(isinstance(r, Timeline) for r in recordings)
+    timelines = [r for r in recordings if isinstance(r, Timeline)]
+    times = _times_of(measured, timelines, found.scopes, options) if measured else None
+    has_timeline = bool(timelines)
     report = NCUProfileRegionReport(
         schema_version=SCHEMA_VERSION,
         generated_at=datetime.now(UTC).isoformat(timespec="seconds"),
         config_fingerprint=options.fingerprint(),
         inputs=inputs or [{"path": r.source, "kind": r.kind} for r in recordings],
         environment=_environment(recordings),
-        diagnostics=[d for r in recordings for d in r.diagnostics] + found.diagnostics,
+        diagnostics=[d for r in recordings for d in r.diagnostics]
+        + found.diagnostics
+        + compared_ranks(found.skew, found.common),
         scopes=found.scopes,
         attribution=options.attribution,
         selection=region_filter.as_json()
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
         coverage=found.coverage,
+        ranks=found.skew,
     )
     main = report.main_scope
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
@@ -199,9 +240,15 @@ def _finished(
             has_counters=any(c.actions for c in counter_sets),
             launches_of=found.launches_of,
             steady=found.steady,
+            undisturbed=times.each_of(found.scopes) if times is not None else {},
             waiting=found.waiting,
+            slowest=found.common.slowest,
+            rank_waiting=found.common.waiting,
         ),
     )
+    if times is not None:
+        times.set_token_rates(found.scopes)
+        report = evolve(report, diagnostics=[*report.diagnostics, *times.diagnoses()])
     if kernel_filter:
         every = evolve(options, kernel_include=[], kernel_exclude=[], launch_detail=False)
         report = _evaluated_by_all_kernels(report, whole(every), kernel_filter)
@@ -220,7 +267,18 @@ def _finished(
     if options.launch_detail and found.detail is not None and main is not None:
         detail = found.detail({region.key for region in heaviest(main.regions, MOST_REGIONS)})
     diagnoses = [*report.diagnostics, *diagnoses]
-    return evolve(report, diagnostics=diagnoses, available_ranges=available, timeline_detail=detail)
+    report = evolve(report, diagnostics=diagnoses, available_ranges=available, timeline_detail=detail)
+    return evolve(report, answer=conclude(report)) if options.verdicts else report
+
+
+def _times_of(
+    measured: Sequence[Timeline], timelines: list[Timeline], scopes: list[Scope], options: ReportOptions
+) -> MeasuredTimes:
+    """The times of the program by itself, which the regions of the scopes get, too."""
+    every = evolve(options, include=[], exclude=[], kernel_include=[], kernel_exclude=[], aggregate=True)
+    times = MeasuredTimes.of(measured, timelines, lambda one: build_report([one], evolve(every, launch_detail=False)))
+    times.set_timings(scopes)
+    return times
 
 
 def _explain_no_kernels(names: set[str], kernel_filter: NameFilter, options: ReportOptions) -> list[Diagnosis]:

@@ -34,7 +34,7 @@ def counter_scopes(
         for row, action in enumerate(samples.actions)
         if action.kind != "kernel" or kernel_filter.keeps(action.name, short_kernel_name(action.name))
     ]
-    table = RegionTable()
+    table = RegionTable(pools={name: pool for c in counter_sets for name, pool in c.pools.items()})
     own: dict[int, list[int]] = {}
     for row in chosen:
         action = samples.actions[row]
@@ -111,6 +111,7 @@ def _counter_scope(
                 inclusive=inclusive,
                 exclusive=_result_stats(samples, mine.get(number, []), mine.get(number, [])),
                 key=table.key(number),
+                numbers=table.numbers(number),
                 range_kind=table.kind(number),
                 time_source="ncu",
                 nvtx_include=expressions[number],

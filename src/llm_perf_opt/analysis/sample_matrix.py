@@ -62,14 +62,21 @@ class Samples:
         )
 
     def time_ns(self, rows: Sequence[int]) -> int | None:
-        """Summed kernel durations as ncu measured them; None where one of the results has none.
+        """Summed kernel durations as ncu measured them, of those that have one; None where none has.
 
         Ranges and graphs have none: under ncu their duration holds the gaps between kernels and the cost
         of replay, up to a hundred times the GPU time.
         """
-        times = [self.actions[row].time_ns() if self.actions[row].kind == "kernel" else None for row in rows]
-        known = [t for t in times if t is not None]
-        return round(sum(known)) if len(known) == len(times) and times else None
+        if any(self.actions[row].kind != "kernel" for row in rows):
+            return None
+        known = [t for row in rows if (t := self.actions[row].time_ns()) is not None]
+        return round(sum(known)) if known else None
+
+    def without_duration(self) -> int:
+        """Kernels whose duration is missing though others have one."""
+        kernels = [action for action in self.actions if action.kind == "kernel"]
+        missing = sum(action.time_ns() is None for action in kernels)
+        return missing if missing < len(kernels) else 0
 
 
 def add_up_results(samples: Samples, rows: Sequence[int]) -> dict[str, MetricValue]:

@@ -7,6 +7,7 @@ from attrs import define, field
 
 from llm_perf_opt.analysis.selected import kept_regions, kernel_record, ncu_expressions
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics
+from llm_perf_opt.regions.budget import affordable
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork, NCUProfileRegion, RegionStats, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import RegionFilter
@@ -102,11 +103,14 @@ class ScopeBuilder:
             inclusive=_stats(number, rolled.inclusive),
             exclusive=_stats(number, rolled.exclusive),
             key=self.table.key(number),
+            numbers=table.numbers(number),
             range_kind=table.kind(number),
             # A region known only through a graph's capture has no host-side range to measure.
             wall_ns=int(rolled.wall[number]) if has_ranges else None,
             gpu_busy_ns=int(rolled.busy[number]) if self.saw_gpu else None,
             gpu_idle_ns=int(rolled.idle[number]) if has_ranges and self.saw_gpu else None,
+            collective_ns=int(rolled.collective[number]) if self.saw_gpu else None,
+            exposed_collective_ns=int(rolled.exposed[number]) if self.saw_gpu else None,
             adopted_kernels=int(rolled.adopted[number]),
             graph_kernels=int(rolled.graph_kernels[number]),
             graph_replays=int(rolled.graph_replays[number]),
@@ -136,12 +140,8 @@ def _affordable(counts: Int64s, keys: Int64s, most: int | None) -> int | None:
     weights = np.maximum(keys / _USUAL_KEY, 1)
     if (counts * weights).sum() <= _MOST_LISTED:
         return most
-    low, high = 1, int(counts.max())
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = (np.minimum(counts, middle) * weights).sum() <= _MOST_LISTED
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low if most is None else min(low, most)
+    limit = affordable(counts, weights, _MOST_LISTED)
+    return limit if most is None else min(limit, most)
 
 
 def _stats(number: int, work: GpuWork) -> RegionStats:

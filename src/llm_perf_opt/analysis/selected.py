@@ -25,7 +25,9 @@ def ncu_expressions(table: RegionTable) -> list[str]:
         alone = names[table.domain[i], table.start_end[i], table.name[i]] == 1
         path = [table.name[i]] if alone else table.path(i)
         selectable = len(set(path)) == len(path) and i not in table.whole
-        expression = exact_expression(table.domain[i], path, anchored=not alone, start_end=table.start_end[i])
+        expression = exact_expression(
+            table.domain[i], path, anchored=not alone, start_end=table.start_end[i], pools=table.pools
+        )
         expressions.append(expression if selectable else "")
     return expressions
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from attrs import define, evolve
+from attrs import define, evolve, field
 
+from llm_perf_opt.analysis.energy import Energy, share_out
+from llm_perf_opt.analysis.resources import Use, use_of
+from llm_perf_opt.analysis.warmup_reason import OTHER, Reasons
 from llm_perf_opt.regions.attribution import Attribution
-from llm_perf_opt.regions.columns import Int64s, Timeline
+from llm_perf_opt.regions.columns import ONCE, UNKNOWN, Int64s, Timeline
 from llm_perf_opt.regions.instances import Instances, find_instances, without_warmup
 from llm_perf_opt.regions.rollup import RolledUp, Selection, roll_up
 from llm_perf_opt.regions.stacks import group_by
@@ -30,9 +33,13 @@ class RegionTimes:
     warmup_ns: int
     why: str | None
     level_change: int | None
+    use: Use = field(factory=Use)
+    runs: list[Int64s] = field(factory=list)  # the steady ones by run, where the program was run several times
 
     @staticmethod
     def together(parts: Sequence[RegionTimes]) -> RegionTimes:
+        if len(parts) == 1:
+            return parts[0]
         reasons = {part.why for part in parts if part.why is not None}
         changes = [part.level_change for part in parts if part.level_change is not None]
         return RegionTimes(
@@ -40,7 +47,7 @@ class RegionTimes:
             steady=np.concatenate([part.steady for part in parts]),
             warmup=sum(part.warmup for part in parts),
             warmup_ns=sum(part.warmup_ns for part in parts),
-            why=min(reasons, default=None),  # "graph capture" before "other"
+            why=next((why for why in (*ONCE, OTHER) if why in reasons), None),
             level_change=changes[-1] if changes else None,
         )
 
@@ -52,6 +59,11 @@ class RegionTimes:
             instances=self.warmup + len(self.steady),
             warmup=WarmupTime(instances=self.warmup, total_ns=self.warmup_ns, why=self.why),
             steady=SteadyTime(instances=len(self.steady), total_ns=total, median_ns=middle, p10_ns=low, p90_ns=high),
+            energy_j=self.use.energy_j,
+            memory_peak_bytes=self.use.memory_peak,
+            memory_growth_bytes=self.use.memory_growth,
+            energy_interval_j=self.use.energy_interval,
+            run_medians_ns=[quantiles(times)[1] for times in self.runs] or None,
             level_change=self.level_change,
         )
 
@@ -64,12 +76,15 @@ class SteadyTimeline:
     attribution: Attribution
     instances: Instances
     lifted: Attribution  # `attribution` where there is no warm-up
+    reasons: Reasons
+    energy: Energy | None  # None but for a program that was measured by itself on a GPU
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution) -> SteadyTimeline:
         instances = find_instances(timeline, attribution)
         lifted = without_warmup(timeline, attribution, instances) if instances.first.any() else attribution
-        return SteadyTimeline(timeline, attribution, instances, lifted)
+        energy = share_out(timeline, attribution)
+        return SteadyTimeline(timeline, attribution, instances, lifted, Reasons.of(timeline), energy)
 
     @property
     def has_warmup(self) -> bool:
@@ -116,13 +131,35 @@ class SteadyTimeline:
             steady=instances.steady_duration[steady],
             warmup=len(warm),
             warmup_ns=int(instances.duration[warm].sum()) + inside,
-            why=self._why(warm) if len(warm) or inside else None,
+            why=self._why(warm if len(warm) else self._inside(region)) if len(warm) or inside else None,
             level_change=instances.level_change.get(region),
+            use=use_of(self.timeline.ranges, region, steady, self.energy),
+            runs=self._by_run(steady),
         )
 
+    def _by_run(self, steady: Int64s) -> list[Int64s]:
+        runs = np.array([process.run for process in self.timeline.processes], dtype=np.int64)
+        if not len(runs) or not runs.any():
+            return []
+        times = self.instances.steady_duration[steady]
+        return [times[mine] for _, mine in group_by(runs[self.timeline.ranges.process[steady]])]
+
+    def _inside(self, region: int) -> Int64s:
+        """Warm-up instances of other regions that lie in instances of this one."""
+        first = around = np.flatnonzero(self.instances.first)
+        found = []
+        while len(around):
+            hit = self.attribution.range_region[around] == region
+            found.append(first[hit])
+            parent = self.attribution.range_parent[around]
+            first, around = first[~hit & (parent != UNKNOWN)], parent[~hit & (parent != UNKNOWN)]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+
     def _why(self, warm: Int64s) -> str:
-        """What the recording says the warm-up was."""
-        captured = np.sort(self.timeline.graph_nodes.host_time)
-        ranges = self.timeline.ranges
-        nodes = np.searchsorted(captured, ranges.end[warm]) - np.searchsorted(captured, ranges.start[warm])
-        return "graph capture" if nodes.any() else "other"
+        """What the recording says the warm-up was; that of a region inside a warm-up instance is the same."""
+        instances, parent_of = self.instances, self.attribution.range_parent
+        while len(inner := np.flatnonzero(~instances.first[warm])):
+            warm = warm.copy()
+            warm[inner] = parent_of[warm[inner]]
+            warm = np.unique(warm[warm != UNKNOWN])
+        return self.reasons.reason(warm)

@@ -198,6 +198,7 @@ class TimelineCounters:
             known = {n: v for n, v in values if not math.isnan(v)}
             kind.amounts = amounts_of({n: v for n, v in known.items() if n in self._good})
             kind.sampled_ns = known.get(TIME)
+            kind.fill = self.samples.actions[self._join.groups[group][0]].fill
         return kind
 
     def _rows(self, part: ScopePart) -> tuple[KernelRows, Int64s]:

@@ -1,7 +1,7 @@
 """Chooses what of a timeline is worth keeping launch by launch, and follows each kernel over the instances.
 
-A stage may have ten launches or ten million. Kept are its middle, first and last instance, whole; where an
-instance is too long, those of the regions inside it; and where there is nothing inside, its beginning.
+A stage may have ten launches or ten million. Kept are a typical steady, the first and the last instance, whole;
+where an instance is too long, those of the regions inside it; and where there is nothing inside, its beginning.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 from attrs import define, field
 
+from llm_perf_opt.analysis.instance_strips import instance_strips
 from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.detail import (
@@ -24,6 +25,7 @@ from llm_perf_opt.regions.detail import (
     TimelineDetail,
     Window,
 )
+from llm_perf_opt.regions.instances import Instances as Timed
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT, levels_up
 
@@ -36,12 +38,14 @@ _TREND_BYTES = np.frombuffer(TREND_LEVELS.encode("ascii"), dtype=np.uint8)
 _LOOK_BACK = 256  # pieces before a window that may still be running when it begins
 
 
-def timeline_detail(timeline: Timeline, attribution: Attribution, keys: Collection[str]) -> TimelineDetail:
-    """Windows and trends of the regions called `keys`, of all processes together."""
+def timeline_detail(
+    timeline: Timeline, attribution: Attribution, timed: Timed, keys: Collection[str]
+) -> TimelineDetail:
+    """Windows, strips and trends of the regions called `keys`, of all processes together. `timed`: all instances."""
     table = attribution.table
     wanted = np.array([table.key(number) in keys for number in range(len(table))], dtype=np.bool_)
     instances = _instances_by_region(attribution, timeline)
-    chooser = _Chooser(timeline, attribution, wanted, instances)
+    chooser = _Chooser(timeline, attribution, wanted, instances, timed)
     windows = chooser.choose()
     return TimelineDetail(
         windows=windows,
@@ -49,6 +53,8 @@ def timeline_detail(timeline: Timeline, attribution: Attribution, keys: Collecti
         instances=_instances_in(windows, timeline, attribution, wanted, instances),
         strings=timeline.strings,
         table=table,
+        profiled=timeline.kind != "measured",
+        strips=instance_strips(timed, instances, wanted),
         trends=_trends(timeline, attribution, wanted, instances),
     )
 
@@ -124,6 +130,7 @@ class _Chooser:
     attribution: Attribution
     wanted: Bools
     instances: dict[int, Int64s]
+    timed: Timed
     _pieces: dict[int, _Pieces] = field(factory=dict, init=False)  # by process
     _left: int = field(default=MOST_LAUNCHES, init=False)
     _windows: list[Window] = field(factory=list, init=False)
@@ -133,7 +140,7 @@ class _Chooser:
     def choose(self) -> list[Window]:
         table = self.attribution.table
         outermost = [n for n in self.instances if self.wanted[n] and not self._has_wanted_parent(n)]
-        for which in ("middle", "first", "last"):
+        for which in ("typical", "first", "last"):
             level = outermost
             while level and self._left > 0 and len(self._windows) < MOST_WINDOWS:
                 too_long = [n for n in self._by_wall(level) if not self._take(n, which)]
@@ -162,11 +169,12 @@ class _Chooser:
 
     def _take(self, number: int, which: str, cut: bool = False) -> bool:
         """Keep one instance of a region. False: it is too long to be kept whole."""
-        mine = self.instances[number]
-        at = int(mine[{"first": 0, "middle": len(mine) // 2, "last": len(mine) - 1}[which]])
+        if len(self._windows) >= MOST_WINDOWS:
+            return True
+        at = self._chosen(number, which)
         ranges = self.timeline.ranges
         process, start, end = int(ranges.process[at]), int(ranges.start[at]), int(ranges.end[at])
-        if at in self._done or len(self._windows) >= MOST_WINDOWS:
+        if at in self._done:
             return True
         if any(w.process == process and w.start <= start and end <= w.end for w in self._windows):
             return True
@@ -189,6 +197,17 @@ class _Chooser:
         self._contents.append(chosen)
         self._left -= len(chosen)
         return True
+
+    def _chosen(self, number: int, which: str) -> int:
+        """An instance of a region; the typical one is steady and about as long as half of those are."""
+        mine = self.instances[number]
+        if which != "typical":
+            return int(mine[0 if which == "first" else -1])
+        steady = np.flatnonzero(~self.timed.warmup[mine])
+        places = steady if len(steady) else np.arange(len(mine))
+        duration = self.timed.duration[mine[places]]
+        off, from_middle = np.abs(duration - np.median(duration)), np.abs(places - len(mine) // 2)
+        return int(mine[places[np.lexsort((from_middle, off))[0]]])
 
     def launches(self, windows: list[Window]) -> Launches:
         def column(field: str) -> Int64s:

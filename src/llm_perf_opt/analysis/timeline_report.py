@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from attrs import Factory, define, evolve, field
 
+from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
+from llm_perf_opt.analysis.ranks import CommonTimes, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
@@ -15,13 +17,16 @@ from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.analysis.waiting import Waiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.regions.attribution import Attribution, attribute
+from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
-from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
+from llm_perf_opt.regions.intervals import union_by_group
+from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, RankSkew, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
-from llm_perf_opt.regions.rollup import RolledUp, roll_up
+from llm_perf_opt.regions.prepared import find_regions
+from llm_perf_opt.regions.rollup import RolledUp, Selection, copies_by_kind, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
+from llm_perf_opt.regions.whole_recording import COVERED
 
 
 @define(eq=False)
@@ -37,13 +42,17 @@ class TimelineReport:
     coverage: Coverage | None = None
     attribution: Attribution = field(init=False)
     builder: ScopeBuilder = field(init=False)
+    warmth: SteadyTimeline = field(init=False)
     existing: list[str] = Factory(list)  # keys of all regions that have something in them
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, Waiting] = Factory(dict)  # by scope; not of one that holds a part of what its processes did
+    skew: RankSkew | None = None
+    common: CommonTimes = Factory(CommonTimes)
 
     def __attrs_post_init__(self) -> None:
-        self.attribution = attribute(self.timeline, self.options.attribution)
+        self.timeline, self.attribution = find_regions(self.timeline, self.options.attribution)
+        self.warmth = SteadyTimeline.of(self.timeline, self.attribution)
         self.builder = ScopeBuilder(
             self.attribution.table,
             self.timeline.strings,
@@ -67,8 +76,8 @@ class TimelineReport:
         limit, diagnoses = limited(len(self.builder.present(whole)), len(shown))
         self.diagnostics += diagnoses + pooling(self.attribution.table)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
-        warmth = SteadyTimeline.of(self.timeline, self.attribution)
-        waiting = Waiting(warmth)
+        self.timeline.environment.update(gpu_facts(self.timeline, self.warmth.energy))
+        waiting = Waiting(self.warmth)
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
@@ -87,12 +96,12 @@ class TimelineReport:
                     most_regions=None if part is main else limit,
                 )
             )
-            self._add_timings(scopes[-1], warmth, part)
+            self._add_timings(scopes[-1], part)
             if (of_scope := waiting.of_scope(part.selection)) is not None:
                 self.waiting[part.name] = of_scope
-            if warmth.has_warmup:
+            if self.warmth.has_warmup:
                 same = self.steady.get(twin[0].name)
-                self.steady[part.name] = same or self._steady_regions(part, warmth, counters, warmed_up(scopes[-1]))
+                self.steady[part.name] = same or self._steady_regions(part, counters, warmed_up(scopes[-1]))
             if counters is not None:
                 # Twins hold the same launches; the one met first was counted under its own name.
                 known = twin[0].name
@@ -100,20 +109,26 @@ class TimelineReport:
                     found = counters.launches(twin[0])
                     self.launches[known] = {self.attribution.table.key(n): launches for n, launches in found.items()}
                 self.launches[part.name] = self.launches[known]
+        self.diagnostics += gpu_diagnoses(self.timeline, scopes[-1].regions)
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)
+        table = self.attribution.table
+        compared = compare_ranks(rank_calls(self.timeline, self.attribution, np.arange(len(table))))
+        self.skew = compared.found if compared else None
+        self.common = common_times(scopes, compared, table)
         return scopes
 
-    def _add_timings(self, scope: Scope, warmth: SteadyTimeline, part: ScopePart) -> None:
-        times = {self.attribution.table.key(n): found for n, found in warmth.times(part.selection).items()}
+    def _add_timings(self, scope: Scope, part: ScopePart) -> None:
+        times = {self.attribution.table.key(n): found for n, found in self.warmth.times(part.selection).items()}
         for region in scope.regions:
             region.timing = times[region.key].timing() if region.key in times else None
 
     def _steady_regions(
-        self, whole: ScopePart, warmth: SteadyTimeline, counters: TimelineCounters | None, keys: set[str]
+        self, whole: ScopePart, counters: TimelineCounters | None, keys: set[str]
     ) -> dict[str, SteadyRegion]:
         """Those regions of a scope as they are once the program is warm."""
+        warmth = self.warmth
         part = evolve(whole, selection=warmth.selection(whole.selection))
         rolled = warmth.rolled(whole.selection)
         warm = counters.attributed(warmth.lifted) if counters is not None else None
@@ -168,10 +183,13 @@ def limited(regions: int, scopes: int) -> tuple[int | None, list[Diagnosis]]:
 
 
 def pooling(table: RegionTable) -> list[Diagnosis]:
-    """What is to be said where not every range could have its own region."""
-    if not table.pooled and not table.simplified:
-        return []
-    return [diagnose("RANGES_POOLED", deepest=DEEPEST, pooled=POOLED)]
+    """What is to be said where not every range could have its own region, or where they hold little."""
+    found = []
+    if table.pooled or table.simplified:
+        found.append(diagnose("RANGES_POOLED", deepest=DEEPEST, pooled=POOLED))
+    if table.held < COVERED:
+        found.append(diagnose("RANGES_HOLD_LITTLE", share=table.held))
+    return found
 
 
 def saw_gpu(timeline: Timeline) -> bool:
@@ -208,11 +226,11 @@ def kernel_mask(timeline: Timeline, kernel_filter: NameFilter) -> Bools | None:
 def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rolled: RolledUp) -> ScopeTotals:
     """All GPU work of a scope, in regions or not."""
     kernels, chosen = timeline.kernels, part.selection.kernels
-    outside = chosen[attribution.kernels.unattributed()[chosen]]
-    copies, graphs = part.selection.copies, part.selection.graphs
-    sizes = timeline.copies.bytes
+    outside = chosen[attribution.kernels.unattributed(attribution.table.whole)[chosen]]
+    graphs = part.selection.graphs
     bounds = bounds_of(timeline, part)
     known = saw_gpu(timeline)
+    recorded, outside_ranges = _recorded(timeline, attribution, part)
     return ScopeTotals(
         gpu_time_ns=int((kernels.end[chosen] - kernels.start[chosen]).sum()) if known else None,
         kernel_count=len(chosen),
@@ -223,19 +241,50 @@ def totals_of(timeline: Timeline, attribution: Attribution, part: ScopePart, rol
         graph_kernel_count=int((kernels.graph_node[chosen] >= 0).sum()),
         graph_launches=len(graphs),
         graph_time_ns=int((timeline.graphs.end[graphs] - timeline.graphs.start[graphs]).sum()),
-        memory=MemoryWork(
-            count=len(copies),
-            time_ns=int((timeline.copies.end[copies] - timeline.copies.start[copies]).sum()),
-            bytes=int(sizes[copies].sum()) if sizes is not None else 0,
-        ),
+        memory=_all_copies(timeline, part.selection),
         gpu_busy_ns=rolled.scope_busy if known else None,
         span_ns=bounds[1] - bounds[0] if bounds else None,
+        recorded_ns=recorded if bounds else None,
+        outside_ranges_ns=outside_ranges if bounds else None,
+    )
+
+
+def _all_copies(timeline: Timeline, selection: Selection) -> MemoryWork:
+    """Copies and fills of a scope, in regions or not."""
+    copies = timeline.copies
+
+    def summed(chosen: Int64s) -> tuple[int, int, int]:
+        sizes = 0 if copies.bytes is None else int(copies.bytes[chosen].sum())
+        return len(chosen), int((copies.end[chosen] - copies.start[chosen]).sum()), sizes
+
+    kinds = copies_by_kind(timeline, selection)
+    uploads = summed(kinds["uploads"])[2]
+    return MemoryWork(
+        *summed(selection.copies), *summed(kinds["host_copies"]), uploads, *summed(kinds["device_copies"])
     )
 
 
 def bounds_of(timeline: Timeline, part: ScopePart) -> tuple[int, int] | None:
     """First and last moment of the scope, ranges and GPU work together."""
-    pairs: list[tuple[Ranges | Work, Int64s]] = [(timeline.ranges, part.selection.ranges)]
-    pairs += part.selection.work(timeline)
-    bounds = [(int(c.start[i].min()), int(c.end[i].max())) for c, i in pairs if len(i)]
+    bounds = [(int(c.start[i].min()), int(c.end[i].max())) for c, i in _events(timeline, part) if len(i)]
     return (min(s for s, _ in bounds), max(e for _, e in bounds)) if bounds else None
+
+
+def _events(timeline: Timeline, part: ScopePart) -> list[tuple[Ranges | Work, Int64s]]:
+    return [(timeline.ranges, part.selection.ranges), *part.selection.work(timeline)]
+
+
+def _recorded(timeline: Timeline, attribution: Attribution, part: ScopePart) -> tuple[int, int]:
+    """How long the processes of a scope were recorded, and how long they had no range open, each added up."""
+    processes = len(timeline.processes)
+    start, end = np.full(processes, np.iinfo(np.int64).max), np.full(processes, np.iinfo(np.int64).min)
+    for columns, which in _events(timeline, part):
+        np.minimum.at(start, columns.process[which], columns.start[which])
+        np.maximum.at(end, columns.process[which], columns.end[which])
+    recorded = int((end - start)[end >= start].sum())
+    ranges, chosen = timeline.ranges, part.selection.ranges
+    outermost = chosen[attribution.range_parent[chosen] == UNKNOWN]
+    outermost = outermost[np.argsort(ranges.start[outermost], kind="stable")]
+    owner = ranges.process[outermost].astype(np.int64)
+    inside = union_by_group(owner, ranges.start[outermost], ranges.end[outermost], processes)
+    return recorded, recorded - int(inside.sum())

@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
 from llm_perf_opt.analysis.scopes import (
@@ -38,13 +39,14 @@ from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.waiting import KnownWaiting, Waiting
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.regions.attribution import Attribution, attribute
+from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
-from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
+from llm_perf_opt.regions.instances import Instances
+from llm_perf_opt.regions.model import MemoryWork, RankSkew, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
-from llm_perf_opt.regions.whole_recording import with_whole_recording
 
 _MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into
 _MOST_KERNEL_ROWS = 300_000  # in all scopes together; beyond that regions list their longest only
@@ -72,7 +74,7 @@ class TimelineStream:
     kernel_filter: NameFilter
     diagnostics: list[Diagnosis] = Factory(list)
     existing: list[str] = Factory(list)
-    first: tuple[Timeline, Attribution] | None = None
+    first: tuple[Timeline, Attribution, Instances] | None = None
     facts: list[Timeline] = Factory(list)  # the timelines without their columns
     range_names: list[set[str]] = Factory(list)  # of each timeline
     _names: CommonNames = Factory(CommonNames)
@@ -80,18 +82,22 @@ class TimelineStream:
     _processes: list[tuple[ProcessUse, _Piece]] = Factory(list)
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
+    _ranks: list[RankCalls] = Factory(list)
+    skew: RankSkew | None = None
+    common: CommonTimes = Factory(CommonTimes)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
 
     def add(self, timeline: Timeline) -> None:
         """Take what a timeline adds to the report."""
-        timeline = with_whole_recording(timeline)
-        attribution = attribute(timeline, self.options.attribution)
+        timeline = prepare_timeline(timeline, self.region_filter)
+        timeline, attribution = find_regions(timeline, self.options.attribution)
         regions = self._names.regions_of(attribution.table)
         self._names.table.simplified = self._names.table.simplified or attribution.table.simplified
         labels = self._names.labels_of(timeline.strings, np.unique(timeline.kernels.name))
         self._seen_by_ncu |= set(regions[sorted(seen_by_ncu(timeline, attribution))].tolist())
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
+        self._ranks += rank_calls(timeline, attribution, regions)
         warmth = SteadyTimeline.of(timeline, attribution)
         waiting = Waiting(warmth) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
@@ -118,7 +124,7 @@ class TimelineStream:
                 self._pieces.setdefault(part.name, []).append(piece)
         self.range_names.append(names_in(timeline, timeline.ranges.name))
         if self.first is None:
-            self.first = timeline, attribution
+            self.first = timeline, attribution, warmth.instances
         self.facts.append(_without_columns(timeline))
 
     @property
@@ -159,6 +165,9 @@ class TimelineStream:
                 self.waiting[scope.name] = KnownWaiting.together(known)
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
+        compared = compare_ranks(self._ranks)
+        self.skew = compared.found if compared else None
+        self.common = common_times(scopes, compared, self._names.table)
         return scopes
 
     def _add_times(self, scope: Scope, pieces: list[_Piece]) -> None:

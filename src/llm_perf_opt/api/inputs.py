@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from attrs import Factory, define
+from attrs import Factory, define, evolve
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
@@ -18,7 +18,7 @@ from llm_perf_opt.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
     from llm_perf_opt.readers.open import Observer
-    from llm_perf_opt.regions.columns import CounterSet, Recording
+    from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 
 
 @define
@@ -31,13 +31,22 @@ class Inputs:
     inputs: list[dict[str, Any]] = Factory(list)  # what the report says of those read so far
     unreadable: list[UserError] = Factory(list)  # of runs: one that cannot be read must not cost the others
     known: Mapping[Path, Recording] = Factory(dict)  # that were read already
+    measured: list[Path] = Factory(list)  # what the same program takes by itself: times for the report of the others
 
     @staticmethod
     def of(paths: Sequence[str], known: Mapping[Path, Recording] | None = None) -> Inputs:
+        from llm_perf_opt.readers.open import is_measured
+
         expanded = [(Path(path), expand(Path(path))) for path in paths]
         files = [file for _, found in expanded for file in found]
         inside_runs = {file for path, found in expanded if path.is_dir() for file in found}
-        return Inputs(files, inside_runs, _duplicates(files), known=known or {})
+        measured = [file for file in files if len(files) > 1 and is_measured(file)]
+        if len(measured) == len(files):  # nothing was recorded
+            measured = []
+        duplicates = _duplicates(files)
+        return Inputs(
+            [f for f in files if f not in measured], inside_runs, duplicates, known=known or {}, measured=measured
+        )
 
     def are_timelines(self) -> bool:
         """Several timelines and nothing else: their report needs only one of them at a time."""
@@ -57,6 +66,12 @@ class Inputs:
                     yield recording
         if self.unreadable and not self.inputs:
             raise self.unreadable[0]
+
+    def measured_runs(self, *, quiet: bool) -> list[Timeline]:
+        """The runs without a profiler; to be read after the recordings."""
+        others = evolve(self, files=self.measured)
+        runs = list(others.recordings(quiet=quiet, launch_config=False)) if self.measured else []
+        return cast("list[Timeline]", runs)
 
     def _read(self, file: Path, launch_config: bool, streams: bool, observer: Observer) -> Recording | None:
         from llm_perf_opt.analysis.build import with_ranks
@@ -189,8 +204,7 @@ def expand(path: Path) -> list[Path]:
     places = [path, *sorted(path.glob("earlier-*"), key=lambda folder: (len(folder.name), folder.name), reverse=True)]
     timelines = (_whole_files(place, pattern) for place in places for pattern in input_patterns("timeline"))
     found = next((files for files in timelines if files), [])
-    if not found:  # a program that was measured and not profiled
-        found = [file for pattern in input_patterns("measured") for file in _whole_files(path, pattern)]
+    measured = [file for pattern in input_patterns("measured") for file in _whole_files(path, pattern)]
     for place in places:
         counters = [file for pattern in input_patterns("counters") for file in _whole_files(place, pattern)]
         counters = counters or [
@@ -200,7 +214,7 @@ def expand(path: Path) -> list[Path]:
         if counters:
             found += counters
             break
-    if not found:
+    if not (found := [*found, *measured]):
         raise UnreadableInput(
             f"{path} is a directory without recordings: there is no nsys/*.sqlite, ncu/*.ncu-rep or torch_profiler/trace.json* in it.",
             "Give a run directory of llm-perf, or the recording files themselves.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from attrs import define
 from llm_perf_opt.api import inputs
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.report.renderers import FORMATS, needs_launches
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ def _build(
 
     files = inputs.Inputs.of(paths, known)
     if not files.are_timelines():
-        return build_report(inputs.load(files, quiet=quiet), options, files.inputs, truth)
+        recordings = inputs.load(files, quiet=quiet)
+        return build_report(recordings, options, files.inputs, truth, files.measured_runs(quiet=quiet))
     first: list[inputs.Inputs] = [files]
 
     def read() -> Iterator[Timeline]:
@@ -150,7 +151,7 @@ def _build(
         now = first.pop() if first else inputs.Inputs.of(paths)
         return cast("Iterator[Timeline]", now.recordings(quiet=quiet, launch_config=False))
 
-    report = build_streamed_report(read, options, files.inputs)
+    report = build_streamed_report(read, options, files.inputs, files.measured_runs(quiet=quiet))
     return _explained(report, None, last=files.describe_unreadable())
 
 
@@ -167,8 +168,11 @@ def _explained(
     last: Sequence[Diagnosis] = (),
 ) -> NCUProfileRegionReport:
     """The report with more diagnoses. `no_kernels`: the cause of missing kernels, where one is known."""
+    from llm_perf_opt.analysis.verdicts.conclusion import conclude
+
     own = [no_kernels if no_kernels and d.code == no_kernels.code else d for d in report.diagnostics]
-    return attrs.evolve(report, diagnostics=[*first, *own, *last])
+    report = attrs.evolve(report, diagnostics=[*first, *own, *last])
+    return attrs.evolve(report, answer=conclude(report))  # the reason may be another
 
 
 def _why_stopped(state: RunState) -> Diagnosis | None:
@@ -210,7 +214,7 @@ def publish(
         files = write_report(report, out, formats, top, regions, draft, force=force, replaced=replaced)
     report = attrs.evolve(report, diagnostics=[*report.diagnostics, *notes])
     if showing.as_json:
-        print(json.dumps(_summary(report, out, files, matched) | {"replaced": replaced}))
+        print_json(_summary(report, out, files, matched) | {"replaced": replaced})
     elif not showing.silent:
         _show(report, out, files, regions, showing)
         for place in replaced:
@@ -248,6 +252,7 @@ def _summary(report: NCUProfileRegionReport, out: Path, files: list[Path], match
         "out": str(out),
         "files": [str(f.relative_to(out)) for f in files],
         "matched": matched,
+        "answer": attrs.asdict(report.answer),
         "scopes": [
             {
                 "scope": s.scope,

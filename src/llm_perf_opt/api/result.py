@@ -18,6 +18,7 @@ from attrs import define, field
 
 from llm_perf_opt.api.frames import DataFrame, data_frame
 from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.regions.model import Coverage, NCUProfileRegionReport, Opportunity, Scope, VerifiedCounter
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.report import tables
@@ -33,22 +34,6 @@ AnyPath = str | PathLike[str]
 _HEAD = 4096  # bytes of a JSON file that tell a report from a trace
 _COMPARED = ("instances", "wall_ns", "gpu_time_ns", "gpu_idle_ns", "kernels")
 _CHANGES = ("wall_ns", "gpu_time_ns")
-
-
-@define(frozen=True)
-class Answer:
-    """What the report says first. Everything is empty where nothing could be evaluated."""
-
-    stage: str = ""  # key of the stage that takes longest
-    verdict: str = ""  # what holds it back: "launch", "dram", "tensor" …
-    confidence: str = ""  # "high" | "medium" | "low"
-    where: str = ""
-    why: str = ""
-    do_first: str = ""
-
-    def __str__(self) -> str:
-        lines = (("Where", self.where), ("Why", self.why), ("Do first", self.do_first))
-        return "\n".join(f"{name}: {text}" for name, text in lines if text) or "Nothing could be evaluated."
 
 
 @define(repr=False)
@@ -95,6 +80,11 @@ class Report:
         return self.data.stages
 
     @property
+    def answer(self) -> Answer:
+        """Which stage to look at, why it takes its time, what to do first, and all fixes."""
+        return self.data.answer
+
+    @property
     def opportunities(self) -> list[Opportunity]:
         return self.data.opportunities
 
@@ -111,27 +101,7 @@ class Report:
         """Where nothing matched: the ranges that could have been asked for."""
         return self.data.available_ranges
 
-    # -- the answer and the frames, each built once -----------------------------------------------------
-
-    @cached_property
-    def answer(self) -> Answer:
-        """Which stage to look at, why it takes its time, and what to do first."""
-        from llm_perf_opt.report.answer import headline
-        from llm_perf_opt.report.stages import stage_regions
-
-        stage = next(iter(stage_regions(self.data)), None)
-        lines = {line.name: line.text for line in headline(self.data)}
-        if stage is None or stage.performance is None or not lines:
-            return Answer(stage=stage.key if stage else "")
-        verdict = stage.performance.verdict
-        return Answer(
-            stage.key,
-            verdict.bound,
-            verdict.confidence,
-            lines.get("Where", ""),
-            lines.get("Why", lines.get("Not here", "")),
-            lines.get("Do first", ""),
-        )
+    # -- the frames, each built once --------------------------------------------------------------------
 
     @cached_property
     def regions(self) -> DataFrame:
@@ -161,10 +131,9 @@ class Report:
     @cached_property
     def _timeline(self) -> tuple[Timeline, Attribution]:
         from llm_perf_opt.api.inputs import Inputs, load
-        from llm_perf_opt.regions.attribution import attribute
         from llm_perf_opt.regions.columns import Timeline
         from llm_perf_opt.regions.merge import merge_timelines
-        from llm_perf_opt.regions.whole_recording import with_whole_recording
+        from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
 
         if not self.recordings:
             raise UserError(
@@ -178,9 +147,11 @@ class Report:
                 "These recordings hold counters only, which do not say when anything ran.",
                 "Open a timeline too: nsys SQLite, .nsys-rep or a PyTorch trace.",
             )
-        timeline = merge_timelines([with_whole_recording(timeline) for timeline in timelines])
+        selection = self.data.selection
+        chosen = RegionFilter.of(selection.get("include_patterns", ()), selection.get("exclude_patterns", ()))
+        timeline = merge_timelines([prepare_timeline(timeline, chosen) for timeline in timelines])
         modes: dict[str, Mode] = {"thread": "thread", "process": "process"}
-        return timeline, attribute(timeline, modes.get(self.data.attribution, "auto"))
+        return find_regions(timeline, modes.get(self.data.attribution, "auto"))
 
     def _selected(self, table: tables.Table) -> tables.Table:
         """The rows whose region is in this report; all of them where no region was chosen."""
@@ -197,6 +168,7 @@ class Report:
         return self._filtered(RegionFilter.of((pattern, *more), exclude))
 
     def _filtered(self, chosen: RegionFilter) -> Report:
+        from llm_perf_opt.analysis.verdicts.conclusion import conclude
         from llm_perf_opt.api.reporting import refuse_ncu_expressions
 
         refuse_ncu_expressions(chosen)
@@ -216,7 +188,7 @@ class Report:
             opportunities=[o for o in self.data.opportunities if o.region in keys],
             verification=[v for v in self.data.verification if v.region in keys],
         )
-        return Report(data, self.recordings, narrowed=True)
+        return Report(attrs.evolve(data, answer=conclude(data)), self.recordings, narrowed=True)
 
     def compare(self, other: Report) -> DataFrame:
         """The regions of both main scopes side by side: this one is `_before`, `other` is `_after`.

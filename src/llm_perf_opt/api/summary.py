@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
-from llm_perf_opt.report.answer import answer
 from llm_perf_opt.report.stages import stage_regions
 from llm_perf_opt.report.text import duration, full_label, gpu_time, share
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 _ROWS = 12
 _SUMMARY = """\
 <div>
-<ul>{% for sentence in answer %}<li>{{ sentence }}</li>{% endfor %}</ul>
+<ul>{% for name, text in answer %}<li>{{ name }}: {{ text }}</li>{% endfor %}</ul>
 <table>
 <thead><tr><th>region</th><th>instances</th><th>wall</th><th>GPU idle</th><th>GPU time</th><th>kernels</th>{% if verdicts %}<th>verdict</th>{% endif %}</tr></thead>
 <tbody>{% for r in regions %}<tr><td><code>{{ full_label(r) }}</code></td><td>{{ r.instances if r.instances is not none else "–" }}</td><td>{{ duration(r.wall_ns) }}</td><td>{{ share(r.gpu_idle_ns, r.wall_ns) }}</td><td>{{ duration(gpu_time(r.inclusive)) }}</td><td>{{ r.inclusive.kernel_count }}</td>{% if verdicts %}<td>{{ r.performance.verdict.title if r.performance else "–" }}</td>{% endif %}</tr>{% endfor %}</tbody>
@@ -28,10 +27,9 @@ _SUMMARY = """\
 def summary_html(report: Report) -> str:
     """A few kilobytes of HTML, whatever the size of the report."""
     stages = stage_regions(report.data)[:_ROWS]
-    sentences = [line for line in str(report.answer).splitlines() if report.answer.where]
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_SUMMARY)
     return template.render(
-        answer=sentences or answer(report.data)[:3],
+        answer=report.answer.lines,
         regions=stages,
         verdicts=any(r.performance for r in stages),
         count=len(report.main_scope.regions) if report.main_scope else 0,

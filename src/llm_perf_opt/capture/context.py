@@ -39,6 +39,7 @@ class ResumeState:
 
     resumed: bool = False
     timings: bool = False
+    measured: bool = False
     recording: bool = False  # nsys's own; its export may be missing
     timeline: Path | None = None  # the export
     captures: list[PlannedCapture] | None = None  # as they were planned; None: there is no plan yet
@@ -59,6 +60,7 @@ class RunContext:
     report_progress: ProgressReporter
     environment: dict[str, str]  # for the program, besides what it inherits
     resume: ResumeState
+    bytecode: dict[str, str]  # the same, for this run alone: where Python keeps what it compiles
     timelines: dict[Path, Timeline] = field(factory=dict)  # by file: read once, then passed on
     counters: dict[Path, CounterSet] = field(factory=dict)  # the same
     planned: list[PlannedCapture] = field(factory=list)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from llm_perf_opt.capture.context import ResumeState
 from llm_perf_opt.capture.steps.counters import COUNTERS
+from llm_perf_opt.capture.steps.measure import MEASURE
 from llm_perf_opt.capture.steps.stage_timings import STAGE_TIMINGS
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
@@ -58,7 +59,7 @@ class CaptureStep(Protocol):
 
 
 RESUMABLE = ("profile", "deep_profile_runner")
-STEPS: tuple[CaptureStep, ...] = (STAGE_TIMINGS, TIMELINE, COUNTERS, VERIFY)  # in their order
+STEPS: tuple[CaptureStep, ...] = (STAGE_TIMINGS, MEASURE, TIMELINE, COUNTERS, VERIFY)  # in their order
 # Diagnoses of a run's end, and of its timeline: those are found anew.
 _OF_THE_TIMELINE = ("TRAFFIC_NOT_SAMPLED",)
 _OF_THE_END = ("INTERRUPTED", "RUN_FAILED", "NO_REPORT", "WORKLOAD_FAILED")
@@ -108,7 +109,7 @@ def open_again(path: Path) -> RunDirectory:
 
 def _refuse_unusual_files(run: Path) -> None:
     """Nothing is written through a link out of a run, and no pipe in it is waited for."""
-    for folder in (run, run / "nsys", run / "ncu"):
+    for folder in (run, run / "measure", run / "nsys", run / "ncu"):
         if not os.path.lexists(folder):
             continue
         for entry in (folder, *(folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ())):

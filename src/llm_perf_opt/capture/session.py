@@ -7,7 +7,6 @@ the whole request has been checked against the installed tools (preparation.py).
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,15 +21,17 @@ from llm_perf_opt.capture.preparation import known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.resume import begin_again, changes, drop_earlier, find_results, missing
 from llm_perf_opt.capture.steps.counters import COUNTERS
-from llm_perf_opt.capture.steps.measure import take_measure
+from llm_perf_opt.capture.steps.measure import MEASURE
 from llm_perf_opt.capture.steps.stage_timings import STAGE_TIMINGS
 from llm_perf_opt.capture.steps.timeline import TIMELINE
 from llm_perf_opt.capture.steps.verify import VERIFY
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.nsight.messages import STATES
 from llm_perf_opt.nsight.outcome import of_rule
 from llm_perf_opt.options import in_keys
+from llm_perf_opt.process.bytecode import bytecode_cache
 from llm_perf_opt.process.interrupts import STOPS, Interrupts
 from llm_perf_opt.process.supervise import InterruptedTwice, handling
 from llm_perf_opt.regions.columns import Timeline
@@ -103,10 +104,12 @@ def run_profile(
     reporter = ProgressReporter(quiet=quiet, silent=as_json)
     try:
         interrupts = Interrupts(once=True)  # SIGTERM ends a run as Ctrl-C does, its report too
-        with handling(STOPS, interrupts):
+        with handling(STOPS, interrupts), bytecode_cache() as bytecode:
             environment = inject.environment(request.annotate.mode, request.annotate.depth, ranges=ranges, log=log)
             read = {} if timelines is None else timelines
-            context = RunContext(request, tools, directory, reporter, environment, state or ResumeState(), read)
+            context = RunContext(
+                *(request, tools, directory, reporter, environment, state or ResumeState(), bytecode), timelines=read
+            )
             return _Session(context, showing, interrupts, hands_on=timelines is not None).run()
     finally:
         directory.background.end()
@@ -171,10 +174,7 @@ class _Session:
     def _take_steps(self) -> None:
         """All steps in order, each only where those before allow it."""
         run = self.context
-        if not STAGE_TIMINGS.take(run):
-            return
-        take_measure(run)
-        if run.request.measure.enable and run.failures:
+        if not (STAGE_TIMINGS.take(run) and MEASURE.take(run)):
             return
         timeline = TIMELINE.take(run)
         if self.hands_on and timeline is not None:
@@ -281,7 +281,8 @@ class _Session:
             if code == ExitCode.DONE:
                 code = ExitCode.NOTHING_CAPTURED
                 directory.finish("failed")
-            if code == ExitCode.NOTHING_CAPTURED or report is not None:
+            is_known = any(d.code == "NOTHING_TIMED" for d in directory.manifest.diagnostics)
+            if (code == ExitCode.NOTHING_CAPTURED and not is_known) or report is not None:
                 run.note(diagnose("NO_REPORT", message=error.message, fix=error.fix))
             if self.showing.as_json:
                 _print_failure(directory, code)
@@ -293,4 +294,4 @@ def _print_failure(directory: RunDirectory, code: ExitCode) -> None:
     state = state_of(directory.path)
     diagnostics = [attrs.asdict(d) for d in state.diagnostics] if state else []
     found = {"out": str(directory.path), "matched": False, "diagnostics": diagnostics, "exit_code": int(code)}
-    print(json.dumps(found))
+    print_json(found)

@@ -14,8 +14,19 @@ from llm_perf_opt.rundir.manifest import Step
 _LAST_LINES = 12  # of a failed program, shown
 
 
-def end_undisturbed(run: RunContext, step: Step, ended: Ended, log: str, *, code: ExitCode | None = None) -> bool:
-    """Whether the program ended well. `log`: of its output, below the run. `code`: of the run, where it is known."""
+def end_undisturbed(
+    run: RunContext,
+    step: Step,
+    ended: Ended,
+    log: str,
+    *,
+    code: ExitCode | None = None,
+    failure: str = "WORKLOAD_FAILED",
+) -> bool:
+    """Whether the program ended well. `log`: of its output, below the run. `code`: of the run, where it is known.
+
+    `failure`: the diagnosis of a program that failed.
+    """
     code = code or _code_of(ended)
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
     step.status = "done" if code is None else "failed"
@@ -32,7 +43,7 @@ def end_undisturbed(run: RunContext, step: Step, ended: Ended, log: str, *, code
         run.report_progress(f"  {line}")
     if not run.stopped and not ended.timed_out:
         last = f' Its last line of output: "{lines[-1]}".' if lines else ""
-        run.note(diagnose("WORKLOAD_FAILED", code=ended.exit_code, last_line=last, log=log))
+        run.note(diagnose(failure, code=ended.exit_code, last_line=last, log=log))
     return False
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.json_output import print_json
 
 HELP = "measure the peaks this GPU reaches"
 DESCRIPTION = """\
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     entry = gpu_entry.calibrate(torch, arguments.device, report_progress)
     store.save(entry, path)
     if arguments.json:
-        print(json.dumps({"out": str(path), "calibration": entry}))
+        print_json({"out": str(path), "calibration": entry})
     elif arguments.quiet:
         print(path)
     else:

@@ -6,10 +6,10 @@ The script is made once, from the parser itself, and knows everything by heart: 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from llm_perf_opt.errors import ExitCode, MissingTool
+from llm_perf_opt.json_output import print_json
 
 HELP = "a script for bash, zsh or fish that completes verbs, options and files"
 DESCRIPTION = """\
@@ -36,7 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.cli.main import build_parser
 
     text = script(build_parser(), arguments.shell)
-    print(json.dumps({"shell": arguments.shell, "script": text}) if arguments.json else text)
+    if arguments.json:
+        print_json({"shell": arguments.shell, "script": text})
+    else:
+        print(text)
     sys.stdout.flush()
     return int(ExitCode.DONE)
 

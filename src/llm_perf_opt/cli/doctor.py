@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.json_output import print_json
 
 if TYPE_CHECKING:
     from llm_perf_opt.doctor.examine import Examination
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             "facts": attrs.asdict(facts),
             "exit_code": int(code),
         }
-        print(json.dumps(content, indent=1, ensure_ascii=False))
+        print_json(content, indent=1)
     else:
         _show(found, arguments.quiet)
     return int(code)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.report.renderers import EXPORTS, Exporter, ExportOption, ExportSource, exporter
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     written = {name: [str(path) for path in kind.write(source, place)] for name, (kind, place) in asked.items()}
     if arguments.json:
-        print(json.dumps({"written": written}))
+        print_json({"written": written})
         return int(ExitCode.DONE)
     for paths in written.values():
         for path in paths:
@@ -85,11 +85,14 @@ def _source(arguments: argparse.Namespace) -> ExportSource:
     from llm_perf_opt.api import inputs
     from llm_perf_opt.regions.columns import Timeline
     from llm_perf_opt.regions.merge import merge_timelines
+    from llm_perf_opt.regions.patterns import RegionFilter
+    from llm_perf_opt.regions.pooled_names import find_pools
 
     files = inputs.Inputs.of(arguments.input)
     recordings = inputs.load(files, quiet=arguments.json or arguments.quiet, streams=True)
     timelines = [recording for recording in recordings if isinstance(recording, Timeline)]
-    timeline = merge_timelines(timelines) if timelines else None
+    pools = find_pools(timelines, RegionFilter())
+    timeline = merge_timelines([pools.applied(found) for found in timelines]) if timelines else None
 
     @cache
     def report() -> NCUProfileRegionReport:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import difflib
 import importlib
-import json
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ from typing import NoReturn
 
 from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.options.declared import SHOWING, options_of
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.version import __version__
@@ -172,7 +172,7 @@ def _explained(error: Exception) -> UserError | None:
 def _print_error(error: UserError, as_json: bool) -> None:
     with contextlib.suppress(OSError):  # where nothing can be printed, there is still the exit code
         if as_json:
-            print(json.dumps({"error": {"message": error.message, "fix": error.fix, "exit_code": int(error.code)}}))
+            print_json({"error": {"message": error.message, "fix": error.fix, "exit_code": int(error.code)}})
             return
         # Messages quote names of files and ranges.
         print(f"llm-perf: {printable(error.message)}", file=sys.stderr)

@@ -26,13 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import attrs
-
-    from llm_perf_opt.capture.context import Tools
-    from llm_perf_opt.capture.preparation import check_program
-    from llm_perf_opt.capture.session import run_profile
+    from llm_perf_opt.nsight.nvidia_smi import GpusAsked
     from llm_perf_opt.request import CounterRequest, TimelineRequest, profile_request
-    from llm_perf_opt.rundir.directory import RunDirectory
 
     request = profile_request(
         values_of(arguments),
@@ -40,16 +35,22 @@ def run(arguments: argparse.Namespace) -> int:
         timeline=TimelineRequest(enable=False),
         counters=CounterRequest(enable=False),
     )
-    request = attrs.evolve(request, measure=attrs.evolve(request.measure, enable=True))
-    check_program(request.command)
-    settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command")}
-    out = Path(request.out) if request.out else None
-    directory = RunDirectory.create(
-        *(out, request.command, settings),
-        recordings=False,
-        made_by="measure",
-        typed=arguments.typed,
-        show_command=request.show_command,
-    )
+    # nvidia-smi takes its time to answer; what is needed next is imported meanwhile.
+    with GpusAsked() as gpus:
+        from llm_perf_opt.capture.context import Tools
+        from llm_perf_opt.capture.preparation import check_program
+        from llm_perf_opt.capture.session import run_profile
+        from llm_perf_opt.rundir.directory import RunDirectory
+
+        check_program(request.command)
+        settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command")}
+        directory = RunDirectory.create(
+            *(Path(request.out) if request.out else None, request.command, settings),
+            recordings=False,
+            made_by="measure",
+            typed=arguments.typed,
+            show_command=request.show_command,
+            gpus=gpus.facts,
+        )
     with directory.interrupted_in_order():
         return run_profile(request, Tools(None, None), directory, as_json=arguments.json, quiet=arguments.quiet)

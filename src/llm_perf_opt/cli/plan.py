@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli.arguments import values_of
 from llm_perf_opt.errors import ExitCode, MissingTool
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.regions.names import printable
 
 if TYPE_CHECKING:
@@ -72,7 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
             text += "\nto verify, the program once for every pass:\n"
             text += f"  {shlex.join(verification.argv(request.command, ncu))}\n"
     # The commands hold names of ranges and kernels.
-    print(json.dumps(answer) if arguments.json else printable(text), end="\n" if arguments.json else "")
+    if arguments.json:
+        print_json(answer)
+    else:
+        print(printable(text), end="")
     return int(ExitCode.NOTHING_MATCHED if request.strict and skipped else ExitCode.DONE)
 
 
@@ -87,7 +90,12 @@ def _take_timeline(
     from llm_perf_opt.errors import UserError
     from llm_perf_opt.rundir.directory import RunDirectory
 
-    only = attrs.evolve(request, counters=attrs.evolve(request.counters, enable=False), strict=False)
+    only = attrs.evolve(
+        request,
+        measure=attrs.evolve(request.measure, enable=False),
+        counters=attrs.evolve(request.counters, enable=False),
+        strict=False,
+    )
     only, tools = ready(only)
     directory = RunDirectory.create(
         *(Path(only.out) if only.out else None, only.command, {}),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli.arguments import values_of
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.json_output import print_json
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             "available_ranges": report.available_ranges,
             "diagnostics": [attrs.asdict(diagnosis) for diagnosis in report.diagnostics],
         }
-        print(json.dumps(answer))
+        print_json(answer)
     else:
         _show(report, regions, arguments.quiet)
     if not regions and request.strict:

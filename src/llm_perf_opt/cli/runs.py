@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli.arguments import add_options
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.options import options_of
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def _print_packed(entries: list[dict[str, Any]], *, done: bool) -> None:
 
 
 def _print_json(**content: Any) -> int:
-    print(json.dumps(content))
+    print_json(content)
     return int(ExitCode.DONE)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.cli.report import stem
 from llm_perf_opt.errors import ExitCode, UnreadableInput, UserError
+from llm_perf_opt.json_output import print_json
 
 if TYPE_CHECKING:
     from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -175,7 +175,7 @@ def _print_result(result: Result, out: Path | None, compared: list[str], as_json
             "not_checked": result.not_checked,
             "scopes_compared": compared,
         }
-        print(json.dumps(content))
+        print_json(content)
         return
     from llm_perf_opt.regions.names import visible
     from llm_perf_opt.report.terminal import console

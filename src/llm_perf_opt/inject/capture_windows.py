@@ -16,22 +16,25 @@ Named = tuple[str, str]  # the domain of a range ("": the default one) and its n
 
 @define(frozen=True)
 class CaptureWindows:
-    """Windows in which ncu profiles (`--profile-from-start off`)."""
+    """Windows in which ncu profiles (`--profile-from-start off`); or, with `switch` off, what a program has to have done."""
 
     windows: Mapping[Named, tuple[int, ...]]  # numbers of ranges among those of their name in the process, from 1
     stop: bool = False  # end the program once all of them have been
     pauses: Mapping[Named, tuple[int, ...]] = Factory(dict)  # ranges inside windows in which ncu does not profile
+    switch: bool = True
 
     @property
     def count(self) -> int:
         return sum(map(len, self.windows.values()))
 
     def as_json(self) -> dict[str, Any]:
-        return {"windows": _rows(self.windows), "pauses": _rows(self.pauses), "stop": self.stop}
+        rows = {"windows": _rows(self.windows), "pauses": _rows(self.pauses)}
+        return {**rows, "stop": self.stop, **({} if self.switch else {"switch": False})}
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> CaptureWindows:
-        return CaptureWindows(_ranges(raw["windows"]), raw["stop"] is True, _ranges(raw["pauses"]))
+        windows, pauses = _ranges(raw["windows"]), _ranges(raw["pauses"])
+        return CaptureWindows(windows, raw["stop"] is True, pauses, raw.get("switch") is not False)
 
     def environment(self, file: Path, log: Path) -> dict[str, str]:
         """Write the windows to `file`; the variables that make the program use them, and note in `log` what it did."""

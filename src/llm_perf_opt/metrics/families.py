@@ -9,6 +9,7 @@ from attrs import define
 
 from llm_perf_opt.package_data import read_toml
 
+COLLECTIVE = "collective"
 OTHER = "other"  # no rule fits
 MEMCPY = "memcpy"  # copies within the GPU and fills that are no kernels
 HOST_COPY = "host copy"  # copies between host and GPU
@@ -18,12 +19,20 @@ MULTIPLYING = ("gemm", "attention", "convolution")  # families whose work is FLO
 
 @define(frozen=True)
 class Family:
-    """One rule."""
+    """One kind of work."""
 
     name: str
     label: str
     pattern: str
     fusable: bool = False
+
+
+@define(frozen=True)
+class Rule:
+    """Names that fit a pattern are of a family."""
+
+    family: str
+    pattern: str
 
     def fits(self, name: str) -> bool:
         """Does the rule fit a name, given in lower case?"""
@@ -52,8 +61,15 @@ def _alternatives(pattern: str) -> tuple[tuple[str, re.Pattern[str] | None], ...
 
 @cache
 def families() -> dict[str, Family]:
-    """All families by name, in the order of the rules."""
+    """All families by name."""
     return {raw["name"]: Family(**raw) for raw in read_toml(__package__, "families.toml")["family"]}
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """In their order: what generated names say outright, then the patterns of the families."""
+    named = [Rule(**raw) for raw in read_toml(__package__, "families.toml")["generated"]]
+    return (*named, *(Rule(family.name, family.pattern) for family in families().values()))
 
 
 @lru_cache(maxsize=1 << 18)  # fewer, and of a small hostile file every name is looked up anew, three times
@@ -61,7 +77,7 @@ def family_of(kernel_name: str) -> str:
     """The family of a kernel, from its full name; `other` where no rule fits."""
     # Parameter lists repeat template arguments and may run to many kilobytes: what matters comes first.
     head = kernel_name[:4000].lower()
-    return next((name for name, family in families().items() if family.fits(head)), OTHER)
+    return next((rule.family for rule in rules() if rule.fits(head)), OTHER)
 
 
 def label_of(family: str) -> str:

@@ -53,6 +53,10 @@ RESUME: Option[str | None] = Option(
     flag="--resume", metavar="RUN", verbs=("profile",), on_resume=True,
     help="Go on with a run that was interrupted, killed or failed: only what is missing is taken.",
 )  # fmt: skip
+INSTANCES: Option[int | None] = Option(
+    flag="--instances", kind="count", metavar="N", verbs=("profile",),
+    help="Steady instances of each repeated stage to record, of a program that goes on much longer (default: by what they take).",
+)  # fmt: skip
 # Every verb has these; they decide how an answer is shown, not what it is.
 SHOWING: tuple[Option[bool], ...] = (
     Option(flag="--json", kind="switch", default=False, help="Print one JSON object instead of text."),
@@ -81,6 +85,11 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         flag="--runs", kind="count", default=1, metavar="N", verbs=("measure",), to="measure.runs",
         help="How often the program is run.",
     ),
+    Option(
+        flag="--no-measure", kind="switch", default=False, given=False, verbs=("profile",), to="measure.enable",
+        help="Do not run the program by itself first: times are then those of the profiled run.",
+    ),
+    INSTANCES,
     Option(
         flag="--timeout", kind="seconds", metavar="S", verbs=("measure",), to="measure.timeout_s",
         help="Seconds after which a run of the program is stopped; what it timed by then is kept.",
@@ -119,7 +128,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     Option(
         flag="--no-windows", key=f"{_NCU}windows", kind="switch", default=True, verbs=_PROFILE, to="counters.windows",
         help="Have the program itself switch ncu on around the planned launches only (capture windows), where it can.",
-        flag_help="put nothing into the program: by default code inside it switches ncu on around the planned launches",
+        flag_help="put nothing into the profiled program: by default code inside it switches ncu on around the planned launches, and ends it when enough was seen",
     ),
     Option(
         flag="--no-traffic", kind="switch", default=False, given=0, verbs=_PROFILE, to="timeline.traffic_hz",
@@ -129,7 +138,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     Option(
         flag="--run-to-end", key=f"{_NCU}run_to_end", kind="switch", default=False, verbs=_PROFILE,
         to="counters.run_to_end",
-        help="Let the program run to its end under ncu: by default it is ended as soon as all planned samples are in.",
+        help="Let the program run to its end under the profilers: by default it is ended as soon as they have what they need.",
     ),
     Option(
         flag="--verify", key=f"{_NCU}verify", kind="switch", default=False, verbs=_PROFILE, to="counters.verify",
@@ -148,7 +157,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     ),
     Option(
         flag="--timeout", kind="seconds", metavar="S", verbs=_PROFILE, on_resume=True,
-        to=("timeline.timeout_s", "counters.timeout_s"), instead=f"{_NSYS}timeout_s or {_NCU}timeout_s",
+        to=("measure.timeout_s", "timeline.timeout_s", "counters.timeout_s"), instead=f"{_NSYS}timeout_s or {_NCU}timeout_s",
         help="Seconds after which a step is stopped; what it captured is kept.",
     ),
     Option(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llm_perf_opt.regions.libraries import is_library_range
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.request import ProfileRequest
 
-LIBRARY_DOMAINS = frozenset({"CCCL", "NCCL"})  # of CUB and Thrust, of collectives
 # Of nested matching ranges ncu's range modes measure the outermost only, so a region that merely holds others
 # is replaced by them where they hold nearly all of its kernels.
 _HELD_BELOW = 0.99
@@ -20,8 +20,11 @@ def outermost(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
 
 
 def _outermost(scope: Scope) -> list[NCUProfileRegion]:
-    chosen = {region.key for region in scope.regions}
-    return [region for region in scope.regions if region.parent not in chosen]
+    ranges = [region for region in scope.regions if not region.is_whole_recording]
+    # Beside ranges the whole recording is there to be evaluated: ncu is asked for what was marked.
+    regions = ranges if any(region.inclusive.kernel_count for region in ranges) else scope.regions
+    chosen = {region.key for region in regions}
+    return [region for region in regions if region.parent not in chosen]
 
 
 def cut(
@@ -57,7 +60,7 @@ def selectable_regions(scope: Scope) -> tuple[dict[str, str], list[str]]:
     """
     expressions = {region.key: region.nvtx_include for region in scope.regions if region.is_selectable}
     outer = [region for region in _outermost(scope) if region.inclusive.kernel_count and region.is_selectable]
-    own = [region for region in outer if region.domain not in LIBRARY_DOMAINS]
+    own = [region for region in outer if not is_library_range(region)]
     return expressions, [region.key for region in own or outer]
 
 

@@ -33,8 +33,9 @@ from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.regions.prepared import prepare_timeline
 from llm_perf_opt.regions.traffic import ROLES
-from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.request import ProfileRequest
 
 
@@ -120,7 +121,8 @@ def launches_of(timeline: Timeline, report: NCUProfileRegionReport, request: Pro
     """The launches in the chosen regions; None where the report has no scope."""
     if report.main_scope is None:
         return None
-    timeline = with_whole_recording(without_marker_ranges(timeline))
+    chosen_by_user = RegionFilter.of(request.report.include, request.report.exclude)
+    timeline = prepare_timeline(without_marker_ranges(timeline), chosen_by_user)
     expressions, chosen = selectable_regions(report.main_scope)
     launches = describe_launches(timeline, attribute(timeline, request.report.attribution), expressions, chosen)
     # Other levels ask for more than bytes and operations, and metrics chosen by hand for nobody knows what.

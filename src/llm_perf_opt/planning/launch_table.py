@@ -15,6 +15,7 @@ from attrs import define, field
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.duration_clusters import context_of, queue_of
+from llm_perf_opt.regions.instances import find_instances, without_warmup
 from llm_perf_opt.regions.signatures import Signature, describe_signatures
 from llm_perf_opt.regions.table import ROOT, RegionTable, add_up
 
@@ -56,6 +57,7 @@ class LaunchTable:
     has_configs: bool = True  # grid, block and mangled names were read
     kernels: Int64s | None = None  # of each launch, its number among the kernels of the timeline
     context: Int64s | None = None  # of each launch, see `regions.duration_clusters`
+    warmup: Bools | None = None  # of each launch, whether it lies in a warm-up instance; None: there is no warm-up
     bytes_are_known: bool = False  # nsys sampled what the GPU moved: of regions, samples need not tell that
 
     def __len__(self) -> int:
@@ -117,8 +119,20 @@ def describe_launches(
         process_scope=bool(attribution.kernels.adopted[inside].any()),
         has_configs=kernels.config is not None,
         kernels=inside,
+        warmup=_in_warmup(timeline, attribution, inside),
         context=context_of(label, queue_of(kernels)[inside]),
     )
+
+
+def _in_warmup(timeline: Timeline, attribution: Attribution, inside: Int64s) -> Bools | None:
+    instances = find_instances(timeline, attribution)
+    if not instances.first.any():
+        return None
+    steady = without_warmup(timeline, attribution, instances).kernels
+    found = np.zeros(len(inside), dtype=np.bool_)
+    for one, other in zip(attribution.kernels.by_domain, steady.by_domain, strict=True):
+        found |= one[inside] != other[inside]
+    return found
 
 
 def _below(table: RegionTable, root: int) -> list[bool]:

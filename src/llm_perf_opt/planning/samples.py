@@ -22,7 +22,7 @@ from llm_perf_opt.planning.accuracy import Accuracy
 from llm_perf_opt.planning.candidates import Ask, Candidate, Fit, Search
 from llm_perf_opt.planning.cluster_cover import WantedSamples, cover, needed
 from llm_perf_opt.planning.windows import KnownRanges, windows_around
-from llm_perf_opt.regions.columns import UNKNOWN, Bools
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
 
 # Without a budget of the user's, a further capture (a whole run of the program) is worth it where the first leaves
 # more than this error, and as long as the whole stays within this time.
@@ -211,7 +211,9 @@ class _Windows:
 
     def _first_launches(self, capture: Candidate) -> Candidate:
         """Windows around the launches that the filter alone would take, as far as they are needed."""
-        wanted = needed(self.launches, capture.taken)
+        steady = self._steady(self.launches.signature, len(self.launches.signatures))
+        taken = capture.taken if steady is None else capture.filter.taken(self.launches, steady)
+        wanted = needed(self.launches, taken)
         around = windows_around(self.known, self.kernels[wanted], stop=self.stop)
         if isinstance(around, str):
             return evolve(capture, no_windows=around)
@@ -219,9 +221,20 @@ class _Windows:
         way = evolve(capture, windows=windows, taken=capture.filter.taken(self.launches, held[self.kernels]))
         return self._priced(way, capture)
 
+    def _steady(self, group: Int64s, groups: int) -> Bools | None:
+        """Launches to sample, by their group: none of a warm-up instance, where there are others; None: any."""
+        warmup = self.launches.warmup
+        if warmup is None:
+            return None
+        others = ~warmup & (self.known.tops[self.kernels] != UNKNOWN)
+        known = np.bincount(group[others], minlength=groups) > 0
+        return ~(warmup & known[group])
+
     def _every_cluster(self, capture: Candidate) -> Candidate:
         """Windows around launches of every cluster, wherever they are, and as many of a signature as that takes."""
-        chosen = cover(self.wanted, self.known.tops[self.kernels], early=self.stop)
+        tops = self.known.tops[self.kernels]
+        steady = self._steady(self.wanted.clusters.of_launch, len(self.wanted.clusters))
+        chosen = cover(self.wanted, tops if steady is None else np.where(steady, tops, UNKNOWN), early=self.stop)
         around = windows_around(self.known, self.kernels[chosen], stop=self.stop, exact=True)
         if isinstance(around, str):
             return evolve(capture, no_windows=around)

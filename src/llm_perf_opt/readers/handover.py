@@ -19,7 +19,17 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions import columns
 from llm_perf_opt.regions.traffic import Traffic
 
-_OF_COLUMNS = ("Timeline", "Work", "LaunchConfig", "Ranges", "GraphNodes", "HostEvents", "Process")
+_OF_COLUMNS = (
+    "Timeline",
+    "Work",
+    "LaunchConfig",
+    "Ranges",
+    "GraphNodes",
+    "HostEvents",
+    "Process",
+    "OnlyOnce",
+    "GpuSamples",
+)
 _OF_COUNTERS = ("CounterSet", "Action", "MetricInfo", "Rule")
 _CLASSES = {name: getattr(columns, name) for name in (*_OF_COLUMNS, *_OF_COUNTERS)}
 _CLASSES |= {"Diagnosis": Diagnosis, "Traffic": Traffic}

@@ -21,6 +21,7 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, NoEvents, Rows, Trace
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
+from llm_perf_opt.readers.kineto_operators import is_of_pytorch
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_schema import AXES
@@ -169,6 +170,18 @@ def _ranges(rows: Rows, thread_process: list[int]) -> Ranges:
     )
 
 
+def _add_operators(trace: Trace) -> list[str]:
+    """Operators and modules as ranges, where the program has none of its own; their names."""
+    names = list(trace.strings)
+    if not all(is_of_pytorch(names[number]) for number in np.unique(trace.ranges.column("name")).tolist()):
+        return []
+    found = trace.operators.outermost(trace.threads, trace.strings)
+    for row in found:
+        trace.ranges.add(*row)
+    names = list(trace.strings)
+    return sorted({names[row[-1]] for row in found})
+
+
 def _processes(trace: Trace, rank: object) -> list[Process]:
     # A trace of the GPU alone has no events of the host; its kernels still need a process.
     pids = list(trace.pids) or [min(trace.host_pids, default=UNKNOWN)]
@@ -209,7 +222,9 @@ def _printable(name: str) -> str:
 def _diagnostics(trace: Trace, source: str) -> list[Diagnosis]:
     found = []
     if not trace.kernels:
-        found.append(diagnose("NO_KERNELS.in_trace", source=source))
+        calls = 0 if trace.copies else len(trace.launches)
+        name = "NO_KERNELS.called" if calls else "NO_KERNELS.in_trace"
+        found.append(diagnose(name, source=source, calls=calls))
     if trace.malformed:
         found.append(diagnose("MALFORMED_EVENTS", events=trace.malformed, source=source))
     return found
@@ -219,6 +234,7 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
     distributed, version = about.get("distributedInfo"), about.get("schemaVersion")
     facts = _gpu_facts(about.get("deviceProperties"))
     devices = {number: known["name"] for number, known in facts.items()}
+    operators = _add_operators(trace)
     kernels, copies = _work(trace.kernels, trace), _work(trace.copies, trace)
     timeline = Timeline(
         source=source,
@@ -237,6 +253,8 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
         environment={"tool": _TOOL, "schema_version": version if isinstance(version, int) else None, "gpus": devices},
         diagnostics=_diagnostics(trace, source),
         gpu_facts=facts,
+        engine_threads=trace.operators.engine_threads(trace.threads),
+        operators=operators,
     )
     if (kernels.graph_node != UNKNOWN).any() or (copies.graph_node != UNKNOWN).any():
         # Kineto does not record captures: one node of unknown origin stands for all of them.

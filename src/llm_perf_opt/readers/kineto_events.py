@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
+from llm_perf_opt.readers.kineto_operators import Operators
 from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, SHORTEST_EVENT, UNKNOWN
 
@@ -84,6 +85,7 @@ class Trace:
     copies: Rows = Factory(lambda: Rows(*_WORK, "bytes"))
     launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "of_graph"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
+    operators: Operators = Factory(Operators)
     host: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "kind"))
     host_threads: dict[tuple[int, str], int] = Factory(dict)
     process_names: dict[int, str] = Factory(dict)
@@ -106,6 +108,7 @@ class Trace:
             take = self._taker(event)
             if take is not None:
                 take(event)
+            self.operators.see(event)
         except (Malformed, ValueError, OverflowError):
             self.malformed += 1
 

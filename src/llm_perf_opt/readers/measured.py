@@ -1,59 +1,76 @@
 """Times that a program took of its own ranges, with no profiler (`inject/payload/_llm_perf_annotate/timers.py`).
 
-The processes of a program leave rows of integers and the names they speak of; `collect` makes one file of them, and
-`read_measured` a timeline that has ranges and no GPU work. A range takes the time between its CUDA events where it
-has them: that is when the GPU got to its work and was done with it, whether the host waited for that or not.
+The processes of a program leave rows of integers, the names they speak of, and what they did only once; `collect`
+makes one file of them, with what was seen of the GPUs meanwhile. `read_measured` makes a timeline of it that has
+ranges and no GPU work. A range takes the time between its CUDA events where it has them: that is when the GPU got to
+its work and was done with it, whether the host waited for that or not.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import define, fields
+from attrs import Factory, define, evolve, fields
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.open import MEASURED
 from llm_perf_opt.readers.sandbox import Notes
-from llm_perf_opt.regions.columns import Int64s, Process, Ranges, Timeline, Work
+from llm_perf_opt.regions.columns import ONCE, UNKNOWN_HERE, Int64s, OnlyOnce, Process, Ranges, Timeline, Work
+from llm_perf_opt.regions.gpu_samples import COLUMNS, GpuSamples
+from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.untrusted import parse_json, read_text
 
 KIND = "measured"
+_VERSION = 2
 # The columns of a row, as the program writes them; it cannot import this module.
-_ROW = ("number", "name", "thread", "parent", "start", "end", "gpu_start", "gpu_end")
-_FILE = re.compile(r"(\d{1,10})-\d{1,20}\.rows")
+_ROW = ("name", "thread", "start", "end", "gpu_start", "gpu_end", "memory_peak", "memory_growth")
+_FILE = re.compile(r"(\d{1,10})-\d{1,20}\.names")
 _LARGEST = 2_000_000_000  # bytes of rows; a day of ranges of a millisecond
 _LARGEST_TEXT = 400_000_000
+_AHEAD = 0.8  # of the GPU's time: a host that takes less for a range launches and goes on
+_AGAIN = "Measure again: llm-perf measure -- CMD"
 
 
 @define(eq=False)
 class _OfProcess:
+    run: int
     pid: int
     names: list[tuple[str, str]]  # domain and name
     rows: Int64s  # shape (n, columns)
+    once: list[tuple[int, int, int]] = Factory(list)  # what (of ONCE), from, to
+    uuids: list[str] = Factory(list)  # of the GPUs it could use
 
     def as_json(self) -> dict[str, Any]:
-        return {"pid": self.pid, "names": self.names, "rows": self.rows.tolist()}
+        facts = {"run": self.run, "pid": self.pid, "names": self.names, "once": self.once, "uuids": self.uuids}
+        return {**facts, "rows": self.rows.tolist()}
 
 
-def collect(folders: Iterable[Path], file: Path) -> int:
-    """What the processes of some runs left, one folder a run, as one file; how many ranges that are."""
+def collect(folders: Sequence[Path], file: Path, gpus: Iterable[list[dict[str, Any]]] = ()) -> int:
+    """What the processes of some runs left, one folder a run, as one file; how many ranges that are.
+
+    `gpus`: what was seen of them in each run.
+    """
     processes = [
-        _read(rows) for folder in folders for rows in sorted(folder.glob("*.rows")) if _FILE.fullmatch(rows.name)
+        _read(names, run)
+        for run, folder in enumerate(folders)
+        for names in sorted(folder.glob("*.names"))
+        if _FILE.fullmatch(names.name)
     ]
     found = [process for process in processes if len(process.rows)]
     text = ", ".join(json.dumps(process.as_json()) for process in found)
-    file.write_text(f'{MEASURED} "version": 1, "processes": [{text}]}}\n', encoding="utf-8")
+    seen = json.dumps(list(gpus))
+    file.write_text(f'{MEASURED} "version": {_VERSION}, "gpus": {seen}, "processes": [{text}]}}\n', encoding="utf-8")
     return sum(len(process.rows) for process in found)
 
 
 def read_measured(file: Path, source: str | None = None) -> Timeline:
     """The timeline of measured runs; raises UnreadableInput where it has no row that makes sense."""
-    found = _processes(file)
+    found, gpus = _content(file)
     if not found:
         raise UnreadableInput(
             f"{file.name} holds no times: the program opened no range that could be timed.",
@@ -78,20 +95,27 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
                 name=names[columns["name"]],
                 start_end=np.zeros(len(process.rows), dtype=np.bool_),
                 took=_took(columns),
+                gpu_start=np.where(_is_on_gpu(columns), columns["gpu_start"], UNKNOWN_HERE),
+                memory_peak=columns["memory_peak"],
+                memory_growth=columns["memory_growth"],
             )
         )
     empty = Work.empty()
+    once = np.array([(*row, n) for n, p in enumerate(found) for row in p.once], dtype=np.int64).reshape(-1, 4).T
+    used = {uuid for process in found for uuid in process.uuids}
     return Timeline(
         source=source or file.name,
         kind=KIND,
         strings=list(strings),
         domains=list(domains),
-        processes=[Process(process.pid) for process in found],
+        processes=[Process(process.pid, run=process.run) for process in found],
         threads=[number for number, _ in threads],
         kernels=empty,
         copies=empty,
         graphs=empty,
         ranges=Ranges(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Ranges)}),
+        only_once=OnlyOnce(once[0].astype(np.int32), once[3].astype(np.int32), once[1], once[2]),
+        gpus=[gpu for gpu in gpus if gpu.uuid in used],
     )
 
 
@@ -100,52 +124,103 @@ def read_here(path: str, source: str, *columns: bool, notes: Notes) -> Timeline:
     return read_measured(Path(path), source)
 
 
+def _is_on_gpu(columns: dict[str, Int64s]) -> Any:
+    return columns["gpu_end"] >= np.maximum(columns["gpu_start"], 0)
+
+
 def _took(columns: dict[str, Int64s]) -> Int64s:
-    on_gpu = columns["gpu_end"] >= np.maximum(columns["gpu_start"], 0)
-    took: Int64s = np.where(on_gpu, columns["gpu_end"] - columns["gpu_start"], columns["end"] - columns["start"])
+    """The GPU's time, or else the host's.
+
+    Where events of all instances of a range would have cost the program too much, some have them. The others take in
+    proportion to the host's time, where the host goes as fast as the GPU; where it runs ahead of the GPU, its time says
+    nothing, and they take the median of the GPU's.
+    """
+    host, on_gpu = columns["end"] - columns["start"], _is_on_gpu(columns)
+    took: Int64s = np.where(on_gpu, columns["gpu_end"] - columns["gpu_start"], host)
+    for _, mine in group_by(columns["name"]):
+        known, missing = mine[on_gpu[mine]], mine[~on_gpu[mine]]
+        if len(known) and len(missing):
+            usual, of_host = float(np.median(took[known])), max(float(np.median(host[known])), 1.0)
+            ahead = of_host < _AHEAD * usual
+            guessed = np.maximum(host[missing], usual) if ahead else host[missing] * (usual / of_host)
+            took[missing] = np.round(guessed).astype(np.int64)
     return took
 
 
-def _processes(file: Path) -> list[_OfProcess]:
+def _content(file: Path) -> tuple[list[_OfProcess], list[GpuSamples]]:
     try:
         content = parse_json(read_text(file, _LARGEST_TEXT))
-        found = [
-            _OfProcess(
-                int(process["pid"]),
-                [(str(domain), str(name)) for domain, name in process["names"]],
-                np.array(process["rows"], dtype=np.int64).reshape(-1, len(_ROW)),
-            )
-            for process in content["processes"]
-        ]
+        if content["version"] != _VERSION:
+            raise UnreadableInput(f"{file.name} was written by another version of llm-perf.", _AGAIN)
+        found = [_process(process) for process in content["processes"]]
+        gpus = [_gpu(run, gpu) for run, seen in enumerate(content["gpus"]) for gpu in seen]
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise UnreadableInput(f"{file.name} holds no measured times ({error}).", "Measure again.") from error
-    checked = [_OfProcess(p.pid, p.names, _sensible(p.rows, len(p.names))) for p in found]
-    return [process for process in checked if len(process.rows)]
+        raise UnreadableInput(f"{file.name} holds no measured times ({error}).", _AGAIN) from error
+    checked = [evolve(p, rows=_sensible(p.rows, len(p.names))) for p in found]
+    return [process for process in checked if len(process.rows)], [gpu for gpu in gpus if len(gpu.time)]
+
+
+def _process(content: dict[str, Any]) -> _OfProcess:
+    return _OfProcess(
+        int(content["run"]),
+        int(content["pid"]),
+        [(str(domain), str(name)) for domain, name in content["names"]],
+        np.array(content["rows"], dtype=np.int64).reshape(-1, len(_ROW)),
+        [(int(what), int(start), int(end)) for what, start, end in content["once"] if 0 <= what < len(ONCE)],
+        [str(uuid) for uuid in content["uuids"]],
+    )
+
+
+def _gpu(run: int, content: dict[str, Any]) -> GpuSamples:
+    rows = np.array(content["samples"], dtype=np.int64).reshape(-1, len(COLUMNS))
+    others = [
+        {"pid": int(o["pid"]), "name": str(o["name"])[:80], "bytes": int(o["bytes"]), "percent": float(o["percent"])}
+        for o in content["others"]
+    ]
+    return GpuSamples(
+        run=run,
+        uuid=str(content["uuid"]),
+        name=str(content["name"])[:80],
+        power_limit_mw=int(content["power_limit_mw"]),
+        max_sm_mhz=int(content["max_sm_mhz"]),
+        others=others,
+        **dict(zip(COLUMNS, np.ascontiguousarray(rows[np.argsort(rows[:, 0])].T), strict=True)),
+    )
 
 
 def _sensible(rows: Int64s, names: int) -> Int64s:
     """Rows that speak of a name and do not end before they begin."""
-    name, start, end = rows[:, 1], rows[:, 4], rows[:, 5]
+    name, start, end = rows[:, 0], rows[:, 2], rows[:, 3]
     return rows[(name >= 0) & (name < names) & (start >= 0) & (end >= start)]
 
 
-def _read(file: Path) -> _OfProcess:
+def _read(file: Path, run: int) -> _OfProcess:
     """What one process wrote; what was cut off is left out."""
-    pid = int(file.name.partition("-")[0])
+    width = len(_ROW)
     try:
-        with file.open("rb") as content:
-            raw = content.read(_LARGEST)
-        lines = read_text(file.with_suffix(".names"), _LARGEST_TEXT, errors="replace").splitlines()
+        whole, host = _numbers(file.with_suffix(".rows"), width), _numbers(file.with_suffix(".host"), width // 2)
+        lines = read_text(file, _LARGEST_TEXT, errors="replace").splitlines()
     except (OSError, ValueError) as error:
-        raise UnreadableInput(f"{file.name} cannot be read: {error}.", "Measure again.") from error
-    names: list[tuple[str, str]] = []
+        raise UnreadableInput(f"{file.name} cannot be read: {error}.", _AGAIN) from error
+    found = _OfProcess(run, int(file.name.partition("-")[0]), [], np.zeros((0, len(_ROW)), dtype=np.int64))
     for line in lines:
         try:
             match parse_json(line):
-                case [int(number), str(domain), str(text)] if number == len(names):
-                    names.append((domain, text))
+                case {"name": [int(number), str(domain), str(text)]} if number == len(found.names):
+                    found.names.append((domain, text))
+                case {"why": str(why), "from": int(start), "to": int(end)} if why in ONCE:
+                    found.once.append((ONCE.index(why), start, end))
+                case {"uuid": str(uuid)}:
+                    found.uuids.append(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
         except ValueError:  # the process was killed while it wrote
             continue
-    width = len(_ROW)
-    rows = np.frombuffer(raw[: len(raw) // (8 * width) * 8 * width], dtype="<i8").reshape(-1, width).astype(np.int64)
-    return _OfProcess(pid, names, _sensible(rows, len(names)))
+    host = np.pad(host, ((0, 0), (0, width // 2)), constant_values=UNKNOWN_HERE)
+    return evolve(found, rows=_sensible(np.concatenate([whole, host]), len(found.names)))
+
+
+def _numbers(file: Path, width: int) -> Int64s:
+    if not file.exists():
+        return np.zeros((0, width), dtype=np.int64)
+    with file.open("rb") as content:
+        raw = content.read(_LARGEST)
+    return np.frombuffer(raw[: len(raw) // (8 * width) * 8 * width], dtype="<i8").reshape(-1, width).astype(np.int64)

@@ -23,7 +23,7 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_labels import DYNAMIC_SHARED, STATIC_SHARED, metric_name, section_identifier
-from llm_perf_opt.readers.ncu_native import LARGEST_COUNTER, LARGEST_FACT, NOT_COUNTERS
+from llm_perf_opt.readers.ncu_native import FILL, LARGEST_COUNTER, LARGEST_FACT, NOT_COUNTERS
 from llm_perf_opt.readers.ncu_numbers import (
     C_FLOAT,
     bare_number,
@@ -252,10 +252,17 @@ class _Text:
         # Old versions have no columns for the launch, only metrics.
         action.grid = action.grid or _positive([count(f"launch__grid_dim_{axis}") for axis in "xyz"])
         action.block = action.block or _positive([count(f"launch__block_dim_{axis}") for axis in "xyz"])
+        for name in FILL:
+            self._add_fill(action, name, columns.cell(fields, name))
         for name in (STATIC_SHARED, DYNAMIC_SHARED):
             if name in columns.at:
                 factor = columns.units.get(columns.at[name], ("", 1.0))[1]
                 self._add_shared(action, name, columns.cell(fields, name), factor)
+
+    def _add_fill(self, action: Action, name: str, text: str) -> None:
+        value = self._number(text)
+        if value is not None and abs(value) < LARGEST_FACT:
+            action.fill[FILL[name]] = value
 
     def _add_shared(self, action: Action, name: str, text: str, factor: float) -> None:
         """Takes a size only where it was printed to the byte: it is part of the kernel's signature."""
@@ -295,6 +302,8 @@ class _Text:
         unit, factor = base_unit(columns.cell(fields, "Metric Unit"))
         if name in (STATIC_SHARED, DYNAMIC_SHARED):
             self._add_shared(action, name, text, factor)
+        if name in FILL:
+            self._add_fill(action, name, text)
         if name is None or NOT_COUNTERS.match(name):
             return
         value = self._number(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,15 @@ NOT_COUNTERS = re.compile(
     # Charts: what the value would be with other block sizes and so on. ncu gives their sum, thousands of per cent.
     r"derived__pct_occupancy_per_)"
 )
+# How a launch fills the SMs: what the name of the fact is to us.
+FILL = {
+    "launch__waves_per_multiprocessor": "waves",
+    "launch__occupancy_limit_registers": "registers",
+    "launch__occupancy_limit_shared_mem": "shared memory",
+    "launch__occupancy_limit_warps": "warps",
+    "launch__occupancy_limit_blocks": "blocks",
+    "launch__occupancy_limit_barriers": "barriers",
+}
 _ROLLUPS = {1: "mean", 2: "max", 3: "min", 4: "sum"}  # IMetric.RollupOperation_*
 _KINDS = {0: "kernel", 1: "range", 2: "range", 3: "graph"}  # IAction.WorkloadType_*
 _NUMBERS = {3, 4, 5, 6}  # IMetric.ValueKind_FLOAT … UINT64
@@ -86,7 +95,8 @@ def _action(raw: Any, counters: CounterSet) -> Action:
     names = list(raw.metric_names())
     if not names:
         raise ValueError("a result without any metric")
-    facts = _facts(raw, names)
+    present = set(names)
+    facts = _facts(raw, present)
     action = Action(
         kind=_KINDS.get(int(raw.workload_type()), "range"),
         name=_text(raw.name(raw.NameBase_DEMANGLED)) or _text(raw.name()),
@@ -105,6 +115,9 @@ def _action(raw: Any, counters: CounterSet) -> Action:
         action.grid, action.block = (_dimensions(facts, f"launch__{what}_dim_") for what in ("grid", "block"))
         static, dynamic = (facts(f"launch__shared_mem_per_block_{part}") for part in ("static", "dynamic"))
         action.shared_memory = None if static is None or dynamic is None else static + dynamic
+        action.fill = {
+            short: value for name, short in FILL.items() if (value := _number(raw, present, name)) is not None
+        }
     elif "launch__grid_dim_x" in names:
         # One instance per kernel of the range or graph.
         action.kernels_inside = int(raw.metric_by_name("launch__grid_dim_x").num_instances()) or None
@@ -122,17 +135,20 @@ def _action(raw: Any, counters: CounterSet) -> Action:
     return action
 
 
-def _facts(raw: Any, names: list[str]) -> Facts:
-    known = set(names)
-
+def _facts(raw: Any, known: Collection[str]) -> Facts:
     def fact(name: str) -> int | None:
-        if name not in known:
-            return None
-        metric = raw.metric_by_name(name)
-        value = float(metric.as_double()) if metric.kind() in _NUMBERS else math.nan
-        return int(value) if abs(value) < LARGEST_FACT else None
+        value = _number(raw, known, name)
+        return None if value is None else int(value)
 
     return fact
+
+
+def _number(raw: Any, known: Collection[str], name: str) -> float | None:
+    if name not in known:
+        return None
+    metric = raw.metric_by_name(name)
+    value = float(metric.as_double()) if metric.kind() in _NUMBERS else math.nan
+    return value if abs(value) < LARGEST_FACT else None
 
 
 def _dimensions(fact: Facts, prefix: str) -> tuple[int, int, int] | None:

@@ -35,17 +35,43 @@ _GPU_FACTS = {
 }
 
 
+# Until spring 2021 the table held CUPTI's record of the device, with its names and units.
+_CUPTI_FACTS = {
+    "name": "name",
+    "numMultiprocessors": "sm_count",
+    "coreClockRate": "clock_hz",
+    "globalMemorySize": "memory_bytes",
+    "l2CacheSize": "l2_bytes",
+    "globalMemoryBandwidth": "bandwidth_bytes_per_s",
+    "computeCapabilityMajor": "major",
+    "computeCapabilityMinor": "minor",
+}
+_THOUSANDS = ("clock_hz", "bandwidth_bytes_per_s")  # of CUPTI: kHz and kB/s
+
+
 def gpu_facts(export: Export) -> dict[int, dict[str, Any]]:
     """Attributes of the GPUs, under the names that the hardware data uses."""
-    if not export.has("TARGET_INFO_GPU", "id", "name"):
+    if export.has("TARGET_INFO_GPU", "id", "name"):
+        number = "COALESCE(cuDevice, id)" if export.has("TARGET_INFO_GPU", "cuDevice") else "id"
+        return _gpu_facts(export, "TARGET_INFO_GPU", number, _GPU_FACTS)
+    if not export.has("TARGET_INFO_CUDA_GPU", "name"):
         return {}
-    columns = [column for column in _GPU_FACTS if export.has("TARGET_INFO_GPU", column)]
-    number = "cuDevice" if export.has("TARGET_INFO_GPU", "cuDevice") else "id"
-    query = f"SELECT COALESCE({number}, id), {', '.join(columns)} FROM TARGET_INFO_GPU"  # noqa: S608 - from the list above
+    number = "deviceId" if export.has("TARGET_INFO_CUDA_GPU", "deviceId") else "id"
+    if not export.has("TARGET_INFO_CUDA_GPU", number):
+        return {}
+    facts = _gpu_facts(export, "TARGET_INFO_CUDA_GPU", number, _CUPTI_FACTS)
+    for own in facts.values():
+        own |= {fact: own[fact] * 1000 for fact in _THOUSANDS if isinstance(own.get(fact), int)}
+    return facts
+
+
+def _gpu_facts(export: Export, table: str, number: str, names: dict[str, str]) -> dict[int, dict[str, Any]]:
+    columns = [column for column in names if export.has(table, column)]
+    query = f"SELECT {number}, {', '.join(columns)} FROM {table}"  # noqa: S608 - from the lists above
     facts: dict[int, dict[str, Any]] = {}
     for device, *values in export.rows(query):
         if isinstance(device, int):
-            own = {_GPU_FACTS[column]: value for column, value in zip(columns, values, strict=True) if value}
+            own = {names[column]: value for column, value in zip(columns, values, strict=True) if value}
             major, minor = own.pop("major", None), own.pop("minor", 0)
             facts[device] = own | ({"compute_capability": f"{major}.{minor}"} if major else {})
     return facts
@@ -68,7 +94,8 @@ def note_missing(export: Export, timeline: Timeline) -> None:
     """Name what is missing, so that an empty table is never the only answer."""
     kernels, graphs, notes = timeline.kernels, timeline.graphs, export.diagnostics
     if len(kernels) == 0 and len(graphs) == 0:
-        notes.append(diagnose("NO_KERNELS", source=export.source))
+        calls = 0 if len(timeline.copies) else export.size(RUNTIME)
+        notes.append(diagnose("NO_KERNELS.called" if calls else "NO_KERNELS", source=export.source, calls=calls))
     if len(timeline.ranges) and (lost := int((kernels.host_time == UNKNOWN).sum())):
         name = "UNKNOWN_LAUNCHES" if export.has(RUNTIME) else "UNKNOWN_LAUNCHES.no_calls"
         notes.append(diagnose(name, lost=lost, kernels=len(kernels)))

@@ -75,6 +75,13 @@ TABLES: Mapping[str, Table] = {
         ),
         texts=("name", "uuid"),
     ),
+    "TARGET_INFO_CUDA_GPU": Table(
+        (
+            *("id", "deviceId", "numMultiprocessors", "coreClockRate", "globalMemorySize", "globalMemoryBandwidth"),
+            *("l2CacheSize", "computeCapabilityMajor", "computeCapabilityMinor"),
+        ),
+        texts=("name",),
+    ),
     "TARGET_INFO_CUDA_DEVICE": Table(("gpuId", "cudaId")),
     "TARGET_INFO_SESSION_START_TIME": Table(texts=("utcTime",)),
     "META_DATA_EXPORT": Table(texts=("name", "value"), rows=("name", tuple(EXPORT_FACTS))),

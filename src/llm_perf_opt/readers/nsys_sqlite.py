@@ -15,6 +15,7 @@ from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, distinct_values, places_of
 from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_missing, read_environment
 from llm_perf_opt.readers.nsys_host import build_host, telling_calls
+from llm_perf_opt.readers.nsys_once import read_once
 from llm_perf_opt.readers.nsys_ranges import build_ranges, name_domains, range_columns
 from llm_perf_opt.readers.nsys_schema import GRAPHS, KERNELS, MEMCPY, MEMSET, NVTX, RUNTIME
 from llm_perf_opt.readers.nsys_traffic import read_traffic
@@ -122,6 +123,7 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         diagnostics=export.diagnostics,
         gpu_facts=facts,
         traffic=read_traffic(export) if launch_config else {},
+        only_once=read_once(export, process_ids),
     )
     note_missing(export, timeline)
     return timeline

@@ -88,6 +88,17 @@ def read_recording(
             raise UnreadableInput(f"{source} cannot be read: {error.strerror or error}.") from error
 
 
+def is_measured(path: Path) -> bool:
+    """Does this file hold times that a program took of itself?"""
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            return False
+        with path.open("rb") as file:
+            return file.read(len(MEASURED)) == MEASURED.encode()
+    except OSError:
+        return False
+
+
 def is_timeline(path: Path) -> bool:
     """Is this a timeline, and no counters? Only the beginning is looked at; False where that does not tell."""
     try:

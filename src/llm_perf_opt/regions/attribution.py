@@ -7,7 +7,8 @@ Work belongs to the ranges that were open when the host *launched* it, not when 
 - ``process``: all ranges open in the launching process, merged into one stack by the rule of `stacks`.
 - ``auto``: the launching thread's own push/pop ranges; where it has none open (autograd's thread,
   workers), those of the process. Such work is counted as adopted. Start/end ranges belong to the
-  process, as ncu has it.
+  process, as ncu has it. Ranges that PyTorch's autograd engine opens on its threads (``emit_nvtx``)
+  lie inside those of the thread that called backward: what was open in the process when they began.
 
 Work inside a CUDA graph belongs to the ranges around the graph's launch and, below them, to the ranges
 that were open when its node was captured (not with ``thread``: nsys does not look there). Names that
@@ -20,7 +21,7 @@ start/end regions, which have neither parents nor children.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.operators import engine_threads
 from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
 from llm_perf_opt.regions.table import PUSH_POP, ROOT, START_END, RegionTable
 
@@ -39,16 +41,17 @@ class Membership:
     """Regions of one column of work."""
 
     by_domain: list[Int64s]  # one array per domain: innermost push/pop region of each piece, or ROOT
-    start_end: dict[int, Int64s]  # start/end region -> the pieces in it
+    start_end: dict[int, Int64s]  # start/end region, or the whole recording beside ranges -> the pieces in it
     adopted: Bools
 
-    def unattributed(self) -> Bools:
-        """Pieces that are in no region of any kind."""
+    def unattributed(self, whole: Collection[int]) -> Bools:
+        """Pieces that are in no range. `whole`: regions that stand for the whole recording beside ranges."""
         outside = np.ones(len(self.adopted), dtype=np.bool_)
         for regions in self.by_domain:
             outside &= regions == ROOT
-        for members in self.start_end.values():
-            outside[members] = False
+        for region, members in self.start_end.items():
+            if region not in whole:
+                outside[members] = False
         return outside
 
 
@@ -82,13 +85,13 @@ class _Moments:
     time: Int64s
     thread: Int64s
     process: Int64s
-    by_thread: list[tuple[int, Int64s]]
+    by_thread: dict[int, Int64s]
 
     @staticmethod
     def of(time: Int64s, thread: Int64s, process: Int64s) -> _Moments:
         known = np.flatnonzero((thread != UNKNOWN) & (time != UNKNOWN))
         whole = len(known) == len(time)
-        groups = [(key, part if whole else known[part]) for key, part in group_by(thread[known])]
+        groups = {key: part if whole else known[part] for key, part in group_by(thread[known])}
         return _Moments(time, thread, process, groups)
 
 
@@ -101,6 +104,7 @@ class _RegionStacks:
     names: Int32s  # of all ranges, as indices into `strings`
     strings: list[str]
     table: RegionTable
+    hosts: tuple[Int64s, Int64s] | None = None  # of all ranges: region and range around the outermost; None: nothing
     _regions: list[int] = Factory(list)
     _known: dict[tuple[int, int], int] = Factory(dict)
 
@@ -110,35 +114,56 @@ class _RegionStacks:
         regions = self._regions_of_nodes()
         return np.where(top >= 0, regions[np.maximum(top, 0)], ROOT) if len(regions) else np.full(len(top), ROOT)
 
+    def ranges_at(self, moments: Int64s) -> Int64s:
+        """The innermost range at each moment, UNKNOWN where none was open."""
+        top = self.stacks.top_at(moments)
+        instance = self.stacks.instance
+        return np.where(top >= 0, instance[np.maximum(top, 0)], UNKNOWN) if len(instance) else top
+
+    def is_hosted(self, moments: Int64s) -> Bools:
+        """Does the outermost range open at each moment lie in a range of another thread?"""
+        bottom, hosted = self._bottom(moments), np.zeros(len(moments), dtype=np.bool_)
+        if self.hosts is not None:
+            hosted[bottom >= 0] = self.hosts[0][bottom[bottom >= 0]] != ROOT
+        return hosted
+
     def number_ranges(self, range_region: Int64s, range_parent: Int64s) -> None:
         """Write down region and parent of every range: those of the stack it was found in when it began."""
         nodes = self.stacks.nodes_of_ranges()
         instance = self.stacks.instance  # not before: a range that was never open gets its node only then
         range_region[instance[nodes]] = self._regions_of_nodes()[nodes]
         below = self.stacks.parent[nodes]
-        range_parent[instance[nodes]] = np.where(below == UNKNOWN, UNKNOWN, instance[np.maximum(below, 0)])
+        outside = UNKNOWN if self.hosts is None else self.hosts[1][instance[nodes]]
+        range_parent[instance[nodes]] = np.where(below == UNKNOWN, outside, instance[np.maximum(below, 0)])
 
     def bottom_start(self, moments: Int64s, starts: Int64s) -> Int64s:
         """When the outermost range open at each moment began; the moment itself where none was open."""
+        bottom = self._bottom(moments)
+        return np.where(bottom >= 0, starts[np.maximum(bottom, 0)], moments)
+
+    def _bottom(self, moments: Int64s) -> Int64s:
+        """The outermost range open at each moment, UNKNOWN where none was open."""
         node = self.stacks.top_at(moments)
         parent, instance = self.stacks.parent, self.stacks.instance
-        began = moments.copy()
+        bottom = np.full(len(moments), UNKNOWN, dtype=np.int64)
         climbing = np.flatnonzero(node >= 0)
         while len(climbing):
             below = parent[node[climbing]]
             done = below == UNKNOWN
-            began[climbing[done]] = starts[instance[node[climbing[done]]]]
+            bottom[climbing[done]] = instance[node[climbing[done]]]
             climbing = climbing[~done]
             node[climbing] = below[~done]
-        return began
+        return bottom
 
     def _regions_of_nodes(self) -> Int64s:
         """Regions of all nodes there are by now; parents have lower numbers than their children."""
         self.table.simplified = self.table.simplified or self.stacks.simplified
         done = len(self._regions)
-        names = self.names[self.stacks.instance[done:]].tolist()
-        for below, name in zip(self.stacks.parent[done:].tolist(), names, strict=True):
-            key = (self._regions[below] if below >= 0 else ROOT, name)
+        instances = self.stacks.instance[done:]
+        outside = [ROOT] * len(instances) if self.hosts is None else self.hosts[0][instances].tolist()
+        columns = (self.stacks.parent[done:].tolist(), self.names[instances].tolist(), outside)
+        for below, name, host in zip(*columns, strict=True):
+            key = (self._regions[below] if below >= 0 else host, name)
             number = self._known.get(key)
             if number is None:
                 number = self._known[key] = self.table.intern(self.domain, PUSH_POP, key[0], self.strings[name])
@@ -152,7 +177,7 @@ class _Attributor:
     def __init__(self, timeline: Timeline, mode: Mode) -> None:
         self.timeline = timeline
         self.mode = mode
-        self.table = RegionTable()
+        self.table = RegionTable(pools=timeline.pools, operators=set(timeline.operators))
         self.range_region = np.full(len(timeline.ranges), ROOT, dtype=np.int64)
         self.range_parent = np.full(len(timeline.ranges), UNKNOWN, dtype=np.int64)
         ranges = timeline.ranges
@@ -160,6 +185,7 @@ class _Attributor:
         self.start_end = np.flatnonzero(ranges.start_end)
         self._thread_stacks: dict[int, list[_RegionStacks]] = {}
         self._process_stacks: dict[tuple[int, int], _RegionStacks] = {}
+        self._engine = np.array(engine_threads(timeline) if mode == "auto" else [], dtype=np.int64)
 
     def run(self) -> Attribution:
         timeline = self.timeline
@@ -198,13 +224,18 @@ class _Attributor:
             if self.mode == "process":
                 self._place_by_process(domain, mine, columns, found)
                 continue
-            for thread, part in group_by(ranges.thread[mine]):
+            groups = group_by(ranges.thread[mine])
+            for thread, part in sorted(groups, key=lambda group: group[0] in self._engine):
                 stacks = self._region_stacks(domain, mine[part])
+                if thread in self._engine:
+                    stacks.hosts = self._hosts(domain, mine[part])
                 stacks.number_ranges(self.range_region, self.range_parent)
                 self._thread_stacks.setdefault(thread, []).append(stacks)
-                for column, result in zip(columns, found, strict=True):
-                    for _, members in (g for g in column.by_thread if g[0] == thread):
+                for column, result, mask in zip(columns, found, adopted, strict=True):
+                    if (members := column.by_thread.get(thread)) is not None:
                         result[domain][members] = stacks.regions_at(column.time[members])
+                        if stacks.hosts is not None:
+                            mask[members] |= stacks.is_hosted(column.time[members])
         if self.mode == "auto":
             for column, result, mask in zip(columns, found, adopted, strict=True):
                 self._adopt(column, result, mask)
@@ -216,12 +247,24 @@ class _Attributor:
         stacks = build_stacks(ranges.start, ranges.end, instances)
         return _RegionStacks(stacks, self.timeline.domains[domain], ranges.name, self.timeline.strings, self.table)
 
+    def _hosts(self, domain: int, mine: Int64s) -> tuple[Int64s, Int64s] | None:
+        """For ranges of an engine's thread, region and range that were open in the process when each began."""
+        ranges = self.timeline.ranges
+        stacks = self._stacks_of_process(domain, int(ranges.process[mine[0]]))
+        if stacks is None:
+            return None
+        regions, around = (np.full(len(ranges), UNKNOWN, dtype=np.int64) for _ in range(2))
+        regions[mine] = stacks.regions_at(ranges.start[mine])
+        around[mine] = stacks.ranges_at(ranges.start[mine])
+        return regions, around
+
     def _stacks_of_process(self, domain: int, process: int) -> _RegionStacks | None:
-        """Stacks of all push/pop ranges of a process, threads merged; None where it has none."""
+        """Stacks of all push/pop ranges of a process, threads merged but an engine's; None where it has none."""
         key = (domain, process)
         if key not in self._process_stacks:
             ranges = self.timeline.ranges
             mine = self.push_pop[(ranges.domain[self.push_pop] == domain) & (ranges.process[self.push_pop] == process)]
+            mine = mine[~np.isin(ranges.thread[mine], self._engine)]
             if len(mine) == 0:
                 return None
             self._process_stacks[key] = self._region_stacks(domain, mine)

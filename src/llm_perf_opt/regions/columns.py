@@ -7,6 +7,7 @@ making them safe to show is the reporters' work.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.catalogue import TIME
+from llm_perf_opt.regions.gpu_samples import GpuSamples
 from llm_perf_opt.regions.traffic import Traffic
 
 Int64s = NDArray[np.int64]
@@ -22,6 +24,7 @@ Int32s = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 UNKNOWN = -1  # in an index or time column: the recording does not say
+UNKNOWN_HERE = -(1 << 62)  # in a column that may be negative
 
 
 @define(eq=False)
@@ -74,6 +77,11 @@ class Ranges:
     name: Int32s  # index into Timeline.strings
     start_end: Bools  # True: start/end range, False: push/pop
     took: Int64s | None = None  # what each takes, where that is known better than from begin and end
+    # Of a program that was measured by itself; UNKNOWN_HERE where an instance has none.
+    gpu_start: Int64s | None = None  # when the GPU got to it; `took` is then the GPU's time
+    memory_peak: Int64s | None = None  # bytes of PyTorch's allocator, the most while it was open
+    memory_growth: Int64s | None = None  # at its end, against its beginning
+    recorded: Int32s | None = None  # the names as recorded, where `name` stands for several of them
 
     def __len__(self) -> int:
         return len(self.start)
@@ -81,6 +89,20 @@ class Ranges:
     @property
     def duration(self) -> Int64s:
         return self.end - self.start if self.took is None else self.took
+
+    @property
+    def recorded_name(self) -> Int32s:
+        return self.name if self.recorded is None else self.recorded
+
+    def followed_by(self, more: Ranges) -> Ranges:
+        """These and others, which take what begin and end say and are called as recorded."""
+        alike = [f.name for f in fields(Ranges) if f.name not in ("took", "recorded")]
+        both: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in alike}
+        if self.took is not None:
+            both["took"] = np.concatenate([self.took, more.duration])
+        if self.recorded is not None:
+            both["recorded"] = np.concatenate([self.recorded, more.name])
+        return Ranges(**both)
 
     def chosen(self, which: Bools) -> Ranges:
         """Those that `which` is true for."""
@@ -94,6 +116,23 @@ class Ranges:
         return Ranges(times, times, numbers, numbers, numbers, numbers, np.zeros(0, dtype=np.bool_))
 
 
+@define(frozen=True)
+class NumberRange:
+    """A number that varies in the names of a region's instances."""
+
+    min: int
+    max: int
+    mean: float  # over the instances
+
+
+@define(frozen=True)
+class PooledName:
+    """Recorded names that stand for one region (`pooled_names`)."""
+
+    expression: str  # a regular expression for all of them, as ncu takes it
+    numbers: list[NumberRange] = Factory(list)  # one for each star of the name
+
+
 @define(eq=False)
 class GraphNodes:
     """Nodes of CUDA graphs, each with the moment and thread of its capture (UNKNOWN where not recorded)."""
@@ -104,6 +143,25 @@ class GraphNodes:
     @staticmethod
     def empty() -> GraphNodes:
         return GraphNodes(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
+
+
+# What a program does only once, in the order in which it explains a warm-up.
+COMPILATION, GRAPH_CAPTURE, FIRST_USE = ONCE = ("compilation", "graph capture", "first use")
+
+
+@define(eq=False)
+class OnlyOnce:
+    """When a program did what comes only once: compiled, captured a graph, loaded a module, took memory."""
+
+    what: Int32s  # index into ONCE
+    process: Int32s
+    start: Int64s
+    end: Int64s
+
+    @staticmethod
+    def empty() -> OnlyOnce:
+        times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return OnlyOnce(numbers, numbers, times, times)
 
 
 CALL, OPERATOR, PYTHON = 0, 1, 2  # kinds of host events
@@ -141,6 +199,7 @@ class Process:
     pid: int
     name: str = ""
     rank: int | None = None
+    run: int = 0  # which run of the program, where it was run several times
 
 
 @define(eq=False)
@@ -164,6 +223,11 @@ class Timeline:
     diagnostics: list[Diagnosis] = Factory(list)
     gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # device id -> attributes, as `metrics.hardware` names them
     traffic: dict[int, Traffic] = Factory(dict)  # device id -> what it moved; empty where nsys did not sample that
+    only_once: OnlyOnce = field(factory=OnlyOnce.empty)
+    gpus: list[GpuSamples] = Factory(list)  # of a program that was measured by itself; those it used
+    operators: list[str] = Factory(list)  # names of ranges that are operators or modules of a PyTorch trace
+    engine_threads: list[int] = Factory(list)  # of PyTorch's autograd engine, where more than ranges tell them
+    pools: dict[str, PooledName] = Factory(dict)  # names of ranges that stand for several recorded ones
 
     @property
     def work(self) -> tuple[Work, Work, Work]:
@@ -210,10 +274,12 @@ class Action:
     rules: list[Rule] = Factory(list)
     sections: list[str] = Factory(list)
     kernels_inside: int | None = None  # for a range or graph: the kernels it holds
+    fill: dict[str, float] = Factory(dict)  # how it fills an SM: `waves`, and blocks that fit by `registers`, `warps` …
 
     def time_ns(self) -> float | None:
         """Duration as ncu measured it; not the time the kernel takes in the undisturbed program."""
-        return self.metrics.get(TIME)
+        found = self.metrics.get(TIME)
+        return None if found is None or math.isnan(found) else found
 
 
 @define(eq=False)
@@ -229,6 +295,7 @@ class CounterSet:
     diagnostics: list[Diagnosis] = Factory(list)
     simplified_names: bool = False  # names as ncu prints them: they join by the printed form only
     gpu_facts: dict[int, dict[str, Any]] = Factory(dict)  # as of a timeline
+    pools: dict[str, PooledName] = Factory(dict)  # as of a timeline
 
 
 Recording = Timeline | CounterSet

@@ -16,7 +16,18 @@ from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.rollup import GpuWork, KernelRows, RolledUp, Sums, merged_rows
 from llm_perf_opt.regions.table import ROOT, RegionTable
 
-_ADDED = ("instances", "range_instances", "wall", "idle", "busy", "adopted", "graph_kernels", "graph_replays")
+_ADDED = (
+    "instances",
+    "range_instances",
+    "wall",
+    "idle",
+    "busy",
+    "collective",
+    "exposed",
+    "adopted",
+    "graph_kernels",
+    "graph_replays",
+)
 
 
 @define(eq=False)
@@ -30,6 +41,9 @@ class CommonNames:
     def regions_of(self, other: RegionTable) -> Int64s:
         """The common number of each region of another table."""
         numbers: list[int] = []
+        self.table.pools |= other.pools
+        self.table.operators |= other.operators
+        self.table.held = min(self.table.held, other.held)
         for number in range(len(other)):
             parent = other.parent[number]  # parents come first
             above = ROOT if parent == ROOT else numbers[parent]

@@ -1,4 +1,4 @@
-"""What a picture of a timeline needs and a report does not: single launches of a few chosen stretches, and trends.
+"""What a picture of a timeline needs and a report does not: launches of a few chosen stretches, instances, trends.
 
 It is bounded whatever the size of the recording, and it is no part of `report.json`: it is made with the report
 where an output draws it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import define
 
-from llm_perf_opt.regions.columns import Int32s, Int64s
+from llm_perf_opt.regions.columns import Bools, Int32s, Int64s
 from llm_perf_opt.regions.table import RegionTable
 
 KERNEL, COPY, GRAPH = 0, 1, 2
@@ -55,12 +55,30 @@ class Instances:
 
 
 @define(eq=False)
+class InstanceStrip:
+    """How long the instances of a region took, in the order they began. Of many, a bar stands for several.
+
+    The first `alone` bars are of one instance each; the others share the remaining instances evenly.
+    """
+
+    instances: int
+    alone: int
+    shortest: Int64s  # one element a bar, as what follows
+    median: Int64s
+    longest: Int64s
+    warmup: Bools  # an instance of the bar is warm-up, or inside one
+    steady: tuple[int, int, int] | None  # the 10 %, 50 % and 90 % quantile of the steady ones; None: there are none
+
+
+@define(eq=False)
 class TimelineDetail:
-    """Chosen windows of a timeline, and how the time of each kernel changes over the instances of each region."""
+    """Chosen windows of a timeline, how long every instance of a region took, and how kernels change over them."""
 
     windows: list[Window]
     launches: Launches
     instances: Instances
     strings: list[str]
     table: RegionTable
+    profiled: bool  # the timeline is of a program under a profiler
+    strips: dict[int, InstanceStrip]  # region number -> all its instances, where there are several
     trends: dict[int, dict[str, str]]  # region number (ROOT: everything) -> kernel name -> one level per group

@@ -8,7 +8,7 @@ that they took longer than steady instances do.
 from __future__ import annotations
 
 import numpy as np
-from attrs import define, evolve
+from attrs import define, evolve, field
 
 from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline, Work
@@ -29,17 +29,17 @@ class Instances:
     late: Int64s  # of the duration, what warm-up instances inside took longer than steady ones
     late_idle: Int64s  # of that, the GPU did nothing
     level_change: dict[int, int]  # region -> the instance, counted from 0, from which on all take another time
+    steady_duration: Int64s = field(init=False)
 
-    @property
-    def steady_duration(self) -> Int64s:
-        steady: Int64s = np.maximum(self.duration - self.late, 0)
-        return steady
+    def __attrs_post_init__(self) -> None:
+        self.steady_duration = np.maximum(self.duration - self.late, 0)
 
 
 def find_instances(timeline: Timeline, attribution: Attribution) -> Instances:
     """Instances of all regions, warm-up told apart region by region, the outermost first."""
     ranges, region_of, parent_of = timeline.ranges, attribution.range_region, attribution.range_parent
     duration, working = ranges.duration, _working(timeline)
+    idle = duration - working
     warmup, first = (np.zeros(len(ranges), dtype=np.bool_) for _ in range(2))
     late, late_idle = (np.zeros(len(ranges), dtype=np.int64) for _ in range(2))
     depth = np.array([*attribution.table.depth, 0], dtype=np.int64)[region_of]
@@ -62,7 +62,7 @@ def find_instances(timeline: Timeline, attribution: Attribution) -> Instances:
                 warm = np.arange(len(mine)) < found.warmup
                 warmup[mine[warm]] = first[mine[warm]] = True
                 late[mine] = excess(duration[mine], warm)
-                late_idle[mine] = np.minimum(excess((duration - working)[mine], warm), late[mine])
+                late_idle[mine] = np.minimum(excess(idle[mine], warm), late[mine])
     _hand_up(late, first, parent_of, depth)
     _hand_up(late_idle, first, parent_of, depth)
     return Instances(duration, working, warmup, first, late, late_idle, changes)

@@ -44,6 +44,9 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
         diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics] + _left_out(timelines),
+        operators=sorted({name for t in timelines for name in t.operators}),
+        engine_threads=[thread for t in shifted for thread in t.engine_threads],
+        pools={name: pool for t in timelines for name, pool in t.pools.items()},
     )
 
 
@@ -108,6 +111,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
     return evolve(
         timeline,
         threads=[owner + processes for owner in timeline.threads],
+        engine_threads=[thread + threads for thread in timeline.engine_threads],
         kernels=work(timeline.kernels),
         copies=work(timeline.copies),
         graphs=work(timeline.graphs),
@@ -117,6 +121,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
             thread=_offset(threads)(ranges.thread),
             domain=domain_numbers[ranges.domain] if len(ranges) else ranges.domain,
             name=names(ranges.name),
+            recorded=None if ranges.recorded is None else names(ranges.recorded),
         ),
         graph_nodes=evolve(timeline.graph_nodes, thread=_offset(threads)(timeline.graph_nodes.thread)),
         host=evolve(

@@ -15,11 +15,13 @@ from attrs import Factory, define, field
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
+from llm_perf_opt.regions.columns import NumberRange
+from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.timing import Timing
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 NOT_IN_JSON = {"in_json": False}  # for fields that exist only while the recording is at hand
 
 
@@ -130,6 +132,8 @@ class TimeSplit:
     host_copies: Quantity | None = None  # of those, copies between host and device
     graphs: Quantity | None = None  # CUDA graphs recorded as one block
     overlap: Quantity | None = None  # work that ran together with other work of the region: sums minus union
+    collectives: Quantity | None = None  # union of the collectives between GPUs
+    exposed_collectives: Quantity | None = None  # of that, no other kernel ran on their GPU
     after_return: Quantity | None = None  # GPU work after the range was closed on the host
     launches: int = 0
     gap_per_launch: Quantity | None = None  # idle time over launches: what a launch costs beyond its kernel
@@ -187,7 +191,7 @@ class SignatureRecord:
     flop_rate: Quantity | None = None
     dram_rate: Quantity | None = None
     shares: dict[str, float] = Factory(dict)  # of each roof, the part that was reached: "tensor", "dram" …
-    roof: str = ""  # the one that limits it: "tensor" | "cuda_core" | "dram" | "l2"
+    roof: str = ""  # the one that limits it: "tensor" | "cuda_core" | "dram" | "l2" | "l1" | "sm"
     time_at_roof: Quantity | None = None
     recoverable: Quantity | None = None
     bound: str = ""  # the roof it runs near, or "latency"; "" where it cannot be told
@@ -231,7 +235,7 @@ class Evidence:
 class Verdict:
     """What holds a region back."""
 
-    bound: str  # "launch" | "host" | "other_work" | "gpu" | "dram" | "l2" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
+    bound: str  # "launch" | "host" | "other_work" | "gpu" | "dram" | "l2" | "l1" | "sm" | "tensor" | "cuda_core" | "latency" | "communication" | "balanced" | "unknown"
     title: str  # "launch-bound"
     text: str  # one sentence with this region's numbers
     confidence: str = ""  # "high" | "medium" | "low"; "" for "unknown"
@@ -294,6 +298,7 @@ class RegionPerformance:
     gpu_side: GpuSide | None = None  # where the region's ranges end before their GPU work does
     # Of the steady instances, as all of the above; None where the region has no warm-up.
     steady: RegionStats | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
+    instances: int | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)  # that all this is of
 
 
 @define
@@ -311,11 +316,14 @@ class NCUProfileRegion:
     inclusive: RegionStats
     exclusive: RegionStats
     key: str = ""  # unique in its scope, stable between runs: "domain@a/b" with `/`, `@`, `\` escaped
-    range_kind: str = "push_pop"  # "push_pop" | "start_end" | "recording" (it has no ranges: all its work)
+    numbers: list[NumberRange] = Factory(list)  # one for each `*` of the name, which stands for a number that varies
+    range_kind: str = "push_pop"  # "push_pop" | "start_end" | "recording" (all its work) | "operator" (of a trace)
     time_source: str = "timeline"  # "timeline" | "ncu"
     wall_ns: int | None = None  # summed duration of the instances on the host
     gpu_busy_ns: int | None = None  # union of the region's own GPU work
     gpu_idle_ns: int | None = None  # part of wall_ns in which the GPU ran nothing of this process
+    collective_ns: int | None = None  # a collective of the region runs (a union on each device)
+    exposed_collective_ns: int | None = None  # of that, no other kernel of the scope runs on the device
     adopted_kernels: int = 0  # launched by a thread with no range open, counted to the process's ranges
     graph_kernels: int = 0  # of kernel_count, those that ran inside CUDA graphs
     graph_replays: int = 0  # launches of the graphs those kernels belong to
@@ -357,6 +365,8 @@ class ScopeTotals:
     memory: MemoryWork = Factory(MemoryWork)
     gpu_busy_ns: int | None = None
     span_ns: int | None = None  # first to last event of the recording
+    recorded_ns: int | None = None  # the same of each process, added up
+    outside_ranges_ns: int | None = None  # of that, the process had no range open
 
 
 @define(frozen=True)
@@ -367,6 +377,32 @@ class Scope:
     totals: ScopeTotals
     regions: list[NCUProfileRegion] = field(repr=False)
     kernels: list[KernelRecord] = field(factory=list, repr=False)  # all kernels of the scope, in regions or not
+
+
+@define(frozen=True)
+class RankTime:
+    """One rank in the collectives that all ranks have in common."""
+
+    rank: int | None
+    label: str
+    source: str
+    clock_offset_ns: int  # its clock against that of the first, by the ends of the collectives
+    collectives_ns: int
+    waiting_ns: int  # of that, for ranks that came later
+    caused_waiting_ns: int  # the longest wait of another, over the collectives to which this one came last
+    longest_ns: int  # what the collective with the longest wait took here
+
+
+@define(frozen=True)
+class RankSkew:
+    """What the collectives of several ranks say together: who waits, and for whom."""
+
+    ranks: list[RankTime]
+    collectives: int  # that all have in common
+    residual_ns: int  # nine of ten ends lie so close together once the clocks are aligned
+    transfer_ns: int  # the collectives as the last rank sees them: without waiting
+    late: str | None  # the rank that the others wait for most
+    longest: str  # kernel of the collective with the longest wait
 
 
 @define(frozen=True)
@@ -452,6 +488,7 @@ class NCUProfileRegionReport:
 
     schema_version: str
     generation: str = field(default="", kw_only=True)  # an id that all files of one written report carry
+    answer: Answer = field(factory=Answer, kw_only=True)
     generated_at: str
     config_fingerprint: str
     inputs: list[dict[str, Any]]
@@ -470,6 +507,7 @@ class NCUProfileRegionReport:
     stages: list[str] = Factory(list)  # keys of the regions of the main scope that make up the run, none inside another
     opportunities: list[Opportunity] = Factory(list)  # of the stages, most recoverable time first
     unclassified_share: float | None = None  # of all kernel time, kernels of no known family
+    ranks: RankSkew | None = None  # None: one rank, or none with collectives in common
     # A `TimelineDetail` (launches and trends) for pictures; None without a timeline, or where nothing draws it.
     timeline_detail: Any = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 

@@ -22,17 +22,19 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from attrs import define
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.regions.columns import PooledName
 from llm_perf_opt.regions.table import region_key
 
 _ANY_LEVELS = "**"
 _GLOB_TOKEN = re.compile(r"\\.|\[.[^\]]*\]|.", re.DOTALL)  # an escaped character, a set of them, or one
 _WILDCARDS = {"*": ".*", "?": "."}
+_DIGIT, _WORD = re.compile("[0-9]"), re.compile(r"\w")
 _NCU_SPECIAL = re.compile(r"([@,\[\]/*+])")
 
 
@@ -57,6 +59,13 @@ class RegionPattern:
         if self._domain is not None and not _glob_regex(self._domain).match(domain):
             return False
         return _levels_match(self._levels, path, self._domain)
+
+    def asks_for(self, name: str, by: re.Pattern[str]) -> bool:
+        """Does the pattern mean a range of this name, by a part that `by` finds in it?"""
+        if self._regex is not None:
+            return by.search(self._regex.pattern) is not None and self._regex.search(name) is not None
+        telling = (level for level in self._levels if by.search(level))
+        return any(_name_regex(level, self._domain).match(name) for level in telling)
 
     def ncu_expressions(self) -> list[str]:
         """Expressions for `--nvtx-include` when nothing is known of the program's ranges.
@@ -123,6 +132,14 @@ class RegionFilter:
             return False
         return not self.include or any(p.matches(domain, stack) for p in self.include for stack in stacks)
 
+    def asks_for(self, name: str) -> bool:
+        """Does a pattern mean ranges of this name, and not just any?"""
+        return any(pattern.asks_for(name, _WORD) for pattern in (*self.include, *self.exclude))
+
+    def asks_for_number(self, name: str) -> bool:
+        """Does a pattern mean this very range by a number in its name, as `Batch 3` does?"""
+        return any(pattern.asks_for(name, _DIGIT) for pattern in (*self.include, *self.exclude))
+
     def as_json(self) -> dict[str, list[str]]:
         return {"include_patterns": [p.text for p in self.include], "exclude_patterns": [p.text for p in self.exclude]}
 
@@ -167,18 +184,27 @@ def _compiled(text: str) -> re.Pattern[str]:
         ) from error
 
 
-def exact_expression(domain: str, path: Sequence[str], *, anchored: bool = False, start_end: bool = False) -> str:
+def exact_expression(
+    domain: str,
+    path: Sequence[str],
+    *,
+    anchored: bool = False,
+    start_end: bool = False,
+    pools: Mapping[str, PooledName] | None = None,
+) -> str:
     """The ncu expression that selects a path of ranges, each directly inside the one before.
 
     `anchored`: only from the bottom of the stack; otherwise the path may lie deeper in it. Names that
     ncu cannot take with backslashes (they hold one, or begin with `regex:`) are written as a regular
-    expression of `\\xNN` codes.
+    expression of `\\xNN` codes, and names that stand for several (`pools`) as one that matches all of those.
     """
+    pools = pools or {}
     tail = "" if start_end else "/"
     bottom = "[" if anchored and not start_end else ""
-    if any(map(_needs_codes, (domain, *path) if domain else path)):
-        prefix = f"^{_hex(domain)}$@" if domain else ""
-        return "regex:" + prefix + bottom + "/".join(f"^{_hex(name)}$" for name in path) + tail
+    if any(map(_needs_codes, (domain, *path) if domain else path)) or any(name in pools for name in path):
+        prefix = f"^{coded(domain)}$@" if domain else ""
+        levels = (pools[name].expression if name in pools else coded(name) for name in path)
+        return "regex:" + prefix + bottom + "/".join(f"^{level}$" for level in levels) + tail
     prefix = f"{_escaped(domain)}@" if domain else ""
     return prefix + bottom + "/".join(_escaped(name) for name in path) + tail
 
@@ -277,7 +303,7 @@ def _escaped(name: str) -> str:
     return _NCU_SPECIAL.sub(r"\\\1", name)
 
 
-def _hex(name: str) -> str:
+def coded(name: str) -> str:
     """Every ASCII character that is not a letter, digit or underscore as a code, so that none has a meaning."""
     return re.sub(r"[^\w]", lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 128 else m[0], name)
 
@@ -303,4 +329,4 @@ def _ncu_glob(glob: str) -> str:
         inner = token[1:-1]
         return f"[{'^' if inner.startswith('!') else ''}{inner.lstrip('!')}]"
 
-    return _translated(glob, _hex, characters)
+    return _translated(glob, coded, characters)

@@ -10,6 +10,7 @@ from attrs import define, fields
 
 from llm_perf_opt.regions.attribution import Attribution, Membership
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int32s, Int64s, Timeline, Work
+from llm_perf_opt.regions.communication import collective_times
 from llm_perf_opt.regions.intervals import BusyTime, overlapping, union_by_group
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT, add_up, climb, levels_up
@@ -76,6 +77,8 @@ class RolledUp:
     wall: Int64s
     idle: Int64s
     busy: Int64s
+    collective: Int64s
+    exposed: Int64s  # of the collectives' time, no other kernel ran on their device
     adopted: Int64s
     graph_kernels: Int64s
     graph_replays: Int64s  # launches of graphs whose kernels were recorded one by one
@@ -112,20 +115,11 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     def copies(chosen: Int64s) -> Sums:
         return _sums(timeline.copies, attribution.copies, chosen, count)
 
-    between = _copies_called(_HOST_COPY, timeline, selection)
-    pageable = timeline.copies.pageable
-    unpinned, pinned = (
-        (between[:0],) * 2 if pageable is None else (between[pageable[between]], between[~pageable[between]])
-    )
     own = GpuWork(
         kernels=_sums(kernels, attribution.kernels, selection.kernels, count),
         copies=copies(selection.copies),
         graphs=_sums(timeline.graphs, attribution.graphs, selection.graphs, count),
-        host_copies=copies(between),
-        device_copies=copies(_copies_called(_DEVICE_COPY, timeline, selection)),
-        uploads=copies(_copies_called(_UPLOAD, timeline, selection)),
-        pageable=copies(unpinned),
-        pinned=copies(pinned),
+        **{kind: copies(chosen) for kind, chosen in copies_by_kind(timeline, selection).items()},
     )
     everything = own.converted(inclusive)
     region_of = attribution.range_region[selection.ranges]
@@ -135,6 +129,7 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
     chosen_mask[selection.kernels] = True
     in_graph = chosen_mask & (kernels.graph_node != UNKNOWN)
     graph_replays = _graph_launches(kernels, attribution.kernels, np.flatnonzero(in_graph), parent, depth)
+    collective = collective_times(timeline, attribution.kernels, selection.scope_kernels, parent, depth)
     instances = np.where(range_instances > 0, range_instances, graph_replays)
     has_work = [sums.count > 0 for sums in (everything.kernels, everything.copies, everything.graphs)]
     return RolledUp(
@@ -145,6 +140,8 @@ def roll_up(timeline: Timeline, attribution: Attribution, selection: Selection) 
         wall=wall,
         idle=idle,
         busy=_busy(timeline, attribution, selection, parent, depth),
+        collective=collective.total,
+        exposed=collective.exposed,
         adopted=inclusive(_tally(attribution.kernels, chosen_mask & attribution.kernels.adopted, count)),
         graph_kernels=inclusive(_tally(attribution.kernels, in_graph, count)),
         graph_replays=graph_replays,
@@ -166,6 +163,16 @@ _DEVICE_COPY = re.compile(r"device-to-device|dtod", re.IGNORECASE)
 def host_copies(timeline: Timeline) -> Int64s:
     """Which copies are between host and device."""
     return np.flatnonzero(_called(_HOST_COPY, timeline, timeline.copies.name))
+
+
+def copies_by_kind(timeline: Timeline, selection: Selection) -> dict[str, Int64s]:
+    """Which of the selected copies go where, and between which memory, by the fields of `GpuWork`."""
+    kinds = {"host_copies": _HOST_COPY, "device_copies": _DEVICE_COPY, "uploads": _UPLOAD}
+    found = {kind: _copies_called(pattern, timeline, selection) for kind, pattern in kinds.items()}
+    between, pageable = found["host_copies"], timeline.copies.pageable
+    found["pageable"] = between[:0] if pageable is None else between[pageable[between]]
+    found["pinned"] = between[:0] if pageable is None else between[~pageable[between]]
+    return found
 
 
 def _copies_called(pattern: re.Pattern[str], timeline: Timeline, selection: Selection) -> Int64s:

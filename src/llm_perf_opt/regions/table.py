@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from attrs import Factory, define, field
 
-from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, NumberRange, PooledName
+from llm_perf_opt.regions.operator_names import is_operator
 
 ROOT = UNKNOWN  # parent of an outermost region
 
 PUSH_POP, START_END = False, True
 
-DEEPEST = 1024  # levels
+DEEPEST = 256  # levels; programs have a hundred ranges open at the most
 MOST_CHARACTERS = 30_000_000  # of all paths; a hundred thousand regions of a model have fifteen million
 POOLED = "(more ranges)"
 WHOLE = "whole recording"  # the one region of a recording without ranges (`whole_recording`)
@@ -40,6 +41,9 @@ class RegionTable:
     start_end: list[bool] = Factory(list)
     pooled: set[int] = Factory(set)  # regions that stand for ranges that are too many, or too deep
     whole: set[int] = Factory(set)  # regions that stand for a whole recording: no range, so ncu cannot select them
+    pools: dict[str, PooledName] = Factory(dict)  # names that stand for several recorded ones
+    operators: set[str] = Factory(set)  # names of ranges that PyTorch made of its operators and modules
+    held: float = 1.0  # by stages, of the work or time; less where the whole recording is a region for that
     simplified: bool = False  # more ranges were open at once than stacks are kept of
     _characters: list[int] = Factory(list)  # in the path of each region
     _all_characters: int = 0  # in all paths
@@ -91,11 +95,22 @@ class RegionTable:
         self.whole.add(number)
         return number
 
+    def is_operator(self, number: int) -> bool:
+        """A region of PyTorch's own: what an operator or a module does."""
+        return self.name[number] in self.operators or is_operator(self.name[number])
+
     def kind(self, number: int) -> str:
         """`range_kind` of a region in a report."""
         if number in self.whole:
             return "recording"
-        return "start_end" if self.start_end[number] else "push_pop"
+        if self.start_end[number]:
+            return "start_end"
+        return "operator" if self.name[number] in self.operators else "push_pop"
+
+    def numbers(self, number: int) -> list[NumberRange]:
+        """Of each star in a region's name, the numbers it stands for."""
+        pool = self.pools.get(self.name[number])
+        return list(pool.numbers) if pool else []
 
     def path(self, number: int) -> list[str]:
         """Names from the outermost range to this one."""
@@ -123,6 +138,10 @@ class RegionTable:
                 key = f"{key} (start/end)" if self.start_end[number] else key
             self._keys[number] = key
         return key
+
+    def keys(self) -> list[str]:
+        """The keys of all regions."""
+        return [self.key(number) for number in range(len(self))]
 
     def in_tree_order(self) -> list[int]:
         """All regions, each followed by the regions below it, in the order they were first seen."""

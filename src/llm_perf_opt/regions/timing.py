@@ -38,4 +38,8 @@ class Timing:
     energy_j: float | None = None  # per steady instance, as what follows
     memory_peak_bytes: int | None = None
     memory_growth_bytes: int | None = None
+    energy_interval_j: list[float] | None = None  # that the energy lies in, at 95 %
+    run_medians_ns: list[int] | None = (
+        None  # of the steady instances of each run, where the program was run several times
+    )
     level_change: int | None = None  # the instance, counted from 0, from which on all take another time

@@ -104,6 +104,8 @@ def _level_change(duration: Int64s) -> int | None:
 
 def quantiles(values: Int64s) -> tuple[int, int, int]:
     """The 10 %, 50 % and 90 % quantile of what is not empty."""
+    if len(values) == 1:  # most regions of a program that names each request
+        return (int(values[0]),) * 3
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
     return round(low), round(middle), round(high)
 

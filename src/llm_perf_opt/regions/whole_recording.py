@@ -1,7 +1,9 @@
-"""A recording without ranges is one stage, `whole recording`: a range of ours around all the work of each process.
+"""A recording whose ranges do not hold it is one stage, `whole recording`: a range of ours around all its work.
 
-No thread opened it (`thread` is UNKNOWN), so it holds every launch of its process, also those whose host call was not
-recorded. Everything downstream (roll-up, join, verdicts, planning) meets a region like any other.
+It has no ranges, or those that could be stages hold too little of it: of the GPU's work, or of the time from the first
+to the last of them. No thread opened the range (`thread` is UNKNOWN), so it holds every launch of its process, also
+those whose host call was not recorded. Everything downstream (roll-up, join, verdicts, planning) meets a region like
+any other; beside other ranges it is one that lies in none of them, and none in it.
 """
 
 from __future__ import annotations
@@ -10,39 +12,159 @@ import numpy as np
 from attrs import evolve
 
 from llm_perf_opt.diagnosis import diagnose
-from llm_perf_opt.regions.columns import UNKNOWN, Ranges, Timeline
-from llm_perf_opt.regions.table import WHOLE
+from llm_perf_opt.regions.attribution import Attribution, Membership
+from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Ranges, Timeline, Work
+from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.operator_names import LIBRARY_DOMAINS
+from llm_perf_opt.regions.table import ROOT, WHOLE, RegionTable
+
+MOST_STAGES = 12  # of a report
+COVERED = 0.9  # part of the time that stages have to hold
 
 
 def with_whole_recording(timeline: Timeline) -> Timeline:
     """The timeline with such a range for each process that used the GPU, where it has no ranges; and a word on it."""
     if len(timeline.ranges):
         return timeline
-    process = np.unique(np.concatenate([work.process for work in timeline.work]))
+    process = _processes(timeline)
     if not len(process):
         name = "NO_RANGES.no_work_in_trace" if timeline.kind == "kineto" else "NO_RANGES.no_work"
         nothing = diagnose(name, source=timeline.source)
         return evolve(timeline, diagnostics=[*timeline.diagnostics, nothing])
+    name = "NO_RANGES.in_trace" if timeline.kind == "kineto" else "NO_RANGES"
+    return evolve(
+        timeline,
+        strings=[*timeline.strings, WHOLE],
+        ranges=_around(timeline, process, list(timeline.work)),
+        diagnostics=[*timeline.diagnostics, diagnose(name, source=timeline.source)],
+    )
+
+
+def covered(timeline: Timeline, attribution: Attribution) -> tuple[Timeline, Attribution]:
+    """The same, with the whole recording as a region beside the others where those hold too little of it."""
+    process = _processes(timeline)
+    if attribution.table.whole or not len(process) or (share := _share_of_stages(timeline, attribution)) >= COVERED:
+        return timeline, attribution
+    whole = _around(timeline, process, [*timeline.work, timeline.ranges])
+    region = attribution.table.intern_whole()
+
+    def extended(values: Int64s, value: int) -> Int64s:
+        return np.concatenate([values, np.full(len(process), value, dtype=np.int64)])
+
+    def holding(work: Work, membership: Membership) -> Membership:
+        return evolve(membership, start_end=membership.start_end | {region: np.arange(len(work))})
+
+    kernels, copies, graphs = map(holding, timeline.work, attribution.memberships)
+    found = evolve(
+        attribution,
+        kernels=kernels,
+        copies=copies,
+        graphs=graphs,
+        range_region=extended(attribution.range_region, region),
+        range_parent=extended(attribution.range_parent, UNKNOWN),
+    )
+    attribution.table.held = share
+    return evolve(timeline, strings=[*timeline.strings, WHOLE], ranges=timeline.ranges.followed_by(whole)), found
+
+
+def _processes(timeline: Timeline) -> Int32s:
+    """Those that used the GPU."""
+    return np.unique(np.concatenate([work.process for work in timeline.work])).astype(np.int32)
+
+
+def _around(timeline: Timeline, process: Int32s, columns: list[Work | Ranges]) -> Ranges:
+    """A range for each process, around all that some columns have of it. Its name is the next string."""
     start = np.full(len(process), np.iinfo(np.int64).max, dtype=np.int64)
     end = np.full(len(process), np.iinfo(np.int64).min, dtype=np.int64)
-    for work in timeline.work:
-        which = np.searchsorted(process, work.process)
-        np.minimum.at(start, which, work.start)
-        np.maximum.at(end, which, work.end)
+    for column in columns:
+        known = np.isin(column.process, process)
+        which = np.searchsorted(process, column.process[known])
+        np.minimum.at(start, which, column.start[known])
+        np.maximum.at(end, which, column.end[known])
     alike = np.zeros(len(process), dtype=np.int32)
-    ranges = Ranges(
+    return Ranges(
         start=start,
         end=end,
-        process=process.astype(np.int32),
+        process=process,
         thread=alike + UNKNOWN,
         domain=alike + timeline.domains.index(""),
         name=alike + len(timeline.strings),
         start_end=alike > 0,
     )
-    name = "NO_RANGES.in_trace" if timeline.kind == "kineto" else "NO_RANGES"
-    return evolve(
-        timeline,
-        strings=[*timeline.strings, WHOLE],
-        ranges=ranges,
-        diagnostics=[*timeline.diagnostics, diagnose(name, source=timeline.source)],
-    )
+
+
+# -- how much of a recording its stages hold -------------------------------------------------------
+
+
+def _share_of_stages(timeline: Timeline, attribution: Attribution) -> float:
+    """Of the GPU's work, or of the time, from the first stage to the last: the smaller part that stages hold.
+
+    What comes before the first (weights are loaded, a model is built) or after the last is no part of what the program
+    is asked about. Operators and ranges of libraries are no stages.
+    """
+    held, chosen = max(map(_longest, _candidates(timeline, attribution)), key=lambda found: found[0])
+    if not held:
+        return 0.0
+    ranges = timeline.ranges
+    stages = np.flatnonzero(np.isin(attribution.range_region, chosen))
+    if not len(stages):  # known through graphs only
+        return 1.0
+    start, end = ranges.start[stages], ranges.end[stages]
+    first, last = int(start.min()), int(end.max())
+    work = 0
+    for column in timeline.work:
+        since = np.where(column.host_time == UNKNOWN, column.start, column.host_time)
+        meant = (since >= first) & (since < last)
+        work += int((column.end - column.start)[meant].sum())
+    return min(held / max(work, 1), _share_of_time(timeline, start, end), 1.0)
+
+
+def _share_of_time(timeline: Timeline, start: Int64s, end: Int64s) -> float:
+    """Of the time from the first of some ranges to the last, what they or their work take.
+
+    A program that runs ahead of the GPU closes a range before its work is done: that is part of it, with what lies
+    between.
+    """
+    span = int(end.max() - start.min())
+    if span == 0 or BusyTime.of(start, end).total >= COVERED * span:
+        return 1.0
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    for column in timeline.work:
+        launched = column.host_time != UNKNOWN
+        at = np.searchsorted(start, column.host_time[launched], side="right") - 1
+        inside = (at >= 0) & (column.host_time[launched] < end[np.maximum(at, 0)])
+        np.maximum.at(end, at[inside], column.end[launched][inside])
+    return BusyTime.of(start, end).total / (int(end.max()) - int(start.min()))
+
+
+def _longest(time: Int64s) -> tuple[int, Int64s]:
+    """As many regions as there may be stages, those with most of some time, and what they have together."""
+    order = np.argsort(-time, kind="stable")[:MOST_STAGES]
+    return int(time[order].sum()), order[time[order] > 0]
+
+
+def _candidates(timeline: Timeline, attribution: Attribution) -> list[Int64s]:
+    """GPU time of the outermost regions of each domain, and of start/end regions; 0 for all that are no stages."""
+    table = attribution.table
+    roots, stage = _roots(table), ~np.array([table.is_operator(n) for n in range(len(table))], dtype=np.bool_)
+    found = []
+    for domain, name in enumerate(timeline.domains):
+        time = np.zeros(len(table), dtype=np.int64)
+        for work, membership in zip(timeline.work, attribution.memberships, strict=True):
+            own = np.bincount(membership.by_domain[domain] + 1, work.end - work.start, minlength=len(table) + 1)[1:]
+            np.add.at(time, roots, own.astype(np.int64))
+        found.append(np.where(stage, time, 0) * (name not in LIBRARY_DOMAINS))
+    marked = np.zeros(len(table), dtype=np.int64)
+    for work, membership in zip(timeline.work, attribution.memberships, strict=True):
+        for region, members in membership.start_end.items():
+            marked[region] += int((work.end - work.start)[members].sum())
+    return [*found, marked]
+
+
+def _roots(table: RegionTable) -> Int64s:
+    """The outermost region around each."""
+    roots: list[int] = []
+    for number, parent in enumerate(table.parent):
+        roots.append(number if parent == ROOT else roots[parent])
+    return np.array(roots, dtype=np.int64)

@@ -1,28 +1,29 @@
-"""The answer: which stage is the problem, why, what to do first; then the same stage by stage in sentences.
+"""The answer as people read it: the lines of the report's own answer, its fixes, and all stages in sentences.
 
 Every output shows this first, whichever command made the report. Plain text; names in it are already safe to show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from attrs import define
 
 from llm_perf_opt.metrics.catalogue import with_roles
-from llm_perf_opt.metrics.quantity import shown
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Scope
-from llm_perf_opt.regions.table import WHOLE
-from llm_perf_opt.report.region_table import is_host_only
-from llm_perf_opt.report.stages import roofs_known, stage_regions, stage_time
+from llm_perf_opt.regions.fixes import Answer, Fix
+from llm_perf_opt.regions.labels import host_sentence, subject
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
+from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.ranking import is_host_only, stage_regions
 from llm_perf_opt.report.text import (
     counted,
     duration,
+    evaluated_instances,
     evaluated_times,
     evaluated_work,
     full_label,
     gpu_time,
-    label,
+    percent,
     quantity,
     share,
     warmup_note,
@@ -30,18 +31,9 @@ from llm_perf_opt.report.text import (
     without_profiler,
 )
 
-LEFT_OUT = (
-    "No GPU work is in the recording, so this report leaves out kernels, idle time and what a GPU could do: "
-    "times are those of the ranges on the host. On a machine with a GPU, llm-perf profile -- CMD tells the rest."
-)
-MEASURED = (
-    "These are the times of the program by itself, with no profiler. "
-    "Where inside them they go, on the GPU and on the host, llm-perf profile -- CMD tells."
-)
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
 _LATE = 0.1  # GPU work after the end of the range, as a share of its wall time, above which it returns early
 _REGIONS = 6
-_PARTS = 4
 
 
 @define(frozen=True)
@@ -54,120 +46,80 @@ class Line:
 
 
 @define(frozen=True)
-class Answer:
-    """What an output shows first."""
+class ShownFix:
+    """A fix with the name of its stage as people read it."""
 
-    lines: Sequence[Line]  # Where, Why, Do first; none where no stage could be evaluated
+    fix: Fix
+    where: str
+    gain: str  # what one instance of the stage would save at most
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}. {self.fix.because}."
+
+
+@define(frozen=True)
+class ShownAnswer:
+    """What an output shows first: the answer of the report, made ready for people."""
+
+    lines: Sequence[Line]  # Where, Why, Do first
     sentences: Sequence[str]  # stage by stage, most important first
-    fixes: Sequence[Opportunity]  # most recoverable time first
+    fixes: Sequence[ShownFix]  # in the order of the answer
 
 
-def answer_of(report: NCUProfileRegionReport) -> Answer:
-    return Answer(headline(report), answer(report), report.opportunities)
+def answer_of(report: NCUProfileRegionReport) -> ShownAnswer:
+    stages = {region.key: region for region in stage_regions(report)}
+    return ShownAnswer(
+        _headline(report.answer, stages.get(report.answer.stage)),
+        answer(report),
+        [_shown_fix(fix, stages.get(fix.stage)) for fix in report.answer.fixes],
+    )
 
 
-def headline(report: NCUProfileRegionReport) -> list[Line]:
-    """Three lines; none where no stage could be evaluated."""
-    stages = stage_regions(report)
-    if not stages or stages[0].performance is None:
-        return []
-    if is_host_only(report):
-        first, *_, last = _host_sentences(report)
-        return [Line("Where", first), Line("Next" if last == MEASURED else "Not here", last)]
-    worst = stages[0]
-    title = worst.performance.verdict.title if worst.performance else ""
-    return [
-        _line("Where", _where(stages), _subject(worst)),
-        _line("Why", _why(worst), f"{title}."),
-        _line("Do first", _first(report, worst), _best_advice(report)),
-    ]
+def _headline(found: Answer, stage: NCUProfileRegion | None) -> list[Line]:
+    """The three lines, and where each begins with what the eye should find."""
+    performance = stage.performance if stage is not None else None
+    titles = [v.title for v in (performance.verdict, performance.gpu_verdict)] if performance else []
+    leads = {
+        "Where": [subject(stage)] if stage is not None else [],
+        "Why": [f"{title}." for title in titles],
+        "Do first": [fix.action.rstrip(".") for fix in found.fixes[:1]],
+    }
+    return [Line(name, text, _lead(text, leads[name])) for name, text in found.lines]
 
 
-def _line(name: str, text: str, lead: str) -> Line:
+def _lead(text: str, candidates: Iterable[str]) -> str:
     """The lead counts only where the text really begins with it."""
-    found = text[: len(lead)]
-    return Line(name, text, found if lead and found.lower() == lead.lower() else "")
+    return next((text[: len(lead)] for lead in candidates if text[: len(lead)].lower() == lead.lower()), "")
 
 
-def _best_advice(report: NCUProfileRegionReport) -> str:
-    return report.opportunities[0].advice.rstrip(".") if report.opportunities else ""
-
-
-def _where(stages: list[NCUProfileRegion]) -> str:
-    worst, whole = stages[0], sum(stage_time(r) or 0 for r in stages)
-    took = stage_time(worst)
-    takes = f"{_subject(worst)} takes {duration(took)}{_steadily(worst)}"
-    if len(stages) == 1:
-        return f"{takes}."
-    others = ", ".join(f"{full_label(r)} {duration(stage_time(r))}" for r in stages[1:3])
-    rest = f", and {len(stages) - 3} more" if len(stages) > 3 else ""
-    return f"{takes}, {share(took, whole)} of the time of all stages ({others}{rest})."
-
-
-def _is_whole(region: NCUProfileRegion) -> bool:
-    return (region.domain, region.path) == ("", [WHOLE])
-
-
-def _subject(region: NCUProfileRegion) -> str:
-    """A region as a sentence begins with it."""
-    return f"The {WHOLE}" if _is_whole(region) else full_label(region)
-
-
-def _steadily(region: NCUProfileRegion) -> str:
-    """` in 61 instances, median 2.4 ms, after 16.5 s of warm-up`."""
-    steady = region.timing.steady if region.timing else None
-    each = (
-        f" in {steady.instances:,} instances, median {duration(steady.median_ns)}"
-        if steady and steady.instances > 1
-        else ""
-    )
-    warmup = warmup_note(region)
-    return f"{each},{warmup}" if each and warmup else each + warmup
-
-
-def _why(region: NCUProfileRegion) -> str:
-    performance = region.performance
-    assert performance is not None
-    title, text = performance.verdict.title, performance.verdict.text
-    return text if text.lower().startswith(title.lower()) else f"{title[:1].upper()}{title[1:]}. {text}"
-
-
-def _first(report: NCUProfileRegionReport, worst: NCUProfileRegion) -> str:
-    performance = worst.performance
-    assert performance is not None
-    if performance.verdict.bound == "unknown" and performance.verdict.next_step:
-        return f"Find out more: {performance.verdict.next_step}"
-    best = next(iter(report.opportunities), None)
-    if best is None:
-        return performance.verdict.advice or "Nothing that was measured stands out."
-    advice = best.advice[:1].upper() + best.advice[1:]
-    region = next((r for r in stage_regions(report) if r.key == best.region), worst)
-    text = (
-        f"{advice.rstrip('.')}: that can win back up to {duration(best.recoverable.of('ns'))} of the "
-        f"{duration(best.of.of('ns'))} of {'the ' if _is_whole(region) else ''}{full_label(region)}."
-    )
-    light = region.performance.speed_of_light if region.performance else None
-    if light is not None and light.limit.value > 0:
-        busy = light.limit + light.above_roof
-        text += f" Its GPU work alone takes {duration(busy.of('ns'))}"
-        text += (
-            f"; at the limit of the GPU it would be {duration(light.limit.of('ns'))}." if roofs_known(light) else "."
-        )
-    return text
+def _shown_fix(fix: Fix, stage: NCUProfileRegion | None) -> ShownFix:
+    where = full_label(stage) if stage is not None else visible(fix.stage, 60)
+    several = stage is not None and (evaluated_instances(stage) or 1) > 1
+    gain = f"up to {duration(fix.gain_ns)}{' of each instance' if several else ''} ({percent(fix.gain_share)})"
+    return ShownFix(fix, where, gain)
 
 
 def answer(report: NCUProfileRegionReport) -> list[str]:
-    """Plain sentences, most important first."""
+    """Plain sentences, most important first; what the three lines say already is left out."""
     scope = report.main_scope
     if scope is None:
-        return ["There is nothing in the recording to report."]
-    if not scope.regions:
-        words = "No matching regions." if report.available_ranges else "The recording has no NVTX ranges."
-        return [words, *_whole(scope)]
-    if is_host_only(report):
-        return _host_sentences(report)
+        return []
     outer, more = _outermost(scope)
+    if is_host_only(report):
+        others = [region for region in outer if region.key != report.answer.stage]
+        return [*(host_sentence(region, scope.regions) for region in others), *more]
     return [*map(_sentence, outer), *more, *_whole(scope)]
+
+
+def time_sentences(report: NCUProfileRegionReport) -> list[str]:
+    """What each of the outermost regions takes, and its longest parts, by the times of ranges alone."""
+    scope = report.main_scope
+    if scope is None:
+        return []
+    outer, more = _outermost(scope)
+    return [*(host_sentence(region, scope.regions) for region in outer), *more]
 
 
 def _outermost(scope: Scope) -> tuple[list[NCUProfileRegion], list[str]]:
@@ -277,31 +229,3 @@ def _whole(scope: Scope) -> list[str]:
             "and count to the ranges of their process."
         )
     return sentences
-
-
-# -- without a GPU: the times of the ranges are all there is ------------------------------------------
-
-
-def _host_sentences(report: NCUProfileRegionReport) -> list[str]:
-    """Where the time goes, and what is left out."""
-    scope = report.main_scope
-    assert scope is not None
-    outer, more = _outermost(scope)
-    left_out = MEASURED if any(given.get("kind") == "measured" for given in report.inputs) else LEFT_OUT
-    return [*(_host_sentence(region, scope.regions) for region in outer), *more, left_out]
-
-
-def _host_sentence(region: NCUProfileRegion, regions: list[NCUProfileRegion]) -> str:
-    parts = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
-    (whole, _), times = evaluated_times(region), [evaluated_times(r)[0] for r in parts[:_PARTS]]
-    text = f"{_subject(region)} takes {duration(whole)}{without_profiler(region) or _steadily(region)}"
-    if not parts:
-        return f"{text}."
-    told = [f"{label(r)} {duration(t)} ({share(t, whole)}{_rate(r)})" for r, t in zip(parts, times, strict=False)]
-    more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
-    return f"{text}: {', '.join(told)}{more}."
-
-
-def _rate(region: NCUProfileRegion) -> str:
-    tokens = region.performance.tokens if region.performance else None
-    return "" if tokens is None else f", {shown(tokens.now).removesuffix(' token/s')} tokens/s"

@@ -19,8 +19,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Scope
+from llm_perf_opt.regions.libraries import library_regions
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.accounting import accounts
 from llm_perf_opt.report.cards import Card, cards
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
@@ -48,7 +50,7 @@ _STAGES = 8
 _SCOPES, _SCOPE_STAGES = 64, 4
 _COUNTER_REGIONS = 12
 # In the order they are run: each file uses what those before it define.
-_SCRIPTS = ("base", "state", "families", "icicle", "region", "strip", "roofline", "kernels", "main")
+_SCRIPTS = ("base", "state", "families", "icicle", "region", "strip", "instances", "roofline", "kernels", "main")
 
 
 @cache
@@ -57,8 +59,7 @@ def template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    ours = {"tone": _tone, "reason": _reason, "sentence": _sentence}
-    environment.filters |= {"duration": duration, "visible": visible, **ours}
+    environment.filters |= {"duration": duration, "visible": visible, "tone": _tone}
     used = (gpu_time, work_count, full_label, share, quantity, trust, counted, percent, counter_unit)
     environment.globals |= {function.__name__: function for function in used}
     return environment.from_string(_text("templates/report.html"))
@@ -71,6 +72,8 @@ def render_html(view: View) -> str:
     regions = page_regions(view)
     place = {region.key: number for number, region in enumerate(regions)}
     stages = cards(view, place)
+    rows = shown_rows(scope, _TABLE_REGIONS) if scope else []
+    libraries = library_regions(view.regions, report.stages)
     page = template().render(
         report=report,
         title=_title(report),
@@ -78,12 +81,13 @@ def render_html(view: View) -> str:
         scope=scope,
         regions=regions,
         columns=shown_columns(report),
-        rows=shown_rows(scope, _TABLE_REGIONS) if scope else [],
+        rows=[row for row in rows if row.region.key not in libraries],
+        library_rows=[row for row in rows if row.region.key in libraries],
         place=place,
-        most_recoverable=max((o.recoverable.of("ns") for o in report.opportunities), default=0.0),
         hidden=max(len(scope.regions) - _TABLE_REGIONS, 0) if scope else 0,
         stages=stages[:_STAGES],
         more_stages=len(stages[_STAGES:]),
+        accounts=accounts(view),
         answer=view.answer,
         scopes=_scopes(view),
         scope_stages=[full_label(region) for region in view.stages[:_SCOPE_STAGES]],
@@ -111,17 +115,6 @@ RENDERER = Renderer(
     lambda view: [File("report.html", render_html(view))],
     needs_launches=True,
 )
-
-
-def _reason(found: Opportunity) -> str:
-    """An opportunity's sentence alone: where it is and what to do stand in columns of their own."""
-    text = found.text.removesuffix(f": {found.advice}")
-    _, colon, rest = text.partition(": ")
-    return rest[:1].upper() + rest[1:] if colon else text
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _tone(bound: str) -> str:

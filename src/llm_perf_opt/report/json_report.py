@@ -13,6 +13,7 @@ import cattrs
 import orjson
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
+from llm_perf_opt.analysis.verdicts.conclusion import conclude
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.regions import model
 from llm_perf_opt.report.renderers import File, Renderer
@@ -69,7 +70,8 @@ def read_report(path: str | PathLike[str]) -> model.NCUProfileRegionReport:
     if not file.is_file():
         raise UnreadableInput(f"There is no report at {file}.", "Make one with: llm-perf report INPUT --out DIR")
     try:
-        return _converter.structure(read_json(file, _LARGEST), model.NCUProfileRegionReport)
+        report = _converter.structure(read_json(file, _LARGEST), model.NCUProfileRegionReport)
+        return report if report.answer.where else attrs.evolve(report, answer=conclude(report))  # of an older version
     except OSError as error:
         raise UnreadableInput(
             f"{file} cannot be read: {error.strerror or error}.", "Give a report that can be read."

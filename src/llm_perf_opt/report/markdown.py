@@ -9,12 +9,13 @@ from llm_perf_opt.metrics.catalogue import role_of, with_roles
 from llm_perf_opt.regions.model import KernelRecord, MetricValue, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.shell import ncu_options, shell_line
+from llm_perf_opt.report.accounting import account_line
 from llm_perf_opt.report.md_syntax import code, command, plain, table
-from llm_perf_opt.report.md_tables import diagnosis_words, region_lines
+from llm_perf_opt.report.md_tables import answer_lines, diagnosis_words, region_lines
 from llm_perf_opt.report.performance_md import (
     family_table,
+    fix_lines,
     hardware_lines,
-    opportunity_lines,
     region_performance,
     rule_lines,
     signature_table,
@@ -81,16 +82,15 @@ def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str
     """`pictures`: title and path of each, as seen from the file."""
     report, scope, top = view.report, view.scope, view.top
     lines = ["# Region report", "", _about(report), "", "## In short", ""]
-    if not view.host_only:
-        lines += [f"- **{line.name}**: {plain(line.text)}" for line in view.answer.lines]
+    lines += answer_lines(view)
     lines += [f"- {plain(sentence)}" for sentence in view.answer.sentences]
     for title, path in pictures:
         lines += ["", f"![{title}]({path})"]
     if view.host_only:
-        lines += ["", "## Regions", "", *region_lines(view), *_diagnostics(report)]
+        lines += ["", "## Regions", "", *region_lines(view), "", plain(account_line(view)), *_diagnostics(report)]
         return "\n".join(lines) + "\n"
     lines += verdict_table(view)
-    lines += opportunity_lines(report)
+    lines += fix_lines(view)
     if report.available_ranges:
         lines += ["", "## Ranges that exist", ""]
         lines += [f"- {code(key)}" for key in report.available_ranges]

@@ -1,4 +1,4 @@
-"""The stage table, the region table and diagnoses as Markdown, for all files that show them."""
+"""The answer, the stage table, the region table and diagnoses as Markdown, for all files that show them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from llm_perf_opt.report.text import NOT_MEASURED, full_label
 from llm_perf_opt.report.view import View
 
 _TABLE_REGIONS = 300  # rows of the region table
+
+
+def answer_lines(view: View) -> list[str]:
+    """Where, why, what to do first."""
+    return [f"- **{line.name}**: {plain(line.text)}" for line in view.answer.lines]
 
 
 def stage_lines(view: View, where: str = "", *, brief: bool = False) -> list[str]:

@@ -17,6 +17,7 @@ from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, Unit
 from llm_perf_opt.regions.columns import UNKNOWN
 from llm_perf_opt.regions.detail import COPY, GRAPH, MOST_REGIONS, TimelineDetail
+from llm_perf_opt.regions.libraries import library_regions
 from llm_perf_opt.regions.model import (
     KernelRecord,
     MetricValue,
@@ -29,6 +30,7 @@ from llm_perf_opt.regions.model import (
 from llm_perf_opt.regions.names import short_kernel_name, visible
 from llm_perf_opt.regions.shell import ncu_options, shell_line
 from llm_perf_opt.regions.table import ROOT
+from llm_perf_opt.report.instance_columns import strip_columns, timing_columns
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.stages import attainable, roofs_known
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust
@@ -71,6 +73,10 @@ def page_data(view: View, regions: list[NCUProfileRegion]) -> dict[str, Any]:
         "peaksUsed": peaks_used(regions),
         "stages": [place[key] for key in report.stages if key in place],
         "strip": strip,
+        "timing": timing_columns(regions),
+        "instancesProfiled": detail is not None and detail.profiled,
+        "instances": strip_columns(detail, regions) if detail else [],
+        "libraries": sorted(place[key] for key in library_regions(regions, report.stages)),
         "stripMissing": "" if strip else _why_no_strip(report),
         "names": names.columns(),
     }

@@ -18,9 +18,11 @@ import orjson
 from attrs import Factory, define
 
 from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.budget import in_rows
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.report.files import make_folder, replaced
 from llm_perf_opt.report.renderers import Exporter, ExportSource
 
@@ -28,7 +30,9 @@ _GPU_PIDS = 1_000_000_000  # above any process id: the GPU's tracks of each proc
 _IDLE_TRACK = 1_000_000
 _LANE = 10_000_000  # between a track and the one for what overlaps on it
 _DOMAIN = 100_000  # between a thread's track and that of a further domain on it
-_BUSY_STEPS = 2_000
+_BUSY_STEPS = 2_000  # of a GPU …
+_ALL_BUSY_STEPS = 100_000  # … and of all, one of each at least
+_MOST_LANES = 64  # tracks for what overlaps on one; the last takes the rest
 
 # The names of ranges hold their domains, which our own reader takes apart again.
 _HEAD = (
@@ -92,6 +96,10 @@ def _text(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
+def _texts(texts: list[str], numbers: Int32s | Int64s) -> list[str]:
+    return [_text(text) for text in in_rows(texts, numbers)]
+
+
 @define(eq=False)
 class _Trace:
     """Turns columns into events."""
@@ -100,10 +108,25 @@ class _Trace:
     attribution: Attribution
     _origin: int = 0
     _end: int = 0
+    _pids: list[int] = Factory(
+        list
+    )  # of each process: the recorded one; of two hosts' equal ones the second has another
     _tids: list[int] = Factory(list)  # of each thread: they are numbered within their process, from 1
+    # As they are written: of regions, ranges and domains.
+    _keys: list[str] = Factory(list)
+    _names: list[str] = Factory(list)
+    _domains: list[str] = Factory(list)
 
     def __attrs_post_init__(self) -> None:
         self._origin, self._end = _extent(self.timeline)
+        ranges = self.timeline.ranges
+        self._keys = _texts(self.attribution.table.keys(), self.attribution.range_region)
+        self._names = _texts(self.timeline.strings, ranges.recorded_name)
+        self._domains = _texts(self.timeline.domains, ranges.domain)
+        known: set[int] = set()
+        for number, process in enumerate(self.timeline.processes):
+            self._pids.append(900_000_000 + number if process.pid in known else process.pid)
+            known.add(process.pid)
         seen: dict[int, int] = {}
         for owner in self.timeline.threads:
             seen[owner] = seen.get(owner, 0) + 1
@@ -114,18 +137,12 @@ class _Trace:
         for process, about in enumerate(timeline.processes):
             name = _text(about.name) or "process"
             rank = f"rank {about.rank} · " if about.rank is not None else ""
-            yield from _about_process(self._pid(process), f"{rank}{name}", process)
+            yield from _about_process(self._pids[process], f"{rank}{name}", process)
         yield from self._ranges()
         yield from self._work("kernel", timeline.kernels)
         yield from self._work("gpu_memcpy", timeline.copies)
         yield from self._work("cuda_graph", timeline.graphs)
-        for process in range(len(timeline.processes)):
-            yield from self._idle(process)
-
-    def _pid(self, process: int) -> int:
-        """The recorded process id; of two hosts' equal ids the second gets another."""
-        pids = [p.pid for p in self.timeline.processes]
-        return pids[process] if pids.index(pids[process]) == process else 900_000_000 + process
+        yield from self._idle()
 
     def _gpu_pid(self, process: int, device: int) -> int:
         return _GPU_PIDS + 1000 * process + device
@@ -137,23 +154,18 @@ class _Trace:
 
     def _ranges(self) -> Iterator[Event]:
         ranges = self.timeline.ranges
-        for thread in np.unique(ranges.thread).tolist():
-            on_thread = np.flatnonzero(ranges.thread == thread)
-            process = int(ranges.process[on_thread[0]])
-            pid, tid = self._pid(process), self._tids[thread]
+        for thread, on_thread in group_by(ranges.thread):
+            pid, tid = self._pids[int(ranges.process[on_thread[0]])], self._tids[thread]
             yield _about_thread(pid, tid, f"thread {tid}")
             marked = on_thread[ranges.start_end[on_thread]]
             yield from self._start_end_ranges(marked, pid, tid)
             pushed = on_thread[~ranges.start_end[on_thread]]
-            by_use = sorted(
-                np.unique(ranges.domain[pushed]).tolist(), key=lambda d: -int((ranges.domain[pushed] == d).sum())
-            )
-            for place, domain in enumerate(by_use):
-                mine = pushed[ranges.domain[pushed] == domain]
+            by_use = sorted(group_by(ranges.domain[pushed]), key=lambda found: -len(found[1]))
+            for place, (domain, part) in enumerate(by_use):
                 track = tid + place * _DOMAIN
                 if place:
-                    yield _about_thread(pid, track, f"thread {tid} · {_text(self.timeline.domains[domain])}")
-                yield from self._nested_ranges(mine, pid, track)
+                    yield _about_thread(pid, track, f"thread {tid} · {self._domains[domain]}")
+                yield from self._nested_ranges(pushed[part], pid, track)
 
     def _nested_ranges(self, mine: Int64s, pid: int, track: int) -> Iterator[Event]:
         ranges = self.timeline.ranges
@@ -165,7 +177,7 @@ class _Trace:
             yield {
                 "ph": "X",
                 "cat": "user_annotation",
-                "name": _text(self._range_name(at)),
+                "name": self._range_name(at),
                 "pid": pid,
                 "tid": track + lane * _LANE,
                 **self._span(int(ranges.start[at]), int(ranges.end[at])),
@@ -176,29 +188,28 @@ class _Trace:
         """They may overlap in any way: each is an asynchronous slice of its own."""
         ranges = self.timeline.ranges
         for at in mine.tolist():
-            common = {"cat": "start_end", "name": _text(self._range_name(at)), "id": at, "pid": pid, "tid": tid}
+            common = {"cat": "start_end", "name": self._range_name(at), "id": at, "pid": pid, "tid": tid}
             start, end = int(ranges.start[at]) - self._origin, int(ranges.end[at]) - self._origin
             yield {"ph": "b", **common, "ts": start / 1000, "args": self._range_args(at)}
             yield {"ph": "e", **common, "ts": end / 1000}
 
     def _range_name(self, at: int) -> str:
-        name = self.timeline.strings[int(self.timeline.ranges.name[at])]
-        domain = self.timeline.domains[int(self.timeline.ranges.domain[at])]
+        name = self._names[int(self.timeline.ranges.recorded_name[at])]
+        domain = self._domains[int(self.timeline.ranges.domain[at])]
         return f"{domain}@{name}" if domain else name
 
     def _range_args(self, at: int) -> dict[str, str]:
         region = int(self.attribution.range_region[at])
-        domain = self.timeline.domains[int(self.timeline.ranges.domain[at])]
-        args = {"region": _text(self.attribution.table.key(region))} if region != UNKNOWN else {}
-        return args | ({"domain": _text(domain)} if domain else {})
+        domain = self._domains[int(self.timeline.ranges.domain[at])]
+        args = {"region": self._keys[region]} if region != UNKNOWN else {}
+        return args | ({"domain": domain} if domain else {})
 
     # -- GPU work -------------------------------------------------------------------------------
 
     def _work(self, category: str, work: Work) -> Iterator[Event]:
         stream = work.stream if work.stream is not None else np.zeros(len(work), dtype=np.int32)
-        short = {
-            number: _text(short_kernel_name(self.timeline.strings[number])) for number in np.unique(work.name).tolist()
-        }
+        names = _texts(self.timeline.strings, work.name)
+        short = {number: short_kernel_name(names[number]) for number in np.unique(work.name).tolist()}
         first = {"kernel": 0, "gpu_memcpy": 1, "cuda_graph": 2}[category] * 2**40
         for process, device, number, mine in _by_track(work, stream):
             gpu = self._gpu_pid(process, device)
@@ -214,12 +225,11 @@ class _Trace:
                     args["graph node id"] = int(work.graph_node[at]) + 1
                 if work.bytes is not None:
                     args["bytes"] = int(work.bytes[at])
-                full = self.timeline.strings[int(work.name[at])]
                 yield {
                     "ph": "X",
                     "cat": category,
                     # Kernels by their full name, so that a report of this trace is the same report.
-                    "name": _text(full),
+                    "name": names[int(work.name[at])],
                     "pid": gpu,
                     "tid": number + 1 + lane * _LANE,
                     **self._span(int(work.start[at]), int(work.end[at])),
@@ -230,30 +240,31 @@ class _Trace:
                         "ph": "X",
                         "cat": "cuda_runtime",
                         "name": "launch",
-                        "pid": self._pid(process),
+                        "pid": self._pids[process],
                         "tid": self._tids[int(work.thread[at])],
                         **self._span(int(work.host_time[at]), int(work.host_time[at])),
                         "args": {"correlation": first + at},
                     }
 
-    def _idle(self, process: int) -> Iterator[Event]:
-        """Gaps in which a device ran nothing of this process, and how busy it was over time."""
+    def _idle(self) -> Iterator[Event]:
+        """Of each process and GPU, gaps in which it ran nothing of the process, and how busy it was over time."""
         works = (self.timeline.kernels, self.timeline.copies, self.timeline.graphs)
-        devices = sorted({d for w in works for d in np.unique(w.device[w.process == process]).tolist()})
-        for device in devices:
-            mine = [np.flatnonzero((w.process == process) & (w.device == device)) for w in works]
-            busy = BusyTime.of(
-                np.concatenate([w.start[i] for w, i in zip(works, mine, strict=True)]),
-                np.concatenate([w.end[i] for w, i in zip(works, mine, strict=True)]),
-            )
+        start, end, process_of, device_of = (
+            np.concatenate([getattr(work, name) for work in works]).astype(np.int64)
+            for name in ("start", "end", "process", "device")
+        )
+        tracks = group_by(process_of * (int(device_of.max(initial=0)) + 1) + device_of)
+        edges = self._edges(len(tracks))
+        for _, mine in tracks:
+            process, device = int(process_of[mine[0]]), int(device_of[mine[0]])
+            busy = BusyTime.of(start[mine], end[mine])
             gpu = self._gpu_pid(process, device)
             product = _text(self.timeline.devices.get(device, "GPU"))
-            yield from _about_process(gpu, f"GPU {device} · {product} · of process {self._pid(process)}", 1000 + gpu)
+            yield from _about_process(gpu, f"GPU {device} · {product} · of process {self._pids[process]}", 1000 + gpu)
             yield _about_thread(gpu, _IDLE_TRACK, "idle")
-            for start, end in zip(busy.ends[:-1].tolist(), busy.starts[1:].tolist(), strict=True):
+            for since, until in zip(busy.ends[:-1].tolist(), busy.starts[1:].tolist(), strict=True):
                 idle = {"ph": "X", "cat": "idle", "name": "idle", "pid": gpu, "tid": _IDLE_TRACK}
-                yield idle | self._span(start, end)
-            edges = np.linspace(self._origin, self._end, _BUSY_STEPS + 1).astype(np.int64)
+                yield idle | self._span(since, until)
             inside = busy.within(edges[:-1], edges[1:])
             for at, part, length in zip(edges[:-1].tolist(), inside.tolist(), np.diff(edges).tolist(), strict=True):
                 yield {
@@ -264,6 +275,11 @@ class _Trace:
                     "args": {"percent": round(100 * part / max(length, 1), 1)},
                 }
 
+    def _edges(self, tracks: int) -> Int64s:
+        """Between which the busy time of every GPU is added up."""
+        steps = max(min(_BUSY_STEPS, _ALL_BUSY_STEPS // max(tracks, 1)), 1)
+        return np.linspace(self._origin, self._end, steps + 1).astype(np.int64)
+
 
 def nested_lanes(start: Int64s, end: Int64s) -> list[int]:
     """A lane for each interval, given in order of start, so that on every lane intervals nest or stand apart."""
@@ -271,6 +287,9 @@ def nested_lanes(start: Int64s, end: Int64s) -> list[int]:
     result = []
     for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
         lane = next((n for n, open_ends in enumerate(lanes) if _fits(open_ends, begin, finish)), len(lanes))
+        if lane == _MOST_LANES:
+            result.append(lane - 1)
+            continue
         if lane == len(lanes):
             lanes.append([])
         lanes[lane].append(finish)

@@ -14,13 +14,14 @@ from llm_perf_opt.regions.model import (
     SignatureRecord,
     Verdict,
 )
+from llm_perf_opt.report.accounting import account_line
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.md_tables import stage_lines
 from llm_perf_opt.report.stages import LIMITS, evaluated, reached
 from llm_perf_opt.report.text import NOT_MEASURED, full_label, percent
 from llm_perf_opt.report.view import View
 
-_OPPORTUNITIES = 10
+_FIXES = 10
 _COMMAND = 1000  # a command that is cut cannot be typed
 _SIGNATURES = 8
 
@@ -47,6 +48,8 @@ def verdict_table(view: View) -> list[str]:
             v.next_step for v in (performance.verdict, performance.gpu_verdict) if v.next_step
         ):
             lines.append(f"  → {code(verdict, _COMMAND)}")
+    if told := account_line(view):
+        lines += ["", plain(told)]
     return [*lines, "", denominators(found)]
 
 
@@ -70,15 +73,15 @@ def denominators(found: Sequence[tuple[NCUProfileRegion, RegionPerformance]]) ->
     )
 
 
-def opportunity_lines(report: NCUProfileRegionReport, count: int = _OPPORTUNITIES) -> list[str]:
-    if not report.opportunities:
+def fix_lines(view: View) -> list[str]:
+    """The fixes of the answer, what to do first on top."""
+    fixes = view.answer.fixes
+    if not fixes:
         return []
     lines = ["", "## What to fix first", ""]
-    for number, found in enumerate(report.opportunities[:count], 1):
-        kernels = f" ({', '.join(map(code, found.kernels))})" if found.kernels else ""
-        lines.append(f"{number}. **{shown(found.recoverable)}**: {plain(found.text)}{kernels}")
-    hidden = len(report.opportunities) - count
+    lines += [f"{number}. {plain(found.text)}" for number, found in enumerate(fixes[:_FIXES], 1)]
     lines += ["", "Times are upper limits: what would be saved if nothing waited and every kernel ran at its roof."]
+    hidden = len(fixes) - _FIXES
     return [*lines, f"{hidden} more are in `report.json`."] if hidden > 0 else lines
 
 

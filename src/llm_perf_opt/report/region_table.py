@@ -12,12 +12,15 @@ from typing import Any
 from attrs import define
 
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance, Scope
+from llm_perf_opt.regions.ranking import is_host_only
 from llm_perf_opt.report.columns import Column, count
 from llm_perf_opt.report.stages import in_unit, of_performance, used
-from llm_perf_opt.report.text import duration, gpu_time, heaviest, idle_share, percent, rows, work_count
+from llm_perf_opt.report.text import duration, gpu_time, heaviest, idle_share, percent, quantity, rows, work_count
 
 # Which recordings have something to show in a column: all, those without and with GPU work, with a timeline, with both.
 ON_HOST, ON_GPU, TIMED, GPU_TIMED = "host", "gpu", "timeline", "gpu and timeline"
+# Those of programs that were measured by themselves on a GPU.
+WITH_ENERGY, WITH_MEMORY = "energy", "memory"
 
 
 @define
@@ -36,14 +39,6 @@ def mean_ns(region: NCUProfileRegion) -> float | None:
     if region.timing is not None and region.timing.steady.median_ns is not None:
         return region.timing.steady.median_ns
     return region.wall_ns / region.instances if region.wall_ns is not None and region.instances else None
-
-
-def is_host_only(report: NCUProfileRegionReport) -> bool:
-    """Ranges with wall times, and neither GPU work nor counters anywhere: a model on a CPU, say."""
-    scope = report.main_scope
-    if scope is None or not scope.regions or scope.totals.gpu_time_ns is not None:
-        return False
-    return not any(r.inclusive.metrics for r in scope.regions) and any(r.wall_ns for r in scope.regions)
 
 
 def _of(value: Callable[[NCUProfileRegion], Any]) -> Callable[[RegionRow], Any]:
@@ -72,6 +67,11 @@ def _share_around(row: RegionRow) -> float | None:
     return wall / whole if wall is not None and whole else None
 
 
+def _used(name: str, unit: str) -> Callable[[NCUProfileRegion], str]:
+    """Energy or memory of one steady instance, in words."""
+    return lambda region: quantity(getattr(region.timing, name, None), unit)
+
+
 _WALL = "from begin to end of the range on the host, all instances"
 _IDLE = "part of the wall time in which the GPU ran nothing of this process"
 _NESTED = "sum of kernel durations, nested regions included"
@@ -89,6 +89,25 @@ REGION_COLUMNS: tuple[_C, ...] = (
     _C("wall_ns", _of(lambda r: r.wall_ns), "wall", duration, _WALL, from_width=0, where=TIMED),
     _C("", _of(mean_ns), "each", duration, "the wall time of one instance", from_width=0, where=ON_HOST),
     _C("", _share_around, "of the region around", percent, from_width=0, where=ON_HOST),
+    _C("", _of(_used("energy_j", "J")), "energy", str, "of one instance", from_width=84, where=WITH_ENERGY),
+    _C(
+        "",
+        _of(_used("memory_peak_bytes", "byte")),
+        "memory",
+        str,
+        "the most while it is open",
+        from_width=96,
+        where=WITH_MEMORY,
+    ),
+    _C(
+        "",
+        _of(_used("memory_growth_bytes", "byte")),
+        "growth",
+        str,
+        "of memory, in one instance",
+        from_width=108,
+        where=WITH_MEMORY,
+    ),
     _C("gpu_busy_ns", _of(lambda r: r.gpu_busy_ns)),
     _C("gpu_idle_ns", _of(lambda r: r.gpu_idle_ns)),
     _C("", _of(idle_share), "GPU idle", percent, _IDLE, from_width=0, where=GPU_TIMED),
@@ -142,6 +161,9 @@ def shown_columns(report: NCUProfileRegionReport) -> list[_C]:
     has = {"", ON_HOST if host_only else ON_GPU}
     if scope is not None and any(r.wall_ns is not None for r in scope.regions):
         has |= {TIMED} if host_only else {TIMED, GPU_TIMED}
+    timings = [region.timing for region in scope.regions if region.timing is not None] if scope is not None else []
+    has |= {WITH_ENERGY} if any(timing.energy_j is not None for timing in timings) else set()
+    has |= {WITH_MEMORY} if any(timing.memory_peak_bytes is not None for timing in timings) else set()
     return [c for c in REGION_COLUMNS if c.for_people and c.where in has]
 
 

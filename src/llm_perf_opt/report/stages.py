@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llm_perf_opt.metrics.quantity import Quantity
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance, SpeedOfLight
+from llm_perf_opt.regions.model import NCUProfileRegion, RegionPerformance, SpeedOfLight
+from llm_perf_opt.regions.ranking import roofs_known as roofs_known  # for all who show stages, from one place
+from llm_perf_opt.regions.ranking import stage_regions as stage_regions
+from llm_perf_opt.regions.ranking import stage_time as stage_time
 from llm_perf_opt.report.columns import Column, count
 from llm_perf_opt.report.text import (
     duration,
@@ -19,49 +22,19 @@ from llm_perf_opt.report.text import (
     gpu_time,
     percent,
     quantity,
-    weight,
     work_count,
 )
 
 MOST_STAGES = 12
 LIMITS = "limits"  # the part of the table about how fast a stage could be
 WAITING_BOUNDS = ("launch", "host", "other_work", "communication")  # the GPU is not what takes the time
-_MOST_OF_THE_WORK = 0.5
 
 StageColumn = Column[NCUProfileRegion]
-
-
-def stage_regions(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
-    """The stages the analysis found, else the outermost regions; the longest first."""
-    scope = report.main_scope
-    regions = scope.regions if scope else []
-    keys, stages = {region.key for region in regions}, set(report.stages)
-    chosen = [r for r in regions if (r.key in stages if stages else r.parent not in keys)]
-    return sorted(chosen, key=_steady_weight, reverse=True)
-
-
-def _steady_weight(region: NCUProfileRegion) -> tuple[float, ...]:
-    """How much a stage matters once the program is warm."""
-    wall, _ = evaluated_times(region)
-    busy = region.performance.time.busy if region.performance else None
-    evaluated = max(wall or 0.0, busy.of("ns") if busy is not None else 0.0)
-    return (evaluated, *weight(region)[1:]) if evaluated else weight(region)
 
 
 def evaluated(stages: Sequence[NCUProfileRegion]) -> list[tuple[NCUProfileRegion, RegionPerformance]]:
     """The stages that have a verdict."""
     return [(region, region.performance) for region in stages if region.performance is not None][:MOST_STAGES]
-
-
-def stage_time(region: NCUProfileRegion) -> float | None:
-    """Wall time as the verdicts see it, else GPU time."""
-    wall, _ = evaluated_times(region)
-    return wall if wall is not None else gpu_time(evaluated_work(region))
-
-
-def roofs_known(light: SpeedOfLight) -> bool:
-    """Whether the limit is one: without counters of most of the work it is the work as measured."""
-    return light.analysed_share >= _MOST_OF_THE_WORK
 
 
 def attainable(light: SpeedOfLight) -> Quantity:

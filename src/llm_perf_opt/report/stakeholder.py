@@ -6,7 +6,7 @@ from llm_perf_opt.metrics.families import label_of
 from llm_perf_opt.metrics.quantity import Quantity, shown, total
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
 from llm_perf_opt.report.md_syntax import code, plain, table
-from llm_perf_opt.report.md_tables import diagnosis_words, region_lines, stage_lines
+from llm_perf_opt.report.md_tables import answer_lines, diagnosis_words, region_lines, stage_lines
 from llm_perf_opt.report.performance_md import denominators, verdict_words
 from llm_perf_opt.report.stages import evaluated
 from llm_perf_opt.report.text import NOT_MEASURED, full_label, percent
@@ -23,16 +23,14 @@ def render_stakeholder(view: View) -> str:
     report, found = view.report, evaluated(view.stages)
     lines = ["# Performance summary", "", _environment(view), ""]
     if view.host_only:
-        sentences = view.answer.sentences
-        lines += [plain(sentences[0]), "", plain(sentences[-1]), "", "## Stages", "", *region_lines(view)]
+        lines += [*answer_lines(view), "", "## Stages", "", *region_lines(view)]
         return "\n".join([*lines, *_not_known(report, [])]) + "\n"
     if not found:
-        lines += ["No stage could be evaluated: " + _why(report), ""]
-        return "\n".join(lines)
-    lines += [_headline(report, found), "", "## Stages", "", *stage_lines(view, brief=True), ""]
+        return "\n".join([*lines, "No stage could be evaluated.", "", *answer_lines(view), ""])
+    lines += [*answer_lines(view), "", _headline(found), "", "## Stages", "", *stage_lines(view, brief=True), ""]
     lines += [denominators(found), ""]
     lines += ["## What holds them back", "", *_verdicts(found)]
-    lines += _recommendations(report)
+    lines += _recommendations(view)
     lines += ["", "## Where the GPU's time goes", "", *_kinds(found), "", *_kernels(found)]
     lines += _not_known(report, found)
     return "\n".join(lines) + "\n"
@@ -51,13 +49,8 @@ def _environment(view: View) -> str:
     return f"{' · '.join(parts)} · {report.generated_at[:10]} · llm-perf {__version__}"
 
 
-def _why(report: NCUProfileRegionReport) -> str:
-    reasons = [d for d in report.diagnostics if d.severity != "info"]
-    return plain(f"{reasons[0].message} {reasons[0].fix}") if reasons else "the recording has no regions."
-
-
-def _headline(report: NCUProfileRegionReport, found: list[Stage]) -> str:
-    """How much of the time the stages take could be won back, and where most of it is."""
+def _headline(found: list[Stage]) -> str:
+    """How much of the time of all stages could be won back."""
     lights = [(region, performance.speed_of_light) for region, performance in found if performance.speed_of_light]
     if not lights:
         if any(region.wall_ns is not None for region, _ in found):
@@ -74,11 +67,6 @@ def _headline(report: NCUProfileRegionReport, found: list[Stage]) -> str:
             f" Kernels run {shown(above)} longer than the hardware needs; at the limit of the GPU the same work takes "
             f"{shown(limit)}, {_times(now, limit)} faster."
         )
-    best = report.opportunities[0] if report.opportunities else None
-    if best is not None:
-        region = next((r for r, _ in found if r.key == best.region), None)
-        where = f" in {code(full_label(region))}" if region else ""
-        text += f" The largest single gain, up to {shown(best.recoverable)}, is{where}: {plain(best.advice)}."
     return text
 
 
@@ -99,14 +87,10 @@ def _verdicts(found: list[Stage]) -> list[str]:
     return lines
 
 
-def _recommendations(report: NCUProfileRegionReport) -> list[str]:
-    if not report.opportunities:
-        return []
-    lines = ["", "## Recommendations", ""]
-    for number, found in enumerate(report.opportunities[:_RECOMMENDATIONS], 1):
-        part = found.recoverable / found.of
-        lines.append(f"{number}. {plain(found.text)} (at most {shown(part)} of the stage)")
-    return lines
+def _recommendations(view: View) -> list[str]:
+    fixes = view.answer.fixes[:_RECOMMENDATIONS]
+    lines = [f"{number}. {plain(found.text)}" for number, found in enumerate(fixes, 1)]
+    return ["", "## Recommendations", "", *lines] if lines else []
 
 
 def _kinds(found: list[Stage]) -> list[str]:

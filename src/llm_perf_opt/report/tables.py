@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.budget import in_rows
 from llm_perf_opt.regions.columns import UNKNOWN, Timeline, Work
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import short_kernel_name
@@ -81,7 +82,6 @@ def launches_table(timeline: Timeline, attribution: Attribution) -> Table:
     )
     start = np.concatenate([work.start for _, work, _ in kinds])
     order = np.argsort(start, kind="stable")
-    keys = [attribution.table.key(number) for number in range(len(attribution.table))]
 
     def column(value: Callable[[Work], Any]) -> list[Any]:
         return [*np.concatenate([np.asarray(value(work)) for _, work, _ in kinds])[order].tolist()]
@@ -95,12 +95,15 @@ def launches_table(timeline: Timeline, attribution: Attribution) -> Table:
         for regions in membership.by_domain:
             found = np.where(found == ROOT, regions, found)
         innermost.append(found)
-    names = column(lambda work: work.name)
+    regions = np.concatenate(innermost)[order]
+    keys = in_rows(attribution.table.keys(), regions)
+    named = np.concatenate([work.name for _, work, _ in kinds])[order]
+    names, strings = named.tolist(), in_rows(timeline.strings, named)
     starts = column(lambda work: work.start)
     return {
         "kind": [kinds[number][0] for number in np.repeat([0, 1, 2], [len(w) for _, w, _ in kinds])[order].tolist()],
-        "name": [timeline.strings[number] for number in names],
-        "short_name": [short_kernel_name(timeline.strings[number]) for number in names],
+        "name": [strings[number] for number in names],
+        "short_name": [short_kernel_name(strings[number]) for number in names],
         "start_ns": starts,
         "duration_ns": column(lambda work: work.end - work.start),
         "launched_ns": or_none(column(lambda work: work.host_time)),
@@ -108,7 +111,7 @@ def launches_table(timeline: Timeline, attribution: Attribution) -> Table:
         "device": column(lambda work: work.device),
         "stream": or_none(column(lambda work: np.full(len(work), UNKNOWN) if work.stream is None else work.stream)),
         "bytes": column(lambda w: np.zeros(len(w), dtype=np.int64) if w.bytes is None else w.bytes),
-        "region": [None if n == ROOT else keys[n] for n in np.concatenate(innermost)[order].tolist()],
+        "region": [None if n == ROOT else keys[n] for n in regions.tolist()],
     }
 
 
@@ -116,11 +119,12 @@ def ranges_table(timeline: Timeline, attribution: Attribution) -> Table:
     """One row per range instance, in order of start."""
     ranges = timeline.ranges
     order = np.lexsort((-ranges.end, ranges.start))
-    keys = [attribution.table.key(number) for number in range(len(attribution.table))]
+    keys = in_rows(attribution.table.keys(), attribution.range_region)
+    strings, domains = in_rows(timeline.strings, ranges.recorded_name), in_rows(timeline.domains, ranges.domain)
     return {
         "region": [None if n == ROOT else keys[n] for n in attribution.range_region[order].tolist()],
-        "name": [timeline.strings[number] for number in ranges.name[order].tolist()],
-        "domain": [timeline.domains[number] for number in ranges.domain[order].tolist()],
+        "name": [strings[number] for number in ranges.recorded_name[order].tolist()],
+        "domain": [domains[number] for number in ranges.domain[order].tolist()],
         "start_ns": ranges.start[order].tolist(),
         "duration_ns": (ranges.end - ranges.start)[order].tolist(),
         "process_id": [timeline.processes[number].pid for number in ranges.process[order].tolist()],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.report.columns import Column
     from llm_perf_opt.report.view import View
 
-_OPPORTUNITIES = 5
+_FIXES = 5
 _TABLE_ROWS = 40
 _WIDTH_WITHOUT_TERMINAL = 150
 _SECONDS_A_REFRESH = 0.1
@@ -121,7 +121,7 @@ def show_report(view: View, *, brief: bool = False) -> None:
         show_diagnostics(report, out)
     lines = [] if unmatched else view.answer.lines
     labelled(out, [(f"{line.name}:", line.text) for line in lines])
-    for sentence in view.answer.sentences if not (lines and (brief or view.host_only)) else ():
+    for sentence in view.answer.sentences if not (lines and view.regions and (brief or view.host_only)) else ():
         out.print(f"• {escape(sentence)}", soft_wrap=True)
     for launch in report.launches:
         out.print(f"• {escape(launch.short_name)}: {escape(launch_place(launch))}", soft_wrap=True)
@@ -131,12 +131,15 @@ def show_report(view: View, *, brief: bool = False) -> None:
         if not view.host_only:
             out.print()
             out.print(stage_table(view, out.width))
+            _show_account(view, out)
             out.print()
         if view.host_only or not brief:
             _show_regions(view, out)
+        if view.host_only:
+            _show_account(view, out)
         show_verification(report, out)
         if not unmatched:  # of nothing there is nothing to fix
-            show_opportunities(view, out)
+            show_fixes(view, out)
             show_diagnostics(report, out, brief=brief)
 
 
@@ -178,11 +181,11 @@ def show_verification(report: NCUProfileRegionReport, out: Console) -> None:
     out.print(table)
 
 
-def show_opportunities(view: View, out: Console) -> None:
+def show_fixes(view: View, out: Console) -> None:
     """What to fix first."""
     fixes = view.answer.fixes
-    labelled(out, [(f"fix {number}", found.text) for number, found in enumerate(fixes[:_OPPORTUNITIES], 1)])
-    if (more := len(fixes) - _OPPORTUNITIES) > 0:
+    labelled(out, [(f"fix {number}", found.text) for number, found in enumerate(fixes[:_FIXES], 1)])
+    if (more := len(fixes) - _FIXES) > 0:
         out.print(f"{more:,} more in the report.")
 
 
@@ -238,6 +241,13 @@ def stage_table(view: View, width: int) -> Table:
         cells = [Text(c.text(region), style="yellow" if waits and c.words else "") for c in columns]
         table.add_row(Text(full_label(region)), *cells)
     return table
+
+
+def _show_account(view: View, out: Console) -> None:
+    from llm_perf_opt.report.accounting import account_line
+
+    if told := account_line(view):
+        out.print(told, markup=False, soft_wrap=not out.is_terminal)
 
 
 def _show_regions(view: View, out: Console) -> None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from llm_perf_opt.metrics.catalogue import counter_of, with_roles
+from llm_perf_opt.regions.labels import counted as counted  # for all who write for people, from one place
+from llm_perf_opt.regions.labels import full_label as full_label
+from llm_perf_opt.regions.labels import label as label
+from llm_perf_opt.regions.labels import warmup_note as warmup_note
+from llm_perf_opt.regions.labels import without_profiler as without_profiler
 from llm_perf_opt.regions.model import (
     MetricValue,
     NCUProfileRegion,
@@ -12,12 +17,14 @@ from llm_perf_opt.regions.model import (
     ScopeTotals,
 )
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.regions.ranking import gpu_time as gpu_time  # for all who write for people, from one place
+from llm_perf_opt.regions.ranking import evaluated_instances as evaluated_instances
+from llm_perf_opt.regions.ranking import evaluated_times as evaluated_times
+from llm_perf_opt.regions.ranking import evaluated_work as evaluated_work
+from llm_perf_opt.regions.ranking import gpu_time as gpu_time
 from llm_perf_opt.regions.ranking import heaviest as heaviest
 from llm_perf_opt.regions.ranking import weight as weight
 
 _TIME_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
-_WARMUP_SHARE = 0.05  # of the steady time: less warm-up is not worth a word
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 NOT_MEASURED = "–"
 
@@ -52,12 +59,6 @@ def quantity(value: float | None, unit: str) -> str:
     return f"{value:.4g} {unit}".rstrip()
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 kernel`, `2 kernels`, `1,200 launches`."""
-    plural = noun + ("es" if noun.endswith("ch") else "s")
-    return f"{count:,} {noun if count == 1 else plural}"
-
-
 def share(part: float | None, whole: float | None) -> str:
     if part is None or not whole:
         return NOT_MEASURED
@@ -77,58 +78,11 @@ def bar(part: float | None, whole: float | None, width: int = 12) -> str:
     return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
 
 
-def label(region: NCUProfileRegion) -> str:
-    """The region's own name."""
-    return visible(region.name, 80)
-
-
-def full_label(region: NCUProfileRegion) -> str:
-    """The whole path on one line."""
-    path = "/".join(visible(name, 60) for name in region.path)
-    text = f"{visible(region.domain, 40)}@{path}" if region.domain else path
-    return f"{text} (start/end)" if region.range_kind == "start_end" else text
-
-
 def idle_share(region: NCUProfileRegion) -> float | None:
     """Part of the wall time in which the GPU had nothing to do."""
     if region.gpu_idle_ns is None or not region.wall_ns:
         return None
     return region.gpu_idle_ns / region.wall_ns
-
-
-def evaluated_times(region: NCUProfileRegion) -> tuple[float | None, float | None]:
-    """Wall and idle time as verdicts see them: of steady instances, without a profiler where that was timed."""
-    time = region.performance.time if region.performance else None
-    if time is None or time.wall is None:
-        return region.wall_ns, region.gpu_idle_ns
-    return time.wall.of("ns"), None if time.idle is None else time.idle.of("ns")
-
-
-def evaluated_work(region: NCUProfileRegion) -> RegionStats:
-    """The work that belongs to the evaluated times."""
-    performance = region.performance
-    return region.inclusive if performance is None or performance.steady is None else performance.steady
-
-
-def evaluated_instances(region: NCUProfileRegion) -> int | None:
-    """The instances that the evaluated times are of."""
-    timing = region.timing
-    return timing.steady.instances if timing is not None and timing.steady.instances else region.instances
-
-
-def warmup_note(region: NCUProfileRegion) -> str:
-    """` after 178 ms of warm-up`; empty where there was none worth a word."""
-    timing = region.timing
-    if timing is None or timing.warmup.total_ns <= _WARMUP_SHARE * timing.steady.total_ns:
-        return ""
-    why = f" ({timing.warmup.why})" if timing.warmup.why not in (None, "other") else ""
-    return f" after {duration(timing.warmup.total_ns)} of warm-up{why}"
-
-
-def without_profiler(region: NCUProfileRegion) -> str:
-    """What to say of a wall time that is not the timeline's; empty where it is."""
-    wall = region.performance.time.profiled_wall if region.performance else None
-    return "" if wall is None else f" without a profiler ({duration(wall.of('ns'))} under it)"
 
 
 def trust(value: MetricValue) -> str:

@@ -10,9 +10,9 @@ from attrs import define, evolve
 
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
-from llm_perf_opt.report.answer import Answer, answer_of
+from llm_perf_opt.regions.ranking import is_host_only
+from llm_perf_opt.report.answer import ShownAnswer, answer_of
 from llm_perf_opt.report.files import folder_names
-from llm_perf_opt.report.region_table import is_host_only
 from llm_perf_opt.report.stages import stage_regions
 from llm_perf_opt.report.text import gpu_time
 
@@ -25,7 +25,7 @@ class View:
     """What all outputs show of a report."""
 
     report: NCUProfileRegionReport
-    answer: Answer
+    answer: ShownAnswer
     stages: list[NCUProfileRegion]  # the longest first
     host_only: bool  # no GPU work: times of ranges are all there is
     top: int  # kernels listed per region where lists are cut

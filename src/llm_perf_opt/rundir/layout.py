@@ -114,9 +114,12 @@ ARTEFACTS: tuple[Artefact, ...] = (
     ),
     Artefact("annotate.jsonl", "nsys", "output", "what the injected ranges noted", retaken=True),
     Artefact(
-        "measure/run.json", "measure", "report", "what the program's ranges take without a profiler", input="measured"
+        *("measure/run.json", "measure", "report", "what the program's ranges take without a profiler"),
+        input="measured",
+        retaken=True,
     ),
-    Artefact("measure/workload.log", "measure", "output", "what the program printed in each run"),
+    Artefact("measure/annotate.jsonl", "measure", "output", "what the injected timers noted", retaken=True),
+    Artefact("measure/workload.log", "measure", "output", "what the program printed in each run", retaken=True),
     Artefact("stage1.log", "stage1", "output", "what stage 1 printed", retaken=True),
     Artefact("workload.log", "nsys", "output", "what the program printed in each run", retaken=True),
     # -- the timeline
@@ -130,6 +133,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
         pack=True,
     ),
     Artefact("nsys/nsys.log", "nsys", "profiler log", "what the profilers printed", wide="nsys/*.log", retaken=True),
+    Artefact("nsys/window.json", "nsys", "text", "after which range the program was ended", retaken=True),
     Artefact(f"nsys/{TRAFFIC_SET}", "nsys", "text", "which counters of the whole GPU were sampled"),
     *_WORKLOAD,
     *(evolve(row, path=f"workload/{row.path}", input="", about=_UNDER_PROFILERS) for row in _WORKLOAD),

@@ -10,7 +10,7 @@ from typing import Any
 
 from llm_perf_opt.nsight.option_values import listed
 from llm_perf_opt.options import KEYS, flatten
-from llm_perf_opt.request import ProfileRequest, profile_request
+from llm_perf_opt.request import MeasureRequest, ProfileRequest, profile_request
 
 STAGE1 = "llm_perf_opt.runners.llm_profile_runner"
 _WHAT_RUNS = ("model", "infer", "dataset", "inputs", "device", "repeats")  # parts of the configuration
@@ -28,6 +28,7 @@ def deep_request(config: Mapping[str, Any], run: Path, file: Path, folder: Path)
         workload_command(config, run, file, folder),
         by_keys=True,
         timings=stage1_command(file, folder, run) if is_stage1(config) else [],
+        measure=MeasureRequest(enable=False),  # stage 1 has done so
         # The command names files of this run alone; what is run follows from these.
         known_as=[json.dumps(what_runs, default=str)],
     )

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from attrs import evolve
 
+from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.analysis.verdicts.launches import KindList, Launches, of_records, with_copies
 from llm_perf_opt.analysis.verdicts.opportunities import ranked
 from llm_perf_opt.analysis.verdicts.performance import Evaluator, Inputs, SteadyRegion
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, RoofTable
 from llm_perf_opt.analysis.verdicts.stage_choice import inside, stages
+from llm_perf_opt.analysis.verdicts.times import is_token_step
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.families import OTHER
 from llm_perf_opt.metrics.hardware import find_hardware, parse_overrides
@@ -42,16 +44,20 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         if is_main:
             chosen = [*chosen, *(r for r in chosen_stages if r not in chosen)]
         steady = inputs.steady.get(scope.scope, {})
-        evaluated = [(region, steady[region.key].region if region.key in steady else region) for region in chosen]
-        rows = [(region, warm, _launches(scope, warm, inputs, plain)) for region, warm in evaluated]
+        homes = {region.key: _home(report, scope, region, inputs) for region in chosen}
+        evaluated = [(region, _steady(homes[region.key], scope, region, inputs)) for region in chosen]
+        rows = [(region, warm, _launches(homes[region.key], warm, inputs, plain)) for region, warm in evaluated]
         evaluator = _evaluator(report, scope, inputs, [launches for _, _, launches in rows])
-        below = inside([_as_held(region, steady) for region in scope.regions])
+        held = (_as_held(region, steady) for region in scope.regions if is_token_step(region))
+        steps = inside(scope.regions, (region for region in held if region.instances))
         explained = {id(r) for r in (*heaviest(chosen, _MOST_EXPLAINED), *(chosen_stages if is_main else ()))}
         for region, warm, launches in rows:
             evaluator.waiting = inputs.waiting.get(scope.scope) if id(region) in explained else None
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
-            found = evaluator.performance(warm, launches, below.get(region.key, []), signatures)
+            waiting = inputs.rank_waiting.get(homes[region.key].scope, {}).get(region.key)
+            found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures, waiting)
+            found = evolve(found, instances=warm.instances)
             region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
     return evolve(
         report,
@@ -62,6 +68,20 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         unclassified_share=_unclassified(main) if main is not None else None,
         diagnostics=[*report.diagnostics, *_diagnoses(report, inputs)],
     )
+
+
+def _home(report: NCUProfileRegionReport, scope: Scope, region: NCUProfileRegion, inputs: Inputs) -> Scope:
+    """Whose region is evaluated: of several ranks together, that of the rank that takes longest."""
+    name = inputs.slowest.get(region.key) if scope.scope == AGGREGATE else None
+    return scope if name is None else report.scope(name)
+
+
+def _steady(home: Scope, scope: Scope, region: NCUProfileRegion, inputs: Inputs) -> NCUProfileRegion:
+    """The region without its warm-up, at home."""
+    steady = inputs.steady.get(home.scope, {})
+    if region.key in steady:
+        return steady[region.key].region
+    return region if home is scope else next(r for r in home.regions if r.key == region.key)
 
 
 def _as_held(region: NCUProfileRegion, steady: Mapping[str, SteadyRegion]) -> NCUProfileRegion:
@@ -91,7 +111,7 @@ def _evaluator(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, lau
     # kernels they never launched.
     lists = {id(x.kinds): x.kinds for x in launches}
     tables = {number: {d: RoofTable.of(kinds, p) for d, p in peaks.items()} for number, kinds in lists.items()}
-    return Evaluator(one, _side_by_side(report, scope), tables, inputs)
+    return Evaluator(one, _side_by_side(report, scope), tables, inputs, scope.scope)
 
 
 def _side_by_side(report: NCUProfileRegionReport, scope: Scope) -> int:

@@ -90,7 +90,7 @@ def _amount(kind: Kind, what: str) -> float | None:
     return None if kind.amounts is None else kind.amounts.bytes.get(what)
 
 
-def signature_records(roofed: Roofed, near: float, count: int) -> tuple[list[SignatureRecord], int]:
+def signature_records(roofed: Roofed, count: int) -> tuple[list[SignatureRecord], int]:
     """The longest, and how many there are. Launches of one signature that do the same FLOPs are one entry."""
     launches = roofed.launches
     groups: dict[object, list[int]] = {}
@@ -102,10 +102,10 @@ def signature_records(roofed: Roofed, near: float, count: int) -> tuple[list[Sig
         key = (kind.kernel_name, kind.grid, kind.block, int(launches.device[row]), work, bool(roofed.analysed[row]))
         groups.setdefault(key, []).append(row)
     ordered = sorted(groups.values(), key=lambda rows: -int(launches.time_ns[rows].sum()))
-    return [_signature(roofed, rows, near) for rows in ordered[:count]], len(ordered)
+    return [_signature(roofed, rows) for rows in ordered[:count]], len(ordered)
 
 
-def _signature(roofed: Roofed, rows: list[int], near: float) -> SignatureRecord:
+def _signature(roofed: Roofed, rows: list[int]) -> SignatureRecord:
     launches = roofed.launches
     kind = launches.kinds[int(launches.which[rows[0]])]
     time = nanoseconds(int(launches.time_ns[rows].sum()))
@@ -131,13 +131,15 @@ def _signature(roofed: Roofed, rows: list[int], near: float) -> SignatureRecord:
         record.flop_rate = None if record.flops is None else record.flops / time
         record.dram_rate = None if record.dram is None else record.dram / time
     weights = launches.time_ns[rows] / max(time.value, 1.0)
+    near: dict[str, float] = {}
     for roof, shares in roofed.shares.items():
         if not np.isnan(shares[rows]).any():
             record.shares[roof] = float((shares[rows] * weights).sum())
-    record.roof = max(record.shares, key=lambda r: record.shares[r], default="")
+            near[roof] = float((roofed.closeness[roof][rows] * weights).sum())
+    record.roof = max(near, key=lambda r: (near[r] >= 1, record.shares[r]), default="")
     record.time_at_roof = nanoseconds(float(roofed.at_roof_ns[rows].sum()))
     record.recoverable = nanoseconds(float(roofed.recoverable_ns[rows].sum()))
-    record.bound = record.roof if record.roof and record.shares[record.roof] >= near else "latency"
+    record.bound = record.roof if record.roof and near[record.roof] >= 1 else "latency"
     return record
 
 

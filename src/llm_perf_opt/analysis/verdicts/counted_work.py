@@ -48,7 +48,23 @@ def amounts_of(values: Mapping[str, float]) -> Amounts:
     parts = [found.bytes[kind] for kind in ("dram_read", "dram_written") if kind in found.bytes]
     if len(parts) == 2:
         found.bytes["dram"] = sum(parts)
+    _add_l1(found.percent)
     return found
+
+
+def _add_l1(percent: dict[str, float]) -> None:
+    """How near L1 and shared memory came to their peak over the whole launch, where that was not collected itself.
+
+    The usual counter is of the cycles in which L1 works. All of the memory system is at least as busy as L1 is, and
+    where it is busier than L2 and DRAM, L1 is what is left.
+    """
+    memory, active = percent.get("memory"), percent.get("l1_active")
+    if "l1" in percent or memory is None:
+        return
+    if active is not None:
+        percent["l1"] = min(active, memory)
+    elif "dram" in percent and "l2" in percent and memory > 1.05 * max(percent["dram"], percent["l2"]):
+        percent["l1"] = memory
 
 
 def usable(info: Mapping[str, MetricInfo]) -> tuple[set[str], list[str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.analysis.verdicts.breakdown import main_stall, weighted_percent
-from llm_perf_opt.analysis.verdicts.roofs import Roofed
+from llm_perf_opt.analysis.verdicts.launches import Launches
+from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
@@ -14,8 +15,8 @@ from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
 
 _FAMILIES_NAMED = 4
-_NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "": "not known"}
-BOUNDS = ("tensor", "cuda_core", "dram", "l2", "latency")
+_NAMED = {"cuda_core": "CUDA cores", "dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM pipes", "": "not known"}
+BOUNDS = (*ROOFS, "latency")
 
 
 def kernel_facts(facts: Facts, roofed: Roofed, by_bound: dict[str, Quantity]) -> None:
@@ -55,12 +56,14 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     for name in ("gap_per_launch", "mean_kernel"):
         value: Quantity | None = getattr(split, name)
         facts.numbers[f"{name}_us"] = None if value is None else value.of("s") * 1e6
+    facts.amount("host_copies", split.host_copies)
     facts.words["basis"] = "wall time" if split.basis == "host" else "time of its steps"
     facts.numbers["launches"] = split.launches
     facts.words["launches"] = f"{split.launches:,}"
-    collective = next((f.time for f in families if f.family == "collective"), nanoseconds(0))
+    # What runs beside computation costs nothing.
+    collective = split.exposed_collectives or nanoseconds(0)
     host = split.host_copies or nanoseconds(0)
-    parts = (("collectives", collective), ("copies between host and GPU", host))
+    parts = (("exposed collectives", collective), ("copies between host and GPU", host))
     facts.words["communication_parts"] = ", ".join(f"{name} {shown(part)}" for name, part in parts if part.value)
     whole = now(split)
     time = whole.value if whole else 0.0
@@ -70,6 +73,18 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     facts.words["family_parts"] = ", ".join(f"{label_of(f.family)} {100 * (f.share or 0):.0f} %" for f in named) or "–"
     count = region.inclusive.kernel_count
     facts.share("graph_share", region.graph_kernels / count if count else None)
+
+
+def fusion_facts(facts: Facts, region: NCUProfileRegion, launches: Launches) -> None:
+    """Launches that could be fused with each other: those of one instance.
+
+    Without a timeline nothing says what ran one after the other; then different kernels are counted.
+    """
+    if region.time_source == "timeline":
+        together = int(launches.calls.sum()) / max(region.instances or 1, 1)
+    else:
+        together = len({kind.kernel_name for kind, _ in launches.timed_kinds()})
+    facts.numbers["fusable_together"] = together
 
 
 def rate_facts(facts: Facts, split: TimeSplit, work: RegionWork, used: Sequence[Utilisation]) -> None:

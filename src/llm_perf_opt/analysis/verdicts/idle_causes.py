@@ -1,6 +1,6 @@
 """From the causes of idle time to verdict and fixes: which rule each belongs to, and what of the waiting it would win.
 
-The table of causes and the words of their fixes are in `idle.toml`.
+The table of causes is in `idle.toml`, the words of their fixes in `rules.toml`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 
 from attrs import define, evolve
 
-from llm_perf_opt.analysis.verdicts.rules import Facts
+from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
@@ -38,12 +38,6 @@ class CauseWords:
 
 
 @define(frozen=True)
-class FixWords:
-    because: str
-    action: str
-
-
-@define(frozen=True)
 class IdlePart:
     """Idle time with one rule."""
 
@@ -52,15 +46,14 @@ class IdlePart:
     what: str  # in words
 
     @property
-    def words(self) -> FixWords:
-        return idle_words()[1][self.rule]
+    def texts(self) -> str:
+        """The entry of its words among the fixes."""
+        return f"{self.rule}.waiting" if self.rule == "copy.host" else self.rule
 
 
 @cache
-def idle_words() -> tuple[Mapping[str, CauseWords], Mapping[str, FixWords]]:
-    raw = read_toml(__package__, "idle.toml")
-    causes = {name: CauseWords(**of) for name, of in raw["cause"].items()}
-    return causes, {name: FixWords(**of) for name, of in raw["fix"].items()}
+def idle_words() -> Mapping[str, CauseWords]:
+    return {name: CauseWords(**of) for name, of in read_toml(__package__, "idle.toml")["cause"].items()}
 
 
 def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool) -> list[IdlePart]:
@@ -78,7 +71,7 @@ def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool) -> list[IdleP
 
 
 def _rule(cause: str, graphable: bool) -> str:
-    words = idle_words()[0][cause]
+    words = idle_words()[cause]
     return words.rule if graphable or words.rule_without_graph is None else words.rule_without_graph
 
 
@@ -116,7 +109,7 @@ def with_cause(found: Verdict, idle: IdleTime, facts: Facts, graphable: bool) ->
         return found
     rule, group = max(groups.items(), key=lambda item: sum(one.time_ns for one in item[1]))
     time = sum(one.time_ns for one in group)
-    causes, fixes = idle_words()
+    causes = idle_words()
     # Launches that no graph would save are host work like any other.
     main, share = causes[group[0].cause if rule == causes[group[0].cause].rule else "python"], time / idle.total_ns
     launches = facts.numbers.get("launches") or 1.0
@@ -131,7 +124,7 @@ def with_cause(found: Verdict, idle: IdleTime, facts: Facts, graphable: bool) ->
             *found.evidence,
             Evidence(f"{group[0].cause} {words['share']} of the idle time", "cause_share", share),
         ],
-        advice=_sentence(fixes[rule].action) if rule else found.advice,
+        advice=_sentence(verdict_rules().fix[rule].action) if rule else found.advice,
     )
 
 

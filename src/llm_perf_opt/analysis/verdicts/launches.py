@@ -34,6 +34,7 @@ class Kind:
     samples: int = 0
     amounts: Amounts | None = None  # of one launch; None where it was never sampled
     sampled_ns: float | None = None  # how long the sampled launches took under ncu
+    fill: dict[str, float] = Factory(dict)  # how one launch fills the SMs, see `Action`; empty where it is not known
 
     @property
     def lacks_tensor_work(self) -> bool:
@@ -136,7 +137,8 @@ def _measured_kind(actions: Sequence[Action], good: set[str]) -> Kind:
         if name in good and all(name in action.metrics for action in actions)
     }
     amounts = amounts_of(values) if values else None
-    return Kind(first.name, family_of(first.name), first.grid or (), first.block or (), len(actions), amounts)
+    grid, block = first.grid or (), first.block or ()
+    return Kind(first.name, family_of(first.name), grid, block, len(actions), amounts, fill=first.fill)
 
 
 def with_copies(launches: Launches, memory: MemoryWork, device: int | None) -> Launches:

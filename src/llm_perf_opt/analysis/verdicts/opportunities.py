@@ -1,154 +1,189 @@
-"""What could be won back in a region, by cause, most first: waiting, fusable kernels, kernels above their roof."""
+"""What could be won back in a region, by cause, most first: waiting, copies, fusable kernels, kernels above their roof.
+
+The one way into the answer: a rule is an entry of `[fix]` in `rules.toml` (its id and its words) and a function in
+`RULES` below, which looks at a region and gives what it found. Rules share the time of the region among them: no
+nanosecond may be promised twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart, idle_parts
+import numpy as np
+from attrs import define
+
+from llm_perf_opt.analysis.verdicts.communication import Communication
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts
+from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
-from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
-from llm_perf_opt.metrics.families import HOST_COPY, is_fusable, label_of
+from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, is_fusable, label_of
 from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
+from llm_perf_opt.regions.columns import Bools
 from llm_perf_opt.regions.idle import IdleTime
-from llm_perf_opt.regions.model import FamilyTime, MemoryWork, Opportunity, SpeedOfLight, TimeSplit, Verdict
-from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.labels import counted
+from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, Opportunity, SpeedOfLight, TimeSplit, Verdict
+from llm_perf_opt.regions.names import short_kernel_name, visible
 
 _KERNELS_NAMED = 3
-Make = Callable[..., Opportunity]  # with the region filled in
+_FEWEST_TO_FUSE = 2
 
 
-def opportunities(
-    key: str,
-    label: str,
-    split: TimeSplit,
-    light: SpeedOfLight | None,
-    families: Sequence[FamilyTime],
-    roofed: Roofed,
-    verdict: Verdict,
-    from_graphs: bool = False,
-    graphable: bool = True,
-    idle: IdleTime | None = None,
-    memory: MemoryWork | None = None,
-) -> list[Opportunity]:
-    """All that are worth a line, ranked. `label`: the region's name, safe to show.
+@define(frozen=True, eq=False)
+class Evaluated:
+    """A region, and all that was worked out about its steady instances: what rules look at."""
 
-    `from_graphs`: most kernels come from CUDA graphs already.
-    """
-    if light is None:
-        return []
-    make = partial(Opportunity, region=key, of=light.now)
-    fusable = [f for f in families if is_fusable(f.family)]
-    others = [f for f in families if not is_fusable(f.family) and f.family != HOST_COPY]
-    if idle is None:
-        waiting = [_waiting(make, label, split, light, verdict, from_graphs)]
-    else:
-        waiting = [_idle(make, label, split, light, p) for p in idle_parts(idle, light.waiting.of("ns"), graphable)]
-    found = [
-        *waiting,
-        _host_copies(make, label, split, light, memory or MemoryWork()),
-        *(
-            _kernels(make, label, light, group, roofed, overlap_scale(split))
-            for group in (fusable, *([f] for f in others))
-        ),
-    ]
-    least = light.now * verdict_rules().thresholds["least_opportunity"]
-    return ranked([o for o in found if o is not None and o.recoverable >= least])
+    region: NCUProfileRegion
+    split: TimeSplit
+    light: SpeedOfLight
+    families: Sequence[FamilyTime]
+    limits: KernelLimits
+    communication: Communication
+    verdict: Verdict
+    facts: Facts  # numbers and words, which texts of fixes may use too
+    graphable: bool = True  # a CUDA graph would save launches
+    idle: IdleTime | None = None  # why the GPU waits, where a timeline tells
+
+    @property
+    def roofed(self) -> Roofed:
+        return self.limits.roofed
+
+
+def from_graphs(region: NCUProfileRegion) -> bool:
+    """Do most kernels come from CUDA graphs already?"""
+    return region.graph_kernels >= 0.5 * max(region.inclusive.kernel_count, 1)
+
+
+def opportunities(of: Evaluated) -> list[Opportunity]:
+    """All that are worth a line, ranked."""
+    least = of.light.now * verdict_rules().thresholds["least_opportunity"]
+    found = [one for rule in RULES for one in rule(of) if one.recoverable >= least]
+    return ranked(_opportunity(of, one) for one in found)
 
 
 def ranked(found: Iterable[Opportunity]) -> list[Opportunity]:
     return sorted(found, key=lambda o: -o.recoverable.of("ns"))
 
 
-def _waiting(
-    make: Make, label: str, split: TimeSplit, light: SpeedOfLight, verdict: Verdict, from_graphs: bool
-) -> Opportunity | None:
-    if not light.waiting.value or not split.launches:
-        return None
-    kind = "waiting_host" if verdict.bound == "host" else "waiting_graphs" if from_graphs else "waiting"
-    advice = verdict_rules().advice[kind]
-    gap = f", {shown(split.gap_per_launch)} per launch" if split.gap_per_launch is not None else ""
-    return make(
-        kind="waiting",
-        family="",
-        text=f"{label}: the GPU waits {shown(light.waiting)} of {shown(light.now)} for the host ({split.launches:,} {'launch' if split.launches == 1 else 'launches'}{gap}): {advice}",
-        time=light.waiting,
-        recoverable=light.waiting,
-        advice=advice,
-    )
-
-
-def _idle(make: Make, label: str, split: TimeSplit, light: SpeedOfLight, part: IdlePart) -> Opportunity | None:
-    """Idle time of one cause."""
-    if not split.launches:
-        return None
-    time = nanoseconds(part.time_ns)
-    words = {"time": shown(time), "now": shown(light.now), "what": part.what, "launches": f"{split.launches:,}"}
-    because = part.words.because.format_map(words | {"each": shown(time / split.launches)})
-    return make(
-        kind="waiting",
-        family="",
-        text=f"{label}: {because}: {part.words.action}",
-        time=time,
-        recoverable=time,
-        advice=part.words.action,
-        rule=part.rule,
+def _opportunity(of: Evaluated, found: Found) -> Opportunity:
+    texts, now = verdict_rules().fix[found.texts or found.rule], of.light.now
+    amounts = {"now": now, "time": found.time, "recoverable": found.recoverable}
+    words = of.facts.words | {name: shown(amount) for name, amount in amounts.items()} | found.words
+    because, action = (text.format_map(words) for text in (texts.because, texts.action))
+    return Opportunity(
+        region=of.region.key,
+        kind=found.kind,
+        family=found.family,
+        text=f"{visible('/'.join(of.region.path), 60)}: {because}: {action}",
+        time=found.time,
+        recoverable=found.recoverable,
+        of=now,
+        advice=action,
+        kernels=list(found.kernels),
+        rule=found.rule,
         because=because,
     )
 
 
-def _host_copies(
-    make: Make, label: str, split: TimeSplit, light: SpeedOfLight, memory: MemoryWork
-) -> Opportunity | None:
+# -- the rules ---------------------------------------------------------------------------------------
+
+
+def _waiting(of: Evaluated) -> Iterator[Found]:
+    """By what the host did meanwhile, where the recording shows it."""
+    split, waiting = of.split, of.light.waiting
+    if not waiting.value or not split.launches:
+        return
+    launches = {"launches": counted(split.launches, "launch")}
+    if of.idle is not None:
+        for part in idle_parts(of.idle, waiting.of("ns"), of.graphable):
+            time = nanoseconds(part.time_ns)
+            words = launches | {"what": part.what, "each": shown(time / split.launches)}
+            yield Found(part.rule, "waiting", time, time, words=words, texts=part.texts)
+        return
+    rule = "host.unknown" if of.verdict.bound == "host" else "host.graphs" if from_graphs(of.region) else "launch.graph"
+    each = "–" if split.gap_per_launch is None else shown(split.gap_per_launch)
+    words = launches | {"each": each, "what": f"{launches['launches']}, {each} each"}
+    yield Found(rule, "waiting", waiting, waiting, words=words)
+
+
+def _host_copies(of: Evaluated) -> Iterator[Found]:
     """Copies between host and GPU, as far as nothing else ran meanwhile."""
-    copies = split.host_copies
+    copies, memory = of.split.host_copies, of.region.inclusive.memory
     if copies is None or not copies.value:
-        return None
-    exposed = copies * overlap_scale(split) if split.exposed_copies is None else split.exposed_copies
+        return
+    exposed = of.split.exposed_copies
+    words = {"exposed": "" if exposed is None else f", for {shown(exposed)} of it nothing else runs"}
     # Memory that is pinned already is not to be pinned; where the recording does not say, pinning may help.
     unpinned = 2 * memory.pageable_time_ns >= memory.host_time_ns
     known = memory.pageable_time_ns + memory.pinned_time_ns > 0
-    advice = verdict_rules().advice["pageable_copies" if unpinned else "pinned_copies" if known else "host_copies"]
-    because = f"copies between host and GPU, {shown(copies)} of {shown(light.now)}"
-    if split.exposed_copies is not None:
-        because += f", for {shown(exposed)} of it nothing else runs"
-    return make(
-        kind="host copies",
+    yield Found(
+        "copy.pinned" if unpinned else "copy.host",
+        "host copies",
+        copies,
+        copies * overlap_scale(of.split) if exposed is None else exposed,
         family=HOST_COPY,
-        text=f"{label}: {because}: {advice}",
-        time=copies,
-        recoverable=exposed,
-        advice=advice,
-        rule="copy.pinned" if unpinned else "copy.host",
-        because=because,
+        words=words,
+        texts="" if unpinned or known else "copy.host.unknown",
     )
 
 
-def _kernels(
-    make: Make, label: str, light: SpeedOfLight, group: Sequence[FamilyTime], roofed: Roofed, scale: float
-) -> Opportunity | None:
+def _collectives(of: Evaluated) -> Iterator[Found]:
+    yield from of.communication.found(of.light.now)
+
+
+def _inside_the_sms(of: Evaluated) -> Iterator[Found]:
+    yield from of.limits.found(of.region.rules, overlap_scale(of.split))
+
+
+def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
+    group = [f for f in of.families if is_fusable(f.family)]
+    if (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE:
+        yield from _above_the_roof(of, group, "fusion", lambda _: verdict_rules().kernel_fixes["fusable"])
+
+
+def _other_kernels(of: Evaluated) -> Iterator[Found]:
+    for family in of.families:
+        if not is_fusable(family.family) and family.family not in (HOST_COPY, COLLECTIVE):
+            yield from _above_the_roof(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))
+
+
+RULES: tuple[Callable[[Evaluated], Iterator[Found]], ...] = (
+    *(_waiting, _host_copies, _collectives),
+    *(_inside_the_sms, _fusable_kernels, _other_kernels),
+)
+
+
+# -- kernels against their roofs ---------------------------------------------------------------------
+
+
+def _above_the_roof(
+    of: Evaluated, group: Sequence[FamilyTime], kind: str, rule_of: Callable[[list[int]], str]
+) -> Iterator[Found]:
+    """What families of kernels take beyond their roofs, where that is known. `rule_of`: by their longest kinds."""
     known = [f for f in group if f.recoverable is not None]
     if not known:
-        return None
-    time = total([f.time for f in group], "ns")
-    recoverable = total([f.recoverable for f in known if f.recoverable is not None], "ns") * scale
+        return
+    launches, families = of.roofed.launches, {f.family for f in group}
+    mine: Bools = np.array([launches.kinds[k].family in families for k in launches.which.tolist()], dtype=np.bool_)
+    # What holds kernels back inside the SMs speaks of its own.
+    recoverable = nanoseconds(float(of.roofed.recoverable_ns[mine & ~of.limits.claimed].sum())) * overlap_scale(
+        of.split
+    )
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
-    reached = shown(at_roof / analysed) if analysed.value else "–"
-    fusable = is_fusable(group[0].family)
     names = " + ".join(label_of(f.family) for f in group[:3]) + (" + others" if len(group) > 3 else "")
-    rows = _longest(roofed, {f.family for f in group})
-    advice = _advice(group[0].family, fusable, rows, roofed).format(share_of_roof=reached)
-    what = "fusable" if fusable else "above the roof"
-    return make(
-        kind="fusion" if fusable else "kernels",
+    reached = shown(at_roof / analysed) if analysed.value else "–"
+    longest, kinds = _longest(of.roofed, families), launches.kinds
+    yield Found(
+        rule_of(longest),
+        kind,
+        total([f.time for f in group], "ns"),
+        recoverable,
         family="+".join(f.family for f in group),
-        text=f"{label}: {names}, {shown(time)} of {shown(light.now)}, up to {shown(recoverable)} of it {what}: {advice}",
-        time=time,
-        recoverable=recoverable,
-        advice=advice,
-        kernels=list(dict.fromkeys(short_kernel_name(roofed.launches.kinds[k].kernel_name) for k in rows)),
+        words={"families": names, "share_of_roof": reached},
+        kernels=list(dict.fromkeys(short_kernel_name(kinds[k].kernel_name) for k in longest)),
     )
 
 
@@ -161,15 +196,12 @@ def _longest(roofed: Roofed, families: set[str]) -> list[int]:
         if one.family in families:
             time, _ = by_name.get(one.kernel_name, (0.0, kind))
             by_name[one.kernel_name] = (time + float(lost[row]), kind)
-    ranked = sorted(by_name.values(), reverse=True)
-    return [kind for _, kind in ranked[:_KERNELS_NAMED]]
+    longest = sorted(by_name.values(), reverse=True)
+    return [kind for _, kind in longest[:_KERNELS_NAMED]]
 
 
-def _advice(family: str, fusable: bool, kinds: list[int], roofed: Roofed) -> str:
-    texts = verdict_rules().advice
-    if fusable:
-        return texts["fusion"]
-    if family == "gemm" and kinds:
-        row = roofed.launches.which.tolist().index(kinds[0])
-        return texts.get(f"gemm_{roofed.roof[row]}", texts["gemm"])
-    return texts.get(family, texts["other"])
+def _kernel_fix(roofed: Roofed, longest: list[int]) -> str:
+    fixes, launches = verdict_rules().kernel_fixes, roofed.launches
+    family = launches.kinds[longest[0]].family
+    row = launches.which.tolist().index(longest[0])
+    return fixes.get(f"{family}_{roofed.roof[row]}") or fixes.get(family, fixes["other"])

@@ -12,11 +12,13 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
+from llm_perf_opt.analysis.verdicts.communication import Communication, RankWaiting
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
-from llm_perf_opt.analysis.verdicts.facts import kernel_facts, rate_facts, time_facts
+from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.idle_causes import with_cause
+from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launches import Launches
-from llm_perf_opt.analysis.verdicts.opportunities import opportunities
+from llm_perf_opt.analysis.verdicts.opportunities import Evaluated, from_graphs, opportunities
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, CounterQuality, Facts, cannot_tell, evaluate, verdict_rules
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
@@ -36,7 +38,6 @@ from llm_perf_opt.regions.model import (
     Utilisation,
     Verdict,
 )
-from llm_perf_opt.regions.names import visible
 
 WORKLOAD_DOMAIN = "LLM"  # the built-in workload marks its stages there
 _UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix products are mentioned
@@ -70,7 +71,12 @@ class Inputs:
     has_counters: bool
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None  # by scope; None where there are no counters
     steady: Mapping[str, Mapping[str, SteadyRegion]]  # by scope and key; a region that is not there has no warm-up
+    # By scope and key: nanoseconds of a steady instance without a profiler, where that was measured.
+    undisturbed: Mapping[str, Mapping[str, float]] = Factory(dict)
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # by scope; none where nothing is known of it
+    slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
+    # By scope and key, where there are several ranks: how long each waits for those that come later.
+    rank_waiting: Mapping[str, Mapping[str, RankWaiting]] = Factory(dict)
 
 
 @define(eq=False)
@@ -82,28 +88,44 @@ class Evaluator:
     # By identity of the list of kinds, then by device; -1 for launches whose device is not known.
     tables: dict[int, dict[int, RoofTable]]
     inputs: Inputs
+    scope: str = ""
     waiting: WaitingFacts | None = None  # None where nothing is known of this scope
 
     def performance(
-        self, region: NCUProfileRegion, launches: Launches, below: Sequence[NCUProfileRegion], signatures: int
+        self,
+        region: NCUProfileRegion,
+        launches: Launches,
+        steps: Sequence[NCUProfileRegion],
+        signatures: int,
+        rank_waiting: RankWaiting | None = None,
     ) -> RegionPerformance:
-        """`below`: the regions inside this one. `signatures`: how many to list."""
-        near = verdict_rules().thresholds["near_roof"]
-        alone = self._alone(region)
-        split, side = self._split(region, alone)
+        """`steps`: the regions inside this one that make tokens. `signatures`: how many to list.
+
+        `rank_waiting`: where there are ranks.
+        """
+        measured = self._measured(region)
+        alone = measured or self._alone(region)
+        split, side = self._split(region, alone, measured=measured is not None)
+        if split.exposed_collectives is not None:
+            split.exposed_collectives = split.exposed_collectives * (1 / self.gpus)  # they wait side by side
         idle = self._idle(region, split)
         graphable = _could_be_a_graph(region, split)
         lacks = launches.share_without_tensor_work > _UNCOUNTED
         work, amounts = region_work(region, self.inputs.good, self._formula(region), lacks_tensor_work=lacks)
         roofed = against_roofs(launches, self.tables[id(launches.kinds)])
-        by_bound = time_by_bound(launches, bounds(roofed, near))
+        bound = bounds(roofed)
+        by_bound, limits = time_by_bound(launches, bound), KernelLimits.of(roofed, bound)
         families = time_by_family(region, roofed)
         used = self._utilisation(split, amounts, families)
         light = times.speed_of_light(split, roofed)
         self._say_what_is_missing(work, roofed, region)
         facts = Facts()
         kernel_facts(facts, roofed, by_bound)
+        limits.add_facts(facts)
+        communication = Communication.of(region, split, rank_waiting)
+        communication.add_facts(facts, times.now(split))
         time_facts(facts, region, split, families)
+        fusion_facts(facts, region, launches)
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
         facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
@@ -113,13 +135,17 @@ class Evaluator:
         verdict = _region_verdict(region, split, facts, gpu_verdict)
         if idle is not None and verdict.bound in ("launch", "host") and split.launches:
             verdict = with_cause(verdict, idle, facts, graphable)
-        verdict = _with_doubt(verdict, split)
+        verdict = communication.doubted(_with_doubt(verdict, split))
         if side is not None:
             verdict = evolve(verdict, text=f"{_steps(side)} {verdict.text}")
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
-        listed, existing = signature_records(roofed, near, signatures) if signatures else ([], 0)
-        counted = times.token_count(region, below) if region.time_source == "timeline" else None
+        listed, existing = signature_records(roofed, signatures) if signatures else ([], 0)
+        found = []
+        if light is not None:
+            known = Evaluated(region, split, light, families, limits, communication, verdict, facts, graphable, idle)
+            found = opportunities(known)
+        counted = times.token_count(region, steps) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
             time=split,
@@ -133,19 +159,7 @@ class Evaluator:
             unclassified_share=unclassified / kernel_time if kernel_time else None,
             speed_of_light=light,
             tokens=times.token_rate(counted, light, alone or times.now(split) or split.wall),
-            opportunities=opportunities(
-                region.key,
-                visible("/".join(region.path), 60),
-                split,
-                light,
-                families,
-                roofed,
-                verdict,
-                from_graphs=_from_graphs(region),
-                graphable=graphable,
-                idle=idle,
-                memory=region.inclusive.memory,
-            ),
+            opportunities=found,
             signatures=listed,
             signatures_omitted=existing - len(listed),
             ncu_rules=rule_summaries(region.rules),
@@ -153,9 +167,11 @@ class Evaluator:
             gpu_side=side,
         )
 
-    def _split(self, region: NCUProfileRegion, alone: Quantity | None) -> tuple[TimeSplit, GpuSide | None]:
+    def _split(
+        self, region: NCUProfileRegion, alone: Quantity | None, *, measured: bool
+    ) -> tuple[TimeSplit, GpuSide | None]:
         """The time of a region; from the GPU's side where its ranges end before their work does."""
-        split = times.time_split(region, alone)
+        split = times.time_split(region, alone, measured=measured)
         if self.waiting is None:
             return split, None
         side = self.waiting.gpu_side(region.key) if times.returns_early(split) else None
@@ -183,8 +199,14 @@ class Evaluator:
         names = ("flops", "counter", "tensor_cores")
         return Formula(*(Quantity(found[name] * runs, "FLOP") if name in found else None for name in names))
 
+    def _measured(self, region: NCUProfileRegion) -> Quantity | None:
+        """What all instances of a region take without a profiler, as timed from inside the program."""
+        each = self.inputs.undisturbed.get(self.scope, {}).get(region.key)
+        known = each is not None and region.time_source == "timeline" and region.instances
+        return Quantity(each * region.instances, "ns") if known and each and region.instances else None
+
     def _alone(self, region: NCUProfileRegion) -> Quantity | None:
-        """What all instances of a region take without a profiler."""
+        """The same by stage 1 of the built-in workload."""
         one = self.inputs.options.alone.get("/".join(region.path)) if region.domain == WORKLOAD_DOMAIN else None
         if one is None or region.time_source != "timeline" or not region.instances:
             return None
@@ -276,13 +298,9 @@ class Evaluator:
         return evaluate("kernels", facts, quality) or cannot_tell("known_share", facts)
 
 
-def _from_graphs(region: NCUProfileRegion) -> bool:
-    return region.graph_kernels >= 0.5 * max(region.inclusive.kernel_count, 1)
-
-
 def _could_be_a_graph(region: NCUProfileRegion, split: TimeSplit) -> bool:
     """Would a CUDA graph save launches? Of a handful there is nothing to save."""
-    return not _from_graphs(region) and split.launches >= verdict_rules().thresholds["fewest_launches_of_a_graph"]
+    return not from_graphs(region) and split.launches >= verdict_rules().thresholds["fewest_launches_of_a_graph"]
 
 
 def _steps(side: GpuSide) -> str:
@@ -298,6 +316,8 @@ def _steps(side: GpuSide) -> str:
 
 def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, kernels: Verdict) -> Verdict:
     """The verdict on the wall time; where the GPU is the limit, that of its kernels."""
+    if region.time_source == "ncu":
+        return kernels  # whether the GPU waits is not known
     if split.wall is None or split.idle is None:
         no_gpu = region.time_source == "timeline" and split.busy is None
         return cannot_tell("gpu" if no_gpu else "idle_share", facts)

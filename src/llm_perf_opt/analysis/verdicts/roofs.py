@@ -14,13 +14,17 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.launches import Kind, Launches
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.families import MULTIPLYING
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
 
 Floats = NDArray[np.float64]
-ROOFS = ("tensor", "cuda_core", "dram", "l2")
+# Of L1 (with shared memory) and of the SMs' busiest pipe only ncu's own share of the peak is known.
+UNITS = ("l1", "sm")
+ROOFS = ("tensor", "cuda_core", "dram", "l2", *UNITS)
 _SM_IDLE = 20.0  # % of the peak of the busiest pipe
+_MORE = 5.0  # points by which the busiest pipe has to exceed the ones with a roof of their own
 _ALIKE = 3.0  # times of a launch and of its samples may differ by this factor
 
 
@@ -58,6 +62,25 @@ def seconds_at_peak(amounts: Amounts, peaks: Peaks) -> dict[str, float]:
     return found
 
 
+def shares_of_peak(amounts: Amounts) -> dict[str, float]:
+    """For each roof, the part of its peak that ncu itself says was reached."""
+    found = {roof: amounts.percent[roof] / 100 for roof in ROOFS if roof in amounts.percent}
+    pipes = [amounts.percent[pipe] for pipe in ("tensor", "cuda_core") if pipe in amounts.percent]
+    # The busiest pipe is often the tensor cores', which have a roof of their own.
+    if (pipes and amounts.percent.get("sm", 0.0) < max(pipes) + _MORE) or (not pipes and amounts.total("tensor_")):
+        found.pop("sm", None)
+    return found
+
+
+def _closeness(roof: str, share: Floats, by_ncu: Floats) -> Floats:
+    """How near to a roof launches ran: from 1 on they are bound by it. `by_ncu`: the share that ncu itself says."""
+    limits = verdict_rules().thresholds
+    if roof not in (*UNITS, "l2"):
+        return share / limits["near_roof"]
+    # ncu knows how much of the time these units are busy; bytes against a printed bandwidth of L2 are a guess.
+    return np.where(np.isnan(by_ncu), share / limits["near_roof"], by_ncu / limits["near_unit"])
+
+
 def is_complete(kind: Kind) -> bool:
     """Was counted what this kernel does? A matrix product without a FLOP ran in a data type nobody counted."""
     amounts = kind.amounts
@@ -67,7 +90,9 @@ def is_complete(kind: Kind) -> bool:
         return "dram" in amounts.bytes or "dram" in amounts.percent
     # Where no pipe of the SMs has much to do, what they compute is not what limits it, whatever it is.
     idle = amounts.percent.get("sm", 100.0) < _SM_IDLE
-    return idle or bool(kind.flops or amounts.percent.get("tensor")) or _all_counted(amounts)
+    # ncu's own shares of compute and of all memory leave nothing out.
+    by_ncu = "sm" in amounts.percent and "memory" in amounts.percent
+    return idle or by_ncu or bool(kind.flops or amounts.percent.get("tensor")) or _all_counted(amounts)
 
 
 def _all_counted(amounts: Amounts) -> bool:
@@ -91,9 +116,8 @@ class RoofTable:
             if kind.amounts is not None:
                 for roof, value in seconds_at_peak(kind.amounts, peaks).items():
                     seconds[roof][row] = value
-                for roof in ROOFS:
-                    if roof in kind.amounts.percent:
-                        percent[roof][row] = kind.amounts.percent[roof] / 100
+                for roof, value in shares_of_peak(kind.amounts).items():
+                    percent[roof][row] = value
         sampled = [np.nan if k.sampled_ns is None else k.sampled_ns for k in kinds]
         complete = np.array([is_complete(k) for k in kinds], dtype=np.bool_)
         return RoofTable(seconds, percent, complete, np.array(sampled, dtype=np.float64))
@@ -105,6 +129,7 @@ class Roofed:
 
     launches: Launches
     shares: dict[str, Floats]  # of each roof, the part that was reached; NaN where unknown
+    closeness: dict[str, Floats]  # the same over the part from which on it is the limit
     at_roof_ns: Floats  # all calls at the highest known roof; NaN where nothing is known
     analysed: NDArray[np.bool_]  # rows whose roof is known
     roof: list[str]  # the limiting roof of each row; "" where unknown
@@ -157,19 +182,23 @@ def against_roofs(launches: Launches, tables: dict[int, RoofTable]) -> Roofed:
     telling = known & ((stacked > 0) | np.array([[roof in ("dram", "l2")] for roof in ROOFS]))
     analysed = complete & telling.any(axis=0)
     at_roof = np.where(analysed, highest.max(axis=0, initial=-1.0) * 1e9, np.nan)
-    best = highest.argmax(axis=0) if count else np.zeros(0, dtype=np.int64)
+    closeness = {roof: _closeness(roof, shares[roof], percent[roof]) for roof in ROOFS}
+    # Of the roofs it runs near, the one it is nearest to; a share of a unit that is no limit yet may be higher.
+    near = np.where(known, np.stack([closeness[roof] for roof in ROOFS]) >= 1, False)
+    best = (highest + near * (highest.max(initial=0.0) + 1)).argmax(axis=0) if count else np.zeros(0, dtype=np.int64)
     return Roofed(
         launches,
         shares,
+        closeness,
         np.minimum(at_roof, launches.time_ns),
         analysed,
         [ROOFS[b] if ok else "" for b, ok in zip(best.tolist(), analysed.tolist(), strict=True)],
     )
 
 
-def bounds(roofed: Roofed, near: float) -> list[str]:
+def bounds(roofed: Roofed) -> list[str]:
     """What bounds each row: the roof it runs near, else latency; "" where it cannot be told."""
     return [
-        "" if not roof else roof if roofed.shares[roof][row] >= near else "latency"
+        "" if not roof else roof if roofed.closeness[roof][row] >= 1 else "latency"
         for row, roof in enumerate(roofed.roof)
     ]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from llm_perf_opt.regions.model import NCUProfileRegion
+from llm_perf_opt.regions.operator_names import is_operator
+from llm_perf_opt.regions.whole_recording import COVERED, MOST_STAGES
 
-_MOST = 12  # stages of a report
-_FEW = 8  # a single outermost region with no more regions in it than this is a wrapper: its parts are the stages …
-_COVERED = 0.9  # … where they hold this part of its time
+_FEW = 8  # a single outermost region with no more regions in it than this is a wrapper: its parts are the stages
 
 
-def inside(regions: Sequence[NCUProfileRegion]) -> dict[str, list[NCUProfileRegion]]:
-    """For each region all regions below it, by key."""
+def inside(
+    regions: Sequence[NCUProfileRegion], wanted: Iterable[NCUProfileRegion]
+) -> dict[str, list[NCUProfileRegion]]:
+    """For each region, by key, those of the wanted that are below it."""
     by_key = {region.key: region for region in regions}
     below: dict[str, list[NCUProfileRegion]] = {}
-    for region in regions:
+    for region in wanted:
         parent = region.parent
         while parent is not None and parent in by_key:
             below.setdefault(parent, []).append(region)
@@ -26,12 +28,13 @@ def inside(regions: Sequence[NCUProfileRegion]) -> dict[str, list[NCUProfileRegi
 def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
     """Outermost regions of one domain and kind: the one that holds most GPU time, of equal ones the one with fewer.
 
-    Those without GPU work are left out where others have some; of very many the longest are kept.
+    Those without GPU work are left out where others have some; of very many the longest are kept. Where ranges hold
+    too little of a recording, it is the stage as a whole (`whole_recording`).
     """
     keys = {region.key for region in regions}
     groups: dict[tuple[str, str], list[NCUProfileRegion]] = {}
     for region in regions:
-        if region.parent not in keys:
+        if region.parent not in keys and not _is_operator(region):
             groups.setdefault((region.domain, region.range_kind), []).append(region)
     if not groups:
         return []
@@ -41,15 +44,30 @@ def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
         # Rounded: two domains around the same kernels differ by a hair.
         return float(f"{busy:.2g}"), -len(group)
 
+    def kernels(group: Sequence[NCUProfileRegion]) -> int:
+        return sum(r.inclusive.kernel_count for r in group)
+
+    whole = groups.get(("", "recording"), [])
+    if whole and all(kernels(group) <= kernels(whole) for group in groups.values()):
+        return whole
     chosen = _working(max(groups.values(), key=weight))
     if len(chosen) == 1:
         parts = [r for r in regions if r.parent == chosen[0].key]
         working = _working(parts)
-        if len(working) >= 2 and len(parts) <= _FEW and sum(map(_time, working)) >= _COVERED * _time(chosen[0]):
+        if (
+            len(working) >= 2
+            and not any(map(_is_operator, working))
+            and len(parts) <= _FEW
+            and sum(map(_time, working)) >= COVERED * _time(chosen[0])
+        ):
             return working
     longest = sorted(chosen, key=_time, reverse=True)
-    kept = {id(region) for region in longest[:_MOST]}
+    kept = {id(region) for region in longest[:MOST_STAGES]}
     return [region for region in chosen if id(region) in kept]
+
+
+def _is_operator(region: NCUProfileRegion) -> bool:
+    return region.range_kind == "operator" or is_operator(region.name)
 
 
 def _time(region: NCUProfileRegion) -> int:

@@ -26,11 +26,12 @@ _TOKENS_IN_NAME = (
 )
 
 
-def time_split(region: NCUProfileRegion, alone: Quantity | None = None) -> TimeSplit:
+def time_split(region: NCUProfileRegion, alone: Quantity | None = None, *, measured: bool = False) -> TimeSplit:
     """`alone`: the wall time of the same instances without a profiler, where it is known.
 
     A profiler makes the host slower, most of all its launches, and leaves the kernels as they are: what it adds to
-    the wall time is waiting that the program by itself does not have.
+    the wall time is waiting that the program by itself does not have. `measured`: from inside the program, on the GPU
+    where there is one, so that it holds the work of the region, whether the host waited for that or not.
     """
     values = region.inclusive
     timeline = region.time_source == "timeline"
@@ -46,12 +47,15 @@ def time_split(region: NCUProfileRegion, alone: Quantity | None = None) -> TimeS
         split.copies = nanoseconds(values.memory.time_ns)
         split.host_copies = nanoseconds(values.memory.host_time_ns)
         split.graphs = nanoseconds(values.graph_time_ns)
+        split.collectives, split.exposed_collectives = (
+            None if v is None else nanoseconds(v) for v in (region.collective_ns, region.exposed_collective_ns)
+        )
     if busy is not None and kernels is not None:
         summed = kernels.value + values.memory.time_ns + values.graph_time_ns
         split.overlap = nanoseconds(max(summed - busy.value, 0.0))
-    if wall is not None and alone is not None and (alone < wall or idle is None):
+    if wall is not None and alone is not None and (measured or alone < wall or idle is None):
         if idle is not None:
-            working = wall - idle
+            working = max(wall - idle, busy) if measured and busy is not None else wall - idle
             idle = split.idle = nanoseconds(max(alone.of("ns") - working.of("ns"), 0.0))
         split.profiled_wall, split.wall, wall = wall, alone, alone
     if wall is not None and idle is not None and busy is not None:
@@ -122,19 +126,22 @@ def speed_of_light(split: TimeSplit, roofed: Roofed) -> SpeedOfLight | None:
     )
 
 
-def token_count(region: NCUProfileRegion, below: Sequence[NCUProfileRegion]) -> tuple[int, str] | None:
+def is_token_step(region: NCUProfileRegion) -> bool:
+    """Whether each instance of a region makes a token."""
+    return re.search(verdict_rules().token_step, region.name) is not None
+
+
+def token_count(region: NCUProfileRegion, steps: Sequence[NCUProfileRegion]) -> tuple[int, str] | None:
     """Tokens a region made, for each sequence where its name does not tell the batch; and what says so.
 
-    `below`: all regions inside it.
+    `steps`: all regions inside it that make tokens.
     """
     for pattern, what in _TOKENS_IN_NAME:
         told = pattern.search(region.name)
         if told and region.instances and (count := int(told[1])):
             return region.instances * count, f"{count:,} {what}, by the name"
-    step = re.compile(verdict_rules().token_step)
-    if step.search(region.name):
+    if is_token_step(region):
         return (region.instances, f"instances of {region.name}") if region.instances else None
-    steps = [r for r in below if step.search(r.name) and r.instances]
     if not steps:
         return None
     outermost = min(r.depth for r in steps)

@@ -13,6 +13,7 @@ from attrs import define
 
 from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, files_in, finish, progress_of, start_table
 from llm_perf_opt.capture.context import RunContext
+from llm_perf_opt.capture.early_end import end_of_timeline
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
@@ -143,8 +144,10 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
         folder / capture.name, command, ncu=ncu.path, options=options, nvtx_include=capture.expressions
     )
     environment = under_ncu(run.environment, windows=capture.windows is not None)
-    if capture.windows is not None:
-        environment |= capture.windows.environment(attempt.windows_file(directory), attempt.windows_log(directory))
+    # Nothing is planned beyond where the timeline was ended, so that the program need not go on here either.
+    windows = capture.windows or end_of_timeline(directory)
+    if windows is not None:
+        environment |= windows.environment(attempt.windows_file(directory), attempt.windows_log(directory))
     step = directory.begin(
         *(_RUN, argv, "ncu", capture.name),
         program=command,
@@ -156,7 +159,7 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     ended = run_supervised(
         argv,
         log=program_log,
-        environment=environment,
+        environment={**environment, **run.bytecode},
         timeout_s=run.request.counters.timeout_s,
         follow={log: progress_of(expected, progress)},
         report_progress=run.report_progress,

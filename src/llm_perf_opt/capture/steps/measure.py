@@ -3,50 +3,136 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import attrs
 
 from llm_perf_opt import inject
-from llm_perf_opt.capture.context import ANNOTATION_LOG, RunContext
+from llm_perf_opt.api.reporting import make_report
+from llm_perf_opt.capture.context import ResumeState, RunContext
+from llm_perf_opt.capture.gpu_sampler import GpuSampler
+from llm_perf_opt.capture.preparation import known_patterns
 from llm_perf_opt.capture.undisturbed import end_undisturbed
+from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
-from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log
 from llm_perf_opt.process.supervise import run_supervised
 from llm_perf_opt.readers.measured import collect
+from llm_perf_opt.report.answer import time_sentences
+from llm_perf_opt.request import ProfileRequest
+from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.rundir.layout import retaken_with
 from llm_perf_opt.rundir.log_cleaning import clean_logs
+from llm_perf_opt.rundir.manifest import Step
 
-_NAME, _FOLDER, _FILE, _LOG = "measure", "measure", "measure/run.json", "measure/workload.log"
+_NAME, _FOLDER, FILE = "measure", "measure", "measure/run.json"
+_LOG, _NOTES = "measure/workload.log", "measure/annotate.jsonl"
 
 
-def take_measure(run: RunContext) -> None:
-    """Run the program as often as was asked for, and keep the times of its ranges."""
-    asked, directory = run.request.measure, run.directory
-    if not asked.enable:
-        return
-    folder = directory.path / _FOLDER
-    folder.mkdir(exist_ok=True)
-    raw: list[Path] = []
-    try:
-        for number in range(1, asked.runs + 1):
-            raw.append(folder / f".run-{number}")
-            raw[-1].mkdir()
-            if not _run_once(run, raw[-1], number):
-                break
-        if not collect(raw, directory.path / _FILE) and not run.failures:
+class Measure:
+    """Alone (`llm-perf measure`), or before the recordings, whose report takes its times from here."""
+
+    def owns(self, command: Step) -> bool:
+        return command.name == _NAME
+
+    def find(self, directory: RunDirectory, request: ProfileRequest, state: ResumeState) -> None:
+        ran = [step for step in directory.manifest.steps if self.owns(step)]
+        state.measured = bool(ran) and ended_well(ran[-1])
+        if state.measured and ran[-1].files:  # none: nothing could be timed
+            state.measured = whole_file(directory.path, FILE, ran[-1], directory.manifest) is not None
+
+    def missing(self, request: ProfileRequest, state: ResumeState) -> list[str]:
+        # Not after the recordings: a run of an older version, or of a program that could not be measured.
+        recorded = state.recording or state.timeline is not None
+        wanted = request.measure.enable and not (state.measured or recorded or _barred(request))
+        return ["the times of the program by itself"] if wanted else []
+
+    def stays(self, command: Step, state: ResumeState) -> bool:
+        return state.measured
+
+    def files(self, command: Step) -> Sequence[str]:
+        return retaken_with(_NAME)
+
+    def take(self, run: RunContext) -> bool:
+        """Run the program as often as was asked for; False where it failed, and so would everything else."""
+        if not self.missing(run.request, run.resume):
+            if run.request.measure.enable and (why := _barred(run.request)):
+                run.report_progress(f"measure: left out, for the program cannot be timed from inside. {why}")
+            return True
+        alone = not (run.request.timeline.enable or run.request.counters.enable)
+        file, folder = run.directory.path / FILE, run.directory.path / _FOLDER
+        folder.mkdir(exist_ok=True)
+        raw: list[Path] = []
+        gpus: list[list[dict[str, Any]]] = []  # of each run
+        went_well = False
+        try:
+            for number in range(1, run.request.measure.runs + 1):
+                raw.append(folder / f".run-{number}")
+                shutil.rmtree(raw[-1], ignore_errors=True)  # of a run that was killed
+                raw[-1].mkdir()
+                with GpuSampler() as sampler:
+                    went_well = _run_once(run, raw[-1], number)
+                gpus.append(sampler.found)
+                if not went_well:
+                    break
+            timed = _collected(raw, file, gpus, alone)
+        finally:
+            for place in raw:
+                shutil.rmtree(place, ignore_errors=True)
+        if timed or alone:
+            run.directory.manifest.steps[-1].files = {file.name: file.stat().st_size}
+            run.directory.save()
+        else:
+            file.unlink(missing_ok=True)
+        if timed and not alone:
+            _show(run, file)
+        elif not timed and alone and not run.failures:
             run.failures.append(ExitCode.NOTHING_CAPTURED)
             run.note(diagnose("NOTHING_TIMED"))
-    finally:
-        for place in raw:
-            shutil.rmtree(place, ignore_errors=True)
+        elif not timed and went_well:
+            run.report_progress("  no range could be timed: the times will be those of the profiled run")
+        # A step that takes too long is stopped, and the others are taken all the same.
+        return went_well or (ExitCode.TIMED_OUT in run.failures and not run.stopped)
+
+
+def _barred(request: ProfileRequest) -> str:
+    """Why nothing of ours gets into the program that a recording is made of; nothing where it may."""
+    found = inject.problems(request.command) if request.timeline.enable or request.counters.enable else []
+    return found[0] if found else ""
+
+
+def _collected(raw: list[Path], file: Path, gpus: list[list[dict[str, Any]]], alone: bool) -> int:
+    """How many ranges were timed; files that cannot be read are no reason not to record."""
+    try:
+        return collect(raw, file, gpus)
+    except UserError:
+        if alone:
+            raise
+        return 0
+
+
+def _show(run: RunContext, file: Path) -> None:
+    """What the stages take, at once: the recordings take a while."""
+    try:
+        run.read_timeline(file)
+        options = attrs.evolve(known_patterns(run.request), aggregate=True)
+        report = make_report([str(file)], options, quiet=True, known=run.timelines)
+        for sentence in time_sentences(report):
+            run.report_progress(f"  {sentence}")
+    except UserError as error:  # the report says it again
+        run.report_progress(f"  {error.message}")
 
 
 def _run_once(run: RunContext, times: Path, number: int) -> bool:
     """Whether the program ended well."""
     request, directory = run.request, run.directory
-    log = directory.path / _LOG
+    log, notes = directory.path / _LOG, directory.path / _NOTES
     of = f" ({number} of {request.measure.runs})" if request.measure.runs > 1 else ""
     environment = inject.environment(
-        *(request.annotate.mode, request.annotate.depth), ranges=True, log=directory.path / ANNOTATION_LOG, timers=times
+        *(request.annotate.mode, request.annotate.depth), ranges=True, log=notes, timers=times
     )
     title = f"measure: the program runs by itself{of}"
     with run.report_progress.work(title, "measure", expected_s=run.expected_seconds(_NAME)):
@@ -54,12 +140,16 @@ def _run_once(run: RunContext, times: Path, number: int) -> bool:
         ended = run_supervised(
             request.command,
             log=log,
-            environment=environment,
+            environment={**environment, **run.bytecode},
             timeout_s=request.measure.timeout_s,
             report_progress=run.report_progress,
             held=directory.handles,
         )
         clean_logs([log], request.command)
-    for trouble in read_log(directory.path / ANNOTATION_LOG).troubles if request.annotate.mode != "off" else ():
+    for trouble in read_log(notes).troubles if request.annotate.mode != "off" else ():
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
-    return end_undisturbed(run, step, ended, _LOG)
+    failure = "WORKLOAD_FAILED.measured" if request.timeline.enable else "WORKLOAD_FAILED"
+    return end_undisturbed(run, step, ended, _LOG, failure=failure)
+
+
+MEASURE = Measure()

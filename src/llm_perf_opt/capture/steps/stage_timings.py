@@ -47,7 +47,13 @@ class StageTimings:
         with run.report_progress.work(title, "stage timings", expected_s=run.expected_seconds(_NAME)):
             step = run.directory.begin(_NAME, command, ".", program=command)
             log = run.directory.path / _LOG
-            ended = run_supervised(command, log=log, report_progress=run.report_progress, held=run.directory.handles)
+            ended = run_supervised(
+                command,
+                log=log,
+                environment=run.bytecode,
+                report_progress=run.report_progress,
+                held=run.directory.handles,
+            )
             clean_logs([log], command)
         return end_undisturbed(run, step, ended, _LOG, code=_own_code(ended))
 

@@ -14,6 +14,7 @@ import attrs
 from llm_perf_opt.capture import commands
 from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, files_in, finish, progress_of, start_table
 from llm_perf_opt.capture.context import ANNOTATION_LOG, ResumeState, RunContext
+from llm_perf_opt.capture.early_end import early_end, ending, full_name
 from llm_perf_opt.capture.preload import preload
 from llm_perf_opt.capture.whole_files import CUT_OFF, ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
@@ -30,6 +31,7 @@ from llm_perf_opt.nsight.nsys.argv import (
 from llm_perf_opt.nsight.nsys.argv import environment as nsys_environment
 from llm_perf_opt.nsight.progress import recording_bytes
 from llm_perf_opt.nsight.tools import Tool, library_path_for
+from llm_perf_opt.planning.program_end import EarlyEnd
 from llm_perf_opt.process import redirect
 from llm_perf_opt.process.supervise import Ended, InterruptedTwice, run_short, run_supervised
 from llm_perf_opt.readers.nsys_export import refuse_truncated
@@ -103,11 +105,15 @@ class TimelineStep:
         sampling = gpu_metrics.with_sampling(asked.options, nsys, run.directory.path / "nsys", hz)
         if sampling.why_not is not None:
             run.note(sampling.why_not)
-        title = f"timeline: {nsys} runs the program"
+        end = early_end(run)
+        until = "" if end is None else f" until {full_name(end)} {end.number:,} of {end.of:,} is over"
+        title = f"timeline: {nsys} runs the program{until}"
         with run.report_progress.work(title, "timeline", expected_s=run.expected_seconds(_RECORD)) as progress:
-            captured = _record_timeline(run, nsys, sampling.options, progress)
+            captured = _record_timeline(run, nsys, sampling.options, progress, end)
         run.finish_command(captured)
         run.outcomes.append(captured.outcome)
+        if end is not None and not read_log(run.directory.path / ANNOTATION_LOG).ended_before:
+            run.report_progress("  the program was not ended there: it is recorded whole")
         if captured.file is None and captured.outcome.status != "nothing":  # recorded, but not exported
             run.failures.append(ExitCode.NOTHING_CAPTURED)
             run.not_exported = True
@@ -131,7 +137,9 @@ def _check_annotation(run: RunContext) -> None:
             run.note(diagnose("NOT_ANNOTATED", problem=trouble))
 
 
-def _record_timeline(run: RunContext, nsys: Tool, options: NsysOptions, progress: ReportProgress) -> Captured:
+def _record_timeline(
+    run: RunContext, nsys: Tool, options: NsysOptions, progress: ReportProgress, end: EarlyEnd | None
+) -> Captured:
     """Record and export. Where nsys refuses to sample the GPUs, and did not start the program, once more without that."""
     directory, command, asked = run.directory, run.request.command, run.request.timeline
     folder = directory.path / "nsys"
@@ -142,12 +150,12 @@ def _record_timeline(run: RunContext, nsys: Tool, options: NsysOptions, progress
     session = options.session_new or f"llm-perf-{os.getpid()}-{time.monotonic_ns() % 10**9}"
     options = attrs.evolve(options, session_new=session)
     argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
-    environment = {**run.environment, **nsys_environment(options), **_library_path(nsys)}
+    environment = {**ending(run, end), **nsys_environment(options), **_library_path(nsys)}
     step = directory.begin(_RECORD, argv, "nsys", program=command, through=shim, environment=environment)
     ended = run_supervised(
         argv,
         log=log,
-        environment=environment,
+        environment={**environment, **run.bytecode},
         timeout_s=asked.timeout_s,
         program_pid=program_pid,
         program_log=program_log,
@@ -160,7 +168,14 @@ def _record_timeline(run: RunContext, nsys: Tool, options: NsysOptions, progress
     # A program may remove what it finds: it must not be started again because the note of its start is gone.
     started = program_pid.exists() or not folder.is_dir() or bool(_size(program_log))
     program_pid.unlink(missing_ok=True)
-    finished = finish(ended, log, program_log, command, tool="nsys", argv=argv, files=files_in(folder))
+    ended_before = "" if end is None else read_log(directory.path / ANNOTATION_LOG).ended_before
+    finished = finish(
+        *(ended, log, program_log, command),
+        tool="nsys",
+        argv=argv,
+        files=files_in(folder),
+        ended_on_purpose=ended_before,
+    )
     outcome = evaluate(directory, step, finished, ended)
     sampled = options.gpu_metrics_set is not None and outcome.status == "nothing"
     may_repeat = sampled and not (started or ended.interrupted or ended.timed_out)
@@ -169,7 +184,7 @@ def _record_timeline(run: RunContext, nsys: Tool, options: NsysOptions, progress
         step.status, step.diagnostics = "refused", [refusal]
         directory.save()
         run.report_progress("  nsys cannot sample what the GPU moves; once more without that")
-        return _record_timeline(run, nsys, gpu_metrics.without_sampling(options), progress)
+        return _record_timeline(run, nsys, gpu_metrics.without_sampling(options), progress, end)
     return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(directory, nsys, ended))
 
 

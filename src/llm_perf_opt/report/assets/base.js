@@ -15,6 +15,9 @@ function fill(node, attributes, children) {
 const el = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
+// Digits of what is packed into text.
+const LEVELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
+
 const MISSING = "–";
 const significant = (value) => (Math.abs(value) >= 999.5 ? value.toFixed(0) : value.toPrecision(3));
 

@@ -100,6 +100,8 @@ function drawIcicle() {
     first.setAttribute("tabindex", "0");
     if (focused !== null) first.focus();
   }
+  byId("libraries").textContent = `${state.libraries ? "fold" : "show"} ${plural(library.size, "library range")}`;
+  byId("libraries").setAttribute("aria-pressed", String(state.libraries));
   byId("icicle-note").textContent = [
     state.measure === "wall" ? "Width: wall time on the host, all instances." : "Width: GPU time (sum of kernels).",
     hidden ? `${plural(hidden, "box")} narrower than half a pixel not drawn: choose the region around to see inside.`.replace("boxs", "boxes") : "",
@@ -166,7 +168,10 @@ function startIcicle() {
     if (button.disabled) button.title = "needs a timeline";
     button.addEventListener("click", () => change({ measure: button.dataset.measure }));
   }
+  const fold = byId("libraries");
+  fold.hidden = !library.size;
+  fold.addEventListener("click", () => change({ libraries: !state.libraries }));
   onChange((changed) => {
-    if (changed.has("region") || changed.has("measure")) drawIcicle();
+    if (["region", "measure", "libraries"].some((name) => changed.has(name))) drawIcicle();
   });
 }

@@ -2,7 +2,6 @@
 
 const MANY = 500, ROW_HEIGHT = 31, SPARE = 12;
 const kernelPanel = byId("kernel-panel");
-const LEVELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
 const ON_PAPER = 200;
 let listed = [];
 let printing = false;  // on paper there is nothing to scroll: the first rows, and no room kept for others
@@ -74,7 +73,11 @@ function kernelRow(row, index) {
       return el("td", { class: "text family" }, swatch, families[familyOf(name)].name);
     }
     if (!column.text) return el("td", {}, column.show(row));
-    return el("td", { class: "text name", title: data.names.full[name] }, state.names === "full" ? data.names.full[name] : data.names.short[name]);
+    const shownName = state.names === "full" ? data.names.full[name] : data.names.short[name];
+    if (!recorded) return el("td", { class: "text name", title: data.names.full[name] }, shownName);
+    const button = el("button", { type: "button", class: "link" }, shownName);
+    button.addEventListener("click", () => openKernel(name));
+    return el("td", { class: "text name", title: data.names.full[name] }, button);
   });
   return el("tr", { "aria-rowindex": index + 2, "data-row": row }, ...cells);
 }

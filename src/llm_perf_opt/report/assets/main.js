@@ -24,6 +24,7 @@ function drawAll() {
   drawAbout();
   drawFamilies();
   drawRoofline();
+  drawInstances();
   if (recorded) drawStrip();
 }
 
@@ -53,11 +54,13 @@ byId("clear").addEventListener("click", () => change({ region: NONE, family: "" 
 for (const card of document.querySelectorAll(".card[data-region]")) {
   card.querySelector("button").addEventListener("click", () => {
     const number = Number(card.dataset.region);
-    select(number === state.region ? NONE : number);
+    const chosen = number !== state.region;
+    select(chosen ? number : NONE);
+    if (chosen) reveal("timeline");
   });
 }
 for (const button of document.querySelectorAll("[data-select]")) {
-  button.addEventListener("click", () => select(Number(button.dataset.select)));
+  button.addEventListener("click", () => { select(Number(button.dataset.select)); reveal("timeline"); });
 }
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", () => copyText(button.previousElementSibling.textContent, button));
@@ -86,7 +89,7 @@ addEventListener("hashchange", readAddress);
 let resized = 0;
 addEventListener("resize", () => {
   cancelAnimationFrame(resized);
-  resized = requestAnimationFrame(() => { drawIcicle(); drawStrip(); drawRoofline(); drawFamilies(); });
+  resized = requestAnimationFrame(() => { drawIcicle(); drawInstances(); drawStrip(); drawRoofline(); drawFamilies(); });
 });
 // On paper the words are there to be read, and colours are the light ones.
 let before = null;
@@ -111,6 +114,7 @@ addEventListener("afterprint", () => {
 
 startIcicle();
 startStrip();
+startInstances();
 startFamilies();
 startRoofline();
 startKernels();
@@ -123,4 +127,5 @@ drawFamilies();
 drawRoofline();
 drawKernels();
 if (recorded && shown.instance === null) fillInstances();
+drawInstances();
 document.documentElement.dataset.ready = "true";

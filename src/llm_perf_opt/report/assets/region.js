@@ -27,6 +27,7 @@ function drawAbout() {
   const [wall, instances, own] = [r.wall[number], r.instances[number], r.own[number]];
   const time = facts([
     ["instances", count(instances)],
+    ...timingFacts(number),
     ["wall time", wall === null ? MISSING : `${duration(wall)}${instances > 1 ? ` · ${duration(wall / instances)} each` : ""}`],
     ["GPU busy", percent(busyPart(number), 1)],
     ["GPU idle", duration(r.idle[number])],
@@ -38,15 +39,47 @@ function drawAbout() {
     ["from other threads", r.adopted[number] ? plural(r.adopted[number], "kernel") : MISSING],
   ]);
   if (data.hostOnly) {
-    box.replaceChildren(column("", crumbs(number)), column("Time", time));
+    box.replaceChildren(column("", crumbs(number)), column("Time", time, ...whoseTimes(number)));
     return;
   }
   box.replaceChildren(
     column("", crumbs(number), ...verdict(number), r.nvtx[number] ? copyable("ncu --nvtx selects it with", r.nvtx[number]) : null),
-    column("Time", time),
+    column("Time", time, ...whoseTimes(number)),
     column("Against the GPU's limits", ...limits(number)),
     column("Counters", counters(number)),
   );
+}
+
+// What is known of the instances of a region, by name.
+function timingOf(number) {
+  const told = data.timing[number];
+  if (!told) return null;
+  const [undisturbed, instances, steady = 0, median = null, p10 = null, p90 = null, warm = 0, warmTime = 0, why = null, change = null, profiled = null, disturbance = null] = told;
+  return { undisturbed, instances, steady, median, p10, p90, warm, warmTime, why, change, profiled, disturbance };
+}
+function timingFacts(number) {
+  const t = timingOf(number);
+  if (!t) return [];
+  const warm = [t.warm ? plural(t.warm, "instance") : "", t.warmTime ? duration(t.warmTime) : ""].filter(Boolean).join(" · ");
+  return [
+    ["warm-up", warm || MISSING],
+    ["steady", t.steady && t.instances > 1 ? `${plural(t.steady, "instance")} · median ${duration(t.median)}` : MISSING],
+    ["80 % of them", t.p10 !== null ? `${duration(t.p10)} to ${duration(t.p90)}` : MISSING],
+    ["median under the profiler", t.profiled === null ? MISSING : `${duration(t.profiled)}${t.disturbance === null ? "" : ` · ${t.disturbance.toFixed(2)}×`}`],
+  ];
+}
+const CAUSES = { compilation: "something was compiled", "graph capture": "a CUDA graph was captured", "first use": "libraries and kernels were used for the first time", other: "the recording does not say why" };
+// Whose times they are: a profiled program is slower, and so is a cold one.
+function whoseTimes(number) {
+  const t = timingOf(number);
+  if (!t) return [];
+  const part = t.profiled === null ? "" : " Wall and GPU time are of the profiled run.";
+  return [
+    t.undisturbed ? `Undisturbed: the median was taken without a profiler.${part}` : "Of the profiled run: without a profiler the host may be faster. llm-perf measure -- CMD times the program alone.",
+    t.instances === 1 ? "One instance: it may be warm-up. Let the program do this more than once to know." : "",
+    t.warm || t.warmTime ? `Warm-up: ${CAUSES[t.why] ?? CAUSES.other}.${t.warm ? "" : " It lies in the regions inside."}` : "",
+    t.change === null ? "" : `From instance ${count(t.change + 1)} on, all take another time than before.`,
+  ].filter(Boolean).map((text) => el("p", { class: "small dim" }, text));
 }
 
 const column = (title, ...parts) => el("div", {}, title ? el("h3", {}, title) : null, ...parts);

@@ -42,7 +42,7 @@ function dot(point, x, y, whole, shownFamily) {
 
 function pointFacts(point) {
   const p = points;
-  const roofs = { tensor: "tensor cores", cuda_core: "CUDA cores", dram: "DRAM", l2: "L2" };
+  const roofs = { tensor: "tensor cores", cuda_core: "CUDA cores", dram: "DRAM", l2: "L2", l1: "L1 and shared memory", sm: "a pipe of the SMs" };
   return [
     ["family", families[familyOf(p.name[point])].name],
     ["in", regions.full[p.region[point]]],

@@ -11,7 +11,9 @@ regions.parent.forEach((parent, number) => {
   if (!children.has(parent)) children.set(parent, []);
   children.get(parent).push(number);
 });
-const below = (number) => children.get(number) ?? [];
+// Ranges that libraries open for themselves are folded away, until somebody asks for them.
+const library = new Set(data.libraries ?? []);
+const below = (number) => (children.get(number) ?? []).filter((child) => state.libraries || !library.has(child) || isInside(state.region, child));
 function isInside(number, ancestor) {
   if (ancestor === NONE) return true;
   for (let at = number; at !== NONE; at = regions.parent[at]) if (at === ancestor) return true;
@@ -32,6 +34,7 @@ rows.region.forEach((region, row) => {
 
 const state = {
   region: NONE,
+  libraries: false,
   query: "",
   family: "",
   names: "short",
@@ -50,6 +53,7 @@ function change(update) {
   if (["region", "query", "family"].some((name) => changed.has(name))) writeAddress();
 }
 const select = (region) => change({ region });
+const reveal = (section) => (byId(section) ?? byId("regions"))?.scrollIntoView();
 
 function writeAddress() {
   const parts = new URLSearchParams();

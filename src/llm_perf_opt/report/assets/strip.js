@@ -36,31 +36,35 @@ function instancesOf(region) {
   return kept.filter((i) => !inside.get(list.window[i]).has(regions.parent[list.region[i]]));
 }
 
+const WHOLE_TRACE = "The whole recording, launch by launch: llm-perf export INPUT --perfetto trace.json.gz";
+
+// What is kept of the chosen region, or else of the region around it that has something: never nothing.
 function fillInstances() {
   const menu = byId("instance");
-  const found = instancesOf(state.region);
+  let region = state.region;
+  let found = instancesOf(region);
+  while (!found.length && region !== NONE) found = instancesOf(region = regions.parent[region]);
   menu.replaceChildren(...found.slice(0, 2000).map((i) => {
-    const region = recorded.instances.region[i];
-    const total = regions.instances[region];
-    const name = `${regions.label[region]} · ${count(recorded.instances.number[i] + 1)} of ${count(total)} · ${duration(recorded.instances.length[i])}`;
+    const own = recorded.instances.region[i];
+    const name = `${regions.label[own]} · ${count(recorded.instances.number[i] + 1)} of ${count(regions.instances[own])} · ${duration(recorded.instances.length[i])}`;
     return el("option", { value: i }, name);
   }));
   const missing = byId("strip-missing");
   strip.parentElement.hidden = !found.length;
   missing.hidden = found.length > 0;
   if (!found.length) {
-    missing.textContent = `No instance of ${selectionName()} is kept launch by launch in this file: that is done for the middle, first and last instance of each stage. The whole recording, launch by launch: llm-perf export INPUT --perfetto trace.json.gz`;
+    missing.textContent = `No instance is kept launch by launch in this file. ${WHOLE_TRACE}`;
     shown.instance = null;
     return;
   }
-  // The middle one of those kept is the most typical: the first is often a warm-up.
-  const byStart = [...found].sort((a, b) => recorded.instances.number[a] - recorded.instances.number[b]);
-  const longest = state.region === NONE ? [...found].sort((a, b) => recorded.instances.length[b] - recorded.instances.length[a])[0] : byStart[Math.floor(byStart.length / 2)];
-  menu.value = longest;
-  showInstance(longest);
+  const typical = typicalOf(found);
+  menu.value = typical;
+  showInstance(typical, region === state.region ? "" : `No instance of ${selectionName()} is kept launch by launch in this file: that is done for a typical, the first and the last instance of each stage. This is ${regions.full[recorded.instances.region[typical]]}. ${WHOLE_TRACE}`);
 }
 
-function showInstance(i) {
+function showInstance(i, note = "") {
+  byId("strip-note").textContent = note;
+  byId("strip-note").hidden = !note;
   const list = recorded.instances;
   const window = recorded.windows[list.window[i]];
   const start = list.start[i];
@@ -76,6 +80,7 @@ function showInstance(i) {
   shown.gaps = gapsIn(start, closed);
   describeStrip();
   drawStrip();
+  markInstance();
 }
 
 function rangesIn(i) {

@@ -7,7 +7,6 @@ timeline has as many ranges of it as were seen here.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from functools import wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable
@@ -85,7 +84,7 @@ class _QuietDomain:
     """What `get_domain` gives where no tool is attached: its ranges go nowhere, but are seen."""
 
     def __init__(self, name: Any, silent: Any) -> None:
-        self.name, self._silent = name, silent
+        self.name, self._silent, self._domain = name, silent, _given(name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._silent, name)
@@ -94,10 +93,11 @@ class _QuietDomain:
         return SimpleNamespace(message=message)
 
     def push_range(self, attributes: Any = None, **named: Any) -> None:
-        ranges_seen.begin(_given(self.name), _given(named.get("message", getattr(attributes, "message", None))))
+        message = named["message"] if "message" in named else getattr(attributes, "message", None)
+        ranges_seen.begin(self._domain, "" if message is None else message)
 
     def pop_range(self) -> None:
-        ranges_seen.end(_given(self.name))
+        ranges_seen.end(self._domain)
 
 
 def _into_get_domain(package: Any) -> None:
@@ -141,15 +141,22 @@ def _into_annotate(annotate: Any) -> None:
     def __init__(self: Any, *given: Any, **named: Any) -> None:
         create(self, *given, **named)
         domain = _given(named.get("domain", given[2] if len(given) > 2 else None))
-        with suppress(AttributeError):  # a class of others may have no room for it: its ranges are not counted
+        try:  # noqa: SIM105 - which costs as much as all the rest
             self._llm_perf_range = (domain, _given(named.get("message", given[0] if given else None)))
+        except AttributeError:  # a class of others may have no room for it: its ranges are not counted
+            pass
 
     @wraps(enter)
     def __enter__(self: Any) -> Any:
         named = getattr(self, "_llm_perf_range", None)
         if named is None:  # it was made before we came
             return enter(self)
-        return _opened(*named, enter, self)
+        ranges_seen.begin(*named)  # as `_opened`, which would cost another call
+        try:
+            return enter(self)
+        except BaseException:
+            ranges_seen.undo(named[0])
+            raise
 
     @wraps(leave)
     def __exit__(self: Any, *error: Any) -> Any:

@@ -110,3 +110,11 @@ def watch() -> None:
         # Something that runs before sitecustomize (a .pth file) may have imported it already.
         if name in sys.modules:
             finder.loaded(name, sys.modules[name])
+
+
+def when_imported(name: str, action: "Callable[[ModuleType], None]") -> None:
+    """Have `action` called with a module once it is there."""
+    finder = Watch({name: action})
+    sys.meta_path.insert(0, finder)
+    if name in sys.modules:
+        finder.loaded(name, sys.modules[name])

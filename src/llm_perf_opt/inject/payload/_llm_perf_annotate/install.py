@@ -53,9 +53,10 @@ def _watch(torch: ModuleType) -> None:
 
 def into_nvtx(package: ModuleType) -> None:
     """Watch the ranges a program opens through the nvtx package."""
-    from . import hooks, timers
+    from . import hooks, timers, windows
 
     hooks.into_nvtx(package)
+    windows.install(None, ranges_seen)
     timers.install(None, ranges_seen)  # of a program without torch: the host clock
 
 

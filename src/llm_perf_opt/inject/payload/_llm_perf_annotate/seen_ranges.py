@@ -59,7 +59,11 @@ class SeenRanges(Locked):
         if isinstance(name, str):
             counted = (name, self._count(domain, name))
             if self.listeners:
-                self._notify(domain, *counted, True)
+                try:
+                    self._notify(domain, *counted, True)
+                except BaseException:  # the program is ended here: the range does not open
+                    self._uncount(domain, *counted)
+                    raise
         self._stacks.of.setdefault(domain, []).append(counted)
 
     def end(self, domain: object) -> None:
@@ -72,11 +76,14 @@ class SeenRanges(Locked):
         counted = self._pop(domain)
         if counted is None:
             return
-        with self._lock:
-            if self.counts.get((str(domain), counted[0])) == counted[1]:
-                self.counts[str(domain), counted[0]] -= 1
+        self._uncount(str(domain), *counted)
         if self.listeners:
             self._notify(str(domain), *counted, None)
+
+    def _uncount(self, domain: str, name: str, number: int) -> None:
+        with self._lock:
+            if self.counts.get((domain, name)) == number:
+                self.counts[domain, name] -= 1
 
     def _pop(self, domain: object) -> tuple[str, int] | None:
         stack = self._stacks.of.get(domain) if isinstance(domain, str) else None

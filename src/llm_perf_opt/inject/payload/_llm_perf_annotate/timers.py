@@ -1,170 +1,307 @@
 """Times every range of the process from inside, with no profiler: host clock, and CUDA events where a GPU is used.
 
 Nothing waits for the GPU. An event is recorded on the stream in use when a range opens and when it closes, and read
-long after; while a CUDA graph is captured none is recorded. Rows go to two files of the process in the folder
-`LLM_PERF_TIMERS`: `<pid>-<start>.rows` (eight 64-bit integers each, see ROW) and `.names`, a line of JSON for each
-name when it is first met.
+long after; while a CUDA graph is captured none is recorded or asked. What a range costs is what counts here: a decode
+step of 10 ms may have a hundred. So this takes the place of `SeenRanges` altogether, every thread has rows of its own
+without a lock, and what is dear (events of inner ranges, the allocator's statistics) is bought from a budget.
+
+Rows go to files of the process in the folder `LLM_PERF_TIMERS`: `<pid>-<start>.rows` (eight 64-bit integers each, see
+ROW), `.host` (the first four, where there are no more) and `.names`, lines of JSON: a name when it is first met, and
+facts (`evidence.py`).
 """
 
 from __future__ import annotations
 
 import atexit
-import json
+import contextlib
 import os
 import threading
-import time
 from array import array
+from itertools import chain
+from time import monotonic_ns
 from typing import Any
 
 from . import log
+from .budget import Budget
+from .evidence import Evidence
+from .memory import Memory
 from .seen_ranges import Locked, SeenRanges
 
-# Times are nanoseconds of the monotonic clock; GPU times are on the same scale, -1 where there are none. `parent` is
-# the number of the row of the range around this one, counted from 0 in the order ranges began; -1: none.
-ROW = ("number", "name", "thread", "parent", "start", "end", "gpu_start", "gpu_end")
-_UNKNOWN = -1
-_FLUSH_ROWS = 4096
+# Times are nanoseconds of the monotonic clock; GPU times are on the same scale. Bytes are those of PyTorch's allocator.
+ROW = ("name", "thread", "start", "end", "gpu_start", "gpu_end", "memory_peak", "memory_growth")
+UNKNOWN = -(1 << 62)
+_NOTHING = (UNKNOWN, UNKNOWN)
+_NO_NAME, _NO_DOMAIN = -1, -2  # instead of the number of a name
+_FLUSH_ROWS = 2048  # of a thread
+_FLUSH_NUMBERS = 4 * _FLUSH_ROWS
+_LOOK_AGAIN_NS = 1_000_000  # whether the process uses a GPU by now
+_FLUSH_NS = 500_000_000  # between two ranges that have none around them
 _EVENTS_AHEAD = 4096  # that may wait to be read; beyond that, ranges are timed by the host clock alone
-_ALWAYS = 2  # levels of ranges that always get events
-_EVENT_NS = 8_000  # what a pair costs the host, at most
-_SHARE = 0.003  # of the program's time that events of inner ranges may take
+_ALWAYS = 2  # levels of ranges whose events come first
+_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.007, 0.0015, 0.0015  # of the program's time that each may take
+_MOST_NAMES = 20_000  # a program that puts numbers into its names has no end of them
+_MANY_THREADS = 256  # from then on, those that have ended are let go
 _REBASE_NS = 2_000_000_000  # elapsed times are 32-bit floats: far from their base they are coarse
 
 
-class _Open(threading.local):
-    """Ranges that are open on a thread, innermost last."""
+class _Thread:
+    """What one thread has open and has not written yet."""
+
+    __slots__ = ("host", "number", "rows", "stack", "waiting", "wrote")
 
     def __init__(self) -> None:
-        self.stack: list[list[Any]] = []
-        self.thread = threading.get_native_id()
+        self.number = threading.get_native_id()
+        self.stack: list[tuple[Any, ...]] = []  # domain, name, start, event, what else is taken; innermost last
+        self.host: list[int] = []  # the first half of ROW, one after the other, of those that have no more
+        self.rows: list[tuple[int, ...]] = []
+        self.waiting: list[tuple[tuple[int, ...], Any, Any, tuple[int, int]]] = []  # their events were not read yet
+        self.wrote = monotonic_ns()
 
 
 class Timers(Locked):
-    """A listener of ranges."""
+    """Stands in for `SeenRanges`: `begin` right before a range is pushed, `end` right after one was popped."""
 
-    def __init__(self, path: str, cuda: Any) -> None:
-        self._path = path
-        self._cuda = cuda
-        self._open = _Open()
-        self._names: dict[tuple[str, str], int] = {}
-        self._rows = array("q")
-        self._waiting: list[tuple[list[int], Any, Any]] = []  # rows whose events were not read yet
-        self._spare: list[Any] = []
-        self._base: tuple[Any, int] | None = None
-        self._began = time.monotonic_ns()
-        self._count = self._inner_events = 0
+    def __init__(self, folder: str, torch: Any) -> None:
+        self._folder = folder
+        self._cuda: Any = None
+        self._memory: Memory | None = None
+        self.evidence = Evidence("")
+        self._start_anew()
         super().__init__()
+        if torch is not None:
+            self.use(torch)
 
-    def __call__(self, domain: str, name: str, number: int, begins: bool | None) -> None:
-        if begins:
-            self._begin(domain, name)
+    def _start_anew(self) -> None:
+        self._path = os.path.join(self._folder, f"{os.getpid()}-{monotonic_ns()}")  # noqa: PTH118 - slow to import
+        self._local = threading.local()
+        self._threads: list[_Thread] = []
+        self._names: dict[tuple[Any, Any], int] = {}
+        self._spare: dict[int, list[Any]] = {}  # events that can be used again, by device
+        self._bases: dict[int, tuple[Any, int]] = {}
+        self._is_on_gpu, self._next_inner = False, 0
+        self._outer, self._inner, self._for_memory = map(Budget, (_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE))
+        self.evidence.path = self._path + ".names"
+        if self._memory is not None:
+            self._memory.forget()
+
+    def use(self, torch: Any) -> None:
+        """Torch is there: its GPU, its allocator, and what tells of compilation and graph capture."""
+        if self._cuda is None:
+            self._cuda = torch.cuda
+            self._memory = Memory.of(torch)
+            self.evidence.watch(torch)
+
+    # -- what every range goes through ----------------------------------------------------------
+
+    def begin(self, domain: Any, name: Any) -> None:
+        try:
+            of = self._local.of
+        except AttributeError:
+            of = self._new_thread()
+        try:
+            which, extra = self._names[domain, name], None
+        except (KeyError, TypeError):
+            which, extra = self._new_name(domain, name)
+        if which == _NO_DOMAIN:
+            return
+        stack, event, now = of.stack, None, monotonic_ns()
+        if (now >= self._next_inner or (self._is_on_gpu and len(stack) < _ALWAYS)) and which >= 0:
+            event, extra = self._begin_on_gpu(len(stack), extra, now)
+            now = monotonic_ns()
+        stack.append((domain, which, now, event, extra))
+
+    def end(self, domain: Any) -> None:
+        now = monotonic_ns()
+        try:
+            of = self._local.of
+            opened, which, start, event, extra = of.stack.pop()
+        except (AttributeError, IndexError):
+            return  # it was opened in a way that is not watched
+        if opened is not domain and (not isinstance(domain, str) or opened != domain):
+            found = self._find(of.stack, (opened, which, start, event, extra), domain)
+            if found is None:
+                return
+            _, which, start, event, extra = found
+        if event is not None or extra is not None:
+            self._end_with(of, (which, of.number, start, now), event, extra)
+        elif which >= 0:
+            of.host += (which, of.number, start, now)
+        if len(of.host) >= _FLUSH_NUMBERS or (not of.stack and now - of.wrote > _FLUSH_NS):
+            self._flush(of)
+
+    def undo(self, domain: Any) -> None:
+        """What began last did not open: whoever pushed it got an error."""
+        of = getattr(self._local, "of", None)
+        if of is not None and of.stack:
+            *_, event, extra = of.stack.pop()
+            self._give_back(event)
+            if self._memory is not None and isinstance(extra, list):
+                self._memory.forget(extra)
+
+    # -- what few go through ----------------------------------------------------------------------
+
+    def _new_thread(self) -> _Thread:
+        of = self._local.of = _Thread()
+        with self._lock:
+            if len(self._threads) > _MANY_THREADS:
+                alive = {thread.native_id for thread in threading.enumerate()}
+                for ended in [other for other in self._threads if other.number not in alive]:
+                    self._flush(ended)
+                self._threads = [other for other in self._threads if other.number in alive or other.waiting]
+            self._threads.append(of)
+        return of
+
+    def _new_name(self, domain: Any, name: Any) -> tuple[int, Any]:
+        """Its number, and what is noted of the first instance. What is no text is not timed."""
+        if not isinstance(domain, str):
+            return _NO_DOMAIN, None
+        if not isinstance(name, str) or len(self._names) >= _MOST_NAMES:
+            return _NO_NAME, None
+        with self._lock:
+            which = self._names.setdefault((domain, name), len(self._names))
+            self.evidence.note(name=[which, domain, name])
+        return which, self.evidence.first_use(self._memory if self._is_on_gpu else None)
+
+    @staticmethod
+    def _find(stack: list[tuple[Any, ...]], top: tuple[Any, ...], domain: Any) -> tuple[Any, ...] | None:
+        """The innermost range of a domain: every domain has a stack of its own. `top` is no longer on it."""
+        stack.append(top)
+        for place in range(len(stack) - 1 if isinstance(domain, str) else -1, -1, -1):
+            if stack[place][0] == domain:
+                return stack.pop(place)
+        return None
+
+    def _begin_on_gpu(self, level: int, extra: Any, now: int) -> tuple[Any, Any]:
+        if not self._is_on_gpu:
+            if self._cuda is None or not self._cuda.is_initialized():
+                self._next_inner = now + _LOOK_AGAIN_NS
+                return None, extra
+            self._is_on_gpu = True
+        budget, memory = self._outer if level < _ALWAYS else self._inner, self._for_memory
+        if self._memory is not None and extra is None and now >= memory.next_at:
+            extra = self._memory.begin()
+            now = memory.charge(now)
+        event = self._record(budget, now) if now >= budget.next_at else None
+        self._next_inner = min(self._inner.next_at, memory.next_at)
+        return event, extra
+
+    def _end_with(self, of: _Thread, row: tuple[int, ...], first: Any, extra: Any) -> None:
+        last = self._record(None, 0) if first is not None else None
+        used = _NOTHING
+        if isinstance(extra, list):  # of the allocator
+            now = monotonic_ns()
+            used = self._memory.end(extra) if self._memory is not None else _NOTHING
+            self._for_memory.charge(now)
+        elif extra is not None:
+            self.evidence.end_first_use(extra, row[2], row[3], self._memory if self._is_on_gpu else None)
+        if last is None:
+            self._give_back(first)
+            of.rows.append((*row, *_NOTHING, *used))
         else:
-            self._end(kept=begins is not None)
-
-    def _begin(self, domain: str, name: str) -> None:
-        stack = self._open.stack
-        with self._lock:
-            which = self._names.get((domain, name))
-            if which is None:
-                which = self._new_name(domain, name)
-            order, self._count = self._count, self._count + 1
-        event = self._record(len(stack))
-        parent = stack[-1][0] if stack else _UNKNOWN
-        stack.append([order, which, self._open.thread, parent, time.monotonic_ns(), event])
-
-    def _end(self, *, kept: bool) -> None:
-        now = time.monotonic_ns()
-        if not self._open.stack:
-            return
-        *row, first = self._open.stack.pop()
-        if not kept:
-            return
-        last = self._record(0) if first is not None else None
-        with self._lock:
-            if first is None or last is None:
-                self._rows.extend((*row, now, _UNKNOWN, _UNKNOWN))
-            else:
-                self._waiting.append(([*row, now], first, last))
-            if len(self._rows) >= _FLUSH_ROWS * len(ROW) or len(self._waiting) >= _FLUSH_ROWS:
-                self.flush()
-
-    def _new_name(self, domain: str, name: str) -> int:
-        which = self._names[domain, name] = len(self._names)
-        log.append(self._path + ".names", json.dumps([which, domain, name]))
-        return which
+            of.waiting.append((row, first, last, used))
+            if len(of.waiting) >= _FLUSH_ROWS:
+                self._flush(of)
 
     # -- events -----------------------------------------------------------------------------------
 
-    def _record(self, level: int) -> Any:
-        """An event on the stream in use; None where there is no GPU, where it may not be, or costs too much."""
+    def _record(self, budget: Budget | None, now: int) -> Any:
+        """An event on the stream in use, with its device and what its time is counted from.
+
+        None where it may not be. `budget`: of the first event of a range, which pays for both.
+        """
         cuda = self._cuda
-        if cuda is None or not cuda.is_initialized() or len(self._waiting) >= _EVENTS_AHEAD:
+        if cuda is None:
             return None
-        if level >= _ALWAYS:
-            if self._inner_events * _EVENT_NS > _SHARE * (time.monotonic_ns() - self._began):
-                return None
-            self._inner_events += 1
         try:
-            if cuda.is_current_stream_capturing():
+            if self.evidence.capturing or cuda.is_current_stream_capturing():
                 return None
-            if self._base is None or time.monotonic_ns() - self._base[1] > _REBASE_NS:
-                self._set_base()
-            event = self._spare.pop() if self._spare else cuda.Event(enable_timing=True)
+            device = cuda.current_device()
+            if budget is not None:
+                base = self._bases.get(device)
+                if base is None:
+                    self.evidence.note(uuid=str(getattr(cuda.get_device_properties(device), "uuid", "")))
+                if base is None or now - base[1] > _REBASE_NS:
+                    self._bases[device] = self._base(cuda.Event(enable_timing=True))
+            spare = self._spare.get(device)
+            event = spare.pop() if spare else cuda.Event(enable_timing=True)
             event.record()
-            return event, self._base
+            if budget is not None:
+                budget.charge(now, twice=True)
+            return event, device, self._bases.get(device)
         except Exception as error:
             self._cuda = None
             log.failed("timing ranges on the GPU", error, of="ranges")
             return None
 
-    def _set_base(self) -> None:
+    @staticmethod
+    def _base(event: Any) -> tuple[Any, int]:
         """An event whose moment is known by the host clock: where the GPU has nothing to do, it happens at once."""
-        event = self._cuda.Event(enable_timing=True)
         event.record()
-        self._base = (event, time.monotonic_ns())
+        return event, monotonic_ns()
 
-    def flush(self, *, last: bool = False) -> None:
-        """Write the rows that are finished. `last`: all; the program has ended, so that nobody waits for the GPU."""
-        waiting = []
-        for row, first, end in self._waiting:
-            if last or end[0].query():
-                self._rows.extend((*row, *self._moments(first, end)))
-                self._spare += (first[0], end[0])
-            else:
-                waiting.append((row, first, end))
-        self._waiting = waiting
-        rows, self._rows = self._rows, array("q")
-        if rows:
-            with open(self._path + ".rows", "ab") as file:  # noqa: PTH123 - pathlib is slow to import
-                rows.tofile(file)
+    def _give_back(self, event: Any) -> None:
+        if event is not None:
+            self._spare.setdefault(event[1], []).append(event[0])
 
     def _moments(self, first: Any, last: Any) -> tuple[int, int]:
-        (begin, (base, at)), (end, _) = first, last
+        (begin, device, (base, at)), (end, other, _) = first, last
         try:
-            start = at + round(base.elapsed_time(begin) * 1e6)
-            return start, start + round(begin.elapsed_time(end) * 1e6)
-        except Exception:  # of another device, or the context is gone
-            return _UNKNOWN, _UNKNOWN
+            if device == other:  # else it began on one device and ended on another
+                start = at + round(base.elapsed_time(begin) * 1e6)
+                return start, start + round(begin.elapsed_time(end) * 1e6)
+        except Exception:  # noqa: S110 - the context is gone, as at the end of a program: the host clock remains
+            pass
+        return _NOTHING
 
-    def _at_exit(self) -> None:
+    # -- files ------------------------------------------------------------------------------------
+
+    def _flush(self, of: _Thread, *, last: bool = False) -> None:
+        """Write what a thread has finished. `last`: the program has ended, so that nobody waits for the GPU."""
+        try:
+            with self._lock:
+                self._write(of, last)
+        except Exception as error:  # such as a full disk
+            of.host, of.rows, of.waiting = [], [], []
+            log.failed("writing the times of ranges", error, of="ranges")
+
+    def _write(self, of: _Thread, last: bool) -> None:
+        now = of.wrote = monotonic_ns()
+        if of.waiting and (last or not self._is_capturing()):
+            done = len(of.waiting)
+            if not last:
+                done = next((n for n, found in enumerate(of.waiting) if not found[2][0].query()), done)
+            lost = max(len(of.waiting) - done - _EVENTS_AHEAD, 0)  # the GPU is far behind: by the host clock alone
+            for number, (row, first, end, used) in enumerate(of.waiting[: done + lost]):
+                moments = self._moments(first, end) if number < done else _NOTHING
+                of.rows.append((*row, *moments, *used))
+                self._give_back(first)
+                self._give_back(end)
+            del of.waiting[: done + lost]
+            self._outer.charge(now)
+        rows, of.rows, host, of.host = of.rows, [], of.host, []
+        for ending, numbers in ((".rows", chain.from_iterable(rows)), (".host", host)):
+            if packed := array("q", numbers):
+                with open(self._path + ending, "ab") as file:  # noqa: PTH123 - pathlib is slow to import
+                    packed.tofile(file)
+
+    def _is_capturing(self) -> bool:
+        """An event must not be asked while a graph is captured: that would break the capture."""
+        if self.evidence.capturing or self._cuda is None:
+            return bool(self.evidence.capturing)
+        return bool(self._cuda.is_current_stream_capturing())
+
+    def at_exit(self) -> None:
         with self._lock:
-            try:
-                if self._waiting and self._cuda is not None:
-                    self._cuda.synchronize()
-                self.flush(last=True)
-            except Exception as error:
-                log.failed("writing the times of ranges", error, of="ranges")
+            for of in self._threads:
+                with contextlib.suppress(Exception):  # of a GPU that has failed: the host clock remains
+                    for _, _, last, _ in of.waiting:
+                        last[0].synchronize()
+                self._flush(of, last=True)
 
     def _forget_lock(self) -> None:
         """In a forked child: what the parent has open and has not written is the parent's."""
         super()._forget_lock()
-        self._path = _path_of(os.path.dirname(self._path))  # noqa: PTH120
-        self._names, self._rows, self._waiting, self._spare, self._base = {}, array("q"), [], [], None
-        self._open, self._count = _Open(), 0
-
-
-def _path_of(folder: str) -> str:
-    return os.path.join(folder, f"{os.getpid()}-{time.monotonic_ns()}")  # noqa: PTH118
+        self._start_anew()
 
 
 def install(torch: Any, ranges_seen: SeenRanges) -> None:
@@ -172,11 +309,12 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     folder = os.environ.get("LLM_PERF_TIMERS")
     if not folder:
         return
-    cuda = getattr(torch, "cuda", None) if torch is not None else None
-    timers = next((known for known in ranges_seen.listeners if isinstance(known, Timers)), None)
+    timers = getattr(ranges_seen, "timers", None)
     if timers is not None:  # the nvtx package was there before torch
-        timers._cuda = timers._cuda or cuda
+        if torch is not None:
+            timers.use(torch)
         return
-    timers = Timers(_path_of(folder), cuda)
-    ranges_seen.listeners.append(timers)
-    atexit.register(timers._at_exit)
+    timers = Timers(folder, torch)
+    ranges_seen.timers = timers  # type: ignore[attr-defined]
+    ranges_seen.begin, ranges_seen.end, ranges_seen.undo = timers.begin, timers.end, timers.undo  # type: ignore[method-assign]
+    atexit.register(timers.at_exit)

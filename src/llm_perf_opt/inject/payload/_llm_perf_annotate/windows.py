@@ -4,10 +4,13 @@ ncu with `--profile-from-start off` profiles between cudaProfilerStart and cudaP
 quickly everywhere else. Which ranges is read from a file, `LLM_PERF_WINDOWS`, by domain ("" is the default one), name, and
 their numbers among those of that name in this process, from 1:
 
-    {"windows": [["", "prefill", [1]], ["LLM", "step", [1, 8]]], "pauses": [["LLM", "layer3", [1]]], "stop": false}
+    {"windows": [["", "prefill", [1]], ["LLM", "step", [1, 8]]], "pauses": [["LLM", "layer3", [1]]],
+     "stop": false, "switch": true}
 
 Inside a window the profiler is off again in its pauses: ranges with launches that are not wanted. A window may lie in a
 pause again: of all that are open, the innermost decides.
+
+Without `switch`, no profiler is switched: the windows only say when the program may end.
 
 With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
 `with` and atexit do their work; where the model runs in a thread, the main thread is interrupted as by Ctrl-C.
@@ -15,6 +18,7 @@ With `stop`, the next range that would begin after the last window ends the prog
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -35,13 +39,13 @@ Ranges = dict[tuple[str, str], frozenset[int]]
 class CaptureWindows(Locked):
     """A listener of ranges. Windows may be open on several threads: the last to close switches off."""
 
-    def __init__(
-        self, windows: Ranges, pauses: Ranges, stop: bool, switches: Callable[[], tuple[Switch, Switch]]
-    ) -> None:
+    def __init__(self, asked: Any, torch: Any) -> None:
+        windows, pauses = (_ranges(asked[kind]) for kind in ("windows", "pauses"))
         self._windows = windows
         self._pauses = pauses
-        self._stop = stop
-        self._switches = switches  # asked for when they are needed: before, CUDA may not be there
+        self._stop = asked["stop"] is True
+        self.switches = asked.get("switch") is not False
+        self.torch = torch  # asked for its CUDA when that is needed: before, it may not be there
         self._left = sum(map(len, windows.values()))
         self._opened = 0
         self._around: list[tuple[tuple[str, str, int], bool]] = []  # windows and pauses that are open, and which it is
@@ -82,20 +86,36 @@ class CaptureWindows(Locked):
     def _switch(self) -> None:
         """Have the profiler on where it should be."""
         wanted = bool(self._around) and self._around[-1][1]
-        if wanted == self._is_on:
+        if wanted == self._is_on or not self.switches:
             return
-        switch = self._switches()[0 if wanted else 1]
+        switch = self._cuda_switches()[0 if wanted else 1]
         began = time.perf_counter()
         _check(switch())
         self._switching_s += time.perf_counter() - began
         self._switched += 1
         self._is_on = wanted
 
+    def _cuda_switches(self) -> tuple[Switch, Switch]:
+        cuda = self.torch.cuda
+        if cuda._is_in_bad_fork():  # a child of a process that uses the GPU cannot, and has nothing to profile
+            return _nothing, _nothing
+        runtime = cuda.cudart()
+        return runtime.cudaProfilerStart, runtime.cudaProfilerStop
+
+    def _wait_for_gpu(self) -> None:
+        """What was launched is finished and recorded: a process that ends takes its work along."""
+        cuda = getattr(self.torch, "cuda", None)
+        if cuda is not None and cuda.is_initialized() and not cuda._is_in_bad_fork():
+            with contextlib.suppress(Exception):
+                if not cuda.is_current_stream_capturing():
+                    cuda.synchronize()
+
     def _end_program(self, name: str, number: int) -> None:
         if self._endings >= _MOST_ENDINGS:
             return
         self._endings += 1
         if self._endings == 1:
+            self._wait_for_gpu()
             log.note("windows", ended=True, before=f"{name} {number}")
         elif self._endings == _MOST_ENDINGS:
             log.trouble("the program catches SystemExit, so it could not be ended early.", of="ranges")
@@ -108,27 +128,23 @@ class CaptureWindows(Locked):
 
 
 def install(torch: Any, ranges_seen: SeenRanges) -> None:
-    """Listen to the ranges, where a file says which of them are wanted."""
+    """Listen to the ranges, where a file says which of them are wanted. `torch`: None where only nvtx is there yet."""
     path = os.environ.get("LLM_PERF_WINDOWS")
     if not path:
         return
-
-    def switches() -> tuple[Switch, Switch]:
-        if torch.cuda._is_in_bad_fork():  # a child of a process that uses the GPU cannot, and has nothing to profile
-            return _nothing, _nothing
-        runtime = torch.cuda.cudart()
-        return runtime.cudaProfilerStart, runtime.cudaProfilerStop
-
-    listener = _read(path, switches)
-    if listener is not None:
+    known = next((one for one in ranges_seen.listeners if isinstance(one, CaptureWindows)), None)
+    if known is not None:
+        known.torch = known.torch or torch
+        return
+    listener = _read(path, torch)
+    if listener is not None and (torch is not None or not listener.switches):
         ranges_seen.listeners.append(listener)
 
 
-def _read(path: str, switches: Callable[[], tuple[Switch, Switch]]) -> CaptureWindows | None:
+def _read(path: str, torch: Any) -> CaptureWindows | None:
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
-            asked = json.load(file)
-        return CaptureWindows(_ranges(asked["windows"]), _ranges(asked["pauses"]), asked["stop"] is True, switches)
+            return CaptureWindows(json.load(file), torch)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.failed("reading which ranges to profile", error, of="ranges")
         return None

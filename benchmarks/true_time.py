@@ -1,0 +1,264 @@
+"""`llm-perf measure` against programs that time themselves: is what it says true, and what does it cost them?
+
+    python benchmarks/true_time.py --out benchmarks/results/true-time-h200             everything, about five minutes
+    python benchmarks/true_time.py --out benchmarks/results/true-time-h200 --only decode,graph
+    python benchmarks/true_time.py --tiny --out /tmp/true-time                         on a CPU: tests the script itself
+
+Each part runs one program of `programs/self_timed.py` by itself and under `llm-perf measure`, in turns, twice each.
+Compared are the medians of its regions (its own CUDA events against the report), its tokens per second, the time of a
+step with and without measuring, the time until it starts, and, where the program knows them, energy, memory growth
+and peak. Results are written after each part; parts measured by an earlier call stay in the file. Exit code 1: a
+limit was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from provenance import commit
+
+HERE = Path(__file__).resolve().parent
+PROGRAM = HERE / "programs" / "self_timed.py"
+PARTS = {
+    "decode": "own decode loop, 32 layers, about 100 ranges a step",
+    "compiled": "decode loop through torch.compile; the first step compiles",
+    "training": "GPT-2-style training loop",
+    "graph": "decode steps replayed from a CUDA graph; the first step captures",
+    "threads": "two threads with ranges and streams of their own",
+    "energy": "half a minute of products, copies and pauses",
+}
+LIMITS = {"region": 0.02, "tokens": 0.02, "step": 0.01, "start": 2.0, "energy": 0.02, "memory": 0.02}
+SECONDS = 100.0  # for one run of a program
+WARMUP = 0.25  # of the own times of a region that are left out at the beginning, for their median
+
+
+def alone(kind: str, tiny: bool) -> dict[str, Any]:
+    """The program by itself: what it prints, and when it started."""
+    began = time.time()
+    command = [sys.executable, str(PROGRAM), kind, *(["--tiny"] if tiny else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    return printed(done.stdout + done.stderr, began)
+
+
+def measured(kind: str, tiny: bool, folder: Path) -> dict[str, Any]:
+    """The same under `llm-perf measure`: what it prints, and what the report says."""
+    began = time.time()
+    product = [sys.executable, "-c", "from llm_perf_opt.cli.entry import entry; entry()"]
+    command = [*product, "measure", "--quiet", "--out", str(folder), "--"]
+    command += [sys.executable, str(PROGRAM), kind, *(["--tiny"] if tiny else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    log = folder / "measure" / "workload.log"
+    text = log.read_text(errors="replace") if log.exists() else ""
+    found = printed(text + done.stdout + done.stderr, began)
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    regions = {region["key"].replace("LLM@", ""): region["timing"] for region in report["scopes"][-1]["regions"]}
+    facts = report["environment"]["recordings"][0]
+    return {**found, "regions": regions, "diagnostics": report["diagnostics"], "facts": facts}
+
+
+def printed(text: str, began: float) -> dict[str, Any]:
+    """What a program said of itself; the end of what it printed where it said nothing."""
+    lines = [line for line in text.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise RuntimeError("the program failed: " + " | ".join(text.splitlines()[-8:]))
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
+    return {**found, "start_s": found["started_at"] - began, "wall_s": time.time() - began}
+
+
+def own_median(found: dict[str, Any], name: str) -> float:
+    times = found["milliseconds"][name]
+    return statistics.median(times[int(len(times) * WARMUP) :])
+
+
+def part(kind: str, tiny: bool) -> dict[str, Any]:
+    """One program, compared."""
+    by_itself, under = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(1 if kind == "energy" else 2):
+            if kind != "energy":
+                by_itself.append(alone(kind, tiny))
+            under.append(measured(kind, tiny, Path(folder) / str(number)))
+    first = under[0]
+    checks = [check for name, key in first["keys"].items() for check in compare_region(name, key, by_itself, under)]
+    if by_itself:
+        checks += compare_cost(by_itself, under)
+    checks += compare_energy(first) + compare_memory(by_itself, under) + compare_warmup(first)
+    return {
+        "what": PARTS[kind],
+        "where": first["where"],
+        "torch": first["torch"],
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "checks": checks,
+        "diagnostics": [f"{d['code']}: {d['message']}" for d in first["diagnostics"]],
+        "gpu_use": first["facts"].get("gpu_use"),
+        "energy": first["facts"].get("energy"),
+        "timing": first["regions"],
+        "seconds": {"alone": [run["wall_s"] for run in by_itself], "measured": [run["wall_s"] for run in under]},
+    }
+
+
+def check(what: str, true: float | None, said: float | None, limit: float | None, unit: str) -> dict[str, Any]:
+    """One comparison; `limit` None: told, not judged. A value that is missing fails where one was due."""
+    if true is None or said is None:
+        missed = true is not None and limit is not None
+        return {"what": what, "true": true, "said": said, "off": None, "limit": limit, "unit": unit, "ok": not missed}
+    off = said / true - 1 if true else 0.0
+    ok = limit is None or abs(off) <= limit
+    return {"what": what, "true": true, "said": said, "off": off, "limit": limit, "unit": unit, "ok": ok}
+
+
+def compare_region(name: str, key: str, by_itself: list[Any], under: list[Any]) -> list[dict[str, Any]]:
+    """Its median as the report has it: against the program's own in the same runs, and in those without us."""
+    said = [run["regions"].get(key) for run in under]
+    medians = [timing["steady"]["median_ns"] / 1e6 for timing in said if timing and timing["steady"]["median_ns"]]
+    found = statistics.mean(medians) if len(medians) == len(under) else None
+    own = statistics.mean(own_median(run, name) for run in under)
+    few = min(len(run["milliseconds"][name]) for run in under) < 5  # of two instances, one may be warm-up
+    limit = None if few else LIMITS["region"]
+    checks = [check(f"median of {key}, same runs", own, found, limit, "ms")]
+    if by_itself:
+        without = statistics.mean(own_median(run, name) for run in by_itself)
+        # What inner ranges take is disturbed most by looking at them: told.
+        inner = key.count("/") > 2
+        checks.append(check(f"median of {key}, runs without us", without, found, None if inner else limit, "ms"))
+    return checks
+
+
+def compare_cost(by_itself: list[Any], under: list[Any]) -> list[dict[str, Any]]:
+    def mean(runs: list[Any], name: str) -> float:
+        return statistics.mean(run[name] for run in runs)
+
+    start = mean(under, "start_s") - mean(by_itself, "start_s")
+    wall = mean(under, "wall_s") - mean(by_itself, "wall_s")
+    tokens = check(
+        "steps or tokens per second", mean(by_itself, "tokens_per_second"), mean(under, "tokens_per_second"),
+        LIMITS["tokens"], "1/s",
+    )  # fmt: skip
+    step = check("a step, measured against alone", mean(by_itself, "step_ms"), mean(under, "step_ms"), None, "ms")
+    step |= {"limit": LIMITS["step"], "ok": step["off"] <= LIMITS["step"]}
+    noise = max(abs(run["step_ms"] / mean(by_itself, "step_ms") - 1) for run in by_itself)
+    seconds = {"true": None, "off": None, "unit": "s"}
+    return [
+        tokens,
+        step,
+        {"what": "how far two runs alone are from their mean", "said": noise, **seconds, "unit": "", "limit": None, "ok": True},
+        {"what": "later start of the program", "said": start, **seconds, "limit": LIMITS["start"], "ok": start <= LIMITS["start"]},
+        {"what": "more wall time, report included", "said": wall, **seconds, "limit": None, "ok": True},
+    ]  # fmt: skip
+
+
+def compare_energy(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The outermost region of the program of that kind holds all that its own reading of the counter does."""
+    true, energy = run.get("energy_j"), run["facts"].get("energy")
+    if true is None:
+        return []
+    loop = run["regions"]["loop"]
+    parts = [run["regions"][f"loop/{name}"] for name in ("products", "copies")]
+    checks = [
+        check("energy of the loop, against the program's own reading", true, loop["energy_j"], LIMITS["energy"], "J")
+    ]
+    if energy is not None:
+        total = energy["regions_j"] + energy["no_region_j"]
+        checks.append(
+            check("regions and the rest, against the counter", energy["counter_j"], total, LIMITS["energy"], "J")
+        )
+    for name, timing in zip(("products", "copies"), parts, strict=True):
+        used, median = timing["energy_j"], timing["steady"]["median_ns"]
+        watts = None if used is None else used / (median / 1e9)
+        checks.append(check(f"power while {name} (told)", None, watts, None, "W"))
+    return checks
+
+
+def compare_memory(by_itself: list[Any], under: list[Any]) -> list[dict[str, Any]]:
+    checks, first = [], under[0]
+    if first.get("growth_bytes") is not None and first["where"] != "CPU":
+        said = first["regions"][first["keys"]["decode_step"]]["memory_growth_bytes"]
+        checks.append(check("growth of the cache in a step", first["growth_bytes"], said, LIMITS["memory"], "B"))
+    if first.get("peak_bytes") is not None:
+        true = by_itself[0]["peak_bytes"]
+        said = first["regions"][first["keys"]["step"]]["memory_peak_bytes"]
+        checks.append(check("peak of a training step", true, said, LIMITS["memory"], "B"))
+        own = "peak that the program reads itself, measured against alone"
+        checks.append(check(own, true, first["peak_bytes"], 0.001, "B"))
+    return checks
+
+
+def compare_warmup(run: dict[str, Any]) -> list[dict[str, Any]]:
+    wanted = run.get("warmup")
+    if not wanted:
+        return []
+    why = run["regions"][wanted["region"]]["warmup"]["why"]
+    what = f"warm-up of {wanted['region']} is {wanted['why']}; the report says {why}"
+    return [
+        {"what": what, "true": None, "said": None, "off": None, "limit": None, "unit": "", "ok": why == wanted["why"]}
+    ]
+
+
+def page(results: dict[str, Any]) -> str:
+    """The result for people."""
+    lines = ["# Times of `llm-perf measure` against those that programs take of themselves", ""]
+    lines += ["`python benchmarks/true_time.py`. `off`: what was found over what is true, less one.", ""]
+    for name, found in results["parts"].items():
+        lines += [f"## {name}: {found.get('what', '')}", ""]
+        if "failed" in found:
+            lines += [f"Failed ({found['commit']}): {found['failed']}", ""]
+            continue
+        lines += [f"{found['where']}, torch {found['torch']}, commit {found['commit']}, {found['date']}.", ""]
+        lines += ["| what | true | found | off | limit | |", "|---|---|---|---|---|---|"]
+        lines += [row(check) for check in found["checks"]]
+        lines += ["", *(f"- {text}" for text in found["diagnostics"]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def row(check: dict[str, Any]) -> str:
+    def cell(value: float | None) -> str:
+        return "–" if value is None else f"{value:,.4g} {check['unit']}".strip()
+
+    off = "–" if check["off"] is None else f"{100 * check['off']:+.2f} %"
+    limit = check["limit"]
+    if limit is not None:
+        limit = f"{limit:g} s" if check["unit"] == "s" else f"{100 * limit:g} %"
+    return f"| {check['what']} | {cell(check['true'])} | {cell(check['said'])} | {off} | {limit or '–'} | {'ok' if check['ok'] else '**missed**'} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default=str(HERE / "results" / "true-time-h200"), help="result, without its ending")
+    parser.add_argument("--only", default="", help=f"parts, separated by commas: {', '.join(PARTS)}")
+    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU: limits are told, not meant")
+    options = parser.parse_args()
+    chosen = [name for name in options.only.split(",") if name] or list(PARTS)
+    if unknown := [name for name in chosen if name not in PARTS]:
+        parser.error(f"unknown parts: {', '.join(unknown)}; they are {', '.join(PARTS)}")
+    file = Path(options.out).with_suffix(".json")
+    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"parts": {}}
+    for name in chosen:
+        began = time.monotonic()
+        try:
+            results["parts"][name] = part(name, options.tiny)
+        except Exception as error:  # whatever it is, the other parts go on
+            results["parts"][name] = {"failed": f"{type(error).__name__}: {error}"[:2000], "commit": commit()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        file.with_suffix(".md").write_text(page(results), encoding="utf-8")
+        print(page({"parts": {name: results["parts"][name]}}), flush=True)
+        print(f"({name}: {time.monotonic() - began:.0f} s)\n", flush=True)
+    found = [results["parts"][name] for name in chosen]
+    missed = [c["what"] for p in found for c in p.get("checks", ()) if not c["ok"]]
+    failed = [name for name in chosen if "failed" in results["parts"][name]]
+    print(f"{len(missed)} missed, {len(failed)} parts failed. {file.with_suffix('.md')} has it all.")
+    return int(bool(missed or failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""Several ranks of one job: whose clock is how far off, who waits for whom in collectives, and who is late.
+
+A collective ends on all its ranks at about the same time, whenever each of them came to it: its ends align the clocks,
+and what is left of their differences says how well. A rank that comes early waits; the last one only transfers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import Factory, define
+
+from llm_perf_opt.analysis.scopes import AGGREGATE
+from llm_perf_opt.analysis.verdicts.communication import RankWaiting
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.metrics.quantity import nanoseconds, shown
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.columns import Int64s, Timeline
+from llm_perf_opt.regions.communication import collective_kernels
+from llm_perf_opt.regions.model import RankSkew, RankTime, Scope
+from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.stacks import group_by
+from llm_perf_opt.regions.table import ROOT, RegionTable, levels_up
+
+_TIMES = ("wall_ns", "gpu_idle_ns", "gpu_busy_ns", "collective_ns", "exposed_collective_ns", "instances", "timing")
+_FEWEST = 2  # collectives in common from which clocks can be aligned
+_COMMON = (
+    " Times of regions in all ranks together are those of the rank that takes longest; counts and GPU time are of all."
+)
+# Ends of one collective lie together: within this, or within this part of its longest duration.
+_TOGETHER_NS, _TOGETHER_SHARE = 50_000, 0.1
+
+
+@define(eq=False)
+class RankCalls:
+    """The collectives of one process on one device, in order of start."""
+
+    rank: int | None
+    pid: int
+    device: int
+    source: str
+    name: list[str]
+    start: Int64s
+    end: Int64s
+    regions: list[Int64s]  # for each domain the innermost region, by the numbers of the common table
+
+    @property
+    def label(self) -> str:
+        return f"rank {self.rank}" if self.rank is not None else f"process {self.pid}, GPU {self.device}"
+
+    @property
+    def scope(self) -> str:
+        return f"rank:{self.rank}" if self.rank is not None else f"process:{self.pid}"
+
+
+def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) -> list[RankCalls]:
+    """Of every process and device of a timeline. `numbers`: of its regions in the common table."""
+    kernels = timeline.kernels
+    chosen = np.arange(len(kernels))
+    chosen = chosen[collective_kernels(timeline, chosen)]
+    found = []
+    lookup = np.append(numbers, ROOT)  # ROOT is -1: the last element
+    for owner, part in group_by(kernels.process[chosen].astype(np.int64) << 32 | kernels.device[chosen]):
+        mine = chosen[part][np.argsort(kernels.start[chosen[part]], kind="stable")]
+        process = timeline.processes[owner >> 32]
+        found.append(
+            RankCalls(
+                rank=process.rank,
+                pid=process.pid,
+                device=owner & 0xFFFFFFFF,
+                source=timeline.source,
+                name=[timeline.strings[n] for n in kernels.name[mine].tolist()],
+                start=kernels.start[mine],
+                end=kernels.end[mine],
+                regions=[lookup[regions[mine]] for regions in attribution.kernels.by_domain],
+            )
+        )
+    return found
+
+
+@define(eq=False)
+class Skew:
+    """What the collectives of several ranks say together."""
+
+    ranks: list[RankCalls]
+    matched: list[Int64s]  # of each rank, the calls that all have in common
+    waiting: list[Int64s]  # of each of those, how long the rank waited for the last one
+    found: RankSkew
+    _by_region: dict[int, Int64s] = Factory(dict)
+
+    def waiting_in(self, table: RegionTable, rank: int) -> Int64s:
+        """Of one rank, the waiting in every region of the common table."""
+        if rank not in self._by_region:
+            parent, depth = table.arrays()
+            total = np.zeros(len(table), dtype=np.int64)
+            for regions in self.ranks[rank].regions:
+                inside = regions[self.matched[rank]]
+                waits = self.waiting[rank][inside != ROOT]
+                for current, here in levels_up(inside[inside != ROOT], parent, depth):
+                    weights = np.bincount(current[here], weights=waits[here], minlength=len(table))
+                    total += weights.astype(np.int64)
+            self._by_region[rank] = total
+        return self._by_region[rank]
+
+
+@define(eq=False)
+class CommonTimes:
+    """The ranks of one job seen together: their common time is that of the rank that takes longest."""
+
+    slowest: dict[str, str] = Factory(dict)  # region key -> scope of that rank
+    waiting: dict[str, dict[str, RankWaiting]] = Factory(dict)  # scope -> region key
+
+
+def common_times(scopes: Sequence[Scope], skew: Skew | None, table: RegionTable) -> CommonTimes:
+    """Also gives the regions of all ranks together their times: those of the slowest, not the sum."""
+    found = CommonTimes()
+    if skew is None:
+        return found
+    by_name = {scope.scope: scope for scope in scopes}
+    of_scope = {rank.scope: number for number, rank in enumerate(skew.ranks) if rank.scope in by_name}
+    if len(of_scope) < 2 or len(of_scope) < len(skew.ranks):
+        return found  # one process drives several GPUs: it has one time already
+    keys = {table.key(number): number for number in range(len(table))}
+    regions = {name: {region.key: region for region in by_name[name].regions} for name in of_scope}
+    for name, number in of_scope.items():
+        waits, own = skew.waiting_in(table, number), skew.ranks[number].label
+        found.waiting[name] = {
+            key: RankWaiting(own, skew.found.late or "", nanoseconds(float(waits[keys[key]])))
+            for key in regions[name]
+            if waits[keys[key]]
+        }
+    together = by_name[AGGREGATE].regions if AGGREGATE in by_name else []
+    for region in together:
+        # The whole tree below an outermost region is that of one rank, so that its parts add up.
+        above = found.slowest.get(region.parent or "")
+        members = {name: of[region.key].wall_ns or 0 for name, of in regions.items() if region.key in of}
+        if not members:
+            continue
+        name = above if above in members else max(members, key=lambda n: members[n])
+        found.slowest[region.key] = name
+        for field in _TIMES:
+            setattr(region, field, getattr(regions[name][region.key], field))
+    return found
+
+
+def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
+    """None where there are not two ranks with collectives in common."""
+    if len(ranks) < 2:
+        return None
+    calls = _in_common(ranks)
+    start, end = (
+        np.stack([getattr(r, side)[c] for r, c in zip(ranks, calls, strict=True)]) for side in ("start", "end")
+    )
+    if start.shape[1] < _FEWEST:
+        return None
+    offset = np.median(end - end[0], axis=1)
+    together = _ends_together(start, end, offset)
+    if together.sum() < _FEWEST:
+        return None
+    start, end, calls = start[:, together], end[:, together], [c[together] for c in calls]
+    offset = np.median(end - end[0], axis=1).astype(np.int64)
+    aligned = start - offset[:, None]
+    apart = np.abs(end - offset[:, None] - np.median(end - offset[:, None], axis=0))
+    duration = end - start
+    waiting = np.minimum(aligned.max(axis=0) - aligned, duration)
+    late = aligned.argmax(axis=0)
+    caused = np.bincount(late, weights=waiting.max(axis=0), minlength=len(ranks))
+    longest = int(waiting.max(axis=0).argmax())
+    latest = int(caused.argmax())
+    found = RankSkew(
+        ranks=[
+            RankTime(
+                rank=of.rank,
+                label=of.label,
+                source=of.source,
+                clock_offset_ns=int(offset[n]),
+                collectives_ns=int(duration[n].sum()),
+                waiting_ns=int(waiting[n].sum()),
+                caused_waiting_ns=int(caused[n]),
+                longest_ns=int(duration[n, longest]),
+            )
+            for n, of in enumerate(ranks)
+        ],
+        collectives=start.shape[1],
+        residual_ns=round(float(np.percentile(apart, 90))),
+        transfer_ns=int(duration.min(axis=0).sum()),
+        late=ranks[latest].label if caused[latest] else None,
+        longest=short_kernel_name(ranks[0].name[int(calls[0][longest])]),
+    )
+    return Skew(list(ranks), calls, list(waiting), found)
+
+
+def compared_ranks(skew: RankSkew | None, common: CommonTimes) -> list[Diagnosis]:
+    """How well the clocks agree, who is late, and what the times of all ranks together are."""
+    if skew is None:
+        return []
+    late = max(skew.ranks, key=lambda rank: rank.caused_waiting_ns)
+    waits = max(skew.ranks, key=lambda rank: rank.waiting_ns)
+    return [
+        diagnose(
+            "RANKS_COMPARED",
+            ranks=len(skew.ranks),
+            collectives=skew.collectives,
+            residual=shown(nanoseconds(skew.residual_ns)),
+            late=late.label,
+            waits=waits.label,
+            waiting=shown(nanoseconds(waits.waiting_ns)),
+            transfer=shown(nanoseconds(skew.transfer_ns)),
+            times=_COMMON if common.slowest else "",
+        )
+    ]
+
+
+def _in_common(ranks: Sequence[RankCalls]) -> list[Int64s]:
+    """For each rank its calls in an order in which they are the same collectives on all.
+
+    The n-th call of a kernel is the same everywhere, where all call it as often.
+    """
+    counts = [Counter(rank.name) for rank in ranks]
+    alike = {name for name, count in counts[0].items() if all(c[name] == count for c in counts)}
+    order: list[Int64s] = []
+    for rank in ranks:
+        seen: Counter[str] = Counter()
+        keys = []
+        for at, name in enumerate(rank.name):
+            if name in alike:
+                keys.append((name, seen[name], at))
+                seen[name] += 1
+        order.append(np.array([at for _, _, at in sorted(keys)], dtype=np.int64))
+    return order
+
+
+def _ends_together(start: Int64s, end: Int64s, offset: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.bool_]:
+    """Calls that end at the same time everywhere: messages between two ranks do not."""
+    ends = end - offset[:, None]
+    allowed = np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * (end - start).max(axis=0))
+    together: np.typing.NDArray[np.bool_] = ends.max(axis=0) - ends.min(axis=0) <= allowed
+    return together

@@ -1,0 +1,117 @@
+"""Communication of a region: what of it is exposed, what is waiting for a late rank, and where one rank cannot tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from attrs import define, evolve
+
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.rules import Facts, cannot_tell, verdict_rules
+from llm_perf_opt.metrics.families import COLLECTIVE
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
+from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit, Verdict
+
+_KIND = "communication"
+_ODD = 10.0  # times as long as the others of its kind
+_ODD_SHARE = 0.5  # of the exposed time, from which on one collective decides the verdict
+_FEWEST = 3  # collectives of a kind of which one can be said to be odd
+_NAMES = {
+    "all-reduce": "all_?reduce|cross_device_reduce|one_shot|two_shot",
+    "all-gather": "all_?gather",
+    "reduce-scatter": "reduce_?scatter",
+    "all-to-all": "all_?to_?all|a2a|dispatch|combine",
+    "broadcast": "broadcast",
+    "exchange": "sendrecv",
+}
+
+
+@define(frozen=True)
+class RankWaiting:
+    """How long a region waits in collectives for ranks that come later."""
+
+    rank: str  # who waits: of all ranks together, the one that takes longest
+    late: str  # whom the ranks wait for most
+    waiting: Quantity
+
+
+@define(frozen=True)
+class OddCollective:
+    """One collective that takes many times as long as the others of its kernel."""
+
+    what: str  # "an all-reduce of 101 ms"
+    excess: Quantity
+    usual: Quantity
+
+
+def odd_collective(region: NCUProfileRegion) -> OddCollective | None:
+    """The longest one, where it stands out: whether it transfers or waits, the other ranks know."""
+    found = None
+    for record in region.kernels:
+        if record.family == COLLECTIVE and record.calls >= _FEWEST and record.total_ms and record.max_ms:
+            usual = (record.total_ms - record.max_ms) / (record.calls - 1)
+            if record.max_ms > _ODD * usual and (found is None or record.max_ms > found[0]):
+                found = record.max_ms, usual, record.kernel_name
+    if found is None:
+        return None
+    longest, usual, name = found
+    kind = next((kind for kind, pattern in _NAMES.items() if re.search(pattern, name, re.IGNORECASE)), "collective")
+    article = "a" if kind[0] not in "aeo" else "an"
+    ms = Quantity(1e6, "ns")
+    return OddCollective(f"{article} {kind} of {shown(ms * longest)}", ms * (longest - usual), ms * usual)
+
+
+@define(frozen=True)
+class Communication:
+    """What is known of a region's communication."""
+
+    exposed: Quantity
+    skew: RankWaiting | None  # None: one rank, or nobody waits
+    odd: OddCollective | None  # only where there is one rank
+
+    @staticmethod
+    def of(region: NCUProfileRegion, split: TimeSplit, skew: RankWaiting | None) -> Communication:
+        exposed = split.exposed_collectives or nanoseconds(0)
+        if skew is not None:
+            return Communication(exposed, evolve(skew, waiting=min(skew.waiting, exposed)), None)
+        odd = odd_collective(region) if exposed.value else None
+        return Communication(exposed, None, odd if odd and odd.excess > exposed * _ODD_SHARE else None)
+
+    def add_facts(self, facts: Facts, now: Quantity | None) -> None:
+        time = now.of("ns") if now else 0.0
+        facts.share("skew_share", self.skew.waiting.of("ns") / time if self.skew and time else None)
+        if self.skew:
+            facts.words |= {"late_rank": self.skew.late, "waiting_rank": self.skew.rank}
+            facts.amount("rank_waiting", self.skew.waiting)
+            facts.amount("transfer", self.exposed - self.skew.waiting)
+
+    def doubted(self, verdict: Verdict) -> Verdict:
+        """One rank does not know whether a long collective transfers, or waits for another rank."""
+        if self.odd is None or verdict.bound != "communication":
+            return verdict
+        doubt = cannot_tell("other_ranks", Facts(words={"odd": self.odd.what, "usual": shown(self.odd.usual)}))
+        return evolve(
+            verdict,
+            title=f"unsure: one rank, {self.odd.what}",
+            text=f"{verdict.text} {doubt.text}",
+            confidence="low",
+            confidence_reasons=[*verdict.confidence_reasons, *doubt.missing],
+            missing=[*verdict.missing, *doubt.missing],
+            next_step=doubt.next_step,
+            advice=verdict_rules().fix["comm.skew.unsure"].action,
+        )
+
+    def found(self, now: Quantity) -> Iterator[Found]:
+        """What can be won: waiting for a late rank, and the exposed rest. Together no more than is exposed."""
+        waiting = nanoseconds(0)
+        if self.skew is not None:
+            waiting = self.skew.waiting
+            yield Found("comm.skew", _KIND, waiting, waiting, family=COLLECTIVE)
+        elif self.odd is not None:
+            waiting = min(self.odd.excess, self.exposed)
+            words = {"odd": self.odd.what, "usual": shown(self.odd.usual)}
+            yield Found("comm.skew", _KIND, waiting, waiting, COLLECTIVE, words, texts="comm.skew.unsure")
+        exposed = min(self.exposed, now) - waiting
+        if exposed.value > 0:
+            yield Found("comm.exposed", _KIND, exposed, exposed, family=COLLECTIVE)

@@ -1,0 +1,229 @@
+"""From the evaluated stages to one answer: the stage to look at, why it takes its time, what to do first, all fixes.
+
+A pure function of the report, so that a selection of regions, or a report of an older version, gets its own. All three
+lines are of one stage, and the fixes that go with its verdict come before others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, verdict_rules
+from llm_perf_opt.diagnosis import Diagnosis
+from llm_perf_opt.metrics.quantity import nanoseconds, shown
+from llm_perf_opt.regions.fixes import Answer, Fix
+from llm_perf_opt.regions.labels import full_label, host_sentence, once_note, steadily, subject
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Opportunity, Verdict
+from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.ranking import (
+    all_steady_time,
+    evaluated_instances,
+    is_host_only,
+    roofs_known,
+    stage_regions,
+    stage_time,
+    weight,
+)
+
+_WORTH = 0.1  # of the time of all stages: a gain that makes a stage worth looking at before a longer one
+_FIRST = 0.05  # of its stage: a smaller gain is not what to do first where a measurement would tell more
+_OTHERS_NAMED = 2
+_PROFILE = "llm-perf profile -- CMD"
+
+
+def conclude(report: NCUProfileRegionReport) -> Answer:
+    """The answer of a report whose regions have been evaluated."""
+    stages, scope = stage_regions(report), report.main_scope
+    if scope is None or not stages or stages[0].performance is None:
+        return _nothing(report)
+    if is_host_only(report):
+        return _on_the_host(report, scope.regions)
+    fixes = {stage.key: _fixes(stage, report.opportunities) for stage in stages}
+    stage = _worst(stages, fixes)
+    verdict = _verdict(stage)
+    own = _answering(verdict, fixes.pop(stage.key))
+    lengths = {other.key: _instances(other) for other in stages}
+    rest = sorted((fix for found in fixes.values() for fix in found), key=lambda f: -f.gain_ns * lengths[f.stage])
+    return Answer(
+        stage=stage.key,
+        verdict=verdict.bound,
+        confidence=verdict.confidence or "low",
+        where=_where(stage, stages) + once_note(stage, scope.regions),
+        why=_why(stage, verdict),
+        do_first=_first(stage, verdict, own),
+        fixes=[*own, *rest],
+    )
+
+
+# -- which stage -------------------------------------------------------------------------------------
+
+
+def _worst(stages: Sequence[NCUProfileRegion], fixes: dict[str, list[Fix]]) -> NCUProfileRegion:
+    """The longest; where next to nothing could be won there, the one that promises most."""
+    whole = sum(stage_time(stage) or 0 for stage in stages)
+
+    def gain(stage: NCUProfileRegion) -> float:
+        return sum(fix.gain_share for fix in fixes[stage.key]) * (stage_time(stage) or 0)
+
+    longest, best = stages[0], max(stages, key=gain)
+    return best if gain(longest) < _WORTH * whole <= gain(best) else longest
+
+
+def _instances(stage: NCUProfileRegion) -> int:
+    return evaluated_instances(stage) or 1
+
+
+# -- fixes -------------------------------------------------------------------------------------------
+
+
+def _fixes(stage: NCUProfileRegion, opportunities: Iterable[Opportunity]) -> list[Fix]:
+    """One for each cause, the largest gain first; together they never promise more than the stage takes."""
+    causes: dict[str, list[Opportunity]] = {}
+    for found in opportunities:
+        if found.region == stage.key:
+            causes.setdefault(found.rule or found.kind, []).append(found)  # reports of older versions have no ids
+    made, left = [], 1.0
+    for group in sorted(causes.values(), key=lambda group: -_share(group)):
+        gain = min(_share(group), left)
+        left -= gain
+        if gain > 0:
+            made.append(_fix(stage, group, gain))
+    return made
+
+
+def _share(group: Iterable[Opportunity]) -> float:
+    return sum((o.recoverable / o.of).of("ratio") for o in group if o.of.value)
+
+
+def _fix(stage: NCUProfileRegion, found: Sequence[Opportunity], share: float) -> Fix:
+    first = found[0]
+    because = "; ".join((o.because or o.text) + _named(o.kernels) for o in found)
+    return Fix(
+        rule=first.rule or first.kind,
+        stage=stage.key,
+        gain_ns=share * first.of.of("ns") / _instances(stage),
+        gain_share=share,
+        action=_sentence(first.advice),
+        because=_sentence(because),
+    )
+
+
+def _named(kernels: Sequence[str]) -> str:
+    return f" ({', '.join(visible(name, 80) for name in kernels)})" if kernels else ""
+
+
+def _answering(verdict: Verdict, fixes: list[Fix]) -> list[Fix]:
+    """Those against what the verdict says come first: nobody acts on a reason and another advice."""
+    prefixes = tuple(verdict_rules().fixes_of.get(verdict.bound, ()))
+    return sorted(fixes, key=lambda fix: not fix.rule.startswith(prefixes)) if prefixes else fixes
+
+
+# -- the three lines ---------------------------------------------------------------------------------
+
+
+def _verdict(stage: NCUProfileRegion) -> Verdict:
+    """Of the stage; of its kernels where counters are all there is."""
+    assert stage.performance is not None
+    whole, kernels = stage.performance.verdict, stage.performance.gpu_verdict
+    return kernels if whole.bound == UNKNOWN and stage.time_source == "ncu" else whole
+
+
+def _where(stage: NCUProfileRegion, stages: Sequence[NCUProfileRegion]) -> str:
+    took, recorded = all_steady_time(stage), stage_time(stage)
+    if took is None:
+        return f"How long {full_label(stage)} takes is not known."
+    takes = f"{subject(stage)} takes {_time(took)}{steadily(stage)}"
+    part = "" if took == recorded else f" Of that, {_time(recorded)} were recorded: what follows is about those."
+    if len(stages) == 1:
+        return f"{takes}.{part}"
+    others = [other for other in stages if other is not stage]
+    whole = sum(all_steady_time(other) or 0 for other in stages)
+    share = shown(nanoseconds(took) / nanoseconds(whole)) if whole else "–"
+    named = ", ".join(f"{full_label(other)} {_time(all_steady_time(other))}" for other in others[:_OTHERS_NAMED])
+    rest = f", and {len(others) - _OTHERS_NAMED} more" if len(others) > _OTHERS_NAMED else ""
+    return f"{takes}, {share} of the time of all stages ({named}{rest}).{part}"
+
+
+def _why(stage: NCUProfileRegion, verdict: Verdict) -> str:
+    title, text = verdict.title, verdict.text
+    why = text if text.lower().startswith(title.lower()) else f"{_sentence(title)}. {text}"
+    if stage.time_source == "ncu" and verdict.bound != UNKNOWN:
+        why += f" Whether the GPU waits for the host between its kernels, a timeline would tell: {_PROFILE}"
+    return why
+
+
+def _first(stage: NCUProfileRegion, verdict: Verdict, own: Sequence[Fix]) -> str:
+    best = own[0] if own else None
+    prefixes = tuple(verdict_rules().fixes_of.get(verdict.bound, ()))
+    if best is not None and prefixes and not best.rule.startswith(prefixes) and verdict.advice:
+        return verdict.advice  # what was found is about something else
+    if best is not None and (best.gain_share >= _FIRST or not verdict.next_step):
+        return _gain(stage, best)
+    if verdict.next_step:
+        tell = "This would tell" if verdict.bound == UNKNOWN else (verdict.advice or "Measure more").rstrip(".")
+        return f"{tell}: {verdict.next_step}"
+    return verdict.advice or "Nothing that was measured stands out."
+
+
+def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
+    runs = _instances(stage)
+    takes, each = fix.gain_ns / fix.gain_share, "each " if runs > 1 else "the " if stage.is_whole_recording else ""
+    text = (
+        f"{fix.action.rstrip('.')}: that can win back up to {_time(fix.gain_ns)} of the {_time(takes)} "
+        f"of {each}{full_label(stage)}."
+    )
+    light = stage.performance.speed_of_light if stage.performance else None
+    if light is not None and light.limit.value > 0 and stage.time_source == "timeline":
+        text += f" Its GPU work alone takes {shown((light.limit + light.above_roof) / runs)}"
+        text += f"; at the limit of the GPU it would be {shown(light.limit / runs)}." if roofs_known(light) else "."
+    return text
+
+
+def _time(nanosecs: float | None) -> str:
+    return shown(None if nanosecs is None else nanoseconds(nanosecs))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# -- where nothing could be evaluated ----------------------------------------------------------------
+
+
+def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileRegion]) -> Answer:
+    """Times of ranges are all there is: of a model on a CPU, or of a program timed without a profiler."""
+    keys = {region.key for region in regions}
+    longest = max((region for region in regions if region.parent not in keys), key=weight)
+    measured = any(given.get("kind") == "measured" for given in report.inputs)
+    if measured:
+        why = "the program was timed by itself, with no profiler: what the host and the GPU did is not known"
+    else:
+        why = "no GPU work is in the recording: these are times of ranges on the host"
+    return Answer(
+        stage=longest.key,
+        where=host_sentence(longest, regions),
+        why=f"Cannot tell, because {why}.",
+        do_first=f"This would tell{'' if measured else ', on a machine with a GPU'}: {_PROFILE}",
+    )
+
+
+def _nothing(report: NCUProfileRegionReport) -> Answer:
+    scope, cause = report.main_scope, _cause(report.diagnostics)
+    if report.available_ranges:
+        where, reason = "No matching regions.", "the patterns select none of the regions"
+        tell = f"Choose one of those that exist: {visible(report.available_ranges[0], 120)}"
+    elif scope is not None and (scope.totals.kernel_count or scope.totals.graph_launches):
+        where, reason = "The recording has GPU work, and no region holds any of it.", "there is no region to evaluate"
+        tell = f"This would tell: {_PROFILE}"
+    else:
+        where, reason = "There is nothing in the recording to report.", "it holds neither ranges nor GPU work"
+        tell = f"This would tell: {_PROFILE}"
+    if cause is not None:
+        reason, tell = visible(cause.message, 500).rstrip("."), visible(cause.fix, 500) or tell
+        reason = reason[:1].lower() + reason[1:] if reason[1:2].islower() else reason
+    return Answer(where=where, why=f"Cannot tell, because {reason}.", do_first=tell)
+
+
+def _cause(diagnostics: Iterable[Diagnosis]) -> Diagnosis | None:
+    """The first thing that is said about why there is so little."""
+    return next((d for d in diagnostics if d.severity in ("error", "warning")), None)

@@ -1,0 +1,27 @@
+"""How much of the program's time something may take: whoever has used it up waits, in proportion to what it cost."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+
+_AHEAD_NS = (
+    2_000_000_000  # of time that may be spent at once: what a model took to load is not spent in its first steps
+)
+
+
+class Budget:
+    """A share of the time. It is free to use from `next_at` on: to ask costs one comparison."""
+
+    __slots__ = ("_paid_until", "_share", "next_at")
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self.next_at = self._paid_until = 0
+
+    def charge(self, since: int, *, twice: bool = False) -> int:
+        """Pay for what was done since then, or for that and the same again later; the time now."""
+        now = monotonic_ns()
+        cost = (now - since) * (2 if twice else 1)
+        self._paid_until = max(self._paid_until, now) + round(cost / self._share)
+        self.next_at = self._paid_until - _AHEAD_NS
+        return now

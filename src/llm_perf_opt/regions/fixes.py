@@ -1,0 +1,56 @@
+"""The answer of a report: the one stage to look at, why, what to do first, and all fixes with what each would gain.
+
+Part of the finished result (`model.py`); `analysis/verdicts/conclusion.py` makes it, and every output shows it first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import Factory, define
+
+
+@define(frozen=True)
+class CodeLine:
+    """A line of the program that a fix is about."""
+
+    file: str
+    line: int
+    function: str
+    time_ns: float | None
+
+
+@define(frozen=True)
+class Fix:
+    """One thing to do, and what it would gain at most in one steady instance of its stage."""
+
+    rule: str  # id of the cause: "launch.graph", "copy.host" …
+    stage: str  # key
+    gain_ns: float
+    gain_share: float  # of the time of the instance; the gains of a stage never add up to more than 1
+    action: str
+    because: str
+    lines: list[CodeLine] = Factory(list)
+    tried: dict[str, Any] | None = None  # what happened when it was tried; None: it was not
+
+
+@define(frozen=True)
+class Answer:
+    """What every output shows first. `where`, `why` and `do_first` speak of one stage."""
+
+    stage: str = ""  # key; empty where nothing could be evaluated
+    verdict: str = "unknown"  # what holds it back: "launch", "dram", "tensor" …
+    confidence: str = "low"  # "high" | "medium" | "low"
+    where: str = ""
+    why: str = ""
+    do_first: str = ""
+    fixes: list[Fix] = Factory(list)  # those of the stage first, the largest gain first
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """The three lines with their names."""
+        named = (("Where", self.where), ("Why", self.why), ("Do first", self.do_first))
+        return [(name, text) for name, text in named if text]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {text}" for name, text in self.lines)

@@ -1,0 +1,101 @@
+"""Regions and their times in words, as every output and the answer name them; names in them are safe to show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
+from llm_perf_opt.regions.model import NCUProfileRegion
+from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.ranking import evaluated_times, unrecorded_whole, weight
+from llm_perf_opt.regions.table import WHOLE
+
+_WARMUP_SHARE = 0.05  # of the steady time: less warm-up is not worth a word
+_PARTS = 4  # regions inside another that a sentence names
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 kernel`, `2 kernels`, `1,200 launches`."""
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def label(region: NCUProfileRegion) -> str:
+    """The region's own name."""
+    return visible(region.name, 80)
+
+
+def full_label(region: NCUProfileRegion) -> str:
+    """The whole path on one line."""
+    path = "/".join(visible(name, 60) for name in region.path)
+    text = f"{visible(region.domain, 40)}@{path}" if region.domain else path
+    return f"{text} (start/end)" if region.range_kind == "start_end" else text
+
+
+def warmup_note(region: NCUProfileRegion) -> str:
+    """` after 178 ms of warm-up`; empty where there was none worth a word."""
+    timing = region.timing
+    if timing is None or timing.warmup.total_ns <= _WARMUP_SHARE * timing.steady.total_ns:
+        return ""
+    why = f" ({timing.warmup.why})" if timing.warmup.why not in (None, "other") else ""
+    return f" after {shown(nanoseconds(timing.warmup.total_ns))} of warm-up{why}"
+
+
+def subject(region: NCUProfileRegion) -> str:
+    """A region as a sentence begins with it."""
+    return f"The {WHOLE}" if region.is_whole_recording else full_label(region)
+
+
+def steadily(region: NCUProfileRegion) -> str:
+    """` in 61 instances, median 2.4 ms, after 16.5 s of warm-up`."""
+    steady = region.timing.steady if region.timing else None
+    each = ""
+    if steady is not None and steady.instances > 1 and steady.median_ns is not None:
+        each = f" in {steady.instances:,} instances, median {shown(nanoseconds(steady.median_ns))}"
+    warmup = warmup_note(region)
+    return f"{each},{warmup}" if each and warmup else each + warmup
+
+
+def once_note(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion]) -> str:
+    """What to say of a region that ran a single time, with nothing that repeats inside: it may not have been warm."""
+    if region.timing is None or region.timing.instances != 1 or region.is_whole_recording:
+        return ""
+    steps = (r for r in regions if r.parent == region.key and r.timing is not None and r.timing.instances > 1)
+    return "" if any(steps) else " It ran once, so that may be warm-up: run it several times in the program to know."
+
+
+def without_profiler(region: NCUProfileRegion) -> str:
+    """What to say of a wall time that is not the timeline's; empty where it is."""
+    wall = region.performance.time.profiled_wall if region.performance else None
+    whole = unrecorded_whole(region)
+    more = "" if whole is None else f"; all steady instances take {_time(whole)}"
+    return "" if wall is None else f" without a profiler ({shown(wall)} under it{more})"
+
+
+def host_sentence(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion]) -> str:
+    """Where the time of a region goes, by the times of ranges alone. `regions`: all of its scope."""
+    parts = sorted((r for r in regions if r.parent == region.key), key=weight, reverse=True)
+    whole, _ = evaluated_times(region)
+    text = f"{subject(region)} takes {_time(whole)}{without_profiler(region) or steadily(region)}"
+    if not parts:
+        return f"{text}.{once_note(region, regions)}"
+    told = [_part(part, whole) for part in parts[:_PARTS]]
+    more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
+    return f"{text}: {', '.join(told)}{more}."
+
+
+def _part(region: NCUProfileRegion, whole: float | None) -> str:
+    time, _ = evaluated_times(region)
+    share = "–" if time is None or not whole else shown(Quantity(time / whole, "ratio"))
+    tokens = region.performance.tokens if region.performance else None
+    rate = "" if tokens is None else f", {shown(tokens.now).removesuffix(' token/s')} tokens/s"
+    return f"{label(region)} {_time(time)} ({share}{_each(region)}{rate})"
+
+
+def _each(region: NCUProfileRegion) -> str:
+    steady = region.timing.steady if region.timing else None
+    return f", {steady.instances:,} of {_time(steady.median_ns)} each" if steady and steady.instances > 1 else ""
+
+
+def _time(value: float | None) -> str:
+    return shown(None if value is None else nanoseconds(value))

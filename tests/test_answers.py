@@ -1,0 +1,114 @@
+"""Recordings get the answer that an expert would give: stage, verdict and first fix; `answers.toml` has the table.
+
+What is known to be wrong is in the table too. Such a case must fail, so that nobody mends it unnoticed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import report
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.regions.fixes import Answer, Fix
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import answers
+
+CASES = answers.cases()
+
+
+def check(case: answers.Case) -> None:
+    answer = report(*case.paths()).answer
+    outcome = answers.rate(case, answer)
+    fixes = [fix.rule for fix in answer.fixes[:3]]
+    said = f"{outcome}: {answer.stage}, {answer.verdict}, {fixes}; {case.reason}"
+    if case.not_yet:
+        assert outcome != "right", f"this has become right: remove its `not_yet` from answers.toml. {said}"
+    else:
+        assert outcome == "right" or (case.unsure and outcome == "unsure"), said
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.shared], ids=lambda case: case.name)
+def test_the_answer_is_that_of_an_expert(case: answers.Case) -> None:
+    check(case)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("case", [c for c in CASES if c.shared], ids=lambda case: case.name)
+def test_the_answer_about_a_public_recording_is_that_of_an_expert(case: answers.Case) -> None:
+    if not all(path.exists() for path in case.paths()):
+        pytest.skip("the recordings beside the repository are not here")
+    check(case)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.shared], ids=lambda case: case.name)
+def test_gains_are_of_one_instance_and_never_add_up_to_more_than_it(case: answers.Case) -> None:
+    found = report(*case.paths())
+    assert found.main_scope
+    regions = {region.key: region for region in found.main_scope.regions}
+    whole: dict[str, float] = {}
+    for fix in found.answer.fixes:
+        assert fix.rule in verdict_rules().fix
+        assert 0 < fix.gain_share <= 1
+        whole[fix.stage] = whole.get(fix.stage, 0.0) + fix.gain_share
+        timing, performance = regions[fix.stage].timing, regions[fix.stage].performance
+        assert performance
+        assert performance.speed_of_light
+        steady = (timing.steady.instances if timing else 0) or regions[fix.stage].instances or 1
+        assert fix.gain_ns == pytest.approx(fix.gain_share * performance.speed_of_light.now.of("ns") / steady)
+    assert max(whole.values(), default=0.0) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.shared], ids=lambda case: case.name)
+def test_the_three_lines_are_of_one_stage(case: answers.Case) -> None:
+    """What to do first is about the stage that was named, and the first fix is the one that is told."""
+    answer = report(*case.paths()).answer
+    assert answer.where
+    assert answer.why
+    assert answer.do_first
+    own = [fix for fix in answer.fixes if fix.stage == answer.stage]
+    assert answer.fixes[: len(own)] == own
+    told = [fix for fix in answer.fixes if answer.do_first.startswith(fix.action.rstrip(".") + ": that can")]
+    assert all(fix.action == own[0].action for fix in told)
+    if answer.verdict == "unknown":
+        assert answer.confidence == "low"
+        assert "Cannot tell" in answer.why
+
+
+def test_a_single_kernel_is_never_to_be_fused() -> None:
+    for name in ("ncu-*-basic-details-french.csv", "ncu-*-basic-details-german.csv", "ncu-*-live-details.csv"):
+        answer = report(name).answer
+        assert "fuse" not in str(answer).lower()
+        assert [fix for fix in answer.fixes if fix.rule == "fuse.elementwise"] == []
+
+
+# -- how answers are rated ----------------------------------------------------------------------------
+
+
+def case(**others: object) -> answers.Case:
+    wanted = {"stage": "step", "verdict": "launch", "first": ["launch.graph", "host.*"], "reason": ""}
+    return answers.Case(**({"name": "one", "files": "one.sqlite"} | wanted | others))  # type: ignore[arg-type]
+
+
+def said(rule: str, stage: str = "step", verdict: str = "launch") -> Answer:
+    fixes = [Fix(rule, stage, 1.0, 0.1, "Do it", "Because")] if rule else []
+    return Answer(stage="step", verdict=verdict, confidence="high", where="step", why="so", do_first="it", fixes=fixes)
+
+
+def test_an_answer_is_right_unsure_or_wrong() -> None:
+    assert answers.rate(case(), said("launch.graph")) == "right"
+    assert answers.rate(case(), said("host.data")) == "right"
+    assert answers.rate(case(), said("copy.host")) == "wrong"
+    assert answers.rate(case(), said("launch.graph", verdict="host")) == "wrong"
+    assert answers.rate(case(), said("launch.graph", stage="another")) == "wrong"
+    assert answers.rate(case(), said("host.unknown")) == "unsure"
+    assert answers.rate(case(), said("", verdict="unknown")) == "unsure"
+    assert answers.rate(case(verdict="unknown", first="none"), said("", verdict="unknown")) == "right"
+    assert answers.rate(case(confidence="low"), said("launch.graph")) == "wrong"
+    assert answers.rate(case(why="TP-2"), said("launch.graph")) == "wrong"
+    assert answers.rate(case(stage="!st*"), said("launch.graph")) == "wrong"
+    assert answers.rate(case(stage="!other*"), said("launch.graph")) == "right"

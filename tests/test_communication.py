@@ -1,0 +1,202 @@
+"""Communication: exposed against overlapped, and several ranks together, with offsets and lateness known beforehand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import SHARED, regions_of, report
+from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
+from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
+from test_join_rules import timeline as made
+
+PUBLIC = SHARED / "public"
+REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
+here = pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public recordings are not here")
+
+
+def region(found: NCUProfileRegionReport, key: str) -> NCUProfileRegion:
+    return regions_of(found.main_scope)[key]
+
+
+def evaluated(found: NCUProfileRegionReport, key: str) -> RegionPerformance:
+    performance = region(found, key).performance
+    assert performance is not None
+    return performance
+
+
+def one(*kernels: tuple[str, int, int], end: int = 1_000_000) -> NCUProfileRegionReport:
+    return build_report([made([("step", 0, end)], list(kernels))], ReportOptions())
+
+
+# -- one rank ----------------------------------------------------------------------------------------------
+
+
+def test_only_what_runs_beside_no_computation_is_exposed() -> None:
+    found = one((GEMM, 0, 400_000), (REDUCE, 300_000, 300_000), (GEMM, 900_000, 90_000))
+    assert (region(found, "step").collective_ns, region(found, "step").exposed_collective_ns) == (300_000, 200_000)
+    (fix,) = [o for o in found.opportunities if o.rule == "comm.exposed"]
+    assert fix.recoverable.of("ns") == 200_000
+    assert "200 µs of 1 ms are collectives" in fix.because
+
+
+def test_hidden_communication_is_no_cost() -> None:
+    found = one((GEMM, 0, 950_000), (REDUCE, 100_000, 800_000))
+    assert region(found, "step").exposed_collective_ns == 0
+    assert evaluated(found, "step").verdict.bound != "communication"
+    assert [o for o in found.opportunities if o.rule.startswith("comm.")] == []
+
+
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=6)
+
+
+@given(spans, spans)
+def test_exposed_time_moment_by_moment(collectives: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
+    found = one(*((REDUCE, *span) for span in collectives), *((GEMM, *span) for span in others), end=100)
+    moments = {name: np.zeros(120, dtype=bool) for name in ("collective", "other")}
+    for name, part in (("collective", collectives), ("other", others)):
+        for launch, time in part:
+            moments[name][launch + 1 : launch + 1 + time] = True
+    step = region(found, "step")
+    assert step.collective_ns == moments["collective"].sum()
+    assert step.exposed_collective_ns == (moments["collective"] & ~moments["other"]).sum()
+
+
+def test_nested_regions_have_their_own_part() -> None:
+    recording = made(
+        [("step", 0, 1_000), ("backward", 100, 500)], [(REDUCE, 200, 100), (GEMM, 250, 100), (REDUCE, 600, 50)]
+    )
+    found = build_report([recording], ReportOptions())
+    exposed = {key: r.exposed_collective_ns for key, r in regions_of(found.main_scope).items()}
+    assert exposed == {"step": 100, "step/backward": 50}
+
+
+def test_one_rank_with_one_odd_collective_is_unsure() -> None:
+    usual = [(REDUCE, n * 1_000_000, 150_000) for n in range(1, 8)]
+    verdict = evaluated(one(*usual, (REDUCE, 10_000_000, 101_000_000), end=120_000_000), "step").verdict
+    assert verdict.title == "unsure: one rank, an all-reduce of 101 ms"
+    assert (verdict.bound, verdict.confidence) == ("communication", "low")
+    assert "llm-perf report RANK0 RANK1" in verdict.next_step
+
+
+def test_long_collectives_that_are_alike_are_not_odd() -> None:
+    verdict = evaluated(one(*((REDUCE, n * 10_000_000, 9_000_000) for n in range(8)), end=80_000_000), "step").verdict
+    assert (verdict.title, verdict.confidence) == ("communication-bound", "high")
+
+
+# -- several ranks -----------------------------------------------------------------------------------------
+
+
+def rank(number: int, arrives: list[int], offset: int) -> Timeline:
+    """One rank: it comes to the n-th all-reduce at `arrives[n]`; all are through 100 µs after the last. Its clock is off."""
+    last = [max(times) for times in zip(*ARRIVALS, strict=True)]
+    kernels = [(GEMM, first + 200, 500) for first in arrives]
+    kernels += [(REDUCE, first + 1_000, 100_000 + end - first) for first, end in zip(arrives, last, strict=True)]
+    step = [("step", 0, last[-1] + 200_000)]
+    shifted = made(
+        [(name, start + offset, end + offset) for name, start, end in step],
+        [(name, start + offset, time) for name, start, time in kernels],
+    )
+    order = np.argsort(shifted.kernels.start, kind="stable")
+    columns = {c: getattr(shifted.kernels, c)[order] for c in ("start", "end", "name", "host_time")}
+    return evolve(
+        with_ranks(shifted, number), source=f"rank{number}.sqlite", kernels=evolve(shifted.kernels, **columns)
+    )
+
+
+# Rank 1 comes 5 ms late to the second all-reduce; rank 2 1 ms late to the last one.
+ARRIVALS = [
+    [10_000, 1_010_000, 8_000_000, 9_000_000],
+    [10_000, 6_010_000, 8_000_000, 9_000_000],
+    [10_000, 1_010_000, 8_000_000, 10_000_000],
+]
+OFFSETS = [0, 7_000_000_000, -300_000]
+
+
+@pytest.fixture(scope="module")
+def together() -> NCUProfileRegionReport:
+    ranks = [rank(n, arrives, offset) for n, (arrives, offset) in enumerate(zip(ARRIVALS, OFFSETS, strict=True))]
+    return build_report(ranks, ReportOptions())
+
+
+def test_clocks_are_aligned_and_the_late_rank_is_named(together: NCUProfileRegionReport) -> None:
+    skew = together.ranks
+    assert skew is not None
+    assert [r.clock_offset_ns for r in skew.ranks] == OFFSETS
+    assert (skew.residual_ns, skew.collectives, skew.late) == (0, 4, "rank 1")
+    assert [r.waiting_ns for r in skew.ranks] == [6_000_000, 1_000_000, 5_000_000]
+    assert [r.caused_waiting_ns for r in skew.ranks] == [0, 5_000_000, 1_000_000]
+    assert skew.transfer_ns == 400_000
+    (diagnosis,) = [d for d in together.diagnostics if d.code == "RANKS_COMPARED"]
+    assert "9 of 10 ends agree within 0 ns" in diagnosis.message
+
+
+def test_waiting_and_transfer_are_told_apart(together: NCUProfileRegionReport) -> None:
+    fixes = {o.rule: o for o in together.opportunities}
+    assert fixes["comm.skew"].recoverable.of("ns") == 6_000_000  # of rank 0, which waits for both
+    assert "most for rank 1" in fixes["comm.skew"].because
+    assert fixes["comm.exposed"].recoverable.of("ns") == pytest.approx(400_000)
+    verdict = evaluated(together, "step").verdict
+    assert (verdict.bound, verdict.title) == ("communication", "waits for a late rank")
+    assert "rank 0 waits 6 ms" in verdict.text
+
+
+def test_ranks_take_their_time_together_and_not_one_after_the_other(together: NCUProfileRegionReport) -> None:
+    step, alone = region(together, "step"), regions_of(together.scope("rank:0"))["step"]
+    assert (step.wall_ns, step.instances) == (alone.wall_ns, 1)
+    assert step.inclusive.kernel_count == 3 * alone.inclusive.kernel_count  # work adds up
+
+
+def test_ranks_without_collectives_in_common_are_not_compared() -> None:
+    mine = with_ranks(made([("step", 0, 1_000)], [(REDUCE, 0, 100), (REDUCE, 200, 100)]), 0)
+    other = with_ranks(made([("step", 0, 1_000)], [(GATHER, 0, 100), (REDUCE, 200, 100)]), 1)
+    assert build_report([mine, other], ReportOptions()).ranks is None
+
+
+def test_messages_between_two_ranks_do_not_align_clocks() -> None:
+    """The n-th message ends here and there at times that have nothing to do with each other."""
+    send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    shared = [(REDUCE, 50_000_000 * n, 100_000) for n in range(1, 8)]
+    mine = [(send, 10_000_000, 10_000), (send, 20_000_000, 10_000)]
+    later = [(send, 13_000_000, 10_000), (send, 29_000_000, 10_000)]
+    ranks = [
+        with_ranks(made([("step", 0, 900_000_000)], sorted(kernels, key=lambda k: k[1])), number)
+        for number, kernels in enumerate(([*shared, *mine], [*shared, *later]))
+    ]
+    found = build_report(ranks, ReportOptions()).ranks
+    assert found is not None
+    assert (found.collectives, found.late) == (7, None)
+
+
+# -- recordings of others ----------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+@here
+def test_a_training_step_has_88_ms_of_exposed_communication() -> None:
+    found = report(PUBLIC / "facebookresearch+HolisticTraceAnalysis+control_control.json.gz")
+    assert found.main_scope is not None
+    # An independent script (unions of intervals, kernel by kernel) finds 87.92 ms.
+    outermost = [r for r in found.main_scope.regions if r.depth == 0]
+    assert sum(r.exposed_collective_ns or 0 for r in outermost) == pytest.approx(87.92e6, rel=0.01)
+
+
+@pytest.mark.process
+@here
+def test_a_rank_that_comes_late_is_named() -> None:
+    traces = sorted(PUBLIC.glob("*gptoss120b_bs-1-*TP-[024]-EXTEND*"))
+    found = report(*traces)
+    assert found.ranks is not None
+    assert found.ranks.late == "rank 2"
+    assert [round(r.longest_ns / 1e6, 1) for r in found.ranks.ranks] == [101.2, 0.1, 151.8]
+    assert found.ranks.residual_ns < 20_000
+    assert found.opportunities[0].rule == "comm.skew"
+    assert "rank 2" in found.opportunities[0].text
+    alone = evaluated(report(traces[0]), "step[EXTEND bs=1 toks=4096]").verdict
+    assert (alone.title, alone.confidence) == ("unsure: one rank, an all-reduce of 101 ms", "low")

@@ -1,0 +1,110 @@
+"""What the report of a measured program says of the GPU it ran on."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_perf_opt.capture.gpu_sampler import GpuSampler
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.nsight.nvml import Nvml
+from llm_perf_opt.readers.measured import collect
+from llm_perf_opt.regions.gpu_samples import COLUMNS
+
+MS = 1_000_000
+TOO_HOT, POWER_LIMIT = 0x40, 0x4
+
+
+def left_by_program(folder: Path, *, begin_ms: int, step_ms: int) -> Path:
+    """Thirty steps, as a process of a program leaves them."""
+    folder.mkdir()
+    lines = [{"name": [0, "LLM", "step"]}, {"uuid": "1-2"}]
+    (folder / "7-1.names").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = array("q")
+    for number in range(30):
+        start, end = ((begin_ms + 100 * number + part) * MS for part in (0, step_ms))
+        rows.extend((0, 7, start, end, start, end, 1000 + number, 64))
+    (folder / "7-1.rows").write_bytes(rows.tobytes())
+    return folder
+
+
+def seen(
+    begin_ms: int, *, reasons: int = 0, mhz: int = 1980, others: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    samples = []
+    for number in range(40):  # half a second before and after the steps
+        at = begin_ms - 500 + 100 * number
+        values = (at * MS, 40_000 * number, mhz, 2600, 400_000, 60, reasons, 10**9)
+        samples.append(list(values))
+    facts = {"uuid": "GPU-1-2", "name": "NVIDIA H200", "power_limit_mw": 700_000, "max_sm_mhz": 1980}
+    return {**facts, "columns": list(COLUMNS), "samples": samples, "others": others or []}
+
+
+def reported(tmp_path: Path, gpus: list[dict[str, Any]], steps_ms: list[int]) -> dict[str, Any]:
+    begins = [1_000_000 + 10_000 * run for run in range(len(gpus))]
+    folders = [
+        left_by_program(tmp_path / f"run-{run}", begin_ms=begin, step_ms=step)
+        for run, (begin, step) in enumerate(zip(begins, steps_ms, strict=True))
+    ]
+    collect(folders, tmp_path / "run.json", [[gpu] for gpu in gpus])
+    assert main(["report", str(tmp_path / "run.json"), "--out", str(tmp_path / "out"), "--format", "json,md"]) == 0
+    report: dict[str, Any] = json.loads((tmp_path / "out" / "report.json").read_text())
+    return report
+
+
+def said(report: dict[str, Any]) -> dict[str, str]:
+    return {found["code"]: found["message"] for found in report["diagnostics"]}
+
+
+def test_a_quiet_gpu_gives_energy_and_memory_and_no_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = reported(tmp_path, [seen(1_000_000)], [80])
+    assert said(report) == {}
+    (region,) = report["scopes"][-1]["regions"]
+    timing = region["timing"]
+    assert timing["energy_j"] == pytest.approx(0.08 * 400, rel=0.1)
+    low, high = timing["energy_interval_j"]
+    assert low < timing["energy_j"] < high
+    assert (timing["memory_peak_bytes"], timing["memory_growth_bytes"]) == (1029, 64)
+    (facts,) = report["environment"]["recordings"]
+    assert facts["energy"]["counter_j"] == pytest.approx(39 * 40)
+    assert facts["energy"]["regions_j"] + facts["energy"]["no_region_j"] == pytest.approx(facts["energy"]["counter_j"])
+    assert facts["gpu_use"][0]["sm_mhz"] == [1980, 1980, 1980]
+    shown = capsys.readouterr().out
+    assert "32 J" in shown
+    assert "1.029 kB" in shown or "1.03 kB" in shown
+
+
+@pytest.mark.parametrize(
+    ("bit", "code", "word"), [(TOO_HOT, "GPU_SLOWED", "too hot"), (POWER_LIMIT, "GPU_POWER_LIMIT", "700 W")]
+)
+def test_what_slows_a_gpu_down_is_named(bit: int, code: str, word: str, tmp_path: Path) -> None:
+    report = reported(tmp_path, [seen(1_000_000, reasons=bit, mhz=1200)], [80])
+    assert list(said(report)) == [code]
+    assert word in said(report)[code]
+    assert "1200 MHz" in said(report)[code]
+
+
+@pytest.mark.parametrize(("percent", "severity"), [(35.0, "warning"), (0.0, "info")])
+def test_other_processes_on_the_gpu_are_named_with_their_share(percent: float, severity: str, tmp_path: Path) -> None:
+    other = {"pid": 4711, "name": "vllm", "bytes": 2 << 30, "percent": percent}
+    report = reported(tmp_path, [seen(1_000_000, others=[other])], [80])
+    (found,) = report["diagnostics"]
+    assert (found["code"], found["severity"]) == ("GPU_SHARED", severity)
+    assert f"vllm (4711): {percent:.0f} % of its time, 2.0 GiB" in found["message"]
+
+
+def test_runs_that_differ_say_that_the_clock_did_too(tmp_path: Path) -> None:
+    report = reported(tmp_path, [seen(1_000_000), seen(1_010_000, mhz=1500)], [60, 80])
+    assert "between 1500 and 1980 MHz" in said(report)["RUNS_DIFFER"]
+
+
+def test_where_there_is_no_driver_nothing_is_seen() -> None:
+    if Nvml.open() is not None:
+        pytest.skip("this machine has an NVIDIA driver")
+    with GpuSampler() as sampler:
+        pass
+    assert sampler.found == []

@@ -1,0 +1,208 @@
+"""What the timers do on a GPU: events are recorded, never waited for, and left alone while a graph is captured.
+
+There is no GPU where these tests run: the calls they may make are those of a stand-in that knows their rules.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llm_perf_opt.inject.environment import INJECTED
+from llm_perf_opt.readers.measured import collect, read_measured
+from llm_perf_opt.regions.columns import UNKNOWN_HERE, Timeline
+
+sys.path.insert(0, str(INJECTED))
+from _llm_perf_annotate import timers as timers_module
+from _llm_perf_annotate.timers import Timers
+
+LATE_NS = 40_000_000  # the GPU is this far behind the host
+
+
+class Gpu:
+    """A GPU that reaches an event some time after it was recorded, and whose events cost the host `cost_s`."""
+
+    def __init__(self, cost_s: float = 0.0) -> None:
+        self.capturing = self.waited = False
+        self.made = self.broken = 0
+        self.cost_s = cost_s
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+                gpu.made += 1
+                self.at: int | None = None
+
+            def record(self) -> None:
+                gpu.broken += gpu.capturing
+                time.sleep(gpu.cost_s)
+                self.at = time.monotonic_ns() + LATE_NS
+
+            def query(self) -> bool:
+                gpu.broken += gpu.capturing
+                return self.at is not None and time.monotonic_ns() >= self.at
+
+            def synchronize(self) -> None:
+                gpu.waited = True
+                while not self.query():
+                    time.sleep(0.001)
+
+            def elapsed_time(self, other: Any) -> float:
+                assert self.query()
+                assert other.query(), "an event was read before it was reached"
+                return float(np.float32((other.at - self.at) / 1e6))
+
+        class CUDAGraph:
+            def capture_begin(self) -> None:
+                gpu.capturing = True
+
+            def capture_end(self) -> None:
+                gpu.capturing = False
+
+        stats = {"allocated_bytes": {"all": {"current": 5, "peak": 7}}}
+        self.torch = SimpleNamespace(
+            cuda=SimpleNamespace(
+                Event=Event,
+                CUDAGraph=CUDAGraph,
+                is_initialized=lambda: True,
+                is_current_stream_capturing=lambda: gpu.capturing,
+                current_device=lambda: 0,
+                get_device_properties=lambda device: SimpleNamespace(uuid="1-2"),
+            ),
+            _C=SimpleNamespace(
+                _cuda_memoryStats=lambda device: stats,
+                _cuda_resetPeakMemoryStats=lambda device: None,
+                _cuda_getDevice=lambda: 0,
+            ),
+        )
+
+
+@pytest.fixture
+def finders() -> Iterator[None]:
+    before = list(sys.meta_path)
+    yield
+    sys.meta_path[:] = before
+
+
+def timed(gpu: Gpu, folder: Path) -> Timers:
+    return Timers(str(folder), gpu.torch)
+
+
+def found(timers: Timers, folder: Path) -> Timeline:
+    timers.at_exit()
+    collect([folder], folder / "run.json")
+    return read_measured(folder / "run.json")
+
+
+def run(timers: Timers, name: str, seconds: float) -> None:
+    timers.begin("LLM", name)
+    time.sleep(seconds)
+    timers.end("LLM")
+
+
+@pytest.mark.usefixtures("finders")
+def test_a_range_takes_what_lies_between_its_events(tmp_path: Path) -> None:
+    gpu = Gpu()
+    timers = timed(gpu, tmp_path)
+    for _ in range(5):
+        run(timers, "step", 0.01)
+    assert not gpu.waited, "nothing waits for the GPU before the program has ended"
+    ranges = found(timers, tmp_path).ranges
+    assert ranges.gpu_start is not None
+    assert ranges.took is not None
+    behind = ranges.gpu_start - ranges.start
+    assert (np.abs(behind - behind[0]) < 5e6).all(), "on the clock of the host"
+    assert (ranges.took >= 0.01e9).all()
+
+
+@pytest.mark.usefixtures("finders")
+def test_while_a_graph_is_captured_no_event_is_recorded_or_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timers_module, "_FLUSH_ROWS", 2)
+    monkeypatch.setattr(timers_module, "_FLUSH_NUMBERS", 8)
+    gpu = Gpu()
+    timers = timed(gpu, tmp_path)
+    graph = gpu.torch.cuda.CUDAGraph()
+    run(timers, "step", 0)
+    timers.begin("LLM", "around")
+    graph.capture_begin()
+    for _ in range(5):
+        run(timers, "captured", 0.001)
+    thread = threading.Thread(target=run, args=(timers, "elsewhere", 0.001))
+    thread.start()
+    thread.join()
+    graph.capture_end()
+    timers.end("LLM")
+    assert gpu.broken == 0
+    timeline = found(timers, tmp_path)
+    names = np.array([timeline.strings[number] for number in timeline.ranges.name.tolist()])
+    assert timeline.ranges.gpu_start is not None
+    has_events = timeline.ranges.gpu_start != UNKNOWN_HERE
+    assert dict(zip(names.tolist(), has_events.tolist(), strict=True)) == {
+        "step": True,
+        "captured": False,
+        "elsewhere": False,
+        "around": True,
+    }
+    assert len(timeline.only_once.what) == 1
+
+
+@pytest.mark.usefixtures("finders")
+def test_events_are_used_again_and_dear_ones_are_rationed(tmp_path: Path) -> None:
+    gpu = Gpu(cost_s=0.002)
+    timers = timed(gpu, tmp_path)
+    timers.begin("LLM", "outer")
+    timers.begin("LLM", "decode")
+    for _ in range(200):
+        run(timers, "layer", 0)
+    timers.end("LLM")
+    timers.end("LLM")
+    ranges = found(timers, tmp_path).ranges
+    assert len(ranges) == 202
+    assert ranges.gpu_start is not None
+    assert 1 <= (ranges.gpu_start != UNKNOWN_HERE).sum() < 30
+    again = Gpu()
+    timers = timed(again, tmp_path / "again")
+    (tmp_path / "again").mkdir()
+    for _ in range(40):
+        run(timers, "step", 0.003)
+        timers._flush(timers._local.of)
+    assert again.made < 60  # of 80 that were recorded
+
+
+@pytest.mark.usefixtures("finders")
+def test_memory_of_ranges_is_in_their_rows(tmp_path: Path) -> None:
+    timers = timed(Gpu(), tmp_path)
+    for _ in range(3):
+        run(timers, "step", 0.001)
+    ranges = found(timers, tmp_path).ranges
+    assert ranges.memory_peak is not None
+    assert ranges.memory_growth is not None
+    known = ranges.memory_peak != UNKNOWN_HERE  # not of the first: it is looked at for other things
+    assert known.sum() == 2
+    assert ranges.memory_peak[known].tolist() == [7, 7]
+    assert ranges.memory_growth[known].tolist() == [0, 0]
+
+
+@pytest.mark.usefixtures("finders")
+def test_a_gpu_that_fails_costs_its_times_and_nothing_else(tmp_path: Path) -> None:
+    gpu = Gpu()
+    timers = timed(gpu, tmp_path)
+    run(timers, "step", 0.001)
+
+    def fails() -> int:
+        raise RuntimeError("CUDA error: device-side assert")
+
+    gpu.torch.cuda.current_device = fails
+    run(timers, "step", 0.001)
+    assert len(found(timers, tmp_path).ranges) == 2

@@ -1,0 +1,185 @@
+"""A kernel's own limit: L1 and shared memory, occupancy, a grid that does not fill the GPU; by hand, and in ncu's reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import SHARED, counters, read, recording, report
+from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.analysis.verdicts.counted_work import amounts_of
+from llm_perf_opt.analysis.verdicts.kernel_limits import lacks_occupancy, occupancy_of
+from llm_perf_opt.analysis.verdicts.launches import Kind
+from llm_perf_opt.analysis.verdicts.roofs import shares_of_peak
+from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo
+from llm_perf_opt.regions.model import RegionPerformance
+from test_join_rules import result
+
+PUBLIC = SHARED / "public"
+SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+MEMORY = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
+DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+L2 = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
+L1 = "l1tex__throughput.avg.pct_of_peak_sustained_active"
+TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
+OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+BYTES_OF_SECTOR = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
+TIME = "gpu__time_duration.sum"
+INFO = {name: MetricInfo("%", "mean") for name in (SM, MEMORY, DRAM, L2, L1, TENSOR, OCCUPANCY)}
+INFO |= {TIME: MetricInfo("ns", "sum"), BYTES_OF_SECTOR: MetricInfo("byte/sector", "mean")}
+FITS = {"waves": 4.0, "registers": 3.0, "shared memory": 8.0, "warps": 8.0, "blocks": 16.0}
+
+
+def kernel(
+    name: str = "stencil", *, time: float = 100_000, fill: dict[str, float] | None = None, **percent: float
+) -> Action:
+    names = {"sm": SM, "memory": MEMORY, "dram": DRAM, "l2": L2, "l1": L1, "tensor": TENSOR, "occupancy": OCCUPANCY}
+    made = result({"": ["step"]}, name=name)
+    made.device, made.fill = 0, fill or {}
+    made.metrics = {names[what]: value for what, value in percent.items() if what in names} | {TIME: time}
+    if "used_bytes" in percent:
+        made.metrics[BYTES_OF_SECTOR] = percent["used_bytes"]
+    return made
+
+
+def evaluated(*actions: Action) -> RegionPerformance:
+    found = build_report([CounterSet("c.ncu-rep", "ncu-rep", list(actions), dict(INFO))], ReportOptions())
+    assert found.main_scope is not None
+    (region,) = found.main_scope.regions
+    assert region.performance is not None
+    return region.performance
+
+
+@pytest.mark.parametrize(
+    ("percent", "bound"),
+    [
+        ({"sm": 10, "memory": 86, "dram": 1, "l2": 1, "l1": 97}, "l1"),
+        ({"sm": 10, "memory": 86, "dram": 1, "l2": 1}, "l1"),  # neither L2 nor DRAM is what is busy
+        ({"sm": 10, "memory": 90, "dram": 90, "l2": 40, "l1": 60}, "dram"),
+        ({"sm": 1, "memory": 2, "dram": 1, "l2": 2, "l1": 70}, "latency"),  # L1 is busy on the one SM that works
+        ({"sm": 50, "memory": 45, "dram": 20, "l2": 45, "l1": 30}, "latency"),
+        ({"sm": 85, "memory": 30, "dram": 20, "l2": 25, "l1": 30}, "sm"),
+        ({"sm": 85, "memory": 30, "dram": 20, "l2": 25, "l1": 30, "tensor": 84}, "tensor"),
+    ],
+)
+def test_the_busiest_unit_is_the_limit(percent: dict[str, float], bound: str) -> None:
+    of = evaluated(kernel(**percent))
+    assert (of.verdict.bound, of.signatures[0].bound) == (bound, bound)
+
+
+def test_a_matrix_product_whose_operations_were_not_counted_still_has_a_limit_by_ncu() -> None:
+    assert evaluated(kernel("my_gemm", sm=30, memory=88, dram=88, l2=30, l1=20)).verdict.bound == "dram"
+
+
+def test_uncoalesced_loads_tell_what_l1_does_too_much() -> None:
+    of = evaluated(kernel(sm=10, memory=86, dram=1, l2=1, l1=97, used_bytes=8))
+    best = of.opportunities[0]
+    assert best.rule == "l1.bound"
+    assert best.recoverable.of("ns") == pytest.approx(0.86 * 0.75 * 100_000)  # 24 of 32 bytes are not used
+    assert "25.0 % of the bytes" in best.advice
+    of = evaluated(kernel(sm=10, memory=86, dram=1, l2=1, l1=97))
+    assert of.opportunities[0].recoverable.of("ns") == pytest.approx(0.14 * 100_000)  # the rest of the way to the roof
+
+
+def test_gains_never_exceed_the_time() -> None:
+    of = evaluated(
+        kernel(sm=10, memory=86, dram=1, l2=1, l1=97, used_bytes=1),
+        kernel("spmv", fill=FITS, sm=20, memory=20, dram=20, l2=10, l1=10, occupancy=36),
+        kernel("gather", sm=20, memory=20, dram=20, l2=10, l1=10, occupancy=90),
+    )
+    assert {o.rule for o in of.opportunities} == {"l1.bound", "occupancy", ""}
+    assert sum(o.recoverable.of("ns") for o in of.opportunities) <= 300_000
+
+
+def test_occupancy_is_the_limit_where_registers_keep_warps_out() -> None:
+    of = evaluated(kernel(fill=FITS, sm=20, memory=20, dram=20, l2=10, l1=10, occupancy=36))
+    (best,) = of.opportunities
+    assert best.rule == "occupancy"
+    assert best.recoverable.of("ns") == pytest.approx(100_000 * 5 / 8)  # 3 of 8 blocks fit
+    assert "registers let 38 % of the warps be resident" in best.text
+    assert of.verdict.bound == "latency"
+    assert of.verdict.advice.startswith("Raise occupancy: registers")
+
+
+@pytest.mark.parametrize(
+    ("changed", "percent"),
+    [
+        ({"waves": 0.2}, {"occupancy": 36.0}),  # a grid that does not fill the GPU has another problem
+        ({"registers": 8.0}, {"occupancy": 36.0}),  # as many fit as there is room for
+        ({}, {"occupancy": 10.0}),  # not even those that fit are there
+        ({}, {"occupancy": 36.0, "tensor": 30.0}),  # products keep data in flight by other means
+    ],
+)
+def test_low_occupancy_is_not_always_the_limit(changed: dict[str, float], percent: dict[str, float]) -> None:
+    values = {"sm": 20.0, "dram": 20.0, **percent}
+    names = {"sm": SM, "dram": DRAM, "occupancy": OCCUPANCY, "tensor": TENSOR}
+    amounts = amounts_of({names[what]: value for what, value in values.items()})
+    assert lacks_occupancy(Kind("k", "other", amounts=amounts_of({SM: 20, DRAM: 20, OCCUPANCY: 36}), fill=FITS))
+    assert not lacks_occupancy(Kind("k", "other", amounts=amounts, fill=FITS | changed))
+
+
+def test_a_grid_that_does_not_fill_the_gpu_is_named() -> None:
+    of = evaluated(kernel(fill=FITS | {"waves": 0.1}, sm=2, memory=3, dram=1, l2=1, l1=33))
+    assert of.verdict.bound == "latency"
+    assert "too small to fill the GPU" in of.verdict.advice
+
+
+def test_limits_of_occupancy_are_read_from_every_format() -> None:
+    for name in ("ncu-2025.3.1-h200-basic-raw.csv", "ncu-2025.3.1-h200-basic-details.csv"):
+        printed = read(recording(name))
+        assert isinstance(printed, CounterSet)
+        assert {"registers", "shared memory", "warps", "blocks"} <= printed.actions[0].fill.keys(), name
+    actions = counters("decoder-2layers-basic").actions
+    assert all(action.fill["warps"] >= 1 and action.fill["waves"] > 0 for action in actions)
+    kinds = [Kind(a.name, "gemm", fill=a.fill) for a in actions if a.name.startswith("nvjet")]
+    assert all(found and "shared memory" in found.limit for found in map(occupancy_of, kinds))
+
+
+def disagreements(of: CounterSet) -> list[str]:
+    """Kernels where ncu's own shares of peak and our verdict do not go together."""
+    found = build_report([of], ReportOptions())
+    bounds = {
+        (s.kernel_name, tuple(s.grid)): s.bound
+        for scope in found.scopes
+        for region in scope.regions
+        if region.performance is not None
+        for s in region.performance.signatures
+    }
+    wrong = []
+    for action in of.actions:
+        bound = bounds.get((action.name, tuple(action.grid or ())))
+        shares = shares_of_peak(amounts_of(action.metrics))
+        # Where several launches are pooled, a share near the threshold may fall on either side.
+        if bound == "latency" and max(shares.values(), default=0.0) > 0.7:
+            wrong.append(f"{action.name}: near no roof beside {shares}")
+        if bound in shares and shares[bound] < 0.3:
+            wrong.append(f"{action.name}: {bound} beside {shares}")
+    return wrong
+
+
+def test_no_verdict_contradicts_ncu() -> None:
+    assert disagreements(counters("decoder-2layers-basic")) == []
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public recordings are not here")
+def test_public_reports_of_ncu() -> None:
+    for path in sorted(PUBLIC.glob("*.ncu-rep")):
+        found = read(path)
+        assert isinstance(found, CounterSet)
+        assert disagreements(found) == []
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public recordings are not here")
+def test_a_product_that_keeps_l1_busy_is_not_near_no_roof() -> None:
+    found = report(PUBLIC / "panjd123+cutlass+report-s4.ncu-rep")
+    assert found.opportunities[0].rule == "l1.bound"
+    assert found.opportunities[0].kernels[0].startswith("ReferenceGemm")
+    assert found.main_scope is not None
+    assert found.main_scope.regions[0].performance is not None
+    assert found.main_scope.regions[0].performance.verdict.bound == "l1"
+
+
+def test_the_report_of_a_recording_names_rules() -> None:
+    rules = {o.rule for o in report("ncu-2025.3.1-h200-decoder-2layers-basic").opportunities}
+    assert rules <= {"", "l1.bound", "occupancy"}
