@@ -96,12 +96,13 @@ class Ranges:
 
     def followed_by(self, more: Ranges) -> Ranges:
         """These and others, which take what begin and end say and are called as recorded."""
-        alike = [f.name for f in fields(Ranges) if f.name not in ("took", "recorded")]
-        both: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in alike}
-        if self.took is not None:
-            both["took"] = np.concatenate([self.took, more.duration])
-        if self.recorded is not None:
-            both["recorded"] = np.concatenate([self.recorded, more.name])
+        both: dict[str, Any] = {}
+        for name in (f.name for f in fields(Ranges)):
+            mine, theirs = getattr(self, name), getattr(more, name)
+            if mine is not None:
+                usual = {"took": more.duration, "recorded": more.name}.get(name)
+                missing = np.full(len(more), UNKNOWN_HERE) if usual is None else usual
+                both[name] = np.concatenate([mine, missing if theirs is None else theirs])
         return Ranges(**both)
 
     def chosen(self, which: Bools) -> Ranges:
