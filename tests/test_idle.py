@@ -16,6 +16,7 @@ from attrs import evolve
 from conftest import read, recording, regions_of, report
 from llm_perf_opt.analysis.gaps import CAUSES, Cover, find_gaps
 from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts, idle_words
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.host_calls import call_kind, code_kind
 from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, Timeline
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
@@ -183,7 +184,7 @@ def test_parts_never_promise_more_than_the_program_alone_waits() -> None:
 
 
 def test_every_cause_has_words_and_a_fix() -> None:
-    words, fixes = idle_words()
+    words, fixes = idle_words(), verdict_rules().fix
     assert set(words) == set(CAUSES) - {"warmup"}
     for cause in words.values():
         assert not cause.rule or cause.rule in fixes
