@@ -35,6 +35,7 @@ class Gaps:
     cause: Int32s  # index into CAUSES
     named: Int64s  # which of them are long enough for a name; the columns below are of those
     event: Int64s  # what covers it on the host: a name, as an index into the timeline's strings; UNKNOWN where nothing
+    elsewhere: Bools  # that is on a thread that launches nothing
     range: Int64s  # the range that covers it, as an index; UNKNOWN where none does
 
     def __len__(self) -> int:
@@ -146,7 +147,8 @@ class _Finder:
         choices = [over.reads_input, by_call != "", over.code != UNKNOWN]
         event = np.select(choices, [over.input, called, over.code], over.other_thread)
         name = np.append(host.name.astype(np.int64), UNKNOWN)[event]
-        return Gaps(self.start, self.end, cause, named, name, over.range)
+        elsewhere = ~np.logical_or.reduce(choices) & (over.other_thread != UNKNOWN)
+        return Gaps(self.start, self.end, cause, named, name, elsewhere, over.range)
 
     def _waited(self, call: NDArray[Any]) -> Int64s:
         """The call in which a thread waited for the GPU when each gap began."""

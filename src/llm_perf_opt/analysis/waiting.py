@@ -16,7 +16,7 @@ from attrs import Factory, define
 from llm_perf_opt.analysis.gaps import CAUSES, NAMED, Gaps, find_gaps
 from llm_perf_opt.analysis.gpu_side import GpuSteps, inside_region
 from llm_perf_opt.analysis.steady import SteadyTimeline
-from llm_perf_opt.regions.columns import UNKNOWN, Int64s
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.rollup import Selection
@@ -29,7 +29,7 @@ _DIRECTORIES = re.compile(r"^[^():]*/(?=[^/():]+\.py\(\d+\): )")
 _NUMBER_AT_END = re.compile(r"(?<=[ _#:=-])\d+$")
 _NAMED_BY_CALL = [CAUSES.index(cause) for cause in ("sync", "alloc", "module", "copy")]
 
-_PYTHON, _UNSEEN, _WARMUP = (CAUSES.index(cause) for cause in ("python", "unseen", "warmup"))
+_PYTHON, _THREAD, _UNSEEN, _WARMUP = (CAUSES.index(cause) for cause in ("python", "thread", "unseen", "warmup"))
 
 
 class Waiting:
@@ -116,8 +116,14 @@ class Waiting:
     def _named_causes(self, gaps: Gaps, named: Int64s, time: Int64s, region: int) -> list[IdleCause]:
         """Time by cause and name."""
         cause = gaps.cause[gaps.named[named]].astype(np.int64)
-        label = self._labels(gaps, named, cause, region)
-        cause[(label == UNKNOWN) & (cause == _PYTHON)] = _UNSEEN  # nothing is known but that the region was open
+        inside = self._inside(gaps.range[named], region)
+        label = gaps.event[named].copy()
+        by_range = inside & (~np.isin(cause, _NAMED_BY_CALL) | (label == UNKNOWN))
+        label[by_range] = self._timeline.ranges.name[gaps.range[named[by_range]]]
+        # That the region itself was open says nothing about what it did.
+        unknown = (cause == _PYTHON) & ~by_range
+        cause[unknown & gaps.elsewhere[named]] = _THREAD
+        cause[unknown & (label == UNKNOWN)] = _UNSEEN
         pairs = (label + 1) * len(CAUSES) + cause
         used, which = np.unique(pairs, return_inverse=True)
         count = np.bincount(which.reshape(-1), minlength=len(used)).tolist()
@@ -129,17 +135,12 @@ class Waiting:
             found.append(IdleCause(CAUSES[pair % len(CAUSES)], what, gaps_of_it, int(time_of_it)))
         return found
 
-    def _labels(self, gaps: Gaps, named: Int64s, cause: Int64s, region: int) -> Int64s:
-        """The name of what covers each gap: a range inside the region, or else what the host was in."""
-        ranges, covering = self._timeline.ranges, gaps.range[named]
-        known = covering != UNKNOWN
-        inside = np.zeros(len(named), dtype=np.bool_)
+    def _inside(self, covering: Int64s, region: int) -> Bools:
+        """Which ranges, where there is one, lie in a region and are not its own."""
+        inside, known = np.zeros(len(covering), dtype=np.bool_), covering != UNKNOWN
         regions = self._attribution.range_region[covering[known]]
         inside[known] = inside_region(regions, region, self._attribution.table) & (regions != region)
-        label = gaps.event[named].copy()
-        by_range = inside & (~np.isin(cause, _NAMED_BY_CALL) | (label == UNKNOWN))
-        label[by_range] = ranges.name[covering[by_range]]
-        return label
+        return inside
 
 
 @define(eq=False)

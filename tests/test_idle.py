@@ -1,0 +1,349 @@
+"""Why the GPU waits: gaps by hand, recordings against plain loops over the same file, and what experts say of public ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from conftest import read, recording, regions_of, report
+from llm_perf_opt.analysis.gaps import CAUSES, Cover, find_gaps
+from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts, idle_words
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.metrics.host_calls import call_kind, code_kind
+from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, Timeline
+from llm_perf_opt.regions.idle import IdleCause, IdleTime
+from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
+from test_join_rules import timeline as made
+from test_verdicts import evaluated, performance
+
+PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "public"
+MS = 1_000_000
+Event = tuple[int, str, int, int]  # kind, name, start, end
+
+
+def with_host(timeline: Timeline, *events: Event, threads: list[int] | None = None) -> Timeline:
+    """The timeline with these events on the thread that launches, or on others."""
+    strings = list(timeline.strings)
+    names = []
+    for _, name, _, _ in events:
+        if name not in strings:
+            strings.append(name)
+        names.append(strings.index(name))
+    kind, start, end = (np.array([event[place] for event in events]) for place in (0, 2, 3))
+    number = np.zeros(len(events), dtype=np.int32)
+    thread = np.array(threads, dtype=np.int32) if threads is not None else number
+    host = HostEvents(
+        start.astype(np.int64), end.astype(np.int64), number, thread, np.array(names, np.int32), kind.astype(np.int32)
+    )
+    return evolve(timeline, strings=strings, host=host)
+
+
+def one_long_gap(*events: Event, launched: int | None = None, **others: Any) -> RegionPerformance:
+    """Two kernels of 1 ms, and 20 ms between them, in a range `step`; a range `part` covers most of that gap."""
+    timeline = made([("step", 0, 22 * MS), ("part", 2 * MS, 19 * MS)], [("k", 1_000, MS), ("k", 21 * MS, MS)])
+    if launched is not None:
+        timeline.kernels.host_time[1] = launched
+    return performance(evaluated(with_host(timeline, *events, **others)), "step")
+
+
+def causes(of: RegionPerformance) -> dict[str, int]:
+    assert of.idle is not None
+    return of.idle.by_cause()
+
+
+# -- by hand ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cudaLaunchKernel_v7000", "launch"),
+        ("cuLaunchKernelEx", "launch"),
+        ("cudaGraphLaunch", "launch"),
+        ("cudaStreamSynchronize_v3020", "sync"),
+        ("cudaMemcpyAsync", "copy"),
+        ("cudaMalloc_v3020", "alloc"),
+        ("cudaFreeAsync", "alloc"),
+        ("cudaHostAlloc_v3020", "alloc"),
+        ("cuLibraryLoadData", "module"),
+        ("cuModuleLoadData", "module"),
+        ("cudaEventRecord", "other"),
+    ],
+)
+def test_calls_of_cuda_are_known_by_their_names(name: str, kind: str) -> None:
+    assert call_kind(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "data"),
+        ("Data loading", "data"),
+        ("## load_batch ##", "data"),
+        ("torch/utils/data/dataloader.py(671): __next__", "data"),
+        ("FusionKernelRuntime::compileFusionParallel", "compile"),
+        ("## Call CompiledFxGraph fud64 ##", ""),
+        ("vllm/v1/worker/gpu_model_runner.py(1297): _prepare_inputs", ""),
+        ("aten::copy_", ""),
+        ("model.layers.0.mlp.down_proj", ""),
+    ],
+)
+def test_code_that_reads_input_or_compiles_is_known_by_its_name(name: str, kind: str) -> None:
+    assert code_kind(name) == kind
+
+
+def test_a_gap_belongs_to_the_shortest_event_that_covers_half_of_it() -> None:
+    gaps = Cover(np.array([0, 100, 300]), np.array([10, 200, 310]))
+    starts, ends = np.array([0, 90, 140, 160, 305]), np.array([400, 250, 195, 400, 306])
+    # The first spans all; the second covers the middle gap, of which the third still has half; the fourth has less.
+    assert gaps.of(starts, ends, np.arange(5)).tolist() == [0, 2, 3]
+    assert gaps.of(starts, ends, np.array([4])).tolist() == [UNKNOWN] * 3
+
+
+def test_a_long_gap_is_named_after_the_range_inside_the_region() -> None:
+    of = one_long_gap()
+    assert causes(of) == {"python": 20 * MS - 1_000, "launch": 1_001}
+    assert of.idle is not None
+    assert [(c.cause, c.what, c.gaps) for c in of.idle.causes] == [("python", "part", 1), ("launch", "", 1)]
+    assert (of.verdict.bound, of.verdict.title) == ("host", "host-bound")
+    assert "part 20 ms in 1 gap" in of.verdict.text
+    assert [o.rule for o in of.opportunities] == ["host.python"]
+
+
+@pytest.mark.parametrize(
+    ("event", "cause", "rule"),
+    [
+        ((OPERATOR, "enumerate(DataLoader)#X.__next__", 3 * MS, 18 * MS), "data", "host.data"),
+        ((PYTHON, "torch/utils/data/dataloader.py(1): __next__", 3 * MS, 18 * MS), "data", "host.data"),
+        ((CALL, "cudaMalloc", 3 * MS, 18 * MS), "alloc", "host.alloc"),
+        ((CALL, "cudaStreamSynchronize", 3 * MS, 18 * MS), "sync", "host.sync"),
+        ((CALL, "cudaMemcpyAsync", 3 * MS, 18 * MS), "copy", "copy.host"),
+        ((CALL, "cuModuleLoadData", 3 * MS, 18 * MS), "module", "warmup"),
+        ((CALL, "cudaLaunchKernel", 3 * MS, 18 * MS), "module", "warmup"),
+        ((OPERATOR, "compile the graph", 3 * MS, 18 * MS), "module", "warmup"),
+    ],
+)
+def test_what_covers_a_gap_decides_on_the_fix(event: Event, cause: str, rule: str) -> None:
+    of = one_long_gap(event)
+    assert next(iter(causes(of))) == cause
+    assert of.opportunities[0].rule == rule
+    assert of.opportunities[0].recoverable.of("ns") == pytest.approx(20 * MS, rel=1e-3)
+
+
+def test_work_that_was_launched_before_does_not_wait_for_the_host() -> None:
+    of = one_long_gap(launched=500_000)
+    assert causes(of)["gpu"] == 20 * MS - 1_000
+    assert of.verdict.title == "gaps between kernels"
+    assert not [o for o in of.opportunities if o.kind == "waiting"]
+
+
+def test_another_thread_and_nothing_at_all_are_told_apart() -> None:
+    alone = made([("step", 0, 22 * MS)], [("k", 1_000, MS), ("k", 21 * MS, MS)])
+    assert next(iter(causes(performance(evaluated(alone), "step")))) == "unseen"
+    elsewhere = with_host(alone, (OPERATOR, "aten::sort", 3 * MS, 19 * MS), threads=[UNKNOWN])
+    found = performance(evaluated(elsewhere), "step")
+    assert found.idle is not None
+    assert (found.idle.causes[0].cause, found.idle.causes[0].what) == ("thread", "aten::sort")
+    here = performance(evaluated(with_host(alone, (OPERATOR, "aten::sort", 3 * MS, 19 * MS))), "step")
+    assert here.idle is not None
+    assert (here.idle.causes[0].cause, here.idle.causes[0].what) == ("python", "aten::sort")
+
+
+def test_short_gaps_after_a_synchronisation_are_its_cost() -> None:
+    """Each kernel is waited for: the next gap begins while a thread is still in the call."""
+    kernels = [("k", 100_000 * i, 20_000) for i in range(50)]
+    timeline = made([("step", 0, 5 * MS)], kernels)
+    waits = [(CALL, "cudaStreamSynchronize", 100_000 * i + 5_000, 100_000 * i + 25_000) for i in range(50)]
+    of = performance(evaluated(with_host(timeline, *waits)), "step")
+    assert causes(of) == {"sync": 4 * MS - 1, "launch": 1}
+    assert (of.verdict.bound, of.verdict.title) == ("host", "held up by synchronisation")
+    assert of.opportunities[0].rule == "host.sync"
+
+
+def test_few_launches_gain_nothing_by_a_graph() -> None:
+    few = performance(evaluated(made([("step", 0, 400_000)], [("k", 200_000, 2_000)])), "step")
+    assert [o.rule for o in few.opportunities] == ["host.python"]
+    assert few.verdict.bound == "host"
+
+
+def test_parts_never_promise_more_than_the_program_alone_waits() -> None:
+    parts = [IdleCause("launch", "", 10, 600), IdleCause("data", "read", 1, 300), IdleCause("gpu", "", 5, 100)]
+    idle = IdleTime(1000, 16, [], parts)
+    assert {p.rule: p.time_ns for p in idle_parts(idle, 1000, True)} == {"launch.graph": 600, "host.data": 300}
+    # What a profiler adds, it adds to launches.
+    assert {p.rule: p.time_ns for p in idle_parts(idle, 500, True)} == {"launch.graph": 100, "host.data": 300}
+    assert {p.rule: p.time_ns for p in idle_parts(idle, 200, True)} == {"host.data": 150}
+
+
+def test_every_cause_has_words_and_a_fix() -> None:
+    words, fixes = idle_words(), verdict_rules().fix
+    assert set(words) == set(CAUSES) - {"warmup"}
+    for cause in words.values():
+        assert not cause.rule or cause.rule in fixes
+        assert cause.rule_without_graph is None or cause.rule_without_graph in fixes
+
+
+# -- from the GPU's side ------------------------------------------------------------------------------------
+
+
+def running_ahead() -> Timeline:
+    """Five steps of 1 ms of work every 1.1 ms, launched by ranges of 10 µs each."""
+    ranges = [("step[DECODE bs=8]", 20_000 * i, 20_000 * i + 10_000) for i in range(5)]
+    timeline = made(ranges, [("k", 200_000 + 1_100_000 * i, MS) for i in range(5)])
+    timeline.kernels.host_time[:] = [20_000 * i + 5_000 for i in range(5)]
+    return timeline
+
+
+def test_a_program_that_runs_ahead_is_timed_on_the_gpu() -> None:
+    of = performance(evaluated(running_ahead()), "step[DECODE bs=8]")
+    side = of.gpu_side
+    assert side is not None
+    assert (side.instances, side.step_ns, side.time_ns) == (5, 1_100_000, 5_400_000)
+    assert (side.idle_ns, side.idle_between_ns) == (400_000, 400_000)
+    assert of.time.basis == "gpu"
+    assert of.time.wall is not None
+    assert of.time.wall.of("ns") == 5_400_000
+    assert "in 5 steps, one every 1.1 ms, idle for 400 µs, 400 µs of that between steps" in of.verdict.text
+    assert of.tokens is not None
+    assert of.tokens.tokens.value == 40
+    assert of.tokens.now.of("token/s") == pytest.approx(40 / 5.4e-3)
+
+
+# -- recordings of the repository, against plain loops over the same rows ------------------------------------
+
+
+def plain_gaps(spans: list[tuple[int, int]]) -> list[int]:
+    """Lengths of the gaps between some work."""
+    found, reach = [], None
+    for start, end in sorted(spans):
+        if reach is not None and start > reach:
+            found.append(start - reach)
+        reach = end if reach is None else max(reach, end)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["nsys-*-h200-train.sqlite", "nsys-*-graph_node.sqlite", "nsys-*-decoder-8layers.sqlite"]
+)
+def test_gaps_of_a_recording_are_those_of_its_rows(name: str, unpacked: Callable[[Path], Path]) -> None:
+    path = recording(name)
+    timeline = read(path)
+    assert isinstance(timeline, Timeline)
+    spans: list[tuple[int, int]] = []
+    with sqlite3.connect(unpacked(path)) as db:
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        for table in {"KERNEL", "MEMCPY", "MEMSET"} & {name.rpartition("_")[2] for name in tables}:
+            spans += db.execute(f'SELECT start, "end" FROM CUPTI_ACTIVITY_KIND_{table}').fetchall()
+    gaps = find_gaps(timeline, 0, np.zeros(len(timeline.ranges), dtype=np.bool_))
+    between = (gaps.start >= min(s for s, _ in spans)) & (gaps.end <= max(e for _, e in spans))
+    assert sorted((gaps.end - gaps.start)[between].tolist()) == sorted(plain_gaps(spans))
+
+
+@pytest.mark.parametrize("name", ["nsys-*-h200-train.sqlite", "nsys-*-decoder-8layers.sqlite", "kineto-*.json.gz"])
+def test_sizes_and_causes_add_up_to_the_idle_time(name: str) -> None:
+    found = report(name)
+    for key, region in regions_of(found.main_scope).items():
+        of = region.performance
+        if of is None or of.idle is None or of.time.idle is None:
+            continue
+        assert sum(one.time_ns for one in of.idle.causes) == of.idle.total_ns == sum(s.time_ns for s in of.idle.sizes)
+        assert sum(one.gaps for one in of.idle.sizes) == of.idle.gaps
+        # What a warm-up instance inside took longer is no idle time, and its gaps are left out.
+        assert of.idle.total_ns == pytest.approx(of.time.idle.of("ns"), rel=0.05), key
+        promised = sum(o.recoverable.of("ns") for o in of.opportunities if o.kind == "waiting")
+        assert promised <= of.time.idle.of("ns") + 1
+
+
+# -- public recordings, as an expert reads them --------------------------------------------------------------
+
+
+def public(pattern: str) -> Path:
+    found = sorted(PUBLIC.glob(pattern)) if PUBLIC.is_dir() else []
+    if not found:
+        pytest.skip(f"{pattern} is not here")
+    return found[0]
+
+
+def stage(found: NCUProfileRegionReport) -> RegionPerformance:
+    """The stage that takes most of the time."""
+    regions = [regions_of(found.main_scope)[key] for key in found.stages]
+    of = max(regions, key=lambda r: r.wall_ns or 0).performance
+    assert of is not None
+    return of
+
+
+@pytest.mark.slow
+def test_resnet_without_workers_waits_for_input() -> None:
+    path = public("pytorch+kineto+worker0.1623143089861.pt.trace.json.gz")
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    work = [e for e in events if e.get("cat") in ("Kernel", "Memcpy", "Memset")]
+    gaps = plain_gaps([(int(e["ts"]), int(e["ts"]) + int(e["dur"])) for e in work])  # µs
+    long = [gap for gap in gaps if gap >= 10_000]
+    assert len(long) == 5
+    assert sum(long) / sum(gaps) == pytest.approx(0.73, abs=0.005)
+    of = stage(report(path))
+    # One more lies before the first kernel of the first step.
+    assert of.idle is not None
+    assert (of.idle.sizes[0].at_least_ns, of.idle.sizes[0].gaps) == (10 * MS, 6)
+    assert (of.verdict.bound, of.verdict.title, of.opportunities[0].rule) == ("host", "input-bound", "host.data")
+    assert "enumerate(DataLoader)" in of.opportunities[0].because
+    assert of.opportunities[0].recoverable.of("ns") == pytest.approx(354.3e6, abs=0.1e6)
+
+
+@pytest.mark.slow
+def test_an_eager_step_on_a_b200_wants_a_graph() -> None:
+    of = stage(report(public("*b200_eager_trace.json.gz")))
+    assert of.time.wall is not None
+    assert of.time.idle is not None
+    assert of.time.wall.of("ns") == pytest.approx(87.4e6, abs=0.05e6)
+    assert of.time.idle.of("ns") == pytest.approx(75.8e6, abs=0.05e6)
+    assert (of.verdict.bound, of.opportunities[0].rule) == ("launch", "launch.graph")
+
+
+@pytest.mark.slow
+def test_an_asynchronous_decode_is_told_by_its_steps_on_the_gpu() -> None:
+    path = public("*gptoss120b_bs-64*TP-0-DECODE.trace.json.gz")
+    of = stage(report(path))
+    side = of.gpu_side
+    assert side is not None
+    assert side.instances == 5
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    steps = sorted(
+        (e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") == "gpu_user_annotation" and "DECODE" in e["name"]
+    )
+    # The profiler's own annotations on the GPU say the same, within a few kernels at the edges.
+    assert side.step_ns == pytest.approx(np.median(np.diff([s for s, _ in steps])) * 1e3, rel=0.01)
+    assert side.time_ns - side.idle_between_ns == pytest.approx(sum(e - s for s, e in steps) * 1e3, rel=0.01)
+    assert of.tokens is not None
+    assert of.tokens.tokens.value == 5 * 64
+    assert "GPU works for 86.6 %" in of.verdict.text
+
+
+@pytest.mark.slow
+def test_an_epoch_that_waits_for_its_workers() -> None:
+    found = report(public("*AI-Profiler+baseline_nvtx.sqlite.xz"))
+    of = stage(found)
+    assert (of.verdict.title, of.opportunities[0].rule) == ("input-bound", "host.data")
+    regions = regions_of(found.main_scope)
+    loading = next(r for key, r in regions.items() if key.endswith("Data loading"))
+    assert loading.wall_ns == pytest.approx(11.3e9, rel=0.001)
+
+
+@pytest.mark.slow
+def test_copies_that_are_pinned_are_not_told_to_be_pinned() -> None:
+    of = stage(report(public("*control_control.json.gz")))
+    (copies,) = [o for o in of.opportunities if o.kind == "host copies"]
+    assert copies.rule == "copy.host"
+    assert "pin" not in copies.advice
+    # Only what nothing else hides can be won.
+    assert copies.recoverable.of("ns") < 0.5 * copies.time.of("ns")
