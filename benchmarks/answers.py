@@ -71,7 +71,8 @@ def cases() -> list[Case]:
 def rate(case: Case, answer: Answer) -> str:
     """`right`, `unsure` or `wrong`."""
     own = [fix.rule for fix in answer.fixes if fix.stage == answer.stage]
-    unsure = own[0] == NO_CAUSE if own else answer.verdict == "unknown"
+    no_cause = own[0] == NO_CAUSE if own else answer.verdict == "unknown"
+    unsure = no_cause or (answer.verdict == "unknown" and _fits(own[0], case.first))
     said = (
         (answer.stage, case.stage),
         (answer.verdict, case.verdict),

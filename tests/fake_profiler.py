@@ -1,20 +1,22 @@
 """The program behind the stand-ins of `fake_tools`, which start it with `SETTINGS` defined.
 
 It runs the program it is given, says what the real tool said, and leaves a real recording. See `fake_tools`
-for the variables that let it fail. It is started some ten times in a run: what only some steps need is imported there.
+for the variables that let it fail. It is started some ten times in a run, hundreds of times by the tests: what only some
+steps need is imported there, and what takes long to import (pathlib, typing, subprocess) nowhere.
 """
+# ruff: noqa: PTH108, PTH110, PTH123, PTH202
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import time
-from pathlib import Path
-from typing import Any, NoReturn
 
-SETTINGS: dict[str, Any] = globals().get("SETTINGS", {})
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+SETTINGS: dict[str, Any] = {}
 FAULTS = dict(part.split("=") for part in os.environ.get("FAKE_FAULT", "").split(",") if part)
 
 
@@ -30,12 +32,13 @@ def main(argv: list[str]) -> int:
         return 0
     if argv[0] == "export":
         begin("export")
-        if Path(argv[-1]).stat().st_size != SETTINGS["recording_bytes"]:
+        if os.path.getsize(argv[-1]) != SETTINGS["recording_bytes"]:
             return say("nsys-export-damaged")
         return leave("export", unpacked(SETTINGS["timeline"]), value(argv, "-o"))
     if argv[0] == "stop":
         begin("stop")
-        (Path(SETTINGS["folder"]) / "stopped").write_text(argv[1])
+        with open(f"{SETTINGS['folder']}/stopped", "w") as file:
+            file.write(argv[1])
         return 0
     if argv[0] == "stats":
         begin("stats")
@@ -44,46 +47,56 @@ def main(argv: list[str]) -> int:
     if "--import" in argv:
         page = value(argv, "--page")
         begin(page)
-        print(Path(SETTINGS[page]).read_text(encoding="utf-8"))
+        print(text_of(SETTINGS[page]))
         return 0
     return record(tool, argv)
 
 
+def text_of(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def of_file(file: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((Path(SETTINGS["transcripts"]) / file).read_text(encoding="utf-8"))[name]
+    import json
+
+    found: dict[str, Any] = json.loads(text_of(f"{SETTINGS['transcripts']}/{file}"))[name]
     return found
 
 
 def record(tool: str, argv: list[str]) -> int:
-    import subprocess
+    import signal
 
     mode = value(argv, "--replay-mode") or "kernel"
     scenario = os.environ.get(f"FAKE_{tool.upper()}", "ok")
     if "=" in scenario:
         scenario = dict(part.split("=") for part in scenario.split(",")).get(mode, "ok")
     if "--log-file" in argv:
-        sys.stdout = open(value(argv, "--log-file"), "w")  # noqa: PTH123, SIM115 - until the end
+        sys.stdout = open(value(argv, "--log-file"), "w")  # noqa: SIM115 - until the end
     begin(tool)
     if "--gpu-metrics-set" in argv and os.environ.get("FAKE_SAMPLING") == "refused":
         refusal = of_file("nsys-2025.3.1-gpu-metrics.json", "nsys-sampling-refused")
         print(refusal["stdout"])
         return int(refusal["exit"])
     stopped: list[int] = []
-    child: subprocess.Popen[bytes] | None = None
+    child = 0
 
     def stop(number: int, _: object) -> None:
         stopped.append(number)
-        if child is not None:
-            child.kill()
+        if child:
+            os.kill(child, signal.SIGKILL)
 
     signal.signal(signal.SIGINT, stop)
-    child = subprocess.Popen(argv[argv.index(SETTINGS["python"]) :])
-    code = child.wait()
+    program = argv[argv.index(SETTINGS["python"]) :]
+    ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # by Python
+    child = os.posix_spawn(program[0], program, os.environ, setsigdef=ignored)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    child = 0
     if tool == "nsys":  # the real one writes for seconds after the program has ended
         time.sleep(float(os.environ.get("FAKE_NSYS_WRITES_S", "0")))
     if value(argv, "--profile-from-start") == "off":
-        said = Path(os.environ["FAKE_PROFILER"])
-        if not said.exists() or "cudaProfilerStart" not in said.read_text():
+        said = os.environ["FAKE_PROFILER"]
+        if not os.path.exists(said) or "cudaProfilerStart" not in text_of(said):
             scenario = "ncu-missing-slash"  # it says the same where the profiler was never switched on
     if scenario != "ok":
         return say(scenario)
@@ -101,8 +114,7 @@ def record(tool: str, argv: list[str]) -> int:
 
 def say(name: str) -> int:
     """What the real tool said; the exit code it had."""
-    transcripts = Path(SETTINGS["transcripts"]) / "ncu-nsys-2025.3.1-h200.json"
-    said = json.loads(transcripts.read_text(encoding="utf-8"))[name]
+    said = of_file("ncu-nsys-2025.3.1-h200.json", name)
     pace = float(os.environ.get(f"FAKE_PACE_{SETTINGS['tool'].upper()}", 0))
     for line in said["stdout"].splitlines():
         print(line, flush=True)
@@ -116,7 +128,8 @@ def value(argv: list[str], option: str) -> str:
 
 
 def unpacked(name: str) -> bytes:
-    data = Path(name).read_bytes()
+    with open(name, "rb") as file:
+        data = file.read()
     if name.endswith(".xz"):
         import lzma
 
@@ -131,8 +144,8 @@ def unpacked(name: str) -> bytes:
 def at(step: str) -> None:
     """Let the test know, once, and give it time to do something about it."""
     folder = os.environ.get("FAKE_MARKS")
-    if folder and not (Path(folder) / step).exists():
-        (Path(folder) / step).touch()
+    if folder and not os.path.exists(f"{folder}/{step}"):
+        open(f"{folder}/{step}", "w").close()
         if os.environ.get("FAKE_HOLD") == step:
             time.sleep(float(os.environ.get("FAKE_HOLD_S", "2.5")))
 
@@ -156,15 +169,15 @@ def leave(step: str, data: bytes, target: str, says: str = "") -> int:
         return 0
     half = kind in ("crash-during", "truncated")
     try:
-        with open(target, "wb", buffering=0) as file:  # noqa: PTH123
+        with open(target, "wb", buffering=0) as file:
             rest = data[: len(data) // 2] if half else data
             while rest:
                 rest = rest[file.write(rest[: 1 << 16]) :]
     except OSError as error:
         import errno
 
-        if step == "nsys":
-            Path(target).unlink(missing_ok=True)  # its raw stream is elsewhere
+        if step == "nsys" and os.path.exists(target):
+            os.unlink(target)  # its raw stream is elsewhere
         if step == "export":
             return 0  # how the real one ends is not known: the worst would be without a word
         full = error.errno in (errno.ENOSPC, errno.EFBIG)
@@ -173,9 +186,10 @@ def leave(step: str, data: bytes, target: str, says: str = "") -> int:
         crash()
     if not half and "FAKE_LEDGER" in os.environ and step in ("nsys", "ncu"):
         import hashlib
+        import json
 
-        with Path(os.environ["FAKE_LEDGER"]).open("a") as ledger:
-            ledger.write(json.dumps([str(Path(target).resolve()), hashlib.sha256(data).hexdigest()]) + "\n")
+        with open(os.environ["FAKE_LEDGER"], "a") as ledger:
+            ledger.write(json.dumps([os.path.realpath(target), hashlib.sha256(data).hexdigest()]) + "\n")
     if kind == "crash-after":
         crash()
     if kind == "hang-after":
@@ -184,17 +198,17 @@ def leave(step: str, data: bytes, target: str, says: str = "") -> int:
 
 
 def crash() -> NoReturn:
+    import signal
+
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGSEGV)
     raise AssertionError
 
 
 def hang() -> NoReturn:
+    import signal
+
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     while True:
         time.sleep(600)
-
-
-if SETTINGS:
-    sys.exit(main(sys.argv[1:]))

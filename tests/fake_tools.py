@@ -39,7 +39,6 @@ RAW = RECORDINGS / "ncu-2025.3.1-h200-basic-raw.csv"
 DETAILS = RECORDINGS / "ncu-2025.3.1-h200-basic-details.csv"  # printed with --csv: what is in it is ncu's affair
 
 RECORDING_BYTES = 80_000  # of the stand-in for an .nsys-rep, which only nsys itself can read
-_PROGRAM = str(Path(__file__).with_name("fake_profiler.py"))
 HELP = {
     "--help": "help",
     "--list-sets": "sets",
@@ -58,7 +57,10 @@ if len(sys.argv) < 4 and sys.argv[-1] in HELP and not odd:
     name = f"{{SETTINGS['transcripts']}}/{{SETTINGS['tool']}}-2025.3.1-{{HELP[sys.argv[-1]]}}.txt"
     print(open(name, encoding="utf-8").read())
 else:
-    exec(compile(open({program!r}, encoding="utf-8").read(), {program!r}, "exec"))
+    sys.path.insert(0, {folder!r})
+    import fake_profiler
+    fake_profiler.SETTINGS = SETTINGS
+    sys.exit(fake_profiler.main(sys.argv[1:]))
 """
 
 
@@ -78,7 +80,9 @@ def write(folder: Path, timeline: Path = TIMELINE, counters: Path = COUNTERS) ->
             "recording_bytes": RECORDING_BYTES,
         }
         program = folder / tool
-        program.write_text(_START.format(python=sys.executable, help=HELP, settings=settings, program=_PROGRAM))
+        program.write_text(
+            _START.format(python=sys.executable, help=HELP, settings=settings, folder=str(Path(__file__).parent))
+        )
         program.chmod(0o755)
     return {f"LLM_PERF_{tool.upper()}": str(folder / tool) for tool in ("nsys", "ncu")}
 

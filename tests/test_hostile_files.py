@@ -20,8 +20,10 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers import sqlite_open
 from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import CounterSet, Timeline
 from llm_perf_opt.regions.table import DEEPEST
+from synthetic import make_export
 
 KERNELS = hostile.KERNELS
 
@@ -186,6 +188,27 @@ def test_ranges_around_all_kernels_list_the_longest_of_them(tmp_path: Path) -> N
     assert sum(len(region.kernels) for region in scope.regions) <= 300_000
     outermost = scope.regions[0]
     assert len(outermost.kernels) + outermost.kernels_omitted == len(scope.kernels) == outermost.inclusive.kernel_count
+
+
+@pytest.mark.parametrize("around", [800, 8000])
+def test_start_end_ranges_around_all_kernels_are_not_kept_for_each(around: int, tmp_path: Path) -> None:
+    """Every launch is in every one of them: a megabyte took eight gigabytes."""
+    launches, after = 1000, 10**6
+    path = make_export(
+        tmp_path / "x.sqlite",
+        [(f"r{i}", i, 10**9 + i) for i in range(around)],
+        [("k", after + 10 * i, after + 10 * i + 1, after + 10 * i + 5) for i in range(launches)],
+    )
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE NVTX_EVENTS SET eventType = 60")
+        db.commit()
+    timeline = read_recording(path)
+    assert isinstance(timeline, Timeline)
+    found = attribute(timeline)
+    members = found.kernels.start_end
+    assert all(len(part) == launches for part in members.values())  # also where many are one
+    assert (len(members) == around) == (not found.table.pooled) == (around == 800)
+    assert sum(map(len, members.values())) < 4_000_000
 
 
 # -- UTF-16 -----------------------------------------------------------------------------------------

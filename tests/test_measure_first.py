@@ -14,6 +14,7 @@ from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.cli.main import main
+from llm_perf_opt.inject import read_log
 from llm_perf_opt.planning import program_end
 from llm_perf_opt.regions.columns import Process, Ranges, Timeline, Work
 from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -149,6 +150,15 @@ def test_the_timeline_ends_when_every_stage_was_seen(
     ]
     step = regions()["LLM@decode/decode_step"]
     assert step["timing"]["instances"] == 60
+
+
+@pytest.mark.usefixtures("any_saving_counts")
+def test_under_ncu_the_program_ends_there_too(decoder: list[str]) -> None:
+    """Also where ncu's own filters choose the launches: this program has no PyTorch that could switch ncu."""
+    assert profile(work=[*decoder[:2], "60"]) == 0
+    assert read_log(Path("run/ncu/run-windows.jsonl")).ended_before == "decode_step 5"
+    assert not json.loads(Path("run/ncu/run-windows.json").read_text())["switch"]
+    assert "--profile-from-start" not in Path("run/ncu/cmd.txt").read_text()
 
 
 @pytest.mark.usefixtures("any_saving_counts")

@@ -125,9 +125,16 @@ def test_the_commands_of_the_contract_reach_ncu(tools: Path, here: Here, words: 
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("launcher", ["basic", "joblib"])
-def test_a_sweep_has_a_directory_and_reports_for_every_job(tools: Path, launcher: str) -> None:
-    done = deep("-m", "run.mode=deep,light", f"hydra/launcher={launcher}")
+def test_jobs_of_a_sweep_can_run_at_once(tools: Path) -> None:
+    done = deep("-m", "run.mode=light", "run.top_n_kernels=5,6", "hydra/launcher=joblib")
+    assert done.returncode == 0, done.stderr
+    assert [yaml.safe_load((run / "config.yaml").read_text())["run"]["top_n_kernels"] for run in runs()] == [5, 6]
+    assert all((run / "report.html").exists() for run in runs())
+
+
+@pytest.mark.process
+def test_a_sweep_has_a_directory_and_reports_for_every_job(tools: Path) -> None:
+    done = deep("-m", "run.mode=deep,light")
     assert done.returncode == 0, done.stderr
     first, second = runs()
     assert first.parent == second.parent

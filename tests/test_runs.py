@@ -533,7 +533,7 @@ def test_strange_numbers_in_a_manifest_are_told_and_never_written_again(
     assert (run / "manifest.json").read_bytes() == written
 
 
-@pytest.mark.parametrize("raw", ["NaN", "-Infinity", "1e400"])
+@pytest.mark.parametrize("raw", ["-Infinity", "1e400"])
 def test_a_report_and_a_copy_of_a_run_with_strange_numbers_are_valid_json(
     raw: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,6 +137,8 @@ def test_one_copy() -> None:
     assert of.work.flops is None  # of the CUDA cores nothing was counted
     assert of.signatures[0].flops is None
     assert (of.gpu_verdict.bound, of.verdict.bound) == ("dram", "dram")
+    (fewer,) = [o for o in of.opportunities if o.rule == "memory.bound"]
+    assert fewer.recoverable.of("s") == pytest.approx(2 * size / BANDWIDTH / 2)  # half the bytes, half the time
     assert "4.29 TB/s" in of.gpu_verdict.text
     assert of.families[0].family == "copy"
 
@@ -215,7 +217,8 @@ def test_a_launch_bound_loop() -> None:
     assert of.time.idle == Quantity(1_800_000, "ns")
     assert "90.0 % of the wall time (1.8 ms of 2 ms)" in of.verdict.text
     assert {e.fact for e in of.verdict.evidence} == {"idle_share", "gap_per_launch_us", "cause_share"}
-    (waiting,) = of.opportunities
+    waiting, fusable = of.opportunities
+    assert (waiting.rule, fusable.rule) == ("launch.graph", "fuse.elementwise")
     assert waiting.recoverable == Quantity(1_800_000, "ns")
     assert "1.8 ms of 2 ms" in waiting.text
 
@@ -502,8 +505,8 @@ def test_names_of_decode_steps(name: str, is_step: bool) -> None:
 
 
 def test_stages_are_outermost_and_have_gpu_work() -> None:
-    ranges = [("prefill", 0, 100), ("layer0", 10, 90), ("idle", 200, 300), ("decode", 400, 500)]
-    recording = made(ranges, [("k", 20, 5), ("k", 410, 5)])
+    ranges = [("prefill", 0, 100), ("layer0", 10, 90), ("idle", 100, 110), ("decode", 110, 210)]
+    recording = made(ranges, [("k", 20, 5), ("k", 120, 5)])
     assert evaluated(recording).stages == ["prefill", "decode"]
 
 
@@ -734,3 +737,32 @@ def test_the_same_graph_traced_as_one_block_has_as_many_launches() -> None:
 
 def test_regions_of_a_capture_alone_have_no_gpu_work() -> None:
     assert performance(report("nsys-*-graph_node.sqlite"), "LLM@capture").verdict.title == "no GPU work"
+
+
+# -- what names of kernels tell where there are no counters -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rule"),
+    [
+        ("vectorized_elementwise_kernel<4, AddFunctor>", "fuse.elementwise"),
+        ("triton_poi_fused_add_mul_0", None),  # a compiler has fused it
+        ("volta_sgemm_64x64_nt", "gemm.fp32"),
+        ("implicit_convolve_sgemm<float, float, 1024>", "gemm.fp32"),
+        ("implicit_convolve_sgemm<__nv_bfloat16, __nv_bfloat16, 1024>", None),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_tn", "gemm.old_kernel"),  # on an H200
+        ("nvjet_tst_128x64_64x8_1x2_h_bz_TNT", None),
+    ],
+)
+def test_names_of_kernels_tell_what_to_do(kernel: str, rule: str | None) -> None:
+    """Kernels of 40 µs without a pause: the GPU is the limit, and nothing was counted."""
+    rows = [(kernel, 40_000 * i, 40_000) for i in range(100)]
+    found = evaluated(made([("step", 0, 4_000_000)], rows))
+    assert found.answer.verdict == "gpu"
+    assert [fix.rule for fix in found.answer.fixes] == ([rule] if rule else [])
+    assert found.answer.do_first.startswith(found.answer.fixes[0].action if rule else "Measure what limits its kernels")
+
+
+def test_a_kernel_that_runs_once_is_not_to_be_fused() -> None:
+    found = evaluated(made([("step", 0, 40_000)], [("vectorized_elementwise_kernel", 0, 40_000)]))
+    assert found.answer.fixes == []

@@ -90,11 +90,12 @@ def _slowed(timeline: Timeline) -> list[Diagnosis]:
 
 def _slowdown(timeline: Timeline, bit: int, share: float, gpu: GpuSamples) -> Diagnosis:
     clocks = _three(gpu.sm_mhz[_during(timeline, gpu)])
-    words = {"gpu": visible(gpu.name, 60), "share": f"{100 * share:.0f} %", "most": gpu.max_sm_mhz, "why": SLOWED[bit]}
     clock = f"{clocks[1]:.0f}" if clocks else "unknown"
+    name, part, most = visible(gpu.name, 60), f"{100 * share:.0f} %", gpu.max_sm_mhz
     if bit == _POWER_LIMIT:
-        return diagnose("GPU_POWER_LIMIT", **words, clock=clock, limit=f"{gpu.power_limit_mw / 1e3:.0f}")
-    return diagnose("GPU_SLOWED", **words, clock=clock)
+        limit = f"{gpu.power_limit_mw / 1e3:.0f}"
+        return diagnose("GPU_POWER_LIMIT", gpu=name, share=part, limit=limit, clock=clock, most=most)
+    return diagnose("GPU_SLOWED", gpu=name, share=part, why=SLOWED[bit], clock=clock, most=most)
 
 
 def _shared(timeline: Timeline) -> list[Diagnosis]:
@@ -110,8 +111,10 @@ def _shared(timeline: Timeline) -> list[Diagnosis]:
     busy = any(not 0 <= other["percent"] < _BUSY for _, other in found.values())
     more = f"; and {len(found) - 4} more" if len(found) > 4 else ""
     gpu = next(iter(found.values()))[0]
-    code = "GPU_SHARED" if busy else "GPU_SHARED.memory"
-    return [diagnose(code, gpu=visible(gpu.name, 60), others="; ".join(names) + more)]
+    others = "; ".join(names) + more
+    if busy:
+        return [diagnose("GPU_SHARED", gpu=visible(gpu.name, 60), others=others)]
+    return [diagnose("GPU_SHARED.memory", gpu=visible(gpu.name, 60), others=others)]
 
 
 def _runs_differ(timeline: Timeline, regions: list[NCUProfileRegion]) -> list[Diagnosis]:

@@ -74,7 +74,7 @@ class TimelineReport:
         shown = self._affordable(parts if self.options.aggregate else parts[:-1])
         main = shown[-1 if self.options.aggregate else 0]
         limit, diagnoses = limited(len(self.builder.present(whole)), len(shown))
-        self.diagnostics += diagnoses + pooling(self.attribution.table)
+        self.diagnostics += diagnoses + pooling(self.attribution.table, self.region_filter)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
         self.timeline.environment.update(gpu_facts(self.timeline, self.warmth.energy))
         waiting = Waiting(self.warmth)
@@ -182,12 +182,12 @@ def limited(regions: int, scopes: int) -> tuple[int | None, list[Diagnosis]]:
     return limit, [diagnose("REGION_LISTS_CUT", regions=regions, scopes=scopes, limit=limit)]
 
 
-def pooling(table: RegionTable) -> list[Diagnosis]:
+def pooling(table: RegionTable, chosen: RegionFilter) -> list[Diagnosis]:
     """What is to be said where not every range could have its own region, or where they hold little."""
     found = []
     if table.pooled or table.simplified:
         found.append(diagnose("RANGES_POOLED", deepest=DEEPEST, pooled=POOLED))
-    if table.held < COVERED:
+    if table.held < COVERED and not chosen.include:
         found.append(diagnose("RANGES_HOLD_LITTLE", share=table.held))
     return found
 

@@ -144,7 +144,7 @@ class TimelineStream:
         rows = sum(len(level.region) for level in whole.kernel_rows)
         # An estimate: each scope has fewer rows than all together.
         cut = self.options.top if rows * len(plan) > _MOST_KERNEL_ROWS and limit is not None else None
-        self.diagnostics += diagnoses + pooling(self._names.table)
+        self.diagnostics += diagnoses + pooling(self._names.table, self.region_filter)
         main = plan[-1 if self.options.aggregate else 0][0]
         scopes: list[Scope] = []
         for scope, pieces in plan:

@@ -15,17 +15,11 @@ _LAST_LINES = 12  # of a failed program, shown
 
 
 def end_undisturbed(
-    run: RunContext,
-    step: Step,
-    ended: Ended,
-    log: str,
-    *,
-    code: ExitCode | None = None,
-    failure: str = "WORKLOAD_FAILED",
+    run: RunContext, step: Step, ended: Ended, log: str, *, code: ExitCode | None = None, first: bool = False
 ) -> bool:
     """Whether the program ended well. `log`: of its output, below the run. `code`: of the run, where it is known.
 
-    `failure`: the diagnosis of a program that failed.
+    `first`: of a run that would record the program next.
     """
     code = code or _code_of(ended)
     step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
@@ -43,7 +37,8 @@ def end_undisturbed(
         run.report_progress(f"  {line}")
     if not run.stopped and not ended.timed_out:
         last = f' Its last line of output: "{lines[-1]}".' if lines else ""
-        run.note(diagnose(failure, code=ended.exit_code, last_line=last, log=log))
+        name = "WORKLOAD_FAILED.measured" if first else "WORKLOAD_FAILED"
+        run.note(diagnose(name, code=ended.exit_code, last_line=last, log=log))
     return False
 
 

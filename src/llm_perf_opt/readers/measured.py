@@ -32,6 +32,7 @@ _ROW = ("name", "thread", "start", "end", "gpu_start", "gpu_end", "memory_peak",
 _FILE = re.compile(r"(\d{1,10})-\d{1,20}\.names")
 _LARGEST = 2_000_000_000  # bytes of rows; a day of ranges of a millisecond
 _LARGEST_TEXT = 400_000_000
+_NO_UUID = "GPU-"  # of a torch that does not say which GPU it uses
 _AHEAD = 0.8  # of the GPU's time: a host that takes less for a range launches and goes on
 _AGAIN = "Measure again: llm-perf measure -- CMD"
 
@@ -115,7 +116,7 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
         graphs=empty,
         ranges=Ranges(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Ranges)}),
         only_once=OnlyOnce(once[0].astype(np.int32), once[3].astype(np.int32), once[1], once[2]),
-        gpus=[gpu for gpu in gpus if gpu.uuid in used],
+        gpus=[gpu for gpu in gpus if gpu.uuid in used or (_NO_UUID in used and len({g.uuid for g in gpus}) == 1)],
     )
 
 
@@ -211,7 +212,7 @@ def _read(file: Path, run: int) -> _OfProcess:
                 case {"why": str(why), "from": int(start), "to": int(end)} if why in ONCE:
                     found.once.append((ONCE.index(why), start, end))
                 case {"uuid": str(uuid)}:
-                    found.uuids.append(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+                    found.uuids.append(uuid if uuid.startswith(_NO_UUID) else _NO_UUID + uuid)
         except ValueError:  # the process was killed while it wrote
             continue
     host = np.pad(host, ((0, 0), (0, width // 2)), constant_values=UNKNOWN_HERE)

@@ -73,6 +73,11 @@ class Attribution:
         return self.kernels, self.copies, self.graphs
 
 
+# What is launched while many start/end ranges are open is in each of them: a thousand around a thousand launches make a
+# million members. Beyond so many the others are one region.
+_MEMBERS, _MEMBERS_A_LAUNCH = 3_000_000, 32
+
+
 def attribute(timeline: Timeline, mode: Mode = "auto") -> Attribution:
     """Find the regions of everything in `timeline`."""
     return _Attributor(timeline, mode).run()
@@ -329,20 +334,42 @@ class _Attributor:
             return [{} for _ in columns]
         by_thread = self.mode == "thread"
         holder = (ranges.thread if by_thread else ranges.process)[self.start_end]
+        left = _MEMBERS + _MEMBERS_A_LAUNCH * sum(len(column.time) for column in columns)
         for key, part in group_by(holder):
             instances = self.start_end[part]
             lookups = [_time_lookup(c, c.thread if by_thread else c.process, key) for c in columns]
             names = ranges.domain[instances].astype(np.int64) * len(strings) + ranges.name[instances]
+            rest: dict[int, list[Int64s]] = {}  # of each domain
             for _, same in group_by(names):
                 mine = instances[same]
-                first = mine[0]
-                domain = domains[ranges.domain[first]]
-                region = self.table.intern(domain, START_END, ROOT, strings[ranges.name[first]])
-                self.range_region[mine] = region
-                windows = BusyTime.of(ranges.start[mine], ranges.end[mine])
-                for members, lookup in zip(memberships, lookups, strict=True):
-                    members.setdefault(region, []).append(lookup(windows))
+                domain, name = int(ranges.domain[mine[0]]), strings[ranges.name[mine[0]]]
+                region = self.table.intern(domains[domain], START_END, ROOT, name) if left > 0 else ROOT
+                if (
+                    region == ROOT or region in self.table.pooled
+                ):  # together: what is launched in two of them is there once
+                    rest.setdefault(domain, []).append(mine)
+                else:
+                    left -= self._place_in(region, mine, lookups, memberships)
+            for domain, parts in rest.items():
+                region = self.table.intern_pooled(domains[domain], START_END, ROOT)
+                self._place_in(region, np.concatenate(parts), lookups, memberships)
         return [{r: np.concatenate(parts) for r, parts in found.items()} for found in memberships]
+
+    def _place_in(
+        self,
+        region: int,
+        mine: Int64s,
+        lookups: list[Callable[[BusyTime], Int64s]],
+        memberships: list[dict[int, list[Int64s]]],
+    ) -> int:
+        """Everything that was launched in one of these ranges is in the region; how much that is."""
+        ranges = self.timeline.ranges
+        self.range_region[mine] = region
+        windows = BusyTime.of(ranges.start[mine], ranges.end[mine])
+        found = [lookup(windows) for lookup in lookups]
+        for members, part in zip(memberships, found, strict=True):
+            members.setdefault(region, []).append(part)
+        return sum(map(len, found))
 
     # -- CUDA graphs ----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 from llm_perf_opt.regions.columns import Int32s, Int64s
 
 # Characters of one column, and a row. Names of kernels have some hundreds, the longest of real programs ten thousand.
-_CHARACTERS, _CHARACTERS_A_ROW = 32_000_000, 500
+_CHARACTERS, _CHARACTERS_A_ROW = 8_000_000, 500
 
 
 def affordable(sizes: Int64s, weights: Int64s, most: int) -> int:

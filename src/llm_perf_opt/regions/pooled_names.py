@@ -50,7 +50,9 @@ _BOOKKEEPING = ("FSDP::",)  # ranges that a library opens for each layer: nobody
 _COUNT, _MEASURE, _THING, _SEPARATE, _GLUED = range(5)
 _NEAR = 64  # characters before a number in which its word is looked for
 _MOST_NUMBERS = 32  # a name with more is no name that somebody counts in
-_DIGITS = 18  # of a number that is still one
+_LONGEST = 18  # digits of a number that is still one
+# No `+`, which means something to ncu itself.
+_DIGITS, _HEX_DIGITS = "[0-9][0-9]*", "(0x)?[0-9a-fA-F][0-9a-fA-F]*"
 _MANY = {_SEPARATE: 8, _GLUED: 128}  # names that differ in a number behind a word that says nothing
 
 R = TypeVar("R", Timeline, CounterSet, Recording)
@@ -190,7 +192,7 @@ def _pooled(names: list[str], counts: Counter[str], processes: int) -> tuple[str
         written = [found[at][1] for found in slots]
         if at in varying:
             numbers.append(_range_of(written, [counts[own] for own in names]))
-            expression += "(0x)?[0-9a-fA-F]+" if any(map(_is_hex, written)) else "[0-9]+"
+            expression += _HEX_DIGITS if any(map(_is_hex, written)) else _DIGITS
         else:
             expression += written[0]
         name += (STAR if at in varying else written[0]) + text
@@ -199,7 +201,7 @@ def _pooled(names: list[str], counts: Counter[str], processes: int) -> tuple[str
 
 
 def _range_of(written: list[str], counts: list[int]) -> NumberRange:
-    values = [int(text[: _DIGITS - 2], 16) if _is_hex(text) else int(text[:_DIGITS]) for text in written]
+    values = [int(text[: _LONGEST - 2], 16) if _is_hex(text) else int(text[:_LONGEST]) for text in written]
     mean = sum(value * count for value, count in zip(values, counts, strict=True)) / sum(counts)
     return NumberRange(min(values), max(values), mean)
 

@@ -14,7 +14,7 @@ ROOT = UNKNOWN  # parent of an outermost region
 
 PUSH_POP, START_END = False, True
 
-DEEPEST = 256  # levels; programs have a hundred ranges open at the most
+DEEPEST = 1024  # levels
 MOST_CHARACTERS = 30_000_000  # of all paths; a hundred thousand regions of a model have fifteen million
 POOLED = "(more ranges)"
 WHOLE = "whole recording"  # the one region of a recording without ranges (`whole_recording`)
@@ -75,6 +75,12 @@ class RegionTable:
             self.parent.append(parent)
             self.depth.append(0 if parent == ROOT else self.depth[parent] + 1)
             self.start_end.append(start_end)
+        return number
+
+    def intern_pooled(self, domain: str, start_end: bool, parent: int) -> int:
+        """Number of the region below `parent` that stands for ranges that are too many."""
+        number = self.intern(domain, start_end, parent, POOLED)
+        self.pooled.add(number)
         return number
 
     def _is_full(self, parent: int) -> bool:

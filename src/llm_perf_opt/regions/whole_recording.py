@@ -130,12 +130,13 @@ def _share_of_time(timeline: Timeline, start: Int64s, end: Int64s) -> float:
         return 1.0
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate(end[order])
+    done = end.copy()  # when the last of its work ends
     for column in timeline.work:
         launched = column.host_time != UNKNOWN
         at = np.searchsorted(start, column.host_time[launched], side="right") - 1
         inside = (at >= 0) & (column.host_time[launched] < end[np.maximum(at, 0)])
-        np.maximum.at(end, at[inside], column.end[launched][inside])
-    return BusyTime.of(start, end).total / (int(end.max()) - int(start.min()))
+        np.maximum.at(done, at[inside], column.end[launched][inside])
+    return BusyTime.of(start, done).total / (int(done.max()) - int(start.min()))
 
 
 def _longest(time: Int64s) -> tuple[int, Int64s]:

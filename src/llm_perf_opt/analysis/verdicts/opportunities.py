@@ -1,8 +1,8 @@
 """What could be won back in a region, by cause, most first: waiting, copies, fusable kernels, kernels above their roof.
 
 The one way into the answer: a rule is an entry of `[fix]` in `rules.toml` (its id and its words) and a function in
-`RULES` below, which looks at a region and gives what it found. Rules share the time of the region among them: no
-nanosecond may be promised twice.
+`RULES` below, which looks at a region (`Evaluated`) and gives what it found (`Found`). Rules share the time of the
+region among them: no nanosecond may be promised twice.
 """
 
 from __future__ import annotations
@@ -10,50 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from attrs import define
 
-from llm_perf_opt.analysis.verdicts.communication import Communication
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts
-from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
-from llm_perf_opt.analysis.verdicts.roofs import Roofed
-from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
+from llm_perf_opt.analysis.verdicts.named_kernels import fusable_by_name, old_products, single_precision
+from llm_perf_opt.analysis.verdicts.roofs import Roofed, bounds
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, is_fusable, label_of
 from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
 from llm_perf_opt.regions.columns import Bools
-from llm_perf_opt.regions.idle import IdleTime
 from llm_perf_opt.regions.labels import counted
-from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, Opportunity, SpeedOfLight, TimeSplit, Verdict
+from llm_perf_opt.regions.model import FamilyTime, Opportunity
 from llm_perf_opt.regions.names import short_kernel_name, visible
 
 _KERNELS_NAMED = 3
+_MOST = 0.5
 _FEWEST_TO_FUSE = 2
-
-
-@define(frozen=True, eq=False)
-class Evaluated:
-    """A region, and all that was worked out about its steady instances: what rules look at."""
-
-    region: NCUProfileRegion
-    split: TimeSplit
-    light: SpeedOfLight
-    families: Sequence[FamilyTime]
-    limits: KernelLimits
-    communication: Communication
-    verdict: Verdict
-    facts: Facts  # numbers and words, which texts of fixes may use too
-    graphable: bool = True  # a CUDA graph would save launches
-    idle: IdleTime | None = None  # why the GPU waits, where a timeline tells
-
-    @property
-    def roofed(self) -> Roofed:
-        return self.limits.roofed
-
-
-def from_graphs(region: NCUProfileRegion) -> bool:
-    """Do most kernels come from CUDA graphs already?"""
-    return region.graph_kernels >= 0.5 * max(region.inclusive.kernel_count, 1)
+_FEWER_BYTES = 0.5  # what smaller data types or larger batches leave of the traffic, say: 8 bits in place of 16
 
 
 def opportunities(of: Evaluated) -> list[Opportunity]:
@@ -141,6 +116,7 @@ def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
     group = [f for f in of.families if is_fusable(f.family)]
     if (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE:
         yield from _above_the_roof(of, group, "fusion", lambda _: verdict_rules().kernel_fixes["fusable"])
+        yield from fusable_by_name(of)
 
 
 def _other_kernels(of: Evaluated) -> Iterator[Found]:
@@ -149,9 +125,31 @@ def _other_kernels(of: Evaluated) -> Iterator[Found]:
             yield from _above_the_roof(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))
 
 
+def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
+    """Kernels that run as fast as the memory allows, where they are most of the time: only fewer bytes help."""
+    if (of.facts.numbers["dram_share"] or 0.0) < _MOST:
+        return
+    roofed = of.roofed
+    near = [bound == "dram" for bound in bounds(roofed)]
+    time, at_roof = (nanoseconds(float(part[near].sum())) for part in (roofed.launches.time_ns, roofed.at_roof_ns))
+    families = dict.fromkeys(
+        kind.family for (kind, _), one in zip(roofed.launches.timed_kinds(), near, strict=True) if one
+    )
+    words = {"families": _names(list(families)), "share_of_roof": shown(at_roof / time)}
+    won = at_roof * ((1 - _FEWER_BYTES) * overlap_scale(of.split))
+    yield Found("memory.bound", "kernels", time, won, "+".join(families), words)
+
+
 RULES: tuple[Callable[[Evaluated], Iterator[Found]], ...] = (
-    *(_waiting, _host_copies, _collectives),
-    *(_inside_the_sms, _fusable_kernels, _other_kernels),
+    _waiting,
+    _host_copies,
+    _collectives,
+    _inside_the_sms,
+    _fusable_kernels,
+    _other_kernels,
+    _at_the_memory_roof,
+    single_precision,
+    old_products,
 )
 
 
@@ -173,7 +171,7 @@ def _above_the_roof(
     )
     at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
     analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
-    names = " + ".join(label_of(f.family) for f in group[:3]) + (" + others" if len(group) > 3 else "")
+    names = _names([f.family for f in group])
     reached = shown(at_roof / analysed) if analysed.value else "–"
     longest, kinds = _longest(of.roofed, families), launches.kinds
     yield Found(
@@ -185,6 +183,10 @@ def _above_the_roof(
         words={"families": names, "share_of_roof": reached},
         kernels=list(dict.fromkeys(short_kernel_name(kinds[k].kernel_name) for k in longest)),
     )
+
+
+def _names(families: Sequence[str]) -> str:
+    return " + ".join(label_of(family) for family in families[:3]) + (" + others" if len(families) > 3 else "")
 
 
 def _longest(roofed: Roofed, families: set[str]) -> list[int]:

@@ -14,11 +14,12 @@ from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.communication import Communication, RankWaiting
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.idle_causes import with_cause
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launches import Launches
-from llm_perf_opt.analysis.verdicts.opportunities import Evaluated, from_graphs, opportunities
+from llm_perf_opt.analysis.verdicts.opportunities import opportunities
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, CounterQuality, Facts, cannot_tell, evaluate, verdict_rules
 from llm_perf_opt.analysis.verdicts.utilisation import utilisations
@@ -128,6 +129,8 @@ class Evaluator:
         fusion_facts(facts, region, launches)
         rate_facts(facts, split, work, used)
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
+        capability = re.match(r"\d{1,3}(?=\.|$)", self.gpu.compute_capability) if self.gpu else None
+        facts.numbers["compute_capability"] = int(capability[0]) if capability else None  # the major number
         facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
         sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind, _ in launches.timed_kinds())
         facts.words["counters_command"] = self.command(region, all_types=sampled)

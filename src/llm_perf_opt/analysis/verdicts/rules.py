@@ -87,6 +87,7 @@ class Rules:
     needs: dict[str, dict[str, str]]
     fix: dict[str, FixText]  # by the id of the rule
     kernel_fixes: dict[str, str]
+    named_kernels: dict[str, Any]
     fixes_of: dict[str, list[str]]  # by verdict, how the ids of the fixes begin that are against it
     token_step: str
     commands: dict[str, Any]

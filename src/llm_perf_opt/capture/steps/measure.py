@@ -20,7 +20,7 @@ from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log
 from llm_perf_opt.process.supervise import run_supervised
-from llm_perf_opt.readers.measured import collect
+from llm_perf_opt.readers.measured import collect, read_measured
 from llm_perf_opt.report.answer import time_sentences
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
@@ -117,7 +117,7 @@ def _collected(raw: list[Path], file: Path, gpus: list[list[dict[str, Any]]], al
 def _show(run: RunContext, file: Path) -> None:
     """What the stages take, at once: the recordings take a while."""
     try:
-        run.read_timeline(file)
+        run.timelines[file] = read_measured(file)  # here: it was written by us, just now
         options = attrs.evolve(known_patterns(run.request), aggregate=True)
         report = make_report([str(file)], options, quiet=True, known=run.timelines)
         for sentence in time_sentences(report):
@@ -148,8 +148,7 @@ def _run_once(run: RunContext, times: Path, number: int) -> bool:
         clean_logs([log], request.command)
     for trouble in read_log(notes).troubles if request.annotate.mode != "off" else ():
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
-    failure = "WORKLOAD_FAILED.measured" if request.timeline.enable else "WORKLOAD_FAILED"
-    return end_undisturbed(run, step, ended, _LOG, failure=failure)
+    return end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
 
 
 MEASURE = Measure()

@@ -14,6 +14,7 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 from attrs import Factory, define
@@ -100,6 +101,19 @@ class Private:
     def learn_host(self, name: str) -> None:
         if len(name) > 3 and name.lower() not in _COMMON_HOSTS:
             self.hosts[name] = None
+
+    def as_json(self) -> dict[str, Any]:
+        """All that is known, for another process."""
+        names = {"homes": list(self.homes), "users": list(self.users), "hosts": list(self.hosts)}
+        return {"secrets": self.secrets, **names, "variables": sorted(self.variables)}
+
+    def take_over(self, known: Mapping[str, Any]) -> None:
+        """What another process has learnt."""
+        for value, name in known["secrets"].items():
+            self.secrets.setdefault(value, name)
+        for mine, theirs in ((self.homes, "homes"), (self.users, "users"), (self.hosts, "hosts")):
+            mine.update(dict.fromkeys(known[theirs]))
+        self.variables.update(known["variables"])
 
     def text(self, text: str, *, looks_secret: bool = True, page: bool = False) -> str:
         """A text without secrets, homes, users and hosts.

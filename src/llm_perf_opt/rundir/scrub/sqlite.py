@@ -5,21 +5,27 @@ Every nsys recording carries the whole environment of the recorded program, its 
 names of all other processes of the machine, in tables that differ from version to version. Nothing of that is looked
 for: what `readers.nsys_schema` does not list is never copied. Numbers are copied as they are, names of kernels and
 ranges are the content and stay too, and all other text is cleaned on its way. A private name is reported.
+
+Like every untrusted file a recording is read in a process of its own (`readers.sandbox`), which also writes the copy.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from attrs import Factory, define
+from attrs import Factory, asdict, define
 
-from llm_perf_opt.errors import UserError
+from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.readers import sandbox
 from llm_perf_opt.readers.nsys_schema import NVTX, STRINGS, TABLES, Table
 from llm_perf_opt.readers.sqlite_columns import quoted
 from llm_perf_opt.readers.sqlite_open import limit, plain_tables, sqlite_uri
@@ -43,6 +49,49 @@ class Cleaned:
 
 def learn(path: Path, private: Private) -> None:
     """Environment, command line, user and host of the recorded program: what its logs may have repeated."""
+    found = sandbox.call(f"{__name__}:learn_here", [str(path)], path.name, sandbox.Limits(path.stat().st_size))
+    private.take_over(found)
+
+
+def clean(source: Path, target: Path, private: Private) -> Cleaned:
+    """Write the cleaned copy of a plain SQLite file; `target` must not be there yet."""
+    size = source.stat().st_size
+    # In a file: the secrets would be in the list of processes where an interpreter is started for the job.
+    with tempfile.NamedTemporaryFile("w", prefix="llm-perf-", suffix=".json", encoding="ascii") as known:
+        json.dump(private.as_json(), known)
+        known.flush()
+        arguments = [str(source), str(target), known.name]
+        limits = sandbox.Limits(size, written=_LARGER * size + _AT_LEAST)
+        return Cleaned(**sandbox.call(f"{__name__}:clean_here", arguments, source.name, limits))
+
+
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    """What SQLite says of a damaged file; its message may quote bytes that Python cannot decode."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        raise UnreadableInput(str(error), "Export the recording again: nsys export --type sqlite") from None
+
+
+# -- in that process --------------------------------------------------------------------------------
+
+
+@_damage_told()
+def learn_here(path: str, notes: sandbox.Notes) -> dict[str, Any]:
+    private = Private()
+    _learn(Path(path), private)
+    return private.as_json()
+
+
+@_damage_told()
+def clean_here(source: str, target: str, known: str, notes: sandbox.Notes) -> dict[str, Any]:
+    private = Private()
+    private.take_over(json.loads(Path(known).read_text(encoding="ascii")))
+    return asdict(_clean(Path(source), Path(target), private))
+
+
+def _learn(path: Path, private: Private) -> None:
     with closing(sqlite3.connect(sqlite_uri(path), uri=True, isolation_level=None)) as db:
         db.text_factory = _as_text
         limit(db, path.stat().st_size)
@@ -65,8 +114,7 @@ def learn(path: Path, private: Private) -> None:
                 private.learn_environment(environment_of(str(value).split("\0")))
 
 
-def clean(source: Path, target: Path, private: Private) -> Cleaned:
-    """Write the cleaned copy of a plain SQLite file; `target` must not be there yet."""
+def _clean(source: Path, target: Path, private: Private) -> Cleaned:
     result = Cleaned()
     with closing(sqlite3.connect(target.absolute().as_uri(), uri=True, isolation_level=None)) as db:
         db.text_factory = _as_text

@@ -7,6 +7,7 @@ from time import monotonic_ns
 _AHEAD_NS = (
     2_000_000_000  # of time that may be spent at once: what a model took to load is not spent in its first steps
 )
+_DEAREST_NS = 100_000  # of one event, or one look at the allocator
 
 
 class Budget:
@@ -18,10 +19,13 @@ class Budget:
         self._share = share
         self.next_at = self._paid_until = 0
 
-    def charge(self, since: int, *, twice: bool = False) -> int:
-        """Pay for what was done since then, or for that and the same again later; the time now."""
+    def charge(self, since: int, *, things: int = 1, twice: bool = False) -> int:
+        """Pay for what was done since then, or for that and the same again later; the time now.
+
+        `things`: so many were done. None is charged more than it can cost: the system may have given others a turn.
+        """
         now = monotonic_ns()
-        cost = (now - since) * (2 if twice else 1)
+        cost = min(now - since, things * _DEAREST_NS) * (2 if twice else 1)
         self._paid_until = max(self._paid_until, now) + round(cost / self._share)
         self.next_at = self._paid_until - _AHEAD_NS
         return now

@@ -140,29 +140,33 @@ def _into_annotate(annotate: Any) -> None:
     @wraps(create)
     def __init__(self: Any, *given: Any, **named: Any) -> None:
         create(self, *given, **named)
-        domain = _given(named.get("domain", given[2] if len(given) > 2 else None))
+        domain = named.get("domain", given[2] if len(given) > 2 else None)
         try:  # noqa: SIM105 - which costs as much as all the rest
-            self._llm_perf_range = (domain, _given(named.get("message", given[0] if given else None)))
+            self.init_args = (named.get("message", given[0] if given else None), None, domain)
         except AttributeError:  # a class of others may have no room for it: its ranges are not counted
             pass
 
     @wraps(enter)
     def __enter__(self: Any) -> Any:
-        named = getattr(self, "_llm_perf_range", None)
-        if named is None:  # it was made before we came
+        try:
+            message, _, domain, *_ = self.init_args
+        except (AttributeError, ValueError, TypeError):  # it was made before we came
             return enter(self)
-        ranges_seen.begin(*named)  # as `_opened`, which would cost another call
+        ranges_seen.begin("" if domain is None else domain, "" if message is None else message)
         try:
             return enter(self)
         except BaseException:
-            ranges_seen.undo(named[0])
+            ranges_seen.undo("" if domain is None else domain)
             raise
 
     @wraps(leave)
     def __exit__(self: Any, *error: Any) -> Any:
         result = leave(self, *error)
-        if (named := getattr(self, "_llm_perf_range", None)) is not None:
-            ranges_seen.end(named[0])
+        try:
+            domain = self.init_args[2]
+        except (AttributeError, IndexError, TypeError):
+            return result
+        ranges_seen.end("" if domain is None else domain)
         return result
 
     @wraps(decorate)
@@ -170,7 +174,8 @@ def _into_annotate(annotate: Any) -> None:
         marked = decorate(self, function)
         if marked is function and not _can_be_timed(function):  # no tool is attached: nvtx leaves it as it is
             return marked
-        domain, name = getattr(self, "_llm_perf_range", ("", ""))
+        message, _, domain, *_ = getattr(self, "init_args", ("", None, ""))
+        domain, name = _given(domain), _given(message)
         if isinstance(name, str) and not name:
             name = getattr(function, "__name__", "")
 
@@ -184,7 +189,8 @@ def _into_annotate(annotate: Any) -> None:
 
         return seen
 
-    for method in (__init__, __enter__, __exit__, __call__):
+    keeps = "init_args" in getattr(getattr(create, "__code__", None), "co_names", ())  # from nvtx 0.2.9 on
+    for method in (*(() if keeps else (__init__,)), __enter__, __exit__, __call__):
         setattr(annotate, method.__name__, method)
 
 

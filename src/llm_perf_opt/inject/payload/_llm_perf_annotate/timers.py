@@ -277,7 +277,7 @@ class Timers(Locked):
                 self._give_back(first)
                 self._give_back(end)
             del of.waiting[: done + lost]
-            self._outer.charge(now)
+            self._outer.charge(now, things=done)
         rows, of.rows, host, of.host = of.rows, [], of.host, []
         for ending, numbers in ((".rows", chain.from_iterable(rows)), (".host", host)):
             if packed := array("q", numbers):
