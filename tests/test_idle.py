@@ -157,6 +157,20 @@ def test_another_thread_and_nothing_at_all_are_told_apart() -> None:
     assert (here.idle.causes[0].cause, here.idle.causes[0].what) == ("python", "aten::sort")
 
 
+def test_long_gaps_before_attention_again_and_again_are_planning() -> None:
+    attention = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma"
+
+    def steps(count: int) -> RegionPerformance:
+        rows = [(attention, 20 * MS * i, MS) for i in range(count)]
+        timeline = made([("decode", 0, 20 * MS * count), ("attn", 2 * MS, 20 * MS * count)], rows)
+        return performance(evaluated(timeline), "decode")
+
+    of = steps(8)
+    assert next(iter(causes(of))) == "replan"
+    assert of.opportunities[0].rule == "attention.replan"
+    assert "replan" not in causes(steps(2))  # that is its first use
+
+
 def test_short_gaps_after_a_synchronisation_are_its_cost() -> None:
     """Each kernel is waited for: the next gap begins while a thread is still in the call."""
     kernels = [("k", 100_000 * i, 20_000) for i in range(50)]

@@ -14,15 +14,17 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
+from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
 from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.intervals import BusyTime
 
-CAUSES = ("launch", "sync", "data", "alloc", "module", "copy", "python", "thread", "unseen", "gpu", "warmup")
+CAUSES = ("launch", "sync", "data", "alloc", "module", "copy", "python", "thread", "unseen", "replan", "gpu", "warmup")
 _CODE = {cause: number for number, cause in enumerate(CAUSES)}
 NAMED = 100_000  # ns: gaps from here on are given a name
 LONG = 1_000_000  # ns: no launch of a kernel takes the host that long
 _AHEAD = 20_000  # ns: work launched so long before a gap began did not wait for the host
+_REPEATED = 3  # long gaps before attention: one or two are its first use
 _MOST_EVENTS = 200_000  # the longest of those that cover a gap
 
 
@@ -89,7 +91,7 @@ class _Finder:
 
     def __init__(self, timeline: Timeline, process: int) -> None:
         self.timeline, self.process = timeline, process
-        self.start, self.end, self.launched, threads = self._between()
+        self.start, self.end, self.launched, self.next_name, threads = self._between()
         self.length = self.end - self.start
         host, ranges = timeline.host, timeline.ranges
         launches = np.isin(host.thread, threads)
@@ -97,14 +99,14 @@ class _Finder:
         self.of_others = (host.process == process) & ~launches
         self.own_ranges = (ranges.process == process) & np.isin(ranges.thread, threads)
 
-    def _between(self) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """Starts and ends of the gaps, when the work behind each was launched, and the threads that launch."""
+    def _between(self) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s]:
+        """Starts and ends of the gaps, when the work behind each was launched, its name, and the threads that launch."""
         timeline, ranges = self.timeline, self.timeline.ranges
         alone = len(timeline.processes) == 1
         mine = [slice(None) if alone else work.process == self.process for work in timeline.work]
-        start, end, launched, thread = (
-            np.concatenate([getattr(work, name)[chosen] for work, chosen in zip(timeline.work, mine, strict=True)])
-            for name in ("start", "end", "host_time", "thread")
+        start, end, launched, thread, name = (
+            np.concatenate([getattr(work, column)[chosen] for work, chosen in zip(timeline.work, mine, strict=True)])
+            for column in ("start", "end", "host_time", "thread", "name")
         )
         threads = np.flatnonzero(np.bincount(thread + 1)[1:]) if len(thread) else thread
         order = np.argsort(start, kind="stable")
@@ -116,7 +118,8 @@ class _Finder:
         begins = np.concatenate([start, [high]])
         launched = np.concatenate([launched, [UNKNOWN]])
         gap = np.flatnonzero(begins > reach)
-        return reach[gap], begins[gap], launched[gap], threads
+        following = np.append(order, UNKNOWN)[gap]  # behind the last gap there is nothing
+        return reach[gap], begins[gap], launched[gap], np.append(name, UNKNOWN)[following], threads
 
     def find(self, warmup: Bools) -> Gaps:
         host = self.timeline.host
@@ -135,6 +138,7 @@ class _Finder:
         new[long] = _CODE["unseen"]
         new[long & (over.other_thread != UNKNOWN)] = _CODE["thread"]
         new[long & ((over.code != UNKNOWN) | (over.range != UNKNOWN))] = _CODE["python"]
+        new[self._plans(named[long], long)] = _CODE["replan"]
         new[over.compiles] = _CODE["module"]
         new[over.reads_input] = _CODE["data"]
         new[ahead[named]] = _CODE["gpu"]
@@ -149,6 +153,21 @@ class _Finder:
         name = np.append(host.name.astype(np.int64), UNKNOWN)[event]
         elsewhere = ~np.logical_or.reduce(choices) & (over.other_thread != UNKNOWN)
         return Gaps(self.start, self.end, cause, named, name, elsewhere, over.range)
+
+    def _plans(self, long_gaps: Int64s, long: Bools) -> Bools:
+        """Which gaps end with attention, several of them being long: a library that plans for each length anew.
+
+        `long`: which of the named gaps are long, that is `long_gaps`.
+        """
+        plans = np.zeros(len(long), dtype=np.bool_)
+        names = self.next_name[long_gaps]
+        attention = [
+            number
+            for number in np.unique(names).tolist()
+            if number != UNKNOWN and family_of(self.timeline.strings[number]) == "attention"
+        ]
+        plans[long] = np.isin(names, attention)
+        return plans if plans.sum() >= _REPEATED else np.zeros_like(plans)
 
     def _waited(self, call: NDArray[Any]) -> Int64s:
         """The call in which a thread waited for the GPU when each gap began."""
