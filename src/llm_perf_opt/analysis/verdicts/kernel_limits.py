@@ -11,7 +11,7 @@ import numpy as np
 from attrs import define
 
 from llm_perf_opt.analysis.verdicts.launches import Kind
-from llm_perf_opt.analysis.verdicts.roofs import UNITS, Floats, Roofed
+from llm_perf_opt.analysis.verdicts.roofs import Floats, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.columns import Bools
@@ -137,7 +137,7 @@ class KernelLimits:
             time = nanoseconds(float(self.roofed.launches.time_ns[rows].sum()))
             won = nanoseconds(float(gain[rows].sum()) * scale)
             names = [short_kernel_name(kind.kernel_name) for kind in kinds[:_KERNELS_NAMED]]
-            advice, because = self._words(rule, rows)
+            advice, because = self._words(rule)
             found.append(
                 make(
                     kind="kernels",
@@ -149,11 +149,12 @@ class KernelLimits:
                     recoverable=won,
                     advice=advice,
                     kernels=names,
+                    because=because,
                 )
             )
         return found
 
-    def _words(self, rule: str, rows: Bools) -> tuple[str, str]:
+    def _words(self, rule: str) -> tuple[str, str]:
         """What to do, and why."""
         texts, facts = verdict_rules().advice, Facts()
         self.add_facts(facts)
@@ -167,7 +168,7 @@ class KernelLimits:
         """What loads of nothing but used bytes would save, down to the next roof; else the time above the roof."""
         roofed = self.roofed
         time = roofed.launches.time_ns.astype(np.float64)
-        others = np.nan_to_num(np.stack([share for roof, share in roofed.shares.items() if roof not in UNITS]))
+        others = np.nan_to_num(np.stack([share for roof, share in roofed.shares.items() if roof != "l1"]))
         kinds = [kind.amounts for kind, _ in roofed.launches.timed_kinds()]
         use = np.array([(a.percent.get("sector_use", 100.0) if a else 100.0) / 100 for a in kinds], dtype=np.float64)
         unused = np.nan_to_num(roofed.shares["l1"]) * np.clip(1 - use, 0.0, 1.0) * time

@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
-from llm_perf_opt.metrics.families import HOST_COPY, is_fusable, label_of
+from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, is_fusable, label_of
 from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
 from llm_perf_opt.regions.columns import Bools
 from llm_perf_opt.regions.model import FamilyTime, Opportunity, RuleFinding, SpeedOfLight, TimeSplit, Verdict
@@ -43,7 +43,7 @@ def opportunities(
     make = partial(Opportunity, region=key, of=light.now)
     roofed, scale = limits.roofed, overlap_scale(split)
     fusable = [f for f in families if is_fusable(f.family)]
-    others = [f for f in families if not is_fusable(f.family) and f.family != HOST_COPY]
+    others = [f for f in families if not is_fusable(f.family) and f.family not in (HOST_COPY, COLLECTIVE)]
     found = [
         _waiting(make, label, split, light, verdict, from_graphs),
         _host_copies(make, label, split, light),
