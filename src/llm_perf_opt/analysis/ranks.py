@@ -13,14 +13,15 @@ import numpy as np
 from attrs import Factory, define
 
 from llm_perf_opt.analysis.scopes import AGGREGATE
-from llm_perf_opt.analysis.verdicts.communication import RankWaiting
+from llm_perf_opt.analysis.verdicts.communication_costs import RankWaiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.communication import collective_kernels
-from llm_perf_opt.regions.model import RankSkew, RankTime, Scope
+from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.rank_skew import RankSkew, RankTime
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT, RegionTable, levels_up
 

@@ -17,9 +17,10 @@ from llm_perf_opt.analysis.verdicts.performance import SteadyRegion
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
-from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, RankSkew, Scope, ScopeTotals
+from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.regions.rank_skew import RankSkew
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
 

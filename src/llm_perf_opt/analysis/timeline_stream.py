@@ -40,8 +40,9 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.regions.attribution import Attribution, attribute
 from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
-from llm_perf_opt.regions.model import MemoryWork, RankSkew, Scope, ScopeTotals
+from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
+from llm_perf_opt.regions.rank_skew import RankSkew
 from llm_perf_opt.regions.rollup import roll_up
 from llm_perf_opt.regions.whole_recording import with_whole_recording
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from llm_perf_opt.analysis.verdicts.communication import Communication
+from llm_perf_opt.analysis.verdicts.communication_costs import Communication
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
