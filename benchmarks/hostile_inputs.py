@@ -78,7 +78,7 @@ def row(name: str, found: list[Outcome]) -> dict[str, Any]:
     }
 
 
-def summary(found: list[Outcome], left: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def summary(found: list[Outcome], arguments: argparse.Namespace) -> dict[str, Any]:
     verbs = sorted({o.verb for o in found})
     return {
         "command": f"python benchmarks/hostile_inputs.py --seed {arguments.seed} --count {arguments.count}",
@@ -87,7 +87,6 @@ def summary(found: list[Outcome], left: int, arguments: argparse.Namespace) -> d
         "python": platform.python_version(),
         "processors": os.cpu_count(),
         "load_average": [round(load, 1) for load in os.getloadavg()],
-        "left": left,
         "limits": {"seconds": MOST_SECONDS, "memory_mb": MOST_MEMORY_MB},
         "inputs": len(found),
         "findings": sum(bool(o.problem) for o in found),
@@ -108,7 +107,7 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         f"Written by `{result['command']}` at {result['commit']} on {result['date']} (Python {result['python']}).",
         "",
-        f"{result['inputs']} inputs ({result['left']} left to do), {result['findings']} findings. A finding is more than {limits['seconds']:.0f} s or"
+        f"{result['inputs']} inputs, {result['findings']} findings. A finding is more than {limits['seconds']:.0f} s or"
         f" {limits['memory_mb']:,.0f} MB, a crash, a traceback, a refusal without cause and next step, or anything"
         " written outside the output folder. Time is work and waiting, without what others kept the processors busy;"
         f" the load was {max(result['load_average'])} on {result['processors']} processors, so that the wall time is longer.",
@@ -135,13 +134,14 @@ def main() -> int:
     found, left = run(arguments.count, arguments.minutes, arguments.seed, arguments.anew)
     if not found:
         return 1
-    result = summary(found, left, arguments)
+    result = summary(found, arguments)
     print(markdown(result))
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "hostile-inputs.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (RESULTS / "hostile-inputs.md").write_text(markdown(result), encoding="utf-8")
     if left:
-        print(f"{left} inputs are left: call it again, and it goes on.")
+        print(f"{left} inputs are left, and no result is written: call it again, and it goes on.")
+    else:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "hostile-inputs.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / "hostile-inputs.md").write_text(markdown(result), encoding="utf-8")
     return 1 if result["findings"] else 0
 
 

@@ -5,6 +5,7 @@ What is known to be wrong is in the table too. Such a case must fail, so that no
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 
 from conftest import report
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.api.result import Report
 from llm_perf_opt.regions.fixes import Answer, Fix
+from llm_perf_opt.report.json_report import as_json, read_report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import answers
@@ -77,6 +80,32 @@ def test_the_three_lines_are_of_one_stage(case: answers.Case) -> None:
     if answer.verdict == "unknown":
         assert answer.confidence == "low"
         assert "Cannot tell" in answer.why
+
+
+def test_the_fields_are_those_of_the_contract() -> None:
+    written = as_json(report("nsys-*-train.sqlite"))["answer"]
+    assert set(written) == {"stage", "verdict", "confidence", "where", "why", "do_first", "fixes"}
+    for fix in written["fixes"]:
+        assert set(fix) == {"rule", "stage", "gain_ns", "gain_share", "action", "because", "lines", "tried"}
+        assert (fix["lines"], fix["tried"]) == ([], None)
+
+
+def test_a_report_of_an_older_version_gets_an_answer(tmp_path: Path) -> None:
+    found = report("nsys-*-train.sqlite")
+    written = as_json(found)
+    del written["answer"]
+    (tmp_path / "report.json").write_text(json.dumps(written))
+    assert read_report(tmp_path).answer == found.answer
+
+
+def test_a_selection_answers_for_itself() -> None:
+    found = Report(report("nsys-*-decoder-8layers-warm.sqlite"))
+    chosen = found.select("LLM@prefill").answer
+    assert (found.answer.stage, chosen.stage) == ("LLM@decode", "LLM@prefill")
+    assert {fix.stage for fix in chosen.fixes} == {"LLM@prefill"}
+    inside = found.select("LLM@prefill/layer0").answer
+    assert inside.stage == "LLM@prefill/layer0"
+    assert inside.fixes
 
 
 def test_a_single_kernel_is_never_to_be_fused() -> None:

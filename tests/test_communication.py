@@ -153,6 +153,31 @@ def test_ranks_take_their_time_together_and_not_one_after_the_other(together: NC
     assert step.inclusive.kernel_count == 3 * alone.inclusive.kernel_count  # work adds up
 
 
+def test_each_rank_names_the_one_it_waits_for(together: NCUProfileRegionReport) -> None:
+    late = regions_of(together.scope("rank:1"))["step"].performance
+    assert late is not None
+    (fix,) = [o for o in late.opportunities if o.rule == "comm.skew"]
+    assert (fix.recoverable.of("ns"), "most for rank 2" in fix.because) == (1_000_000, True)
+
+
+def test_a_rank_with_more_work_is_found_though_all_take_the_same_time() -> None:
+    """Rank 1 computes 4 ms, the others 1 ms and then wait: every step takes as long on all, on the late one a bit longer."""
+    ranks = []
+    for number in range(3):
+        kernels = []
+        for step in range(4):
+            begin = step * 5_000_000
+            work = 4_000_000 if number == 1 else 1_000_000
+            kernels += [(GEMM, begin, work), (REDUCE, begin + work, 4_100_000 - work)]
+        end = 20_000_000 + (1_000 if number == 1 else 0)
+        ranks.append(with_ranks(made([("step", 0, end)], kernels), number))
+    found = build_report(ranks, ReportOptions())
+    assert found.ranks is not None
+    assert found.ranks.late == "rank 1"
+    assert found.opportunities[0].rule == "comm.skew"
+    assert found.opportunities[0].recoverable.of("ns") == pytest.approx(12_000_000, rel=0.01)
+
+
 def test_ranks_without_collectives_in_common_are_not_compared() -> None:
     mine = with_ranks(made([("step", 0, 1_000)], [(REDUCE, 0, 100), (REDUCE, 200, 100)]), 0)
     other = with_ranks(made([("step", 0, 1_000)], [(GATHER, 0, 100), (REDUCE, 200, 100)]), 1)

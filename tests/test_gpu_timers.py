@@ -206,3 +206,23 @@ def test_a_gpu_that_fails_costs_its_times_and_nothing_else(tmp_path: Path) -> No
     gpu.torch.cuda.current_device = fails
     run(timers, "step", 0.001)
     assert len(found(timers, tmp_path).ranges) == 2
+
+
+def test_instances_without_events_are_estimated_from_those_of_their_own_region(tmp_path: Path) -> None:
+    """Attention of a prefill takes a hundred times that of a decode step: one must not lend its time to the other."""
+    folder, rows, at = tmp_path / "run", [], 1_000_000_000
+    folder.mkdir()
+    names = ("prefill", "decode", "attention")
+    (folder / "7-1.names").write_text("".join(f'{{"name": [{n}, "", "{name}"]}}\n' for n, name in enumerate(names)))
+    for number in range(8):
+        for outer, gpu in ((0, 10_000_000), (1, 100_000)):
+            known = number < 4
+            gpu_times = (at, at + gpu) if known else (UNKNOWN_HERE, UNKNOWN_HERE)
+            rows.append((outer, 7, at, at + 20_000, *gpu_times, UNKNOWN_HERE, UNKNOWN_HERE))
+            rows.append((2, 7, at + 1, at + 10_001, *gpu_times, UNKNOWN_HERE, UNKNOWN_HERE))
+            at += 20_000_000
+    (folder / "7-1.rows").write_bytes(np.array(rows, dtype="<i8").tobytes())
+    collect([folder], tmp_path / "run.json")
+    took = read_measured(tmp_path / "run.json").ranges.took
+    assert took is not None
+    assert took.tolist() == [10_000_000, 10_000_000, 100_000, 100_000] * 8

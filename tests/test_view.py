@@ -121,6 +121,15 @@ def test_every_output_shows_the_same_answer(
     for name in ("Where", "Why", "Do first"):
         assert f"<dt>{name}</dt>" in page
         assert f"- **{name}**: " in text
+    summary = (tmp_path / "stakeholder_summary.md").read_text()
+    told = [line for line in text.splitlines() if re.match(r"- \*\*(Where|Why|Do first)\*\*: ", line)]
+    assert len(told) == 3
+    assert all(line in summary for line in told)
+    written = json.loads((tmp_path / "report.json").read_text())["answer"]
+    assert [written[name] for name in ("where", "why", "do_first")] == [line.text for line in view.answer.lines]
+    for number, found in enumerate(view.answer.fixes[:5], 1):
+        assert f"fix {number} {found.text}" in full
+        assert found.fix.rule == written["fixes"][number - 1]["rule"]
 
 
 def test_every_column_of_the_stage_table_is_shown_somewhere(decoder: NCUProfileRegionReport, tmp_path: Path) -> None:

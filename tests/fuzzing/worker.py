@@ -299,8 +299,8 @@ class Fuzzer:
         process.stdin.flush()
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            # Making the case and the start of the process are not part of its time.
-            heard = selector.select(MOST_SECONDS * 9)
+            # Making the case and the start of the process are not part of its time, nor is what others take.
+            heard = selector.select(MOST_SECONDS * 9 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
         line = process.stdout.readline() if heard else ""
         if line:
             return Outcome(kind, number, *json.loads(line))

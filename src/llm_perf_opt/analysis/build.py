@@ -35,17 +35,11 @@ from llm_perf_opt.metrics.hardware.ncu_peaks import peaks_of
 from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.detail import MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.merge import merge_timelines
-from llm_perf_opt.regions.model import (
-    SCHEMA_VERSION,
-    Coverage,
-    NCUProfileRegion,
-    NCUProfileRegionReport,
-    RankSkew,
-    Scope,
-)
+from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import prepare
+from llm_perf_opt.regions.rank_skew import RankSkew
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
 from llm_perf_opt.spelling import nearest

@@ -13,18 +13,20 @@ import numpy as np
 from attrs import Factory, define
 
 from llm_perf_opt.analysis.scopes import AGGREGATE
-from llm_perf_opt.analysis.verdicts.communication import RankWaiting
+from llm_perf_opt.analysis.verdicts.communication_costs import RankWaiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Timeline
 from llm_perf_opt.regions.communication import collective_kernels
-from llm_perf_opt.regions.model import RankSkew, RankTime, Scope
+from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.rank_skew import RankSkew, RankTime
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT, RegionTable, levels_up
 
 _TIMES = ("wall_ns", "gpu_idle_ns", "gpu_busy_ns", "collective_ns", "exposed_collective_ns", "instances", "timing")
+_ALIKE = 0.9  # of the longest wall time
 _FEWEST = 2  # collectives in common from which clocks can be aligned
 _COMMON = (
     " Times of regions in all ranks together are those of the rank that takes longest; counts and GPU time are of all."
@@ -87,8 +89,13 @@ class Skew:
     ranks: list[RankCalls]
     matched: list[Int64s]  # of each rank, the calls that all have in common
     waiting: list[Int64s]  # of each of those, how long the rank waited for the last one
+    late: Int64s  # of each of those, which rank came last
     found: RankSkew
     _by_region: dict[int, Int64s] = Factory(dict)
+
+    def late_for(self, rank: int) -> str:
+        """The rank that this one waits for most."""
+        return self.ranks[int(np.bincount(self.late, weights=self.waiting[rank]).argmax())].label
 
     def waiting_in(self, table: RegionTable, rank: int) -> Int64s:
         """Of one rank, the waiting in every region of the common table."""
@@ -127,7 +134,7 @@ def common_times(scopes: Sequence[Scope], skew: Skew | None, table: RegionTable)
     for name, number in of_scope.items():
         waits, own = skew.waiting_in(table, number), skew.ranks[number].label
         found.waiting[name] = {
-            key: RankWaiting(own, skew.found.late or "", nanoseconds(float(waits[keys[key]])))
+            key: RankWaiting(own, skew.late_for(number), nanoseconds(float(waits[keys[key]])))
             for key in regions[name]
             if waits[keys[key]]
         }
@@ -138,11 +145,23 @@ def common_times(scopes: Sequence[Scope], skew: Skew | None, table: RegionTable)
         members = {name: of[region.key].wall_ns or 0 for name, of in regions.items() if region.key in of}
         if not members:
             continue
-        name = above if above in members else max(members, key=lambda n: members[n])
+        name = above if above in members else _slowest(members, region.key, found)
         found.slowest[region.key] = name
         for field in _TIMES:
             setattr(region, field, getattr(regions[name][region.key], field))
     return found
+
+
+def _slowest(members: dict[str, int], key: str, found: CommonTimes) -> str:
+    """The rank that takes longest; of those that take about as long, for collectives keep them in step, the one that waits most."""
+    longest = max(members.values())
+    alike = [name for name, wall in members.items() if wall >= _ALIKE * longest]
+
+    def waits(name: str) -> float:
+        waiting = found.waiting[name].get(key)
+        return waiting.waiting.of("ns") if waiting is not None else 0.0
+
+    return max(alike, key=lambda name: (waits(name), members[name]))
 
 
 def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
@@ -189,7 +208,7 @@ def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
         late=ranks[latest].label if caused[latest] else None,
         longest=short_kernel_name(ranks[0].name[int(calls[0][longest])]),
     )
-    return Skew(list(ranks), calls, list(waiting), found)
+    return Skew(list(ranks), calls, list(waiting), late, found)
 
 
 def compared_ranks(skew: RankSkew | None, common: CommonTimes) -> list[Diagnosis]:

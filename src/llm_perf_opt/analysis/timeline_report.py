@@ -20,10 +20,11 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CounterSet, Int32s, Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.intervals import union_by_group
-from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, RankSkew, Scope, ScopeTotals
+from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, Scope, ScopeTotals
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions
+from llm_perf_opt.regions.rank_skew import RankSkew
 from llm_perf_opt.regions.rollup import RolledUp, Selection, copies_by_kind, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
 from llm_perf_opt.regions.whole_recording import COVERED

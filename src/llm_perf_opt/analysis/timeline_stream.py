@@ -43,9 +43,10 @@ from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import Int64s, Ranges, Timeline, Work
 from llm_perf_opt.regions.combine import CommonNames, Translated, combined
 from llm_perf_opt.regions.instances import Instances
-from llm_perf_opt.regions.model import MemoryWork, RankSkew, Scope, ScopeTotals
+from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
+from llm_perf_opt.regions.rank_skew import RankSkew
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 
 _MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into

@@ -108,7 +108,6 @@ class Trace:
             take = self._taker(event)
             if take is not None:
                 take(event)
-            self.operators.see(event)
         except (Malformed, ValueError, OverflowError):
             self.malformed += 1
 
@@ -119,7 +118,10 @@ class Trace:
         if phase != "X" or not isinstance(category, str):
             return None
         category = category.lower()
+        if category == "python_function":
+            self.operators.add_module(event)
         if category in _OPERATORS:
+            self.operators.add(event)
             # Until 2021 every annotation was an `Operator`. Only the profiler's own step is certain.
             step = str(event.get("name", "")).startswith("ProfilerStep#")
             return self._add_range if step else self._add_operator if _is_long(event) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,12 @@ from llm_perf_opt.readers.kineto_json import nanoseconds
 from llm_perf_opt.regions.operator_names import MODULE, is_backward
 from llm_perf_opt.regions.stacks import build_stacks, group_by
 
-_OPERATORS = frozenset({"cpu_op", "Operator", "operator"})
-_FUNCTIONS = frozenset({"python_function", "Python function"})
 # Annotations that the profiler and PyTorch's own code make: a trace with no others is one without annotations.
 _OF_PYTORCH = re.compile(
     r"ProfilerStep|PyTorch Profiler|Optimizer\.|enumerate\(DataLoader\)|DistributedDataParallel\.|DataParallel\."
     r"|FSDP::|nccl:|gloo:|record_param_comms|Torch-Compiled Region|CompiledFunction|TorchDynamo|## Call "
 )
+_ROUNDED = 0.001  # µs that sums of floats may be off by
 _Thread = tuple[int, str]  # process and thread id, as the trace numbers its threads by
 _Row = tuple[int, int, int, int]  # start, end, thread and name, as of an annotation
 
@@ -39,39 +39,43 @@ class Operators:
     _of_engine: Counter[_Thread] = Factory(Counter)  # outermost operators of autograd's engine, by thread
     _others: Counter[_Thread] = Factory(Counter)
     _rows: list[tuple[int, int, _Thread, str]] = Factory(list)
-    _last: dict[_Thread, tuple[int, int]] = Factory(dict)  # of each thread the last outermost operator
+    _last: dict[object, tuple[float, float]] = Factory(dict)  # µs, of each thread the last outermost operator
 
-    def see(self, event: dict[str, Any]) -> None:
-        """Take an event if it is one of them; what is damaged is none."""
-        category, name = event.get("cat"), event.get("name")
-        if event.get("ph") != "X" or type(name) is not str:
-            return
-        if category in _OPERATORS:
-            module = False
-        elif category in _FUNCTIONS and name.startswith(MODULE):
-            module = True
-        else:
-            return
-        pid = event.get("pid")
-        if not isinstance(pid, int):
-            return
-        thread = pid, str(event.get("tid"))
+    def add(self, event: dict[str, Any]) -> None:
+        """Take an operator; what is damaged is none. Most of a trace are such events, in order of time."""
+        key = event.get("pid"), event.get("tid")
         try:
-            start = nanoseconds(event.get("ts"))
-            end = start + nanoseconds(event.get("dur"))
-        except ValueError:
+            start = float(event["ts"])  # close enough to tell what lies inside the last one
+            last = self._last.get(key)
+            if last is None or start < last[0] or start + float(event["dur"]) > last[1] + _ROUNDED:
+                self._add(event, key)
+        except (KeyError, TypeError, ValueError):
             return
-        if module:
-            self._rows.append((start, end, thread, name))
+
+    def add_module(self, event: dict[str, Any]) -> None:
+        """Take a function of Python if it is a module."""
+        name = event.get("name")
+        if isinstance(name, str) and name.startswith(MODULE):
+            with suppress(TypeError, ValueError):
+                self._add(event, None)
+
+    def _add(self, event: dict[str, Any], key: tuple[object, object] | None) -> None:
+        name, pid = event.get("name"), event.get("pid")
+        if (
+            event.get("ph") != "X"
+            or type(name) is not str
+            or not isinstance(pid, int)
+            or name.startswith("ProfilerStep")
+        ):
             return
-        last = self._last.get(thread)
-        if last is not None and last[0] <= start and end <= last[1]:
-            return  # part of that one; traces are in order of time
-        counted = self._of_engine if is_backward(name) else self._others
-        counted[thread] += 1
-        if not name.startswith("ProfilerStep"):
-            self._last[thread] = start, end
-            self._rows.append((start, end, thread, name))
+        start = nanoseconds(event.get("ts"))
+        end = start + nanoseconds(event.get("dur"))
+        thread = pid, str(event.get("tid"))
+        self._rows.append((start, end, thread, name))
+        if key is not None:
+            self._last[key] = start / 1000, end / 1000
+            counted = self._of_engine if is_backward(name) else self._others
+            counted[thread] += 1
 
     def engine_threads(self, threads: dict[_Thread, int]) -> list[int]:
         """Threads that do nothing but backward passes. Part of one is run by the thread that called it."""

@@ -20,6 +20,7 @@ from attrs import Factory, define, evolve, fields
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.open import MEASURED
 from llm_perf_opt.readers.sandbox import Notes
+from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import ONCE, UNKNOWN_HERE, Int64s, OnlyOnce, Process, Ranges, Timeline, Work
 from llm_perf_opt.regions.gpu_samples import COLUMNS, GpuSamples
 from llm_perf_opt.regions.stacks import group_by
@@ -104,7 +105,7 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
     empty = Work.empty()
     once = np.array([(*row, n) for n, p in enumerate(found) for row in p.once], dtype=np.int64).reshape(-1, 4).T
     used = {uuid for process in found for uuid in process.uuids}
-    return Timeline(
+    timeline = Timeline(
         source=source or file.name,
         kind=KIND,
         strings=list(strings),
@@ -118,6 +119,7 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
         only_once=OnlyOnce(once[0].astype(np.int32), once[3].astype(np.int32), once[1], once[2]),
         gpus=[gpu for gpu in gpus if gpu.uuid in used or (_NO_UUID in used and len({g.uuid for g in gpus}) == 1)],
     )
+    return _filled(timeline)
 
 
 def read_here(path: str, source: str, *columns: bool, notes: Notes) -> Timeline:
@@ -130,22 +132,33 @@ def _is_on_gpu(columns: dict[str, Int64s]) -> Any:
 
 
 def _took(columns: dict[str, Int64s]) -> Int64s:
-    """The GPU's time, or else the host's.
-
-    Where events of all instances of a range would have cost the program too much, some have them. The others take in
-    proportion to the host's time, where the host goes as fast as the GPU; where it runs ahead of the GPU, its time says
-    nothing, and they take the median of the GPU's.
-    """
+    """The GPU's time, or else the host's."""
     host, on_gpu = columns["end"] - columns["start"], _is_on_gpu(columns)
     took: Int64s = np.where(on_gpu, columns["gpu_end"] - columns["gpu_start"], host)
-    for _, mine in group_by(columns["name"]):
+    return took
+
+
+def _filled(timeline: Timeline) -> Timeline:
+    """The same, with better times for instances without events, where others of their region have them.
+
+    Events of all instances would have cost the program too much. The others take in proportion to the host's time,
+    where the host goes as fast as the GPU; where it runs ahead of the GPU, its time says nothing, and they take the
+    median of the GPU's.
+    """
+    ranges = timeline.ranges
+    assert ranges.took is not None
+    assert ranges.gpu_start is not None
+    host, on_gpu, took = ranges.end - ranges.start, ranges.gpu_start != UNKNOWN_HERE, ranges.took.copy()
+    if not on_gpu.any() or on_gpu.all():
+        return timeline
+    for _, mine in group_by(attribute(timeline).range_region):
         known, missing = mine[on_gpu[mine]], mine[~on_gpu[mine]]
         if len(known) and len(missing):
             usual, of_host = float(np.median(took[known])), max(float(np.median(host[known])), 1.0)
             ahead = of_host < _AHEAD * usual
             guessed = np.maximum(host[missing], usual) if ahead else host[missing] * (usual / of_host)
             took[missing] = np.round(guessed).astype(np.int64)
-    return took
+    return evolve(timeline, ranges=evolve(ranges, took=took))
 
 
 def _content(file: Path) -> tuple[list[_OfProcess], list[GpuSamples]]:

@@ -26,7 +26,7 @@ class CollectiveTimes:
 def collective_kernels(timeline: Timeline, chosen: Int64s) -> Bools:
     """Which of the chosen kernels are collectives."""
     names = timeline.kernels.name[chosen]
-    used = np.flatnonzero(np.bincount(names, minlength=1)) if len(names) else np.zeros(0, dtype=np.int64)
+    used = np.flatnonzero(np.bincount(names + 1)[1:])  # a name that was not recorded is -1
     is_collective = np.zeros(len(timeline.strings) + 1, dtype=np.bool_)
     is_collective[[n for n in used.tolist() if family_of(timeline.strings[n]) == COLLECTIVE]] = True
     found: Bools = is_collective[names]

@@ -74,13 +74,13 @@ def _processes(timeline: Timeline) -> Int32s:
 
 def _around(timeline: Timeline, process: Int32s, columns: list[Work | Ranges]) -> Ranges:
     """A range for each process, around all that some columns have of it. Its name is the next string."""
-    start = np.full(len(process), np.iinfo(np.int64).max, dtype=np.int64)
-    end = np.full(len(process), np.iinfo(np.int64).min, dtype=np.int64)
-    for column in columns:
-        known = np.isin(column.process, process)
-        which = np.searchsorted(process, column.process[known])
-        np.minimum.at(start, which, column.start[known])
-        np.maximum.at(end, which, column.end[known])
+    bounds = []
+    for number in process.tolist():
+        parts = [
+            (column.start[mine], column.end[mine]) for column in columns if (mine := column.process == number).any()
+        ]
+        bounds.append((min(int(start.min()) for start, _ in parts), max(int(end.max()) for _, end in parts)))
+    start, end = (np.array(side, dtype=np.int64) for side in zip(*bounds, strict=True))
     alike = np.zeros(len(process), dtype=np.int32)
     return Ranges(
         start=start,

@@ -79,9 +79,11 @@ def _instances(stage: NCUProfileRegion) -> int:
 def _fixes(stage: NCUProfileRegion, opportunities: Iterable[Opportunity]) -> list[Fix]:
     """One for each cause, the largest gain first; together they never promise more than the stage takes."""
     causes: dict[str, list[Opportunity]] = {}
-    for found in opportunities:
-        if found.region == stage.key:
-            causes.setdefault(found.rule or found.kind, []).append(found)  # reports of older versions have no ids
+    own = [found for found in opportunities if found.region == stage.key]
+    if not own and stage.performance is not None:  # a region that was selected, and is no stage of the report
+        own = stage.performance.opportunities
+    for found in own:
+        causes.setdefault(found.rule or found.kind, []).append(found)  # reports of older versions have no ids
     made, left = [], 1.0
     for group in sorted(causes.values(), key=lambda group: -_share(group)):
         gain = min(_share(group), left)
@@ -212,13 +214,16 @@ def _nothing(report: NCUProfileRegionReport) -> Answer:
     if report.available_ranges:
         where, reason = "No matching regions.", "the patterns select none of the regions"
         tell = f"Choose one of those that exist: {visible(report.available_ranges[0], 120)}"
+    elif stages := stage_regions(report):
+        where, reason = _where(stages[0], stages), "it is one of the many regions that are too small to be evaluated"
+        tell = "This would tell: llm-perf report INPUT --include REGION"
     elif scope is not None and (scope.totals.kernel_count or scope.totals.graph_launches):
         where, reason = "The recording has GPU work, and no region holds any of it.", "there is no region to evaluate"
         tell = f"This would tell: {_PROFILE}"
     else:
         where, reason = "There is nothing in the recording to report.", "it holds neither ranges nor GPU work"
         tell = f"This would tell: {_PROFILE}"
-    if cause is not None:
+    if cause is not None and not (scope and scope.regions):
         reason, tell = visible(cause.message, 500).rstrip("."), visible(cause.fix, 500) or tell
         reason = reason[:1].lower() + reason[1:] if reason[1:2].islower() else reason
     return Answer(where=where, why=f"Cannot tell, because {reason}.", do_first=tell)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import define
 
-from llm_perf_opt.analysis.verdicts.communication import Communication
+from llm_perf_opt.analysis.verdicts.communication_costs import Communication
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts

@@ -12,7 +12,7 @@ from attrs import define
 
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.launches import Kind
-from llm_perf_opt.analysis.verdicts.roofs import UNITS, Floats, Roofed
+from llm_perf_opt.analysis.verdicts.roofs import Floats, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.metrics.quantity import nanoseconds
 from llm_perf_opt.regions.columns import Bools
@@ -148,7 +148,7 @@ class KernelLimits:
         """What loads of nothing but used bytes would save, down to the next roof; else the time above the roof."""
         roofed = self.roofed
         time = roofed.launches.time_ns.astype(np.float64)
-        others = np.nan_to_num(np.stack([share for roof, share in roofed.shares.items() if roof not in UNITS]))
+        others = np.nan_to_num(np.stack([share for roof, share in roofed.shares.items() if roof != "l1"]))
         kinds = [kind.amounts for kind, _ in roofed.launches.timed_kinds()]
         use = np.array([(a.percent.get("sector_use", 100.0) if a else 100.0) / 100 for a in kinds], dtype=np.float64)
         unused = np.nan_to_num(roofed.shares["l1"]) * np.clip(1 - use, 0.0, 1.0) * time

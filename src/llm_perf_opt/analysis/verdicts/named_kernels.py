@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import lru_cache
 
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
@@ -24,13 +24,14 @@ _PRODUCTS = ("gemm", "convolution")
 _TAKEN_ALONG = ("elementwise", "activation", "copy", "rope")  # of the fusable ones, those that only move data
 _NAMED = 3
 _FIRST_TENSOR_CORES = 7  # compute capability
+_NAMES_KEPT = 1 << 15  # all regions of a report ask about the same kernels
 
 
 def fusable_by_name(of: Evaluated) -> Iterator[Found]:
     """Elementwise kernels that no compiler has fused already."""
 
     def fits(kind: Kind) -> bool:
-        return kind.family in _TAKEN_ALONG and not _pattern("compiled").search(kind.kernel_name)
+        return kind.family in _TAKEN_ALONG and not _has("compiled", kind.kernel_name)
 
     yield from _found(of, "fuse.elementwise", fits, kind="fusion")
 
@@ -56,20 +57,20 @@ def old_products(of: Evaluated) -> Iterator[Found]:
 
 
 def _is_single(kind: Kind) -> bool:
-    name = kind.kernel_name
     # cuDNN has kernels of that name that read 16 bits and multiply in fp32.
-    return kind.family in _PRODUCTS and bool(_pattern("fp32").search(name)) and not _pattern("short").search(name)
+    return kind.family in _PRODUCTS and _has("fp32", kind.kernel_name) and not _has("short", kind.kernel_name)
 
 
+@lru_cache(maxsize=_NAMES_KEPT)
+def _has(what: str, name: str) -> bool:
+    return re.search(verdict_rules().named_kernels[what], name, re.IGNORECASE) is not None
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
 def _generation(name: str) -> int | None:
     """The compute capability a kernel was written for, as far as its name tells."""
-    found = next((g for p, g in verdict_rules().named_kernels["generations"].items() if re.search(p, name)), None)
-    return None if found is None else int(found)
-
-
-@cache
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(verdict_rules().named_kernels[name], re.IGNORECASE)
+    known: dict[str, int] = verdict_rules().named_kernels["generations"]
+    return next((major for pattern, major in known.items() if re.search(pattern, name, re.IGNORECASE)), None)
 
 
 def _found(of: Evaluated, rule: str, fits: Callable[[Kind], bool], kind: str = "kernels") -> Iterator[Found]:

@@ -114,9 +114,13 @@ def _inside_the_sms(of: Evaluated) -> Iterator[Found]:
 
 def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
     group = [f for f in of.families if is_fusable(f.family)]
-    if (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE:
+    if _has_neighbours(of):
         yield from _above_the_roof(of, group, "fusion", lambda _: verdict_rules().kernel_fixes["fusable"])
         yield from fusable_by_name(of)
+
+
+def _has_neighbours(of: Evaluated) -> bool:
+    return (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE
 
 
 def _other_kernels(of: Evaluated) -> Iterator[Found]:
@@ -129,15 +133,19 @@ def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
     """Kernels that run as fast as the memory allows, where they are most of the time: only fewer bytes help."""
     if (of.facts.numbers["dram_share"] or 0.0) < _MOST:
         return
-    roofed = of.roofed
-    near = [bound == "dram" for bound in bounds(roofed)]
-    time, at_roof = (nanoseconds(float(part[near].sum())) for part in (roofed.launches.time_ns, roofed.at_roof_ns))
-    families = dict.fromkeys(
-        kind.family for (kind, _), one in zip(roofed.launches.timed_kinds(), near, strict=True) if one
-    )
-    words = {"families": _names(list(families)), "share_of_roof": shown(at_roof / time)}
-    won = at_roof * ((1 - _FEWER_BYTES) * overlap_scale(of.split))
-    yield Found("memory.bound", "kernels", time, won, "+".join(families), words)
+    launches, fixes = of.roofed.launches, verdict_rules().kernel_fixes
+    near = [bound == "dram" for bound in bounds(of.roofed)]
+    rows: dict[str, list[int]] = {}
+    for row, (kind, _) in enumerate(launches.timed_kinds()):
+        if near[row]:
+            fuse = is_fusable(kind.family) and _has_neighbours(of)
+            rows.setdefault(fixes["fusable"] if fuse else fixes["gemm_dram"], []).append(row)
+    for rule, own in rows.items():
+        time, at_roof = (nanoseconds(float(part[own].sum())) for part in (launches.time_ns, of.roofed.at_roof_ns))
+        families = list(dict.fromkeys(launches.kinds[kind].family for kind in launches.which[own].tolist()))
+        words = {"families": _names(families), "share_of_roof": shown(at_roof / time)}
+        won = at_roof * ((1 - _FEWER_BYTES) * overlap_scale(of.split))
+        yield Found(rule, "fusion" if rule == fixes["fusable"] else "kernels", time, won, "+".join(families), words)
 
 
 RULES: tuple[Callable[[Evaluated], Iterator[Found]], ...] = (

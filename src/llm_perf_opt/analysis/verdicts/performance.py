@@ -12,7 +12,7 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
-from llm_perf_opt.analysis.verdicts.communication import Communication, RankWaiting
+from llm_perf_opt.analysis.verdicts.communication_costs import Communication, RankWaiting
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
