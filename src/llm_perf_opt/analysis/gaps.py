@@ -25,7 +25,7 @@ NAMED = 100_000  # ns: gaps from here on are given a name
 LONG = 1_000_000  # ns: no launch of a kernel takes the host that long
 _AHEAD = 20_000  # ns: work launched so long before a gap began did not wait for the host
 _REPEATED = 3  # long gaps before attention: one or two are its first use
-_MOST_EVENTS = 200_000  # the longest of those that cover a gap
+_MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
 
 @define(eq=False)

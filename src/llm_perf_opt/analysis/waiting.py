@@ -41,8 +41,8 @@ class Waiting:
         self._timeline, self._attribution = warmth.timeline, warmth.attribution
         table = self._attribution.table
         self._number = {table.key(number): number for number in range(len(table))}
-        self._sums: dict[int, _GapSums] = {}
-        self._gpu_steps = GpuSteps(self._timeline, warmth.lifted, lambda process: self._sums_of(process).gaps)
+        self._sums = _SumsOfProcesses(warmth)
+        self._gpu_steps = GpuSteps(self._timeline, warmth.lifted, self._sums.gaps)
 
     def of_scope(self, selection: Selection) -> Waiting | None:
         """The same of the processes of a scope; None where it holds only a part of what those did: one GPU of several."""
@@ -65,11 +65,6 @@ class Waiting:
         mine = [one for one in np.unique(process).tolist() if self._processes is None or one in self._processes]
         return [(one, which[process == one]) for one in mine]
 
-    def _sums_of(self, process: int) -> _GapSums:
-        if process not in self._sums:
-            self._sums[process] = _GapSums(find_gaps(self._timeline, process, self._warmth.instances.first))
-        return self._sums[process]
-
     def idle(self, key: str, *, by_gpu: bool = False) -> IdleTime | None:
         """Why the GPU waits while a region runs; None where it has no steady instances.
 
@@ -81,7 +76,7 @@ class Waiting:
                 windows = self._gpu_steps.windows(process, which, self._number[key])
             else:
                 windows = BusyTime.of(ranges.start[which], ranges.end[which])
-            found.append(self._idle(self._sums_of(process), windows, self._number[key]))
+            found.append(self._idle(self._sums.of(process), windows, self._number[key]))
         return idle_together(found) if found else None
 
     def gpu_side(self, key: str) -> GpuSide | None:
@@ -183,6 +178,22 @@ class KnownWaiting:
 
     def exposed_copies(self, key: str) -> int:
         return self._copies.get(key, 0)
+
+
+class _SumsOfProcesses:
+    """The gaps of each process, found when they are first asked for. Apart: nothing may keep a timeline in a circle."""
+
+    def __init__(self, warmth: SteadyTimeline) -> None:
+        self._timeline, self._warmup = warmth.timeline, warmth.instances.first
+        self._known: dict[int, _GapSums] = {}
+
+    def of(self, process: int) -> _GapSums:
+        if process not in self._known:
+            self._known[process] = _GapSums(find_gaps(self._timeline, process, self._warmup))
+        return self._known[process]
+
+    def gaps(self, process: int) -> Gaps:
+        return self.of(process).gaps
 
 
 class _GapSums:

@@ -52,10 +52,11 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         steps = inside(scope.regions, (region for region in held if region.instances))
         explained = {id(r) for r in (*heaviest(chosen, _MOST_EXPLAINED), *(chosen_stages if is_main else ()))}
         for region, warm, launches in rows:
-            evaluator.waiting = inputs.waiting.get(scope.scope) if id(region) in explained else None
+            home = homes[region.key].scope
+            evaluator.waiting = inputs.waiting.get(home) if id(region) in explained else None
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
-            waiting = inputs.rank_waiting.get(homes[region.key].scope, {}).get(region.key)
+            waiting = inputs.rank_waiting.get(home, {}).get(region.key)
             found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures, waiting)
             found = evolve(found, instances=warm.instances)
             region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
