@@ -35,7 +35,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "faults": ("capture", "process", "rundir", "inject"),
     "fuzz": ("readers", "regions"),
     "fuzz-seed2": ("readers", "regions"),
-    "hostile-inputs": ("readers", "cli"),
+    "hostile-inputs": ("readers", "regions", "analysis", "report", "rundir/scrub", "cli"),
     "html-page": ("report",),
     "join-accuracy": ("readers", "regions", "analysis"),
     "kill-h200": ("capture", "process", "rundir"),

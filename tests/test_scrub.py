@@ -27,6 +27,7 @@ from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import ExitCode
+from llm_perf_opt.readers import sandbox
 from llm_perf_opt.readers.ncu_container import block_spans
 from llm_perf_opt.readers.nsys_export import Export
 from llm_perf_opt.readers.nsys_schema import TABLES
@@ -439,6 +440,28 @@ def test_a_copy_with_another_report_is_refused(timeline: Path, monkeypatch: pyte
     monkeypatch.setattr(scrub_run.sqlite, "clean", clumsy)
     assert main(["scrub", "run.sqlite", "--out", "shared"]) != 0
     assert not Path("shared").exists()
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("recordings_are_read_apart")
+def test_a_recording_is_copied_in_a_process_with_limits(
+    timeline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = os.getpid()
+    real = sqlite._copy
+
+    def endless(*given: Any) -> int:
+        while os.getpid() != here:
+            pass
+        return real(*given)
+
+    assert main(["scrub", "run.sqlite", "--out", "shared"]) == 0
+    monkeypatch.setattr(sandbox, "_SECONDS", 0.5)
+    monkeypatch.setattr(sandbox, "_BYTES_A_SECOND", 1e9)
+    monkeypatch.setattr(sqlite, "_copy", endless)
+    assert main(["scrub", "run.sqlite", "--out", "again"]) != 0
+    assert "takes more than" in "".join(capsys.readouterr())
+    assert not Path("again").exists()
 
 
 @pytest.mark.parametrize("place", ["there", "inside"])

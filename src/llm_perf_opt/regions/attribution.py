@@ -344,9 +344,8 @@ class _Attributor:
                 mine = instances[same]
                 domain, name = int(ranges.domain[mine[0]]), strings[ranges.name[mine[0]]]
                 region = self.table.intern(domains[domain], START_END, ROOT, name) if left > 0 else ROOT
-                if (
-                    region == ROOT or region in self.table.pooled
-                ):  # together: what is launched in two of them is there once
+                if region == ROOT or region in self.table.pooled:
+                    # Placed together: what is launched in two of them is there once.
                     rest.setdefault(domain, []).append(mine)
                 else:
                     left -= self._place_in(region, mine, lookups, memberships)

@@ -108,9 +108,7 @@ class _Trace:
     attribution: Attribution
     _origin: int = 0
     _end: int = 0
-    _pids: list[int] = Factory(
-        list
-    )  # of each process: the recorded one; of two hosts' equal ones the second has another
+    _pids: list[int] = Factory(list)  # of each process; of two hosts' equal ones the second has another
     _tids: list[int] = Factory(list)  # of each thread: they are numbered within their process, from 1
     # As they are written: of regions, ranges and domains.
     _keys: list[str] = Factory(list)
@@ -253,7 +251,8 @@ class _Trace:
             np.concatenate([getattr(work, name) for work in works]).astype(np.int64)
             for name in ("start", "end", "process", "device")
         )
-        tracks = group_by(process_of * (int(device_of.max(initial=0)) + 1) + device_of)
+        lowest = int(device_of.min(initial=0))
+        tracks = group_by(process_of * (int(device_of.max(initial=0)) - lowest + 1) + device_of - lowest)
         edges = self._edges(len(tracks))
         for _, mine in tracks:
             process, device = int(process_of[mine[0]]), int(device_of[mine[0]])
