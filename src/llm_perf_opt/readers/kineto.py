@@ -223,8 +223,8 @@ def _diagnostics(trace: Trace, source: str) -> list[Diagnosis]:
     found = []
     if not trace.kernels:
         calls = 0 if trace.copies else len(trace.launches)
-        name = "NO_KERNELS.called" if calls else "NO_KERNELS.in_trace"
-        found.append(diagnose(name, source=source, calls=calls))
+        called = diagnose("NO_KERNELS.called", source=source, calls=calls)
+        found.append(called if calls else diagnose("NO_KERNELS.in_trace", source=source))
     if trace.malformed:
         found.append(diagnose("MALFORMED_EVENTS", events=trace.malformed, source=source))
     return found

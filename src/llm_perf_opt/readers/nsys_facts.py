@@ -95,7 +95,8 @@ def note_missing(export: Export, timeline: Timeline) -> None:
     kernels, graphs, notes = timeline.kernels, timeline.graphs, export.diagnostics
     if len(kernels) == 0 and len(graphs) == 0:
         calls = 0 if len(timeline.copies) else export.size(RUNTIME)
-        notes.append(diagnose("NO_KERNELS.called" if calls else "NO_KERNELS", source=export.source, calls=calls))
+        called = diagnose("NO_KERNELS.called", source=export.source, calls=calls)
+        notes.append(called if calls else diagnose("NO_KERNELS", source=export.source))
     if len(timeline.ranges) and (lost := int((kernels.host_time == UNKNOWN).sum())):
         name = "UNKNOWN_LAUNCHES" if export.has(RUNTIME) else "UNKNOWN_LAUNCHES.no_calls"
         notes.append(diagnose(name, lost=lost, kernels=len(kernels)))
