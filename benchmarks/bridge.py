@@ -49,8 +49,9 @@ from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.metrics.catalogue import is_tensor_work, names_of
 from llm_perf_opt.nsight.ncu.argv import NcuOptions, build_ncu_cmd
 from llm_perf_opt.nsight.tools import find_ncu, find_nsys
-from llm_perf_opt.planning.chosen_regions import LIBRARY_DOMAINS, cut, outermost
+from llm_perf_opt.planning.chosen_regions import cut, outermost
 from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.libraries import is_library_range
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.traffic import SOURCE
 from llm_perf_opt.rundir.directory import gpu_facts
@@ -461,9 +462,7 @@ HOW: dict[str, Callable[[Bench], None]] = {
 
 def stages(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
     """The regions that make up the run, none inside another: what app-range can measure one by one."""
-    outer = [
-        r for r in outermost(report) if r.inclusive.kernel_count and r.nvtx_include and r.domain not in LIBRARY_DOMAINS
-    ]
+    outer = [r for r in outermost(report) if r.inclusive.kernel_count and r.nvtx_include and not is_library_range(r)]
     return cut(outer, report, repeated=False)
 
 

@@ -436,7 +436,7 @@ def test_a_range_that_returns_before_its_work_is_done_is_not_called_idle(
     source = make_export(tmp_path / "run.sqlite", [("launch", 0, 100)], [("k", 10, 90, 5000)])
     run("report", source, "--out", tmp_path / "out")
     shown = capsys.readouterr().out
-    assert "returns before it is done" in shown
+    assert "the ranges end before their GPU work does" in shown
     assert "waits for the host" not in shown
 
 

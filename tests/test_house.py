@@ -11,9 +11,10 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "llm_perf_opt"
 LONGEST = 500
 SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
-# Of Python. 41,061 without what came after: reading apart and safe outputs, secrets, programs without ranges, measuring.
+# Of Python. 41,061 without what came after: reading apart and safe outputs, secrets, programs without ranges, measuring;
+# 45,450 without undisturbed times with energy and memory, pooled names, explained idle time, ranks, and the answer.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 45_450
+MOST_LINES = 51_600
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(

@@ -86,7 +86,7 @@ def test_gains_never_exceed_the_time() -> None:
         kernel("spmv", fill=FITS, sm=20, memory=20, dram=20, l2=10, l1=10, occupancy=36),
         kernel("gather", sm=20, memory=20, dram=20, l2=10, l1=10, occupancy=90),
     )
-    assert {o.rule for o in of.opportunities} == {"l1.bound", "occupancy", ""}
+    assert {o.rule for o in of.opportunities} == {"l1.bound", "occupancy", "kernel.slow"}
     assert sum(o.recoverable.of("ns") for o in of.opportunities) <= 300_000
 
 
@@ -182,4 +182,4 @@ def test_a_product_that_keeps_l1_busy_is_not_near_no_roof() -> None:
 
 def test_the_report_of_a_recording_names_rules() -> None:
     rules = {o.rule for o in report("ncu-2025.3.1-h200-decoder-2layers-basic").opportunities}
-    assert rules <= {"", "l1.bound", "occupancy"}
+    assert rules <= {"l1.bound", "occupancy", "kernel.slow", "attention.kernel", "gemm.shape", "fuse.elementwise"}

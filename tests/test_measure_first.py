@@ -18,7 +18,6 @@ from llm_perf_opt.inject import read_log
 from llm_perf_opt.planning import program_end
 from llm_perf_opt.regions.columns import Process, Ranges, Timeline, Work
 from llm_perf_opt.regions.model import NCUProfileRegionReport
-from llm_perf_opt.report.answer import headline
 from test_join_rules import timeline as recorded_timeline
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("json_alone")]
@@ -272,7 +271,7 @@ def test_the_part_that_was_recorded_is_compared_with_the_same_part(later: float)
     assert step.performance.tokens.now.value == pytest.approx(1000 / step.timing.steady.total_ns * 1e9)
     unlike = [d.message for d in report.diagnostics if d.code == "RECORDED_UNLIKE_ALL"]
     assert ("recorded take 99 ms each" in unlike[0]) if later > 0.1 else not unlike
-    where = headline(report)[0].text
+    where = report.answer.where
     assert where.startswith(f"decode takes {10 + 900 * later:.0f} s")
     assert "Of that, 999 ms were recorded" in where
 

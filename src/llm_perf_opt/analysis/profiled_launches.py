@@ -12,7 +12,8 @@ import numpy as np
 
 from llm_perf_opt.analysis.sample_matrix import Samples, combine, rules_of
 from llm_perf_opt.regions.columns import Action, CounterSet
-from llm_perf_opt.regions.model import KernelRecord, LaunchCounter, MeasuredKernel, ProfiledLaunch
+from llm_perf_opt.regions.launch_records import LaunchCounter, ProfiledLaunch
+from llm_perf_opt.regions.model import KernelRecord, MeasuredKernel
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter
 from llm_perf_opt.regions.table import region_key

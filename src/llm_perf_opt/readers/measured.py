@@ -34,6 +34,7 @@ _FILE = re.compile(r"(\d{1,10})-\d{1,20}\.names")
 _LARGEST = 2_000_000_000  # bytes of rows; a day of ranges of a millisecond
 _LARGEST_TEXT = 400_000_000
 _NO_UUID = "GPU-"  # of a torch that does not say which GPU it uses
+_COLUMNS = [f.name for f in fields(Ranges) if f.name != "recorded"]
 _AHEAD = 0.8  # of the GPU's time: a host that takes less for a range launches and goes on
 _AGAIN = "Measure again: llm-perf measure -- CMD"
 
@@ -115,7 +116,7 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
         kernels=empty,
         copies=empty,
         graphs=empty,
-        ranges=Ranges(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Ranges)}),
+        ranges=Ranges(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}),
         only_once=OnlyOnce(once[0].astype(np.int32), once[3].astype(np.int32), once[1], once[2]),
         gpus=[gpu for gpu in gpus if gpu.uuid in used or (_NO_UUID in used and len({g.uuid for g in gpus}) == 1)],
     )

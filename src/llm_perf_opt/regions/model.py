@@ -18,6 +18,7 @@ from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.columns import NumberRange
 from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
+from llm_perf_opt.regions.launch_records import ProfiledLaunch
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.rank_skew import RankSkew
 from llm_perf_opt.regions.timing import Timing
@@ -411,34 +412,6 @@ class VerifiedCounter:
     ratio: float | None  # estimate over truth; None where the truth is 0
     stated_error: float  # relative: how far apart the estimate lets expect them to be at most
     agrees: bool
-
-
-@define(frozen=True)
-class LaunchCounter:
-    """One counter of one launch."""
-
-    value: float
-    unit: str
-
-
-@define(frozen=True)
-class ProfiledLaunch:
-    """One launch that was picked by hand, with its kernel's place in the timeline."""
-
-    kernel_name: str
-    short_name: str
-    grid: list[int]
-    block: list[int]
-    device: int | None
-    regions: list[str]  # keys of the innermost ranges open at the launch
-    rank: int | None  # 1: no kernel of the program takes more GPU time; None: there is no timeline
-    kernels_ranked: int
-    share_of_gpu_time: float | None
-    calls: int | None  # in the timeline
-    total_ms: float | None
-    mean_ms: float | None
-    passes: int | None
-    metrics: dict[str, LaunchCounter] = Factory(dict)
 
 
 @define(frozen=True)

@@ -8,14 +8,8 @@ from llm_perf_opt.regions.labels import full_label as full_label
 from llm_perf_opt.regions.labels import label as label
 from llm_perf_opt.regions.labels import warmup_note as warmup_note
 from llm_perf_opt.regions.labels import without_profiler as without_profiler
-from llm_perf_opt.regions.model import (
-    MetricValue,
-    NCUProfileRegion,
-    NCUProfileRegionReport,
-    ProfiledLaunch,
-    RegionStats,
-    ScopeTotals,
-)
+from llm_perf_opt.regions.launch_records import ProfiledLaunch
+from llm_perf_opt.regions.model import MetricValue, NCUProfileRegion, NCUProfileRegionReport, RegionStats, ScopeTotals
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.ranking import evaluated_instances as evaluated_instances
 from llm_perf_opt.regions.ranking import evaluated_times as evaluated_times

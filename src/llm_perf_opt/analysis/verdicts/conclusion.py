@@ -150,7 +150,7 @@ def _why(stage: NCUProfileRegion, verdict: Verdict) -> str:
     title, text = verdict.title, verdict.text
     why = text if text.lower().startswith(title.lower()) else f"{_sentence(title)}. {text}"
     if stage.time_source == "ncu" and verdict.bound != UNKNOWN:
-        why += f" Whether the GPU waits for the host between its kernels, a timeline would tell: {_PROFILE}"
+        why += f" This would tell: {_PROFILE}"
     return why
 
 

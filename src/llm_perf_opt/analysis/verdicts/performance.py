@@ -320,7 +320,8 @@ def _steps(side: GpuSide) -> str:
 def _region_verdict(region: NCUProfileRegion, split: TimeSplit, facts: Facts, kernels: Verdict) -> Verdict:
     """The verdict on the wall time; where the GPU is the limit, that of its kernels."""
     if region.time_source == "ncu":
-        return kernels  # whether the GPU waits is not known
+        waiting = "" if kernels.bound == UNKNOWN else " Whether the GPU waits is not known: there is no timeline."
+        return evolve(kernels, text=kernels.text + waiting)
     if split.wall is None or split.idle is None:
         no_gpu = region.time_source == "timeline" and split.busy is None
         return cannot_tell("gpu" if no_gpu else "idle_share", facts)
