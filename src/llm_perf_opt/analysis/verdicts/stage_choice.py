@@ -8,6 +8,7 @@ from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.regions.operator_names import is_operator
 from llm_perf_opt.regions.whole_recording import COVERED, MOST_STAGES
 
+_MUCH_LONGER = 1.5  # than what was recorded of it: the recording ended inside
 _FEW = 8  # a single outermost region with no more regions in it than this is a wrapper: its parts are the stages
 
 
@@ -63,7 +64,18 @@ def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
             return working
     longest = sorted(chosen, key=_time, reverse=True)
     kept = {id(region) for region in longest[:MOST_STAGES]}
-    return [region for region in chosen if id(region) in kept]
+    return [part for region in chosen if id(region) in kept for part in _seen_in(region, regions)]
+
+
+def _seen_in(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
+    """A range that the recording ended in is seen in what repeats inside it, where that is most of it."""
+    timing = region.timing
+    if timing is None or timing.source != "undisturbed" or timing.instances != 1 or region.instances != 1:
+        return [region]
+    if timing.steady.total_ns + timing.warmup.total_ns <= _MUCH_LONGER * _time(region):
+        return [region]
+    parts = _working([r for r in regions if r.parent == region.key and (r.instances or 0) > 1])
+    return parts if parts and sum(map(_time, parts)) >= COVERED * _time(region) else [region]
 
 
 def _is_operator(region: NCUProfileRegion) -> bool:
