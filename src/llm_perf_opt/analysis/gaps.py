@@ -138,7 +138,7 @@ class _Finder:
         new[long] = _CODE["unseen"]
         new[long & (over.other_thread != UNKNOWN)] = _CODE["thread"]
         new[long & ((over.code != UNKNOWN) | (over.range != UNKNOWN))] = _CODE["python"]
-        new[self._plans(named[long], long)] = _CODE["replan"]
+        new[self._plans(named[long], long) | (long & over.plans)] = _CODE["replan"]
         new[over.compiles] = _CODE["module"]
         new[over.reads_input] = _CODE["data"]
         new[ahead[named]] = _CODE["gpu"]
@@ -210,6 +210,7 @@ class _Covering:
         self.reads_input = (self.input != UNKNOWN) | (input_range != UNKNOWN)
         # Functions that compile are around every call of what was compiled before, too.
         compiling = (~is_call) & (host.kind != PYTHON) & (kind == "compile")
+        self.plans = events(~is_call & (kind == "plan")) != UNKNOWN
         self.compiles = (events(compiling) != UNKNOWN) | (in_ranges(kind_of_range == "compile") != UNKNOWN)
         self.range = np.where(input_range != UNKNOWN, input_range, in_ranges(np.ones(len(ranges), dtype=np.bool_)))
 

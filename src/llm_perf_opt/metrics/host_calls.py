@@ -34,6 +34,9 @@ _INPUT = re.compile(
 # Names of ranges and operators that compile. `CompiledFxGraph` and the like are what was compiled before.
 _COMPILES = re.compile(r"compil(e(?!d)|ing\b|ation)|autotun|nvrtc|codegen", re.IGNORECASE)
 
+# Operators in which cuDNN plans for a length that it has not seen.
+_PLANS = re.compile(r"_cudnn_attention(_forward|_backward)?\b")
+
 
 @lru_cache(maxsize=4096)
 def call_kind(name: str) -> str:
@@ -43,6 +46,7 @@ def call_kind(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def code_kind(name: str) -> str:
-    """Of a range, operator or function: `data` where it reads or prepares input, `compile`, or nothing special."""
+    """Of a range, operator or function: `data` where it reads or prepares input, `compile`, `plan`, or nothing special."""
     start = name[:300]
-    return "data" if _INPUT.search(start) else "compile" if _COMPILES.search(start) else ""
+    found = ((_INPUT, "data"), (_COMPILES, "compile"), (_PLANS, "plan"))
+    return next((kind for pattern, kind in found if pattern.search(start)), "")
