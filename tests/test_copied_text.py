@@ -47,7 +47,7 @@ def test_everything_that_is_offered_to_copy_can_be_pasted(
     monkeypatch.setenv("COLUMNS", "4000")
     source = make_export(
         tmp_path / "run $(touch owned).sqlite",
-        [(name, 1000 * i, 1000 * i + 500) for i, name in enumerate(NAMES)],
+        [(name, 1000 * i, 1000 * i + 990) for i, name in enumerate(NAMES)],
         [("k", 1000 * i + 10, 1000 * i + 20, 1000 * i + 50) for i in range(len(NAMES))],
     )
     assert main(["report", str(source), "--out", str(tmp_path / "out")]) == 0

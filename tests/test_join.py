@@ -314,9 +314,8 @@ def test_a_region_has_what_its_sampled_launches_did_and_says_what_share_they_are
 ) -> None:
     scope = joined(some, chosen, taken).main_scope
     assert scope is not None
-    stacks = [_stack(some, time) for time, _, _ in chosen]
     for region in scope.regions:
-        inside = [c for c, stack in zip(chosen, stacks, strict=True) if stack[: len(region.path)] == region.path]
+        inside = [c for c in chosen if _is_inside(region, some, c[0])]
         assert region.inclusive.kernel_count == len(inside)
         for metric, is_there in (
             (METRIC, lambda s: taken[s][0] > 0),
@@ -343,6 +342,10 @@ def _stack(some: list[Range], time: int) -> list[str]:
     return [r.name for r in is_open]
 
 
+def _is_inside(region: NCUProfileRegion, some: list[Range], time: int) -> bool:
+    return region.is_whole_recording or _stack(some, time)[: len(region.path)] == region.path
+
+
 @pytest.mark.slow
 @examples(100)
 @given(ranges, launches, samples)
@@ -353,7 +356,8 @@ def test_coverage_of_the_whole_adds_up(
     if not any(count for count, _ in taken):
         assert found.coverage is None
         return
-    inside = [(takes, s) for time, takes, s in chosen if _stack(some, time)]
+    whole = any(region.is_whole_recording for region in regions_of(found.main_scope).values())
+    inside = [(takes, s) for time, takes, s in chosen if whole or _stack(some, time)]
     coverage = found.coverage
     assert coverage is not None
     assert coverage.launches == len(inside)
@@ -392,7 +396,7 @@ def test_totals_reconcile_and_nothing_unsampled_counts_as_zero(
     sampled = {signature for signature, *_ in taken}
     regions = regions_of(report.main_scope)
     for key, region in regions.items():
-        inside = [s for time, _, s in chosen if _stack(some, time)[: len(region.path)] == region.path]
+        inside = [s for time, _, s in chosen if _is_inside(region, some, time)]
         found = region.inclusive.metrics.get(METRIC)
         assert (found is None) == (not sampled & set(inside)), "not measured is not 0"
         if found is None:

@@ -756,7 +756,7 @@ def columns_of(path: Path) -> Any:
     """All that a report is made of, texts in the place of their numbers: those may be other ones."""
     found = read_recording(path, source="recording", launch_config=True, streams=True)
     if isinstance(found, CounterSet):
-        return attrs.asdict(found) | {"actions": [attrs.asdict(action) for action in found.actions]}
+        return attrs.asdict(found) | {"source": "", "actions": [attrs.asdict(action) for action in found.actions]}
     texts = np.array([*found.strings, ""], dtype=object)  # the last stands for a name that was not recorded
     tables = {name: getattr(found, name) for name in ("kernels", "copies", "graphs", "ranges", "graph_nodes")}
     columns = {

@@ -13,11 +13,21 @@ from attrs import evolve, fields
 from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.regions.columns import UNKNOWN, GraphNodes, HostEvents, Int32s, LaunchConfig, Ranges, Timeline, Work
+from llm_perf_opt.regions.columns import (
+    UNKNOWN,
+    GraphNodes,
+    HostEvents,
+    Int32s,
+    LaunchConfig,
+    OnlyOnce,
+    Ranges,
+    Timeline,
+    Work,
+)
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
-Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, LaunchConfig)
+Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, OnlyOnce, LaunchConfig)
 
 
 def merge_timelines(timelines: list[Timeline]) -> Timeline:
@@ -41,6 +51,7 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         ranges=_joined([t.ranges for t in shifted]),
         graph_nodes=_joined([t.graph_nodes for t in shifted]),
         host=_joined([t.host for t in shifted]),
+        only_once=_joined([t.only_once for t in shifted]),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
         diagnostics=[diagnosis for t in timelines for diagnosis in t.diagnostics] + _left_out(timelines),
@@ -127,6 +138,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
         host=evolve(
             host, process=_offset(processes)(host.process), thread=_offset(threads)(host.thread), name=names(host.name)
         ),
+        only_once=evolve(timeline.only_once, process=_offset(processes)(timeline.only_once.process)),
     )
 
 
