@@ -466,7 +466,7 @@ def test_the_report_of_a_cpu_run_says_what_a_cpu_run_can_say(
     shown = capsys.readouterr().out
     files = {name: (tmp_path / name).read_text(encoding="utf-8") for name in ("report.md", "stakeholder_summary.md")}
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
-    page = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", html, flags=re.DOTALL)
+    page = re.sub(r"<(script|style)[^>]*>.*?</\1>|</?b>", "", html, flags=re.DOTALL)
     for text in (shown, *files.values(), page):
         where = re.search(
             r"LLM@generate takes [\d.]+ m?s without a profiler \([\d.]+ m?s under it\): (.*?)\.(?:\s|<|$)", text
