@@ -28,6 +28,8 @@ class ScopeBuilder:
     kept: list[bool] = field(init=False)
     _order: list[int] = field(init=False)
     _expressions: list[str] = field(init=False)
+    # Kernels of the scope built last, by region, None being all: a process alone on its GPU has three scopes alike.
+    _listed: tuple[RolledUp, int | None, dict[int | None, list[KernelRecord]]] | None = field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         self.kept = kept_regions(self.table, self.region_filter)
@@ -65,9 +67,15 @@ class ScopeBuilder:
         counts = np.array([len(rows[n][1]) if n in rows else 0 for n in numbers], dtype=np.int64)
         keys = np.array([len(self.table.key(n)) for n in numbers], dtype=np.int64)
         most_kernels = _affordable(counts, keys, most_kernels)
+        if self._listed is None or self._listed[0] is not rolled or self._listed[1] != most_kernels:
+            self._listed = (rolled, most_kernels, {})
+        listed = self._listed[2]
         regions = []
         for number in numbers:
+            if number not in listed:
+                listed[number] = self._kernel_records(*rows[number], most_kernels) if number in rows else []
             region = self._region(number, rolled, rows.get(number), most_kernels)
+            region.kernels = list(listed[number])
             region.device, region.process_id = device, process_id
             if metrics is not None and (own := metrics.get(number)) is not None:
                 region.inclusive.metrics = own.inclusive
@@ -75,8 +83,9 @@ class ScopeBuilder:
                 region.rules = own.rules
                 region.sections = own.sections
             regions.append(region)
-        everything = np.arange(len(rolled.all_kernels.label))
-        return Scope(name, totals, regions, self._kernel_records(rolled.all_kernels, everything))
+        if None not in listed:
+            listed[None] = self._kernel_records(rolled.all_kernels, np.arange(len(rolled.all_kernels.label)))
+        return Scope(name, totals, regions, list(listed[None]))
 
     def _heaviest(self, numbers: list[int], rolled: RolledUp, most: int) -> list[int]:
         """Those with the most time, each with the regions around it."""
@@ -115,7 +124,6 @@ class ScopeBuilder:
             graph_kernels=int(rolled.graph_kernels[number]),
             graph_replays=int(rolled.graph_replays[number]),
             nvtx_include=self._expressions[number],
-            kernels=self._kernel_records(*rows, most_kernels) if rows else [],
             kernels_omitted=max(len(rows[1]) - most_kernels, 0) if rows and most_kernels is not None else 0,
             selection=self.region_filter.as_json(),
         )

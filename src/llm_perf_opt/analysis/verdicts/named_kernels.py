@@ -50,8 +50,10 @@ def old_products(of: Evaluated) -> Iterator[Found]:
         return
 
     def fits(kind: Kind) -> bool:
+        if kind.family not in _PRODUCTS or _is_single(kind):
+            return False
         older = _generation(kind.kernel_name)
-        return kind.family in _PRODUCTS and not _is_single(kind) and older is not None and older < capability
+        return older is not None and older < capability
 
     yield from _found(of, "gemm.old_kernel", fits)
 
