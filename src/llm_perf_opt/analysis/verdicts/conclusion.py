@@ -60,10 +60,10 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
 
 def _worst(stages: Sequence[NCUProfileRegion], fixes: dict[str, list[Fix]]) -> NCUProfileRegion:
     """The longest; where next to nothing could be won there, the one that promises most."""
-    whole = sum(stage_time(stage) or 0 for stage in stages)
+    whole = sum(all_steady_time(stage) or 0 for stage in stages)
 
     def gain(stage: NCUProfileRegion) -> float:
-        return sum(fix.gain_share for fix in fixes[stage.key]) * (stage_time(stage) or 0)
+        return sum(fix.gain_share for fix in fixes[stage.key]) * (all_steady_time(stage) or 0)
 
     longest, best = stages[0], max(stages, key=gain)
     return best if gain(longest) < _WORTH * whole <= gain(best) else longest

@@ -21,9 +21,8 @@ _IDLE = "The GPU sits idle for {idle_share} of the {basis} ({idle} of {wall}), {
 _NAMES = 3  # of what the host was in, in a text
 _TELLING_SHARE = 0.5  # of the idle time, from which on gaps of a size are mentioned
 _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
-_DISTURBED = (
-    "launch.graph"  # what a profiler adds to: idle time that the program alone does not have goes off this first
-)
+# What a profiler adds to: idle time that the program alone does not have goes off this first.
+_DISTURBED = "launch.graph"
 
 
 @define(frozen=True)
@@ -48,7 +47,7 @@ class IdlePart:
     @property
     def texts(self) -> str:
         """The entry of its words among the fixes."""
-        return f"{self.rule}.waiting" if self.rule == "copy.host" else self.rule
+        return _texts(self.rule)
 
 
 @cache
@@ -61,13 +60,23 @@ def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool) -> list[IdleP
 
     `graphable`: a CUDA graph would save launches.
     """
-    groups: dict[str, list[IdleCause]] = {}
-    for one in idle.causes:
-        groups.setdefault(_rule(one.cause, graphable), []).append(one)
+    groups = _by_rule(idle, graphable)
     times = {rule: float(sum(one.time_ns for one in group)) for rule, group in groups.items()}
     times = _fitted(times, waiting_ns)
     found = [IdlePart(rule, times[rule], _what(group)) for rule, group in groups.items() if rule and times[rule] > 0]
     return sorted(found, key=lambda part: -part.time_ns)
+
+
+def _by_rule(idle: IdleTime, graphable: bool) -> dict[str, list[IdleCause]]:
+    groups: dict[str, list[IdleCause]] = {}
+    for one in idle.causes:
+        groups.setdefault(_rule(one.cause, graphable), []).append(one)
+    return groups
+
+
+def _texts(rule: str) -> str:
+    """Waiting in a call that copies has other words than the copies themselves."""
+    return f"{rule}.waiting" if rule == "copy.host" else rule
 
 
 def _rule(cause: str, graphable: bool) -> str:
@@ -102,9 +111,7 @@ def _gaps(count: int, which: str = "") -> str:
 
 def with_cause(found: Verdict, idle: IdleTime, facts: Facts, graphable: bool) -> Verdict:
     """A verdict about waiting, by what has the largest part of it; as it was where nothing is known."""
-    groups: dict[str, list[IdleCause]] = {}
-    for one in idle.causes:
-        groups.setdefault(_rule(one.cause, graphable), []).append(one)
+    groups = _by_rule(idle, graphable)
     if not idle.total_ns or not groups:
         return found
     rule, group = max(groups.items(), key=lambda item: sum(one.time_ns for one in item[1]))
@@ -124,7 +131,7 @@ def with_cause(found: Verdict, idle: IdleTime, facts: Facts, graphable: bool) ->
             *found.evidence,
             Evidence(f"{group[0].cause} {words['share']} of the idle time", "cause_share", share),
         ],
-        advice=_sentence(verdict_rules().fix[rule].action) if rule else found.advice,
+        advice=_sentence(verdict_rules().fix[_texts(rule)].action) if rule else found.advice,
     )
 
 

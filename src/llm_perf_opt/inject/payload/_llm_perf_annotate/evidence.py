@@ -81,11 +81,12 @@ class Evidence:
 
     # -- the first instance of a range ------------------------------------------------------------
 
-    def first_use(self, memory: Any) -> tuple[int, int]:
+    def first_use(self, memory: Any) -> tuple[int, int | None]:
         """What grows when things are used for the first time: modules of Python, memory taken from the system."""
         return len(sys.modules), 0 if memory is None else memory.mapped()
 
-    def end_first_use(self, before: tuple[int, int], start: int, end: int, memory: Any) -> None:
+    def end_first_use(self, before: tuple[int, int | None], start: int, end: int, memory: Any) -> None:
         modules, mapped = self.first_use(memory)
-        if modules > before[0] or mapped > before[1]:
+        took_memory = mapped is not None and before[1] is not None and mapped > before[1]
+        if modules > before[0] or took_memory:
             self.note(why=FIRST_USE, **{"from": start, "to": end})

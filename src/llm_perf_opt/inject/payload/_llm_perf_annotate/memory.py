@@ -67,7 +67,7 @@ class Memory:
                 _, requested = self._take(opened[0])
                 self.forget(opened)
                 return opened[2], requested - opened[1]
-        except Exception:
+        except Exception:  # the program may have put in another allocator, or lost the GPU: it is not measured
             self.forget(opened)
             return UNKNOWN, UNKNOWN
 
@@ -75,12 +75,12 @@ class Memory:
         """`opened` did not open after all; without it, none of them is ours (a forked child)."""
         self._open = [other for other in self._open if opened is not None and other is not opened]
 
-    def mapped(self) -> int:
-        """How often memory was taken from the system."""
+    def mapped(self) -> int | None:
+        """How often memory was taken from the system; None where the allocator does not say."""
         try:
-            return int(self._read(self._device()).get("num_device_alloc", 0))
-        except Exception:
-            return 0
+            return int(self._read(self._device())["num_device_alloc"])
+        except Exception:  # as above
+            return None
 
     def _take(self, device: int) -> tuple[int, int]:
         """Bytes in use now, and those of them that were asked for: the rest is of blocks that were not divided.
