@@ -81,7 +81,8 @@ def _programs(only: str) -> list[tuple[str, dict[str, Callable[..., Any]]]]:
 
 def _module(file: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"rule_{file.stem}", file)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -26,6 +26,7 @@ _OF_COLUMNS = (
     "Ranges",
     "GraphNodes",
     "HostEvents",
+    "OperatorCalls",
     "Process",
     "OnlyOnce",
     "GpuSamples",

@@ -193,6 +193,25 @@ class HostEvents:
         return HostEvents(times, times, numbers, numbers, numbers, numbers)
 
 
+@define(eq=False)
+class OperatorCalls:
+    """Operators of a PyTorch trace, those inside others too; in no order."""
+
+    start: Int64s
+    end: Int64s
+    thread: Int32s
+    name: Int32s
+    inputs: Int32s  # what they were given, as `tensors` reads it: an index into Timeline.strings; UNKNOWN: not recorded
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @staticmethod
+    def empty() -> OperatorCalls:
+        times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return OperatorCalls(times, times, numbers, numbers, numbers)
+
+
 @define
 class Process:
     """A recorded process. `rank` is set only where the recording or its file name says it."""
@@ -219,6 +238,7 @@ class Timeline:
     ranges: Ranges
     graph_nodes: GraphNodes = field(factory=GraphNodes.empty)
     host: HostEvents = field(factory=HostEvents.empty)
+    calls: OperatorCalls = field(factory=OperatorCalls.empty)
     devices: dict[int, str] = Factory(dict)  # id -> product name
     environment: dict[str, Any] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)

@@ -20,6 +20,7 @@ from llm_perf_opt.regions.columns import (
     Int32s,
     LaunchConfig,
     OnlyOnce,
+    OperatorCalls,
     Ranges,
     Timeline,
     Work,
@@ -27,7 +28,7 @@ from llm_perf_opt.regions.columns import (
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
-Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, OnlyOnce, LaunchConfig)
+Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, OperatorCalls, OnlyOnce, LaunchConfig)
 
 
 def merge_timelines(timelines: list[Timeline]) -> Timeline:
@@ -51,6 +52,7 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         ranges=_joined([t.ranges for t in shifted]),
         graph_nodes=_joined([t.graph_nodes for t in shifted]),
         host=_joined([t.host for t in shifted]),
+        calls=_joined([t.calls for t in shifted]),
         only_once=_joined([t.only_once for t in shifted]),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
@@ -118,7 +120,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
             config=config,
         )
 
-    ranges, host = timeline.ranges, timeline.host
+    ranges, host, calls = timeline.ranges, timeline.host, timeline.calls
     return evolve(
         timeline,
         threads=[owner + processes for owner in timeline.threads],
@@ -138,6 +140,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
         host=evolve(
             host, process=_offset(processes)(host.process), thread=_offset(threads)(host.thread), name=names(host.name)
         ),
+        calls=evolve(calls, thread=_offset(threads)(calls.thread), name=names(calls.name), inputs=names(calls.inputs)),
         only_once=evolve(timeline.only_once, process=_offset(processes)(timeline.only_once.process)),
     )
 

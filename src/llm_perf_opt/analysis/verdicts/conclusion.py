@@ -107,7 +107,15 @@ def _fix(stage: NCUProfileRegion, found: Sequence[Opportunity], share: float) ->
         gain_share=share,
         action=_sentence(first.advice),
         because=_sentence(because),
+        gain_interval_ns=_interval(found, share / _share(found) / _instances(stage)),
     )
+
+
+def _interval(found: Sequence[Opportunity], scale: float) -> list[float] | None:
+    """The sums of the lower and of the upper ends; None where one of them has none."""
+    if any(o.interval is None for o in found):
+        return None
+    return [scale * sum(o.interval[end].of("ns") for o in found if o.interval) for end in (0, 1)]
 
 
 def _named(kernels: Sequence[str]) -> str:
