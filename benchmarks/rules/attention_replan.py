@@ -14,7 +14,7 @@ def _decode(at: Place, backend: SDPBackend) -> Step:
     query = at.randn(8, 16, 1, 128)
     keys, values = (at.randn(8, 16, at.size(4096, 256), 128) for _ in range(2))
     weight = at.weight(at.size(8192, 64), at.size(8192, 64))
-    x = at.randn(64, at.size(8192, 64))
+    x = at.randn(at.size(1024, 8), at.size(8192, 64))
     lengths = itertools.count(at.size(1024, 8))
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""A compiled model with a graph break in every layer."""
+"""A compiled model with a graph break behind every layer."""
 
 import torch
 import torch.nn.functional as F
@@ -8,30 +8,44 @@ from place import Place, Step
 RULE = "compile.breaks"
 
 
-def _model(at: Place, breaks: bool) -> Step:
-    n = at.size(1024, 16)
-    x, weights = at.randn(256, n), [at.weight(n, n) for _ in range(8)]
+def _layer(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return hidden + F.linear(F.gelu(hidden, approximate="tanh") * 2.0, weight)
 
-    def forward(hidden: torch.Tensor) -> torch.Tensor:
-        for weight in weights:
-            hidden = hidden + F.linear(F.gelu(hidden, approximate="tanh") * 2.0, weight)
-            if breaks:
-                torch._dynamo.graph_break()
-        return hidden
 
+def _broken(hidden: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    hidden = _layer(hidden, weights[0])
+    torch._dynamo.graph_break()
+    hidden = _layer(hidden, weights[1])
+    torch._dynamo.graph_break()
+    hidden = _layer(hidden, weights[2])
+    torch._dynamo.graph_break()
+    hidden = _layer(hidden, weights[3])
+    torch._dynamo.graph_break()
+    return _layer(hidden, weights[4])
+
+
+def _whole(hidden: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    for weight in weights:
+        hidden = _layer(hidden, weight)
+    return hidden
+
+
+def _program(at: Place, forward) -> Step:
+    n = at.size(1536, 16)
+    x, weights = at.randn(n, n), [at.weight(n, n) for _ in range(5)]
     compiled = torch.compile(forward, backend="inductor" if at.gpu else "eager")
 
     def step() -> None:
         with torch.no_grad():
-            for _ in range(4):
-                compiled(x)
+            for _ in range(8):
+                compiled(x, weights)
 
     return step
 
 
 def before(at: Place) -> Step:
-    return _model(at, breaks=True)
+    return _program(at, _broken)
 
 
 def after(at: Place) -> Step:
-    return _model(at, breaks=False)
+    return _program(at, _whole)

@@ -12,7 +12,7 @@ def _steps(at: Place, pinned: bool) -> Step:
     n = at.size(4096, 16)
     batch = torch.randn(at.size(8192, 16), n).to(torch.bfloat16)
     batch = batch.pin_memory() if pinned and at.gpu else batch
-    weights = [at.weight(n, n) for _ in range(8)]
+    weights = [at.weight(n, n) for _ in range(2)]
 
     def step() -> None:
         hidden = batch.to(at.device, non_blocking=pinned)

@@ -9,21 +9,23 @@ from place import Place, Step
 RULE = "recompute"
 
 
-def _training(at: Place, again: bool) -> Step:
-    n = at.size(2048, 16)
-    x = at.randn(at.size(8192, 16), n).requires_grad_()
-    weights = [(at.weight(4 * n, n).requires_grad_(), at.weight(n, 4 * n).requires_grad_()) for _ in range(4)]
+def _block(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.linear(F.gelu(hidden), weight)
 
-    def block(hidden: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-        return F.linear(F.gelu(F.linear(hidden, up)), down)
+
+def _training(at: Place, again: bool) -> Step:
+    n = at.size(1024, 16)
+    x = at.randn(at.size(32768, 16), n).requires_grad_()
+    weights = [at.weight(n, n).requires_grad_() for _ in range(12)]
+    gradient = at.randn(at.size(32768, 16), n)
 
     def step() -> None:
         hidden = x
-        for up, down in weights:
-            hidden = checkpoint(block, hidden, up, down, use_reentrant=False) if again else block(hidden, up, down)
-        hidden.backward(x.detach())
-        for weight in (x, *(w for pair in weights for w in pair)):
-            weight.grad = None
+        for weight in weights:
+            hidden = checkpoint(_block, hidden, weight, use_reentrant=False) if again else _block(hidden, weight)
+        hidden.backward(gradient)
+        for tensor in (x, *weights):
+            tensor.grad = None
 
     return step
 

@@ -6,12 +6,13 @@ import torch.nn.functional as F
 from place import Place, Step
 
 RULE = "sampling.host"
+ALSO = ("memory.bound",)  # 32 rows
 
 
 def _decode(at: Place, host: bool) -> Step:
-    n = at.size(4096, 16)
+    n = at.size(8192, 16)
     x, head = at.randn(32, n), at.weight(at.size(128256, 512), n)
-    weights = [at.weight(n, n) for _ in range(32)]
+    weights = [at.weight(n, n) for _ in range(16)]
 
     def step() -> None:
         hidden = x

@@ -15,6 +15,7 @@ from typing import Any
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.counter_report import counter_scopes
+from llm_perf_opt.analysis.gpu_condition import held_down_clock
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
 from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
@@ -238,6 +239,7 @@ def _finished(
             waiting=found.waiting,
             slowest=found.common.slowest,
             rank_waiting=found.common.waiting,
+            clock=held_down_clock([*measured, *timelines]),
         ),
     )
     if times is not None:

@@ -77,7 +77,14 @@ class Product:
         return float(self.batches * values * self.bytes_per_value)
 
 
-_OPERANDS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
+_OPERANDS = {
+    "aten::mm": 0,
+    "aten::addmm": 1,
+    "aten::bmm": 0,
+    "aten::baddbmm": 1,
+    "aten::_scaled_mm": 0,
+    "aten::_int_mm": 0,
+}
 
 
 def product_of(kind: LaunchKind) -> Product | None:

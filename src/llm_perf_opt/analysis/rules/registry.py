@@ -23,6 +23,7 @@ from llm_perf_opt.analysis.rules import (
     gemm_fp32,
     gemm_old_kernel,
     gemm_shape,
+    gpu_clocks,
     host_alloc,
     host_data,
     host_graphs,
@@ -65,6 +66,7 @@ RULES: tuple[Rule, ...] = tuple(
         copy_host,
         comm_skew,
         comm_exposed,
+        gpu_clocks,
         # Whole parts of a program that need not be, then kernels by what they do, then by how.
         recompute,
         logits_all,

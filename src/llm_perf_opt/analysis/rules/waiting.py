@@ -11,13 +11,15 @@ from llm_perf_opt.analysis.verdicts.idle_causes import texts_of
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.labels import counted
 
+_LEAST = 0.02  # of the region's time: gaps of which there always are some
+
 
 def idle_of(rule: str) -> Find:
     """What is left of the idle time with this rule."""
 
     def find(of: Evaluated) -> Iterator[Found]:
         part = of.free.idle.get(rule)
-        if part is not None and part.time_ns > 0:
+        if part is not None and part.time_ns >= _LEAST * of.light.now.of("ns"):
             yield idle_found(of, rule, part.time_ns, part.what, texts_of(rule))
 
     return find

@@ -84,6 +84,7 @@ class Inputs:
     slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
     # By scope and key, where there are several ranks: how long each waits for those that come later.
     rank_waiting: Mapping[str, Mapping[str, RankWaiting]] = Factory(dict)
+    clock: tuple[float, str] | None = None  # of a GPU that is held down: against its highest, and in words
 
 
 @define(eq=False)
@@ -137,6 +138,8 @@ class Evaluator:
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
         capability = re.match(r"\d{1,3}(?=\.|$)", self.gpu.compute_capability) if self.gpu else None
         facts.numbers["compute_capability"] = int(capability[0]) if capability else None  # the major number
+        if self.inputs.clock is not None:
+            facts.numbers["clock_share"], facts.words["clock_words"] = self.inputs.clock
         facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
         sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind, _ in launches.timed_kinds())
         facts.words["counters_command"] = self.command(region, all_types=sampled)
