@@ -16,6 +16,7 @@ import argparse
 import ast
 import datetime
 import gc
+import hashlib
 import importlib.util
 import json
 import statistics
@@ -66,9 +67,10 @@ def measure(folder: Path, device: str, only: str) -> dict[str, Any]:
         gc.collect()
         if at.gpu:
             torch.cuda.empty_cache()
-        found[name]["seconds"] = round(time.monotonic() - began, 1)
+        found[name] |= {"seconds": round(time.monotonic() - began, 1), "source": _source(name)}
         print(name, found[name], flush=True)
-    head = {"torch": torch.__version__, "device": torch.cuda.get_device_name() if at.gpu else "cpu"}
+    device = torch.cuda.get_device_name() if at.gpu else "cpu"
+    head = {"torch": torch.__version__, "device": device, "commit": commit()}
     (folder / TIMES).write_text(json.dumps({**head, "programs": found}, indent=1) + "\n", encoding="utf-8")
     return {**head, "programs": found}
 
@@ -85,6 +87,12 @@ def _programs(only: str) -> list[tuple[str, dict[str, Callable[..., Any]]]]:
         (f"tuned-{make.__name__}", {"tuned": make}) for make in tuned.PROGRAMS if only in f"tuned-{make.__name__}"
     ]
     return found
+
+
+def _source(name: str) -> str:
+    """Of which text a program was measured: results of another one are told apart."""
+    file = PROGRAMS / f"{name}.py" if not name.startswith("tuned-") else PROGRAMS.parent / "tuned.py"
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
 
 def _module(file: Path) -> Any:
@@ -168,8 +176,10 @@ def rate(folder: Path) -> dict[str, Any]:
         if "tuned" in fixes:
             tuned.append({"name": name, "ms": times["tuned"]["ms"], "fixes": _of(fixes["tuned"], listed)})
         else:
-            rules.append(_rule_row(name, times, fixes, listed))
-    return {**{k: known[k] for k in ("torch", "device")}, **_summary(rules, tuned), "rules": rules, "tuned": tuned}
+            row = _rule_row(name, times, fixes, listed)
+            rules.append(row | {"changed_since": times["source"] != _source(name)})
+    head = {"torch": known["torch"], "device": known["device"], "recorded_with": known["commit"]}
+    return {**head, **_summary(rules, tuned), "rules": rules, "tuned": tuned}
 
 
 def _fixes(folder: Path, name: str, variant: str, milliseconds: float) -> dict[str, dict[str, Any]]:
@@ -254,7 +264,7 @@ def _page(found: dict[str, Any]) -> str:
         "# Fix rules: what they promise beside what mending gains",
         "",
         f"`python benchmarks/rules.py`, {found['measured']}, {found['device']}, torch {found['torch']}, llm-perf "
-        f"{found['llm_perf_opt']}, commit `{found['commit']}`.",
+        f"{found['llm_perf_opt']}, commit `{found['commit']}`; timed and recorded with commit `{found['recorded_with']}`.",
         "",
         f"Of {len(rules)} programs, {found['recognised']} are recognised; the gain is within a factor of {FACTOR} of the "
         f"measured one for {found['within_factor']}. {found['fixed_with_fixes']} of the mended programs and "
@@ -265,14 +275,22 @@ def _page(found: dict[str, Any]) -> str:
     ]
     for row in rules:
         if "problem" in row:
-            lines.append(f"| `{row['rule']}` | – | – | – | – | – | {row['problem'][:80]} | – |")
+            lines.append(f"| `{row['rule']}` | – | – | – | – | – | **{row['problem'][:80]}** | – |")
             continue
         low_high = " ({:.2f} to {:.2f})".format(*row["interval_ms"]) if row["interval_ms"] else ""
         predicted = "–" if row["predicted_ms"] is None else f"{row['predicted_ms']:.2f}{low_high}"
         ratio = "–" if row["ratio"] is None else f"{row['ratio']:.2f}" + ("" if row["within"] else " **no**")
         wrong = ", ".join(f"`{rule}` {gain:.2f}" for rule, gain in row["after_wrong"].items()) or "none"
         numbers = (f"{row[key]:.2f}" for key in ("before_ms", "after_ms", "measured_ms"))
-        cells = [f"`{row['rule']}`", *numbers, predicted, ratio, "yes" if row["recognised"] else "**no**", wrong]
+        changed = " (the program has changed since)" if row["changed_since"] else ""
+        cells = [
+            f"`{row['rule']}`{changed}",
+            *numbers,
+            predicted,
+            ratio,
+            "yes" if row["recognised"] else "**no**",
+            wrong,
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "| well tuned | ms | fixes |", "|---|---|---|"]
     for row in tuned:

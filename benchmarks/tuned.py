@@ -112,14 +112,18 @@ def decode_of_many(at: Place) -> Step:
 
 
 def compiled_block(at: Place) -> Step:
-    """A gated MLP with normalisation, compiled."""
+    """An MLP with SwiGLU and normalisation, compiled."""
     n = at.size(4096, 16)
-    x, gate, up, down = at.randn(at.size(16384, 16), n), *(at.weight(2 * n, n) for _ in range(2)), at.weight(n, 2 * n)
+    x, first, second, last = (
+        at.randn(at.size(16384, 16), n),
+        *(at.weight(2 * n, n) for _ in range(2)),
+        at.weight(n, 2 * n),
+    )
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
         for _ in range(2):
             normed = F.rms_norm(hidden, (n,))
-            hidden = hidden + F.linear(F.silu(F.linear(normed, gate)) * F.linear(normed, up), down)
+            hidden = hidden + F.linear(F.silu(F.linear(normed, first)) * F.linear(normed, second), last)
         return hidden
 
     compiled = torch.compile(forward) if at.gpu else forward

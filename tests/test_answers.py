@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import report
-from llm_perf_opt.analysis.rules.registry import fix_words
+from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.api.result import Report
 from llm_perf_opt.regions.fixes import Answer, Fix
 from llm_perf_opt.report.json_report import as_json, read_report

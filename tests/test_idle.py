@@ -15,7 +15,7 @@ from attrs import evolve
 
 from conftest import read, recording, regions_of, report
 from llm_perf_opt.analysis.gaps import CAUSES, Cover, find_gaps
-from llm_perf_opt.analysis.rules.registry import fix_words
+from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts, idle_words
 from llm_perf_opt.metrics.host_calls import call_kind, code_kind
 from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, Timeline

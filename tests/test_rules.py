@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.analysis.rules.registry import RULES, fix_words
+from llm_perf_opt.analysis.rules.all_rules import RULES, fix_words
 from llm_perf_opt.readers.kineto import read_kineto
 from llm_perf_opt.regions.fixes import Fix
 from llm_perf_opt.regions.tensors import EXPANDED, STRIDED, Tensor, as_text, from_text

@@ -219,7 +219,7 @@ def test_a_launch_bound_loop() -> None:
     assert {e.fact for e in of.verdict.evidence} == {"idle_share", "gap_per_launch_us", "cause_share"}
     waiting, fusable = of.opportunities
     assert (waiting.rule, fusable.rule) == ("launch.graph", "fuse.elementwise")
-    assert waiting.recoverable == Quantity(1_800_000, "ns")
+    assert waiting.recoverable == Quantity(1_700_000, "ns")  # a microsecond for each of 100 launches stays
     assert "1.8 ms of 2 ms" in waiting.text
 
 

@@ -1,6 +1,6 @@
 """Writes docs/rules.md from the fix rules (`analysis/rules`); a test says when it is out of date.
 
-    python tools/document_rules.py
+python tools/document_rules.py
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from llm_perf_opt.analysis.rules.registry import RULES
+from llm_perf_opt.analysis.rules.all_rules import RULES
 from llm_perf_opt.analysis.rules.rule import Rule
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "rules.md"

@@ -164,6 +164,7 @@ class KnownWaiting:
     _idle: dict[tuple[str, bool], list[IdleTime]] = Factory(dict)
     _sides: dict[str, list[GpuSide]] = Factory(dict)
     _copies: dict[str, int] = Factory(dict)
+    _launched: dict[str, list[Launched]] = Factory(dict)
 
     def add(self, waiting: Waiting, key: str, *, early: bool, copies: bool) -> None:
         """Ask a timeline about a region. `early`: its ranges end before their work; `copies`: it copies from the host."""
@@ -173,6 +174,8 @@ class KnownWaiting:
             self._sides[key] = [side]
         if copies:
             self._copies[key] = waiting.exposed_copies(key)
+        if (launched := waiting.launched(key)) is not None:
+            self._launched[key] = [launched]
 
     @staticmethod
     def together(parts: Sequence[KnownWaiting]) -> KnownWaiting:
@@ -183,6 +186,8 @@ class KnownWaiting:
                 found._idle.setdefault(at, []).extend(idle)
             for key, sides in part._sides.items():
                 found._sides.setdefault(key, []).extend(sides)
+            for key, launched in part._launched.items():
+                found._launched.setdefault(key, []).extend(launched)
             for key, copies in part._copies.items():
                 found._copies[key] = found._copies.get(key, 0) + copies
         return found
@@ -192,8 +197,8 @@ class KnownWaiting:
         return idle_together(known) if known else None
 
     def launched(self, key: str) -> Launched | None:
-        """Nothing: they are not kept."""
-        return None
+        known = self._launched.get(key)
+        return Launched.together(known) if known else None
 
     def gpu_side(self, key: str) -> GpuSide | None:
         known = self._sides.get(key)

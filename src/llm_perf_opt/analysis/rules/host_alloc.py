@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.analysis.rules.idle_found import idle_of
 from llm_perf_opt.analysis.rules.rule import Rule, Words
-from llm_perf_opt.analysis.rules.waiting import idle_of
 
 RULE = Rule(
     id="host.alloc",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llm_perf_opt.analysis.rules.idle_found import idle_of
 from llm_perf_opt.analysis.rules.rule import Find
-from llm_perf_opt.analysis.rules.waiting import idle_of
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.times import overlap_scale

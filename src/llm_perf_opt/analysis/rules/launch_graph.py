@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from attrs import evolve
 
+from llm_perf_opt.analysis.rules.idle_found import idle_of
 from llm_perf_opt.analysis.rules.rule import Rule, Words
-from llm_perf_opt.analysis.rules.waiting import idle_of
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.metrics.quantity import nanoseconds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llm_perf_opt.analysis.rules.gains import LEAST
+from llm_perf_opt.analysis.rules.idle_found import idle_found
 from llm_perf_opt.analysis.rules.rule import Rule, Words
-from llm_perf_opt.analysis.rules.waiting import idle_found
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.metrics.quantity import nanoseconds, shown

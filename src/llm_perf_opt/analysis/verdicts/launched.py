@@ -18,7 +18,7 @@ from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.stacks import build_stacks, group_by
 from llm_perf_opt.regions.tensors import Tensor, from_text
 
-_MOST = 60_000  # launches of a region that are looked at
+_MOST = 20_000  # launches of a region that are looked at
 _DEEPEST = 24  # operators around a launch
 _LONG = 50_000  # ns: an operator without launches that takes less holds nobody up
 
@@ -59,7 +59,6 @@ class Launched:
     which: Int64s  # kind of each row
     time_ns: Int64s
     calls: Int64s  # launches of each row: one, where they are in order
-    host: Int64s  # when each was launched; UNKNOWN where that is not known
     instances: int = 1
     ordered: bool = True
     scale: float = 1.0  # of all launches of the region, what these stand for
@@ -70,8 +69,32 @@ class Launched:
     def of_sums(launches: Launches) -> Launched:
         """The same from sums alone."""
         kinds = [LaunchKind(kind.kernel_name, kind.family) for kind in launches.kinds]
-        unknown = np.full(len(launches), UNKNOWN, dtype=np.int64)
-        return Launched(kinds, launches.which, launches.time_ns, launches.calls, unknown, ordered=False)
+        return Launched(kinds, launches.which, launches.time_ns, launches.calls, ordered=False)
+
+    @staticmethod
+    def together(parts: Sequence[Launched]) -> Launched:
+        """Of several recordings, one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        before = np.cumsum([0, *(len(part.kinds) for part in parts)]).tolist()
+        recorded, whole = (
+            sum(float(part.time_ns.sum()) * scale for part, scale in zip(parts, scales, strict=True))
+            for scales in ([1.0] * len(parts), [part.scale for part in parts])
+        )
+        annotations: dict[str, int] = {}
+        for part in parts:
+            for name, count in part.annotations.items():
+                annotations[name] = annotations.get(name, 0) + count
+        return Launched(
+            [kind for part in parts for kind in part.kinds],
+            np.concatenate([part.which + offset for part, offset in zip(parts, before, strict=False)]),
+            np.concatenate([part.time_ns for part in parts]),
+            np.concatenate([part.calls for part in parts]),
+            sum(part.instances for part in parts),
+            scale=whole / recorded if recorded else 1.0,
+            on_host=sorted((one for part in parts for one in part.on_host), key=lambda one: -one.time_ns),
+            annotations=annotations,
+        )
 
     def __len__(self) -> int:
         return len(self.which)
@@ -101,8 +124,7 @@ class LaunchTable:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._kinds: dict[tuple[int, int], int] = {}
-        self._listed: list[LaunchKind] = []
+        self._kinds: dict[tuple[int, int], LaunchKind] = {}
         self._paths: dict[tuple[int, int, int], int] = {}
         self._path_list: list[tuple[tuple[str, ...], int]] = [((), UNKNOWN)]
         self._path_of_launch = self._find_paths()
@@ -110,33 +132,31 @@ class LaunchTable:
     def of(self, members: Int64s, windows: tuple[Int64s, Int64s], instances: int) -> Launched:
         """`members`: kernels of a region; `windows`: its steady instances on the host."""
         kernels = self._timeline.kernels
-        chosen = members[np.argsort(kernels.start[members], kind="stable")][:_MOST]
+        chosen = members[np.lexsort((kernels.start[members], kernels.process[members]))][:_MOST]
         whole = (kernels.end[members] - kernels.start[members]).sum()
         time = kernels.end[chosen] - kernels.start[chosen]
         pairs = self._path_of_launch[chosen] * (len(self._timeline.strings) + 1) + kernels.name[chosen]
         used, which = np.unique(pairs, return_inverse=True)
-        numbers = [self._kind(*divmod(pair, len(self._timeline.strings) + 1)) for pair in used.tolist()]
         on_host, annotations = self._without_launches(windows)
         return Launched(
-            self._listed,
-            np.array(numbers, dtype=np.int64)[which.reshape(-1)] if len(chosen) else which,
+            [self._kind(*divmod(pair, len(self._timeline.strings) + 1)) for pair in used.tolist()],
+            which.reshape(-1),
             time,
             np.ones(len(chosen), dtype=np.int64),
-            kernels.host_time[chosen],
             instances,
             scale=float(whole / time.sum()) if len(chosen) and time.sum() else 1.0,
             on_host=on_host,
             annotations=annotations,
         )
 
-    def _kind(self, path: int, name: int) -> int:
-        number = self._kinds.get((path, name))
-        if number is None:
-            number = self._kinds[path, name] = len(self._listed)
+    def _kind(self, path: int, name: int) -> LaunchKind:
+        kind = self._kinds.get((path, name))
+        if kind is None:
             operators, inputs = self._path_list[path]
             kernel = self._timeline.strings[name]
-            self._listed.append(LaunchKind(kernel, family_of(kernel), operators, self._inputs(inputs)))
-        return number
+            kind = LaunchKind(kernel, family_of(kernel), operators, self._inputs(inputs))
+            self._kinds[path, name] = kind
+        return kind
 
     def _inputs(self, text: int) -> tuple[Tensor | None, ...]:
         return from_text(self._timeline.strings[text]) if text != UNKNOWN else ()

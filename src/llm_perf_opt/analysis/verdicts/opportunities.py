@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llm_perf_opt.analysis.rules.registry import RULES, fix_words
+from llm_perf_opt.analysis.rules.all_rules import RULES, fix_words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules

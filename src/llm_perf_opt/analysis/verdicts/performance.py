@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.report_options import ReportOptions
-from llm_perf_opt.analysis.rules.registry import fix_words
+from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.communication_costs import Communication, RankWaiting

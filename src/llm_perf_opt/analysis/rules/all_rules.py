@@ -38,10 +38,10 @@ from llm_perf_opt.analysis.rules import (
     memory_bound,
     moe_loop,
     occupancy,
+    only_warmup,
     optimizer_fused,
     recompute,
     sampling_host,
-    warmup,
 )
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 
@@ -60,7 +60,7 @@ RULES: tuple[Rule, ...] = tuple(
         host_graphs,
         launch_graph,
         host_python,
-        warmup,
+        only_warmup,
         host_unknown,
         copy_pinned,
         copy_host,
