@@ -1,19 +1,30 @@
-"""Fix rules: what each recognises, what it leaves alone, and what it promises, on traces whose every launch is known."""
+"""Fix rules: what each recognises, what it leaves alone, and what it promises.
+
+On traces whose every launch is known, and on recordings of an H200 before and after the fix, with the gain measured.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import sys
+import tarfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conftest import RECORDINGS
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.analysis.rules.all_rules import RULES, fix_words
 from llm_perf_opt.readers.kineto import read_kineto
+from llm_perf_opt.readers.measured import read_measured
 from llm_perf_opt.regions.fixes import Fix
 from llm_perf_opt.regions.tensors import EXPANDED, STRIDED, Tensor, as_text, from_text
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import rules
 
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 BF16, FP32 = "c10::BFloat16", "float"
@@ -218,3 +229,38 @@ def test_tensors_are_written_as_text_and_back() -> None:
 @pytest.mark.parametrize("bad", [[-1, 2], [1 << 50], ["a"], [True], "x", None, [[[1]]]])
 def test_damaged_dims_are_no_tensors(bad: Any) -> None:
     assert np.all([tensor is None for tensor in from_text(as_text([BF16], [bad]) or "-")])
+
+
+# -- recordings of an H200 -----------------------------------------------------------------------------------
+
+LISTED = {rules._constant(file, "RULE") for file in rules.PROGRAMS.glob("*.py")}
+with tarfile.open(RECORDINGS / "fix-rules-h200.tar") as _tar:
+    MEASURED = json.load(_tar.extractfile(rules.TIMES) or io.StringIO("{}"))["programs"]
+    RECORDED = sorted(name.removesuffix(".json.gz") for name in _tar.getnames() if name.endswith(".json.gz"))
+
+
+def fixes_of(recorded: str, tmp_path: Path) -> dict[str, Fix]:
+    """Of the step of a recorded program, with the times that were measured."""
+    name, variant = recorded.split(".")
+    with tarfile.open(RECORDINGS / "fix-rules-h200.tar") as tar:
+        trace = tar.extractfile(f"{recorded}.json.gz")
+        assert trace
+        timeline = read_kineto(trace, recorded)
+    file = tmp_path / "measured.json"
+    file.write_text(rules._as_measured(MEASURED[name][variant]["ms"]), encoding="utf-8")
+    found = build_report([timeline], ReportOptions(), measured=[read_measured(file)]).answer.fixes
+    return {fix.rule: fix for fix in found if fix.stage == rules.STEP}
+
+
+@pytest.mark.parametrize("recorded", [name for name in RECORDED if name.endswith(".before")])
+def test_the_gain_is_near_what_mending_gained(recorded: str, tmp_path: Path) -> None:
+    name = recorded.split(".")[0]
+    fix = fixes_of(recorded, tmp_path)[rules._constant(rules.PROGRAMS / f"{name}.py", "RULE")]
+    gained = (MEASURED[name]["before"]["ms"] - MEASURED[name]["after"]["ms"]) * 1e6
+    if name != "recompute":  # whose times differed by a third from round to round
+        assert fix.gain_ns == pytest.approx(gained, rel=0.25)
+
+
+@pytest.mark.parametrize("recorded", [name for name in RECORDED if not name.endswith(".before")])
+def test_mended_and_tuned_programs_get_no_fix_of_the_list(recorded: str, tmp_path: Path) -> None:
+    assert set(fixes_of(recorded, tmp_path)) & LISTED == set()
