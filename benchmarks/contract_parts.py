@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ class Bench:
     ncu: str
     environment: dict[str, str]
     kernels: dict[str, str] = field(factory=dict)  # region -> full name of its heaviest kernel
+    finding: threading.Lock = field(factory=threading.Lock)
 
     def folder_of(self, part: Part) -> Path:
         folder = self.folder / part.name
@@ -68,14 +70,15 @@ class Bench:
 
     def heaviest(self, region: str) -> str:
         """The full name of the kernel that takes the most time in a region of the built-in model."""
-        if region not in self.kernels:
-            run = self.folder / "kernels"
-            self.run(["python", "-m", DEEP, "run.mode=light", f"hydra.run.dir={run}"], self.folder)
-            for found in check.regions(check.load(run)):
-                ranked = sorted(found["kernels"], key=lambda kernel: -(kernel["total_ms"] or 0))
-                if ranked:
-                    self.kernels[found["name"]] = ranked[0]["kernel_name"]
-        return self.kernels[region]
+        with self.finding:
+            if region not in self.kernels:
+                run = self.folder / "kernels"
+                self.run(["python", "-m", DEEP, "run.mode=light", f"hydra.run.dir={run}"], self.folder)
+                for found in check.regions(check.load(run)):
+                    ranked = sorted(found["kernels"], key=lambda kernel: -(kernel["total_ms"] or 0))
+                    if ranked:
+                        self.kernels[found["name"]] = ranked[0]["kernel_name"]
+            return self.kernels[region]
 
 
 Argv = Callable[[Bench], list[str]]
