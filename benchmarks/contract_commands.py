@@ -6,7 +6,7 @@
 
 A part is good when its report holds what was asked for: regions with counters, the kernels of the filter, the numbers of
 the one launch, values in their range (`contract_checks.py`). All parts take about half an hour one after another;
-`--jobs` runs some at the same time (ncu waits by itself until another ncu has ended), so seconds are upper limits then.
+`--jobs` runs some at the same time, but one ncu only (`one_at_a_time`), so seconds are upper limits then.
 A call begins no part that would not end `--within` its seconds, and the next call with the same file goes on with those
 that are missing or bad; each part names its commit. Where there is only a copy of the tree, LLM_PERF_COMMIT is it.
 """
@@ -162,7 +162,10 @@ def main() -> int:
     if extra := library_path_for(nsys.path):
         environment["LD_LIBRARY_PATH"] = os.pathsep.join([extra, environment.get("LD_LIBRARY_PATH", "")])
     work = Path(arguments.work or tempfile.mkdtemp(prefix="contract-")).resolve()
-    bench = Bench(work, str(nsys.path), str(ncu.path), environment)
+    if arguments.jobs > 1:
+        script = one_at_a_time(work, ncu.path)
+        environment["PATH"] = os.pathsep.join([str(script.parent), environment["PATH"]])
+    bench = Bench(work, str(nsys.path), str(script if arguments.jobs > 1 else ncu.path), environment)
     about = {
         "made_by": "python benchmarks/contract_commands.py",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -191,6 +194,20 @@ def main() -> int:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(one, [p for p in PARTS if (p.name in only if only else p.name not in good)]))
     return int(any(outcome.problems for outcome in results.values()) or len(results) < len(PARTS))
+
+
+def one_at_a_time(work: Path, ncu: Path) -> Path:
+    """An ncu that profiles only when no other does: of two at once, one finds the counters of the GPU in use."""
+    script = work / "bin" / "ncu"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    wait = f"exec flock {shlex.quote(str(work / 'ncu.lock'))} {shlex.quote(str(ncu))}"
+    pass_on = f"exec {shlex.quote(str(ncu))}"
+    script.write_text(
+        f'#!/bin/sh\ncase " $* " in *" --target-processes "*) {wait} "$@";; *) {pass_on} "$@";; esac\n',
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    return script
 
 
 def earlier(out: str) -> dict[str, Outcome]:

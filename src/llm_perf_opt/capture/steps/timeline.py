@@ -155,7 +155,7 @@ def _record_timeline(
     ended = run_supervised(
         argv,
         log=log,
-        environment={**environment, **run.bytecode},
+        environment={**environment, **run.bytecode.variables()},
         timeout_s=asked.timeout_s,
         program_pid=program_pid,
         program_log=program_log,
