@@ -151,7 +151,7 @@ def _decided_by_keys(values: Values) -> dict[str, Any]:
     return {
         "timeline.enable": values[STRATEGY] != "as_given" if timeline is None else timeline,
         "counters.enable": values[MODE] == "deep" if counters is None else counters,
-        "counters.top_n_kernels": top or None,
+        "counters.top_n_kernels": None if top in (0, TOP_N_KERNELS.default) else top,
         "report.top": max(top, 1),
     }
 

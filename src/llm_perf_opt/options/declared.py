@@ -23,7 +23,7 @@ LEVELS = ("time", "roofline", "bound", "stalls", "full")  # of metrics; each hol
 # Options that others decide with, or that belong together (see `request.py`).
 TOP_N_KERNELS: Option[int] = Option(
     key="run.top_n_kernels", kind="number", default=30,
-    help="The heaviest kernels of the chosen regions, which get counters and head the lists; 0: all get counters.",
+    help="How many kernels head the lists. Another number than 30 is how many get counters, too, the heaviest; 0: all.",
 )  # fmt: skip
 KERNEL: Option[str | None] = Option(
     flag="--kernel", key=f"{_CLI}kernel_name", metavar="NAME", verbs=_PROFILE, to="counters.options.kernel_name",
