@@ -311,7 +311,7 @@ PARTS = (
     Part("model-decoder", "a decoder of 3.2 billion parameters", 110,
          deep("model=hf_causal_lm", "infer.prompt_tokens=2048", "infer.max_new_tokens=17"),
          with_counters(check.work_by_formula)),
-    Part("model-ocr", "a vision-language model", 130, deep("model=deepseek_ocr", PAGES, "infer.max_new_tokens=17"),
+    Part("model-ocr", "a vision-language model", 110, deep("model=deepseek_ocr", PAGES, "infer.max_new_tokens=17"),
          with_counters(check.work_by_formula)),
     Part("model-resnet", "a convolutional network", 70, deep("model=dummy_shallow_resnet"), with_counters()),
 )
