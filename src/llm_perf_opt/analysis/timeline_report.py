@@ -110,7 +110,7 @@ class TimelineReport:
                     found = counters.launches(twin[0])
                     self.launches[known] = {self.attribution.table.key(n): launches for n, launches in found.items()}
                 self.launches[part.name] = self.launches[known]
-        self.diagnostics += gpu_diagnoses(self.timeline, scopes[-1].regions)
+        self.diagnostics += [*self.builder.diagnoses(), *gpu_diagnoses(self.timeline, scopes[-1].regions)]
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)

@@ -22,6 +22,7 @@ from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.regions.model import Coverage, NCUProfileRegionReport, Opportunity, Scope, VerifiedCounter
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.report import tables
+from llm_perf_opt.untrusted import read_head
 
 if TYPE_CHECKING:
     from llm_perf_opt.diagnosis import Diagnosis
@@ -305,8 +306,7 @@ def is_report(path: Path, *, alone: bool) -> bool:
     if path.name == "report.json":
         return True
     try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD).lstrip()
+        head = read_head(path, _HEAD).lstrip()
     except OSError:
         return False  # the reader says what is wrong with it
     return head.startswith(b"{") and b'"schema_version"' in head

@@ -25,6 +25,7 @@ from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.report.files import make_folder, replaced
 from llm_perf_opt.report.renderers import Exporter, ExportSource
+from llm_perf_opt.untrusted import read_head
 
 _GPU_PIDS = 1_000_000_000  # above any process id: the GPU's tracks of each process
 _IDLE_TRACK = 1_000_000
@@ -59,8 +60,7 @@ def _export(source: ExportSource, path: Path) -> list[Path]:
 
 def _is_ours(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
+        packed = read_head(path, 2) == b"\x1f\x8b"
         with gzip.open(path) if packed else path.open("rb") as content:
             return content.read(len(_HEAD)) == _HEAD
     except (OSError, EOFError, zlib.error):
