@@ -20,6 +20,7 @@ from llm_perf_opt.report.text import quantity
 
 _MOST = 16  # causes listed of a region, the largest; what is left is one more
 _SMALL = 0.005  # of the largest cause: what is less is no cause worth a line
+_ROUNDING = 1e-3  # ns
 _CLOCKS = 0.005  # a clock that differs by less explains nothing
 _MORE_WORK = 0.01  # the same of counters and grids
 
@@ -61,7 +62,7 @@ def _of_pair(pair: KernelPair, slower: float, known: set[str]) -> list[Cause]:
         what = "its kernels are launched one by one" if gone else "it holds kernels that were launched one by one"
         return [Cause(GRAPH, f"the CUDA graph is {'gone' if gone else 'new'}: {what}", pair.delta_ns)]
     if pair.how == ORDER:
-        return [Cause("replaced kernel", f"{_names(pair.before)} → {_names(pair.after)}", pair.delta_ns)]
+        return [Cause("replaced kernel", f"{kernel_names(pair.before)} → {kernel_names(pair.after)}", pair.delta_ns)]
     if pair.how in (NEW, GONE):
         use = (pair.after or pair.before)[0]
         # Of a kernel that both have, on a grid that one has: not new.
@@ -148,13 +149,15 @@ def _side_by_side(delta: float) -> str:
 
 def _listed(found: list[Cause], change: float) -> list[Cause]:
     """The largest, and the rest as one, so that the sum stays what it is."""
-    ordered = sorted((cause for cause in found if cause.delta_ns), key=lambda cause: -abs(cause.delta_ns))
+    ordered = sorted(
+        (cause for cause in found if abs(cause.delta_ns) > _ROUNDING), key=lambda cause: -abs(cause.delta_ns)
+    )
     if not ordered:
-        return [Cause("other", "rounding", change)] if change else []
+        return []
     least = _SMALL * abs(ordered[0].delta_ns)
     kept = [cause for cause in ordered[:_MOST] if abs(cause.delta_ns) >= least]
     rest = change - math.fsum(cause.delta_ns for cause in kept)
-    if len(ordered) > len(kept) and rest:
+    if len(ordered) > len(kept) and abs(rest) > _ROUNDING:
         kept.append(Cause("other", f"{len(ordered) - len(kept)} smaller changes", rest))
     return kept
 
@@ -179,9 +182,10 @@ def _name(use: KernelUse) -> str:
     return visible(use.short, 80)
 
 
-def _names(uses: Sequence[KernelUse]) -> str:
-    shown = ", ".join(_name(use) for use in sorted(uses, key=lambda use: -use.time_ns)[:3])
-    return shown + (f" and {len(uses) - 3} more" if len(uses) > 3 else "")
+def kernel_names(uses: Sequence[KernelUse]) -> str:
+    """Those that take longest first; the same name once."""
+    names = list(dict.fromkeys(_name(use) for use in sorted(uses, key=lambda use: -use.time_ns)))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _on_grid(use: KernelUse) -> str:

@@ -108,10 +108,10 @@ class _Evaluated:
         self.source = _source(before, after)
         self.times = (before.times[self.source], after.times[self.source]) if self.source else None
         self.exact = compare_counts(before, after)
-        self.difference = difference(*self.times, alpha) if self.times else None
         spread = settings.spreads.get(after.key)
         own = [found for found in map(run_spread, self.times or ()) if found is not None]
         self.room = run_room(max([*own, *([] if spread is None else [spread])], default=None))
+        self.difference = difference(*self.times, alpha, self.room) if self.times else None
 
     def finished(self, *, decides: bool, barred: bool) -> RegionComparison:
         before, after = self.before, self.after
@@ -183,31 +183,30 @@ def _evaluate(
     """A change counts where it is separated, large enough, and there in clock cycles too."""
     floor = math.log1p(least)
     moved = abs(times[1].typical - times[0].typical)
-    size = abs(found.change)
-    several = found.basis == RUNS
-    needed = floor if several else max(floor, room)
-    if found.is_separated and size > needed and moved > _SHORTEST:
-        if in_cycles is not None and (abs(in_cycles) <= needed or (in_cycles > 0) != (found.change > 0)):
+    if found.is_separated and abs(found.change) > floor and moved > _SHORTEST:
+        if in_cycles is not None and (abs(in_cycles) <= floor or (in_cycles > 0) != (found.change > 0)):
             return UNSURE, "the clock differed: in clock cycles nothing changed; fix the clocks, or measure again"
         return (WORSE if found.change > 0 else BETTER), ""
     if moved <= _SHORTEST and found.within(1.0):
         return SAME, "it changed by less than a microsecond"
-    if size <= floor and found.within(_ROOM * needed):
-        return SAME, "" if several else f"with one run a side, less than {percent(math.expm1(needed))} cannot be told"
-    return UNSURE, _what_would_settle(found, times, needed)
+    several = found.basis == RUNS
+    if abs(found.change) <= floor and found.within(_ROOM * (floor if several else max(floor, room))):
+        half = percent(math.expm1((found.high - found.low) / 2))
+        return SAME, "" if several else f"with one run a side, less than {half} cannot be told"
+    return UNSURE, _what_would_settle(found, times, floor)
 
 
-def _what_would_settle(found: Difference, times: tuple[Times, Times], needed: float) -> str:
-    runs = min(len(side.runs) for side in times)
+def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: float) -> str:
     if found.basis == NOTHING:
         return "it ran too seldom to know its noise: measure both with llm-perf measure --runs 5"
+    half = (found.high - found.low) / 2
     if found.basis == INSTANCES:
-        why = f"one run differs from the next by up to {percent(math.expm1(needed))}"
+        why = f"with one run a side, less than {percent(math.expm1(half))} cannot be told"
         return f"{why}: measure both with llm-perf measure --runs 5"
     # The interval shrinks with the square root of the number of runs.
-    half = (found.high - found.low) / 2
-    wanted = math.ceil(runs * (half / max(abs(found.change), needed / 2)) ** 2) + 1
-    return f"the runs differ too much among themselves: measure both with llm-perf measure --runs {min(max(wanted, runs + 2), 30)}"
+    runs = min(len(side.runs) for side in times)
+    wanted = min(max(math.ceil(runs * (half / max(abs(found.change), floor)) ** 2) + 1, runs + 2), 30)
+    return f"the runs differ too much among themselves: measure both with llm-perf measure --runs {wanted}"
 
 
 def _source(before: RegionSide, after: RegionSide) -> str:

@@ -21,6 +21,7 @@ _ALIKE = 0.6  # part of the GPU time in kernels that both have: enough for a reg
 _ALIKE_BUT_FOR_NUMBERS = 0.2  # the same for `bs=4` and `bs=5`
 _AS_OFTEN = 1.2  # instances of one over those of the other
 _AS_LONG = 2.0  # the same of the time, where there are no kernels to look at
+_Group = tuple[list[KernelUse], list[KernelUse]]
 RegionPair = tuple[RegionSide | None, RegionSide | None]
 
 
@@ -189,25 +190,35 @@ def _by_order(
     ]
     if not all(orders):
         return _by_family(left_old, left_now)
-    groups: list[tuple[list[KernelUse], list[KernelUse]]] = []
+    groups: list[_Group] = []
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, orders[0], orders[1], autojunk=False).get_opcodes():
         if tag == "replace":
             gone = [old[s] for s in dict.fromkeys(s for _, s in orders[0][i1:i2]) if s in old]
             come = [now[s] for s in dict.fromkeys(s for _, s in orders[1][j1:j2]) if s in now]
             groups += _split_by_family(gone, come)
     pairs = []
-    for gone, come in groups:
-        # A kernel replaced in one layer is the same in the next.
-        gone = [use for use in gone if use in left_old]
-        come = [use for use in come if use in left_now]
-        if gone and come:
-            pairs.append(KernelPair(tuple(gone), tuple(come), ORDER))
-            left_old[:] = [use for use in left_old if use not in gone]
-            left_now[:] = [use for use in left_now if use not in come]
+    for gone, come in _joined(groups):
+        pairs.append(KernelPair(tuple(gone), tuple(come), ORDER))
+        left_old[:] = [use for use in left_old if use not in gone]
+        left_now[:] = [use for use in left_now if use not in come]
     return pairs
 
 
-def _split_by_family(gone: list[KernelUse], come: list[KernelUse]) -> list[tuple[list[KernelUse], list[KernelUse]]]:
+def _joined(groups: list[_Group]) -> list[_Group]:
+    """Groups that share a kernel are one: what was replaced in one layer is the same in the next."""
+    found: list[_Group] = []
+    for gone, come in groups:
+        apart = []
+        for group in found:
+            if any(use in gone for use in group[0]) or any(use in come for use in group[1]):
+                gone, come = (list(dict.fromkeys(a + b)) for a, b in zip(group, (gone, come), strict=True))
+            else:
+                apart.append(group)
+        found = [*apart, (gone, come)]
+    return found
+
+
+def _split_by_family(gone: list[KernelUse], come: list[KernelUse]) -> list[_Group]:
     """What stands between the same neighbours: family by family where all of them agree, else together."""
     families = {use.family for use in gone}
     if len(families) > 1 and families == {use.family for use in come}:

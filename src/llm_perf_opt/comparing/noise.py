@@ -2,7 +2,7 @@
 
 Two levels of noise: instances within a run, and runs. Where both sides have several runs, the runs' medians are the
 observations and Welch's interval of their logarithms is the answer. With one run, the instances give an interval that
-knows nothing of how runs differ; whoever uses it has to leave room for that (`run_room`).
+knows nothing of how runs differ, so that it is widened by what is known of that (`run_room`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _FEW = 5  # instances: of fewer, one that was late is half of them
 _UNKNOWN_RUNS = 0.05  # how far two runs of one program may be apart where nobody has looked
 _NO_SPREAD = 0.35  # as a logarithm; taken where a region ran once or twice
 _LEAST = 0.001  # relative standard error: nothing is measured better than this
+_TWO_SIDED = 1.96  # standard deviations on each side, for 95 %
 _CORRELATED = 0.5  # instances that go up and down together are compared pair by pair
 
 
@@ -41,8 +42,11 @@ class Difference:
         return self.low > -margin and self.high < margin
 
 
-def difference(before: Times, after: Times, alpha: float = 0.01) -> Difference:
-    """From one set of times to another; the interval misses the truth in a part `alpha` of all comparisons."""
+def difference(before: Times, after: Times, alpha: float = 0.01, room: float = 0.0) -> Difference:
+    """From one set of times to another; the interval misses the truth in a part `alpha` of all comparisons.
+
+    `room`: how far apart two runs of the same program may be, where there is but one of a side.
+    """
     if min(len(before.runs), len(after.runs)) >= SEVERAL:
         return _of_runs(np.log(before.medians), np.log(after.medians), alpha)
     change = math.log(after.typical) - math.log(before.typical)
@@ -52,7 +56,7 @@ def difference(before: Times, after: Times, alpha: float = 0.01) -> Difference:
     paired = _paired(before, after)
     if paired is not None and paired < error:
         error = paired
-    half = NormalDist().inv_cdf(1 - alpha / 2) * max(error, _LEAST)
+    half = math.hypot(NormalDist().inv_cdf(1 - alpha / 2) * max(error, _LEAST), room)
     return Difference(change, change - half, change + half, INSTANCES)
 
 
@@ -88,9 +92,17 @@ def _standard_error(times: Times) -> float:
 
 
 def _error_of(logs: Floats) -> float:
-    """Standard error of a median; instances that follow each other are alike, and count for less than they are."""
+    """Standard error of a median; instances that follow each other are alike, and count for less than they are.
+
+    From the spread, and from the values around the median: between two humps there are few, and it can be anywhere.
+    """
+    count, worth = len(logs), effective_count(logs)
     low, high = np.quantile(logs, [0.16, 0.84])
-    return 1.2533 * float(high - low) / 2 / math.sqrt(effective_count(logs))
+    usual = 1.2533 * float(high - low) / 2 / math.sqrt(worth)
+    reach = _TWO_SIDED * count / math.sqrt(worth) / 2
+    ordered = np.sort(logs)
+    first, last = max(math.floor(count / 2 - reach), 0), min(math.ceil(count / 2 + reach), count - 1)
+    return max(usual, float(ordered[last] - ordered[first]) / (2 * _TWO_SIDED))
 
 
 def effective_count(values: Floats) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.comparing.causes import describe_exact
-from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, SAME, UNSURE, Cause, RegionComparison
+from llm_perf_opt.comparing.causes import describe_exact, kernel_names
+from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, ORDER, SAME, UNSURE, Cause, KernelPair, RegionComparison
+from llm_perf_opt.comparing.matching import GRAPH
 from llm_perf_opt.report.text import duration
 
 _MOST_CAUSES = 3
 _WORTH_A_WORD = 0.1  # of the change
+_WORTH_NAMING = 0.01  # of the time, a kernel that was replaced
 
 
 def percent(value: float, *, signed: bool = False) -> str:
@@ -33,7 +35,7 @@ def describe_region(region: RegionComparison, carrier: RegionComparison | None =
     numbers = f"{duration(region.before_ns)} → {duration(region.after_ns)}"
     if region.verdict == SAME:
         text = f"{region.label} is the same ({numbers})"
-        return f"{text}.{_exact(region)}"
+        return f"{text}.{_other_kernels(region)}{_exact(region)}"
     head = f"{region.label} {percent(region.change, signed=True)} ({signed(region.delta_ns)}, {numbers})"
     told = causes_in_words(region)
     text = f"{head}: {told}." if told else f"{head}."
@@ -43,7 +45,7 @@ def describe_region(region: RegionComparison, carrier: RegionComparison | None =
     if region.verdict in (UNSURE, NOT_COMPARABLE) and region.reason:
         word = "Not certain" if region.verdict == UNSURE else "Not comparable"
         text += f" {word}: {region.reason}."
-    return text + _exact(region, besides=told)
+    return text + _other_kernels(region, told) + _exact(region, besides=told)
 
 
 def causes_in_words(region: RegionComparison) -> str:
@@ -58,6 +60,23 @@ def causes_in_words(region: RegionComparison) -> str:
 def _cause(cause: Cause) -> str:
     prefix = {"new kernel": "new kernel ", "gone kernel": "no more ", "new copy": "new copy ", "gone copy": "no more "}
     return f"{prefix.get(cause.kind, '')}{cause.what} ({signed(cause.delta_ns)})"
+
+
+def _other_kernels(region: RegionComparison, besides: str = "") -> str:
+    """Kernels that do the work of others, whether it takes longer or not."""
+    least = _WORTH_NAMING * (region.after_ns or 0)
+    found = [pair for pair in region.pairs if pair.how in (ORDER, GRAPH) and _weight(pair) >= least]
+    found = sorted(found, key=lambda pair: -_weight(pair))[:2]
+    told = [text for pair in found if (text := _names(pair)) not in besides]
+    return f" Replaced: {', '.join(told)}." if told else ""
+
+
+def _weight(pair: KernelPair) -> float:
+    return max(sum(use.time_ns for use in uses) for uses in (pair.before, pair.after))
+
+
+def _names(pair: KernelPair) -> str:
+    return " → ".join(kernel_names(uses) for uses in (pair.before, pair.after))
 
 
 def _exact(region: RegionComparison, besides: str = "") -> str:
