@@ -34,7 +34,7 @@ def open_side(
         side = _filtered(side_of_report(read_report(place), place.name), chosen)
     else:
         side = _recorded([str(place)], chosen, attribution, quiet)
-    _add_facts(side, inputs.run_facts(place if place.is_dir() else place.parent) if _in_run(place) else {})
+    add_facts(side, inputs.run_facts(place if place.is_dir() else place.parent) if _in_run(place) else {})
     return side
 
 
@@ -51,7 +51,7 @@ def side_of(report: NCUProfileRegionReport, recordings: Sequence[str], *, narrow
         name = str(report.inputs[0].get("path", "report")) if report.inputs else "report"
         side = side_of_report(report, name)
     facts = report.environment.get("run")
-    _add_facts(side, facts if isinstance(facts, dict) else {})
+    add_facts(side, facts if isinstance(facts, dict) else {})
     return side
 
 
@@ -92,7 +92,8 @@ def _domain(key: str) -> str:
     return name if at and not name.endswith("\\") and "/" not in name else ""
 
 
-def _add_facts(side: Side, facts: dict[str, Any]) -> None:
+def add_facts(side: Side, facts: dict[str, Any]) -> None:
+    """What a run says of itself: its command, its inputs, when it began."""
     command = facts.get("workload") or facts.get("command")
     if isinstance(command, list):
         side.command = tuple(visible(str(word), 200) for word in command)
