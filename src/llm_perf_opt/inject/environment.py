@@ -40,7 +40,14 @@ def environment(
     base = os.environ if base_env is None else base_env
     if mode == "off" and not ranges:
         # An outer run may have switched it on.
-        ours = ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_MARKERS", "LLM_PERF_WINDOWS", "LLM_PERF_TIMERS", "LLM_PERF_LINES")
+        ours = (
+            "LLM_PERF_ANNOTATE",
+            "LLM_PERF_RANGES",
+            "LLM_PERF_MARKERS",
+            "LLM_PERF_WINDOWS",
+            "LLM_PERF_TIMERS",
+            "LLM_PERF_LINES",
+        )
         return {name: "off" for name in ours if name in base}
     theirs = base.get("PYTHONPATH", "")
     first = theirs.split(os.pathsep)[0] if theirs else ""

@@ -41,7 +41,7 @@ class OwnCode:
 
     def __init__(self, rule: Any) -> None:
         self._library, self._model = (re.compile("|".join(rule[kind])) for kind in ("library", "model"))
-        self._named = {(end, function): name for end, function, name in rule["named"]}
+        self._named = {(str(end), str(function)): str(name) for end, function, name in rule["named"]}
 
     def owns(self, file: str) -> bool:
         return not self._library.search(file) or bool(self._model.search(file))
@@ -195,7 +195,7 @@ class Traced:
         return True
 
     def pause(self) -> None:
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         sys.settrace(None)
 
     def _called(self, frame: FrameType, _event: str, _value: object) -> Any:
