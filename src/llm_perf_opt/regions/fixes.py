@@ -34,6 +34,15 @@ class IdleLine:
 
 
 @define(frozen=True)
+class KernelSource:
+    """What launches a kernel, whatever its launch configuration."""
+
+    kernel_name: str
+    operator: str  # of PyTorch, with M×N×K of a product; the one that takes most time, "" where none is known
+    lines: list[CodeLine] = Factory(list)  # of the program, most time first
+
+
+@define(frozen=True)
 class LineRecord:
     """A line of the program's own source: what it launched, and how long the GPU was idle while the host was in it."""
 

@@ -13,7 +13,7 @@ from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.code import Place
 from llm_perf_opt.regions.columns import Int64s
-from llm_perf_opt.regions.fixes import CodeLine, IdleLine, LineRecord
+from llm_perf_opt.regions.fixes import CodeLine, IdleLine, KernelSource, LineRecord
 from llm_perf_opt.regions.model import SignatureRecord
 from llm_perf_opt.regions.names import short_kernel_name
 
@@ -138,13 +138,27 @@ def with_lines(records: Sequence[SignatureRecord], launched: Sequence[LaunchedFr
     found = []
     for record in records:
         mine = alike.get((record.kernel_name, tuple(record.grid), tuple(record.block)), [])
-        operators, lines = dict[str, float](), dict[Place, float]()
-        for one in mine:
-            if one.operator:
-                operators[one.operator] = operators.get(one.operator, 0.0) + one.time_ns
-            if one.place is not None:
-                lines[one.place] = lines.get(one.place, 0.0) + one.time_ns
-        places = sorted(lines, key=lambda place: -lines[place])[:_NAMES]
-        listed = [CodeLine(p.file, p.line, p.function, lines[p]) for p in places]
-        found.append(evolve(record, operator=next(iter(_most(operators)), ""), lines=listed))
+        operator, lines = _launched_by(mine)
+        found.append(evolve(record, operator=operator, lines=lines))
     return found
+
+
+def kernel_sources(launched: Sequence[LaunchedFrom], most: int) -> list[KernelSource]:
+    """The same of kernels by their names, those that take most time first."""
+    alike: dict[str, list[LaunchedFrom]] = {}
+    for one in launched:
+        alike.setdefault(one.signature.shown, []).append(one)
+    ordered = sorted(alike, key=lambda name: -sum(one.time_ns for one in alike[name]))[:most]
+    sources = [KernelSource(name, *_launched_by(alike[name])) for name in ordered]
+    return [source for source in sources if source.operator or source.lines]
+
+
+def _launched_by(launches: Sequence[LaunchedFrom]) -> tuple[str, list[CodeLine]]:
+    operators, lines = dict[str, float](), dict[Place, float]()
+    for one in launches:
+        if one.operator:
+            operators[one.operator] = operators.get(one.operator, 0.0) + one.time_ns
+        if one.place is not None:
+            lines[one.place] = lines.get(one.place, 0.0) + one.time_ns
+    places = sorted(lines, key=lambda place: -lines[place])[:_NAMES]
+    return next(iter(_most(operators)), ""), [CodeLine(p.file, p.line, p.function, lines[p]) for p in places]

@@ -13,7 +13,7 @@ from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
-from llm_perf_opt.analysis.verdicts.by_line import line_records, with_lines
+from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, with_lines
 from llm_perf_opt.analysis.verdicts.communication_costs import Communication, RankWaiting
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
@@ -175,6 +175,7 @@ class Evaluator:
             idle=idle,
             gpu_side=side,
             lines=lines,
+            sources=kernel_sources(launched, self.inputs.options.top),
             lines_known=lines_known,
             lines_are_functions=self.code is not None and self.code.source == "functions",
         )
