@@ -52,13 +52,17 @@ def build_host(calls: dict[str, NDArray[Any]], process_ids: Int64s, thread_ids: 
 
 
 def with_code(export: Export, host: HostEvents, code: CodeSpans) -> HostEvents:
-    """The same with the lines of the program that a thread was in for long, by the name of their file."""
+    """The same with the lines of the program, or the functions, that a thread was in for long. A file by its name alone."""
     long = np.flatnonzero(code.end - code.start >= SHORTEST_EVENT)
     if not len(long):
         return host
     used, which = np.unique(code.place[long], return_inverse=True)
     places = [parse_place(export.strings[number]) for number in used.tolist()]
-    names = [export.intern_text("" if p is None else f"{p.name}({p.line}): {p.function}") for p in places]
+    texts = [export.strings[number] for number in used.tolist()]
+    names = [
+        export.intern_text(text if p is None else f"{p.name}({p.line}): {p.function}")
+        for p, text in zip(places, texts, strict=True)
+    ]
     name = np.array(names, dtype=np.int32)[which.reshape(-1)]
     kind = np.full(len(long), PYTHON, dtype=np.int32)
     own = (code.start[long], code.end[long], code.process[long], code.thread[long], name, kind)

@@ -44,7 +44,8 @@ from llm_perf_opt.rundir.manifest import Step
 _RECORD, _EXPORT, _SUMMARY = "nsys", "export", "stats"
 _RECORDING, _TIMELINE, _LOG = "nsys/run.nsys-rep", "nsys/run.sqlite", "nsys/nsys.log"
 _PROGRAM_LOG = "workload.log"
-_STACKS, STACKS_HZ = "--python-sampling", 1000
+# Every sample stops its thread for 0.2 ms; lines are marked besides (`inject`), samples tell of long waits.
+_STACKS, STACKS_HZ = "--python-sampling", 100
 _REDIRECT = Path(redirect.__file__)
 
 
