@@ -43,6 +43,7 @@ class TimelineRequest:
     timeout_s: float | None = None
     max_bytes: int = 2 * 10**9  # a recording that grows beyond is ended; 0: no limit
     recording: str | None = None  # plan for this one instead of taking another
+    lines: bool = True  # note which line of the program launches what
     traffic_hz: int = DEFAULT_HZ  # samples a second of what the GPUs move, where counters are taken; 0: none
 
 

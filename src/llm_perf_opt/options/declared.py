@@ -136,6 +136,11 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Do not have nsys sample what the whole GPU moves: bytes of regions are then their kernels' added up.",
     ),
     Option(
+        flag="--no-lines", key=f"{_NSYS}lines", kind="switch", default=True, verbs=_PROFILE, to="timeline.lines",
+        help="Note in the timeline which line of the program launches what, and where the host is while the GPU waits.",
+        flag_help="Do not note which line of the program launches what, nor where the host is while the GPU waits.",
+    ),
+    Option(
         flag="--run-to-end", key=f"{_NCU}run_to_end", kind="switch", default=False, verbs=_PROFILE,
         to="counters.run_to_end",
         help="Let the program run to its end under the profilers: by default it is ended as soon as they have what they need.",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
+    CodeSpans,
     GraphNodes,
     HostEvents,
     Int32s,
@@ -27,7 +28,7 @@ from llm_perf_opt.regions.columns import (
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
-Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, OnlyOnce, LaunchConfig)
+Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, CodeSpans, OnlyOnce, LaunchConfig)
 
 
 def merge_timelines(timelines: list[Timeline]) -> Timeline:
@@ -51,6 +52,9 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         ranges=_joined([t.ranges for t in shifted]),
         graph_nodes=_joined([t.graph_nodes for t in shifted]),
         host=_joined([t.host for t in shifted]),
+        code=_joined([t.code for t in shifted]),
+        called=_joined([t.called for t in shifted]),
+        lines_are_functions=any(t.lines_are_functions for t in timelines),
         only_once=_joined([t.only_once for t in shifted]),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
@@ -118,6 +122,10 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
             config=config,
         )
 
+    def spans(old: CodeSpans) -> CodeSpans:
+        moved = _offset(processes)(old.process), _offset(threads)(old.thread), names(old.place)
+        return CodeSpans(old.start, old.end, *moved)
+
     ranges, host = timeline.ranges, timeline.host
     return evolve(
         timeline,
@@ -138,6 +146,8 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
         host=evolve(
             host, process=_offset(processes)(host.process), thread=_offset(threads)(host.thread), name=names(host.name)
         ),
+        code=spans(timeline.code),
+        called=spans(timeline.called),
         only_once=evolve(timeline.only_once, process=_offset(processes)(timeline.only_once.process)),
     )
 

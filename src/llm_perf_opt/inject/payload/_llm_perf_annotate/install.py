@@ -25,6 +25,7 @@ active: Stages | None = None
 def into_torch(torch: ModuleType) -> None:
     """Annotate every model this process runs from now on, and watch the ranges it opens, as far as that is asked for."""
     watched = os.environ.get("LLM_PERF_RANGES") == "1"
+    _mark_lines(torch)
     if watched:
         try:
             _watch(torch)  # before the annotation takes its functions from there
@@ -41,6 +42,19 @@ def into_torch(torch: ModuleType) -> None:
     if watched or active is not None:
         atexit.register(_note_end)
     _list_modules_at_end()
+
+
+def _mark_lines(torch: ModuleType) -> None:
+    if os.environ.get("LLM_PERF_LINES", "") in _OFF:
+        return
+    try:
+        from . import lines
+
+        lines.install(torch, getattr(getattr(torch._C, "_nvtx", None), "markA", None))
+        if hasattr(torch._C, "_dynamo"):
+            _hide_from_dynamo(torch, [lines, log])
+    except Exception as error:
+        log.failed("marking the lines of the program", error, of="ranges")
 
 
 def _watch(torch: ModuleType) -> None:
