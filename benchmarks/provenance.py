@@ -45,6 +45,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "models-h200": ("workloads", "dnn_models", "static_analysis", "stage1", "runners", *_CAPTURING),
     "profile-decoder-h200": _CAPTURING,
     "report-speed": _READING,
+    "rules-h200": (*_READING, "metrics"),
     "safe-hands": ("files.py", "rundir", "report", "api"),
     "safe-hands-secrets": ("rundir", "capture", "report", "untrusted.py"),
 }

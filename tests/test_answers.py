@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import report
-from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.analysis.rules.registry import fix_words
 from llm_perf_opt.api.result import Report
 from llm_perf_opt.regions.fixes import Answer, Fix
 from llm_perf_opt.report.json_report import as_json, read_report
@@ -55,7 +55,7 @@ def test_gains_are_of_one_instance_and_never_add_up_to_more_than_it(case: answer
     regions = {region.key: region for region in found.main_scope.regions}
     whole: dict[str, float] = {}
     for fix in found.answer.fixes:
-        assert fix.rule in verdict_rules().fix
+        assert fix.rule in fix_words()
         assert 0 < fix.gain_share <= 1
         whole[fix.stage] = whole.get(fix.stage, 0.0) + fix.gain_share
         timing, performance = regions[fix.stage].timing, regions[fix.stage].performance
@@ -86,7 +86,17 @@ def test_the_fields_are_those_of_the_contract() -> None:
     written = as_json(report("nsys-*-train.sqlite"))["answer"]
     assert set(written) == {"stage", "verdict", "confidence", "where", "why", "do_first", "fixes"}
     for fix in written["fixes"]:
-        assert set(fix) == {"rule", "stage", "gain_ns", "gain_share", "action", "because", "lines", "tried"}
+        assert set(fix) == {
+            "rule",
+            "stage",
+            "gain_ns",
+            "gain_share",
+            "action",
+            "because",
+            "lines",
+            "tried",
+            "gain_interval_ns",
+        }
         assert (fix["lines"], fix["tried"]) == ([], None)
 
 

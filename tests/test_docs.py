@@ -90,6 +90,16 @@ def test_the_tables_of_diagnoses_are_those_of_the_catalogues() -> None:
     assert {code for code in codes if f"| `{code}` |" not in page} == set()
 
 
+def test_the_page_of_fix_rules_is_up_to_date() -> None:
+    """Otherwise: python tools/document_rules.py"""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        import document_rules
+    finally:
+        sys.path.pop(0)
+    assert document_rules.PAGE.read_text(encoding="utf-8") == document_rules.page()
+
+
 def result(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
     return found

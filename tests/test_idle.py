@@ -15,8 +15,8 @@ from attrs import evolve
 
 from conftest import read, recording, regions_of, report
 from llm_perf_opt.analysis.gaps import CAUSES, Cover, find_gaps
+from llm_perf_opt.analysis.rules.registry import fix_words
 from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts, idle_words
-from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.host_calls import call_kind, code_kind
 from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, Timeline
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
@@ -191,18 +191,19 @@ def test_few_launches_gain_nothing_by_a_graph() -> None:
 def test_parts_never_promise_more_than_the_program_alone_waits() -> None:
     parts = [IdleCause("launch", "", 10, 600), IdleCause("data", "read", 1, 300), IdleCause("gpu", "", 5, 100)]
     idle = IdleTime(1000, 16, [], parts)
-    assert {p.rule: p.time_ns for p in idle_parts(idle, 1000, True)} == {"launch.graph": 600, "host.data": 300}
+    assert {p.rule: p.time_ns for p in idle_parts(idle, 1000, True, False)} == {"launch.graph": 600, "host.data": 300}
     # What a profiler adds, it adds to launches.
-    assert {p.rule: p.time_ns for p in idle_parts(idle, 500, True)} == {"launch.graph": 100, "host.data": 300}
-    assert {p.rule: p.time_ns for p in idle_parts(idle, 200, True)} == {"host.data": 150}
+    assert {p.rule: p.time_ns for p in idle_parts(idle, 500, True, False)} == {"launch.graph": 100, "host.data": 300}
+    assert {p.rule: p.time_ns for p in idle_parts(idle, 200, True, False)} == {"host.data": 150}
 
 
 def test_every_cause_has_words_and_a_fix() -> None:
-    words, fixes = idle_words(), verdict_rules().fix
+    words, fixes = idle_words(), fix_words()
     assert set(words) == set(CAUSES) - {"warmup"}
     for cause in words.values():
         assert not cause.rule or cause.rule in fixes
         assert cause.rule_without_graph is None or cause.rule_without_graph in fixes
+        assert cause.rule_between_graphs is None or cause.rule_between_graphs in fixes
 
 
 # -- from the GPU's side ------------------------------------------------------------------------------------

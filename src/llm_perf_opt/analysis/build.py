@@ -16,6 +16,7 @@ from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.counter_report import counter_scopes
+from llm_perf_opt.analysis.gpu_condition import held_down_clock
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
 from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
@@ -242,6 +243,7 @@ def _finished(
             code=found.code,
             slowest=found.common.slowest,
             rank_waiting=found.common.waiting,
+            clock=held_down_clock([*measured, *timelines]),
         ),
     )
     if times is not None:

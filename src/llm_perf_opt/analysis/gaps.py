@@ -135,6 +135,7 @@ class _Finder:
         over = _Covering(self, Cover(self.start[named], self.end[named]), self.by_name(host.name, code_kind))
         called = np.where((over.call == UNKNOWN) & (new == _CODE["sync"]), waited[named], over.call)
         by_call = np.append(call, "")[called]  # UNKNOWN is the last
+        by_call[(called == UNKNOWN) & self._full_of(call, "alloc", named)] = "alloc"
         new[long] = _CODE["unseen"]
         new[long & (over.other_thread != UNKNOWN)] = _CODE["thread"]
         new[long & ((over.code != UNKNOWN) | (over.range != UNKNOWN))] = _CODE["python"]
@@ -148,7 +149,7 @@ class _Finder:
         cause[named] = new
         cause[self._inside(warmup)] = _CODE["warmup"]
 
-        choices = [over.reads_input, by_call != "", over.code != UNKNOWN]
+        choices = [over.reads_input, called != UNKNOWN, over.code != UNKNOWN]
         event = np.select(choices, [over.input, called, over.code], over.other_thread)
         name = np.append(host.name.astype(np.int64), UNKNOWN)[event]
         elsewhere = ~np.logical_or.reduce(choices) & (over.other_thread != UNKNOWN)
@@ -174,6 +175,14 @@ class _Finder:
         host = self.timeline.host
         waiting = np.flatnonzero(self.own & (host.kind == CALL) & np.isin(call, WAITING_CALLS))
         return _open_at(self.start, host.start, host.end, waiting)
+
+    def _full_of(self, call: NDArray[Any], kind: str, gaps: Int64s) -> Bools:
+        """Which gaps calls of a kind fill by half, though none of them does alone: many small allocations."""
+        host = self.timeline.host
+        mine = self.own & (host.kind == CALL) & (call == kind)
+        inside = BusyTime.of(host.start[mine], host.end[mine]).within(self.start[gaps], self.end[gaps])
+        full: Bools = 2 * inside >= self.length[gaps]
+        return full
 
     def by_name(self, names: Int32s, value: Callable[[str], str]) -> NDArray[Any]:
         """What `value` says of each name, asked once for each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from llm_perf_opt.regions.gpu_samples import SLOWED, GpuSamples
 from llm_perf_opt.regions.model import NCUProfileRegion
 from llm_perf_opt.regions.names import visible
 
-_POWER_LIMIT = 0x4
+_IDLE, _POWER_LIMIT = 0x1, 0x4
 _OFTEN = 0.05  # part of the samples in which a GPU was slowed down
 _SPREAD = 0.03  # between the medians of runs: more is said, and why
 _CLOCKS = 0.01  # between the clocks of runs: less explains nothing
@@ -96,6 +97,18 @@ def _slowdown(timeline: Timeline, bit: int, share: float, gpu: GpuSamples) -> Di
         limit = f"{gpu.power_limit_mw / 1e3:.0f}"
         return diagnose("GPU_POWER_LIMIT", gpu=name, share=part, limit=limit, clock=clock, most=most)
     return diagnose("GPU_SLOWED", gpu=name, share=part, why=SLOWED[bit], clock=clock, most=most)
+
+
+def held_down_clock(timelines: Iterable[Timeline]) -> tuple[float, str] | None:
+    """The lowest clock of a GPU against its highest, where something else than its power limit holds it down."""
+    found = []
+    for timeline in timelines:
+        for gpu in timeline.gpus:
+            during = _during(timeline, gpu)
+            reasons, clock = gpu.reasons[during], _three(gpu.sm_mhz[during])
+            if clock and gpu.max_sm_mhz > 0 and max(_share(reasons, _POWER_LIMIT), _share(reasons, _IDLE)) < _OFTEN:
+                found.append((clock[1] / gpu.max_sm_mhz, f"{clock[1]:.0f} of {gpu.max_sm_mhz} MHz"))
+    return min(found, default=None)
 
 
 def _shared(timeline: Timeline) -> list[Diagnosis]:

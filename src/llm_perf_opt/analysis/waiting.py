@@ -1,7 +1,7 @@
 """What a timeline says about the waiting of its regions, asked for region by region.
 
 Three questions: what the host did while the GPU was idle; how the steps look from the GPU's side, where the program
-runs ahead of it; and how long copies between host and GPU kept everything else waiting.
+runs ahead of it; and how long copies between host and GPU kept everything else waiting. And what was launched meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from llm_perf_opt.analysis.code_lines import IdleLines
 from llm_perf_opt.analysis.gaps import CAUSES, NAMED, Gaps, find_gaps
 from llm_perf_opt.analysis.gpu_side import GpuSteps, inside_region
 from llm_perf_opt.analysis.steady import SteadyTimeline
+from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchTable
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
 from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
@@ -45,6 +46,7 @@ class Waiting:
         self._number = {table.key(number): number for number in range(len(table))}
         self._sums = _SumsOfProcesses(warmth)
         self._gpu_steps = GpuSteps(self._timeline, warmth.lifted, self._sums.gaps)
+        self._launches: list[LaunchTable] = []  # one, once somebody has asked; views share it
 
     def of_scope(self, selection: Selection) -> Waiting | None:
         """The same of the processes of a scope; None where it holds only a part of what those did: one GPU of several."""
@@ -90,6 +92,23 @@ class Waiting:
     def exposed_copies(self, key: str) -> int:
         """How long copies of a region between host and GPU ran while the GPU did nothing else, ns."""
         return self._gpu_steps.exposed_copies(self._number[key], self._processes) if key in self._number else 0
+
+    def launched(self, key: str) -> Launched | None:
+        """The kernels of the steady instances of a region, one by one; None where it has none."""
+        instances, timeline = self._instances(key), self._timeline
+        if not instances or not len(timeline.kernels):
+            return None
+        if not self._launches:
+            self._launches.append(LaunchTable(timeline))
+        region, attribution = self._number[key], self._warmth.lifted
+        held = np.zeros(len(timeline.kernels), dtype=np.bool_)
+        for regions in attribution.kernels.by_domain:
+            held |= inside_region(regions, region, attribution.table)
+        held[attribution.kernels.start_end.get(region, np.zeros(0, dtype=np.int64))] = True
+        held &= np.isin(timeline.kernels.process, [process for process, _ in instances])
+        which = np.concatenate([ranges for _, ranges in instances])
+        windows = timeline.ranges.start[which], timeline.ranges.end[which]
+        return self._launches[0].of(np.flatnonzero(held), windows, len(which)) if held.any() else None
 
     def _idle(self, sums: _GapSums, windows: BusyTime, region: int) -> IdleTime:
         gaps = sums.gaps
@@ -174,6 +193,10 @@ class KnownWaiting:
     def idle(self, key: str, *, by_gpu: bool = False) -> IdleTime | None:
         known = self._idle.get((key, by_gpu))
         return idle_together(known) if known else None
+
+    def launched(self, key: str) -> Launched | None:
+        """Nothing: they are not kept."""
+        return None
 
     def gpu_side(self, key: str) -> GpuSide | None:
         known = self._sides.get(key)

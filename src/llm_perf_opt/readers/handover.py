@@ -27,6 +27,7 @@ _OF_COLUMNS = (
     "GraphNodes",
     "HostEvents",
     "CodeSpans",
+    "OperatorCalls",
     "Process",
     "OnlyOnce",
     "GpuSamples",

@@ -35,6 +35,7 @@ from llm_perf_opt.regions.columns import (
     Int32s,
     Int64s,
     LaunchConfig,
+    OperatorCalls,
     Process,
     Ranges,
     Timeline,
@@ -157,6 +158,20 @@ def _host(trace: Trace) -> HostEvents:
     )
 
 
+def _calls(trace: Trace) -> OperatorCalls:
+    """Of threads that launch something."""
+    rows, threads = trace.calls, [trace.threads.get(key, UNKNOWN) for key in trace.host_threads]
+    thread = np.array([*threads, UNKNOWN], dtype=np.int32)[rows.column("thread", np.int64)]
+    mine = thread != UNKNOWN
+    return OperatorCalls(
+        start=rows.column("start", np.int64)[mine],
+        end=rows.column("end", np.int64)[mine],
+        thread=thread[mine],
+        name=rows.column("name")[mine],
+        inputs=rows.column("inputs")[mine],
+    )
+
+
 def _ranges(rows: Rows, thread_process: list[int]) -> Ranges:
     start, end, thread = rows.column("start", np.int64), rows.column("end", np.int64), rows.column("thread")
     order = np.lexsort((-end, start))  # of ranges that begin together the outer one comes first
@@ -256,6 +271,7 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
         code=code,
         called=called,
         lines_are_functions=True,
+        calls=_calls(trace),
         devices=devices,
         # Nothing else of the metadata: it is free text of the program and may hold secrets.
         environment={"tool": _TOOL, "schema_version": version if isinstance(version, int) else None, "gpus": devices},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
 from llm_perf_opt.readers.kineto_operators import Operators
 from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, SHORTEST_EVENT, UNKNOWN
+from llm_perf_opt.regions.tensors import as_text
 
 LARGEST_SIZE = 2**31 - 1
 
@@ -90,6 +92,7 @@ class Trace:
     functions: Functions = Factory(Functions)
     host: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "kind"))
     host_threads: dict[tuple[int, str], int] = Factory(dict)
+    calls: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "inputs"))  # of operators
     process_names: dict[int, str] = Factory(dict)
     host_pids: set[int] = Factory(set)  # labelled CPU by Kineto, events or not
     events: int = 0  # that are JSON objects with a phase: what makes a list a trace
@@ -127,7 +130,7 @@ class Trace:
             self.operators.add(event)
             # Until 2021 every annotation was an `Operator`. Only the profiler's own step is certain.
             step = str(event.get("name", "")).startswith("ProfilerStep#")
-            return self._add_range if step else self._add_operator if _is_long(event) else None
+            return self._add_range if step else self._add_operator
         if category in _PYTHON:
             return self._add_function if _is_long(event) else None
         if category in _LAUNCHES:
@@ -149,7 +152,18 @@ class Trace:
         self.ranges.add(start, end, thread, _number_of(name, self.strings))
 
     def _add_operator(self, event: dict[str, Any]) -> None:
-        self._add_host(event, OPERATOR)
+        if _is_long(event):
+            self._add_host(event, OPERATOR)
+        with suppress(Malformed, ValueError):  # a damaged one explains nothing, and costs nothing
+            args = _args(event)
+            types, sizes = args.get("Input type"), args.get("Input Dims", args.get("Input dims"))
+            strides = args.get("Input Strides")
+            given = ""
+            if isinstance(types, list) and isinstance(sizes, list):
+                given = as_text(types, sizes, strides if isinstance(strides, list) else ())
+            inputs = _number_of(given, self.strings) if given else UNKNOWN
+            thread = _number_of(_thread_of(event), self.host_threads)
+            self.calls.add(*_span(event), thread, _number_of(_name(event), self.strings), inputs)
 
     def _add_function(self, event: dict[str, Any]) -> None:
         self._add_host(event, PYTHON)

@@ -212,6 +212,25 @@ class CodeSpans:
         return CodeSpans(times, times, numbers, numbers, numbers)
 
 
+@define(eq=False)
+class OperatorCalls:
+    """Operators of a PyTorch trace, those inside others too; in no order."""
+
+    start: Int64s
+    end: Int64s
+    thread: Int32s
+    name: Int32s
+    inputs: Int32s  # what they were given, as `tensors` reads it: an index into Timeline.strings; UNKNOWN: not recorded
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @staticmethod
+    def empty() -> OperatorCalls:
+        times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return OperatorCalls(times, times, numbers, numbers, numbers)
+
+
 @define
 class Process:
     """A recorded process. `rank` is set only where the recording or its file name says it."""
@@ -241,6 +260,7 @@ class Timeline:
     code: CodeSpans = field(factory=CodeSpans.empty)
     called: CodeSpans = field(factory=CodeSpans.empty)  # operators of PyTorch with their shapes, in the same way
     lines_are_functions: bool = False  # lines of `code` are those where functions begin, as PyTorch's profiler has them
+    calls: OperatorCalls = field(factory=OperatorCalls.empty)
     devices: dict[int, str] = Factory(dict)  # id -> product name
     environment: dict[str, Any] = Factory(dict)
     diagnostics: list[Diagnosis] = Factory(list)

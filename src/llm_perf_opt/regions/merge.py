@@ -21,6 +21,7 @@ from llm_perf_opt.regions.columns import (
     Int32s,
     LaunchConfig,
     OnlyOnce,
+    OperatorCalls,
     Ranges,
     Timeline,
     Work,
@@ -28,7 +29,7 @@ from llm_perf_opt.regions.columns import (
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
-Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, CodeSpans, OnlyOnce, LaunchConfig)
+Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, CodeSpans, OperatorCalls, OnlyOnce, LaunchConfig)
 
 
 def merge_timelines(timelines: list[Timeline]) -> Timeline:
@@ -55,6 +56,7 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         code=_joined([t.code for t in shifted]),
         called=_joined([t.called for t in shifted]),
         lines_are_functions=any(t.lines_are_functions for t in timelines),
+        calls=_joined([t.calls for t in shifted]),
         only_once=_joined([t.only_once for t in shifted]),
         devices={device: name for t in timelines for device, name in t.devices.items()},
         environment=first.environment,
@@ -127,6 +129,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
         return CodeSpans(old.start, old.end, *moved)
 
     ranges, host = timeline.ranges, timeline.host
+    ranges, host, calls = timeline.ranges, timeline.host, timeline.calls
     return evolve(
         timeline,
         threads=[owner + processes for owner in timeline.threads],
@@ -148,6 +151,7 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
         ),
         code=spans(timeline.code),
         called=spans(timeline.called),
+        calls=evolve(calls, thread=_offset(threads)(calls.thread), name=names(calls.name), inputs=names(calls.inputs)),
         only_once=evolve(timeline.only_once, process=_offset(processes)(timeline.only_once.process)),
     )
 

@@ -265,6 +265,7 @@ class Opportunity:
     kernels: list[str] = Factory(list)  # the short names that take most of it
     rule: str = ""  # id of the cause: "launch.graph", "copy.host" …
     because: str = ""  # what of the numbers says so
+    interval: list[Quantity] | None = None  # that `recoverable` lies in; None: it is the most that could be won
 
 
 @define(frozen=True)

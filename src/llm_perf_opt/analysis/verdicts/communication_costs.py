@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from attrs import define, evolve
 
 from llm_perf_opt.analysis.verdicts.findings import Found
-from llm_perf_opt.analysis.verdicts.rules import Facts, cannot_tell, verdict_rules
+from llm_perf_opt.analysis.verdicts.rules import Facts, cannot_tell
 from llm_perf_opt.metrics.families import COLLECTIVE
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import NCUProfileRegion, TimeSplit, Verdict
@@ -86,8 +86,11 @@ class Communication:
             facts.amount("rank_waiting", self.skew.waiting)
             facts.amount("transfer", self.exposed - self.skew.waiting)
 
-    def doubted(self, verdict: Verdict) -> Verdict:
-        """One rank does not know whether a long collective transfers, or waits for another rank."""
+    def doubted(self, verdict: Verdict, action: Callable[[str], str]) -> Verdict:
+        """One rank does not know whether a long collective transfers, or waits for another rank.
+
+        `action`: what to do about a rule.
+        """
         if self.odd is None or verdict.bound != "communication":
             return verdict
         doubt = cannot_tell("other_ranks", Facts(words={"odd": self.odd.what, "usual": shown(self.odd.usual)}))
@@ -99,7 +102,7 @@ class Communication:
             confidence_reasons=[*verdict.confidence_reasons, *doubt.missing],
             missing=[*verdict.missing, *doubt.missing],
             next_step=doubt.next_step,
-            advice=verdict_rules().fix["comm.skew.unsure"].action,
+            advice=action("comm.skew.unsure"),
         )
 
     def found(self, now: Quantity) -> Iterator[Found]:

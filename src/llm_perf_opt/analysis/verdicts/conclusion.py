@@ -110,6 +110,7 @@ def _fix(stage: NCUProfileRegion, found: Sequence[Opportunity], share: float) ->
         action=_sentence(first.advice),
         because=_sentence(because),
         lines=_lines(stage, found),
+        gain_interval_ns=_interval(found, share / _share(found) / _instances(stage)),
     )
 
 
@@ -131,6 +132,13 @@ def _lines(stage: NCUProfileRegion, found: Sequence[Opportunity]) -> list[CodeLi
         times[place] = times.get(place, 0.0) + time
     ordered = sorted(times.items(), key=lambda item: -item[1])[:_LINES]
     return [CodeLine(*at, time * each) for at, time in ordered if time > 0]
+
+
+def _interval(found: Sequence[Opportunity], scale: float) -> list[float] | None:
+    """The sums of the lower and of the upper ends; None where one of them has none."""
+    if any(o.interval is None for o in found):
+        return None
+    return [scale * sum(o.interval[end].of("ns") for o in found if o.interval) for end in (0, 1)]
 
 
 def _named(kernels: Sequence[str]) -> str:

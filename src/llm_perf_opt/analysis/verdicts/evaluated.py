@@ -1,4 +1,4 @@
-"""A region as the rules of fixes see it (`opportunities.py`)."""
+"""A region as the fix rules see it (`analysis/rules`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from attrs import define
 
 from llm_perf_opt.analysis.verdicts.communication_costs import Communication
+from llm_perf_opt.analysis.verdicts.free import Free
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
+from llm_perf_opt.analysis.verdicts.launched import Launched
 from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
-from llm_perf_opt.regions.idle import IdleTime
+from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, SpeedOfLight, TimeSplit, Verdict
 
 
@@ -26,8 +28,9 @@ class Evaluated:
     communication: Communication
     verdict: Verdict
     facts: Facts  # numbers and words, which texts of fixes may use too
-    graphable: bool = True  # a CUDA graph would save launches
-    idle: IdleTime | None = None  # why the GPU waits, where a timeline tells
+    launched: Launched
+    free: Free  # what no rule has spoken for yet
+    gpu: GpuHardware | None = None  # None where there are several models, or none
 
     @property
     def roofed(self) -> Roofed:

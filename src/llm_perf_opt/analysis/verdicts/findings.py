@@ -1,4 +1,4 @@
-"""What a rule finds in a region (`opportunities.py`)."""
+"""What a rule finds in a region (`analysis/rules`)."""
 
 from __future__ import annotations
 
@@ -21,3 +21,4 @@ class Found:
     words: dict[str, str] = Factory(dict)  # for its texts, beside `time`, `recoverable`, `now` and the region's facts
     kernels: Sequence[str] = ()
     texts: str = ""  # the entry of its words, where that is not its rule
+    interval: tuple[Quantity, Quantity] | None = None  # that `recoverable` lies in; None: up to what it says

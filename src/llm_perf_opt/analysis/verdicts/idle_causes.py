@@ -1,16 +1,16 @@
 """From the causes of idle time to verdict and fixes: which rule each belongs to, and what of the waiting it would win.
 
-The table of causes is in `idle.toml`, the words of their fixes in `rules.toml`.
+The table of causes is in `idle.toml`, the words of their fixes in `analysis/rules`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from attrs import define, evolve
 
-from llm_perf_opt.analysis.verdicts.rules import Facts, verdict_rules
+from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
@@ -34,6 +34,7 @@ class CauseWords:
     title: str
     text: str
     rule_without_graph: str | None = None
+    rule_between_graphs: str | None = None
 
 
 @define(frozen=True)
@@ -47,7 +48,7 @@ class IdlePart:
     @property
     def texts(self) -> str:
         """The entry of its words among the fixes."""
-        return _texts(self.rule)
+        return texts_of(self.rule)
 
 
 @cache
@@ -55,32 +56,34 @@ def idle_words() -> Mapping[str, CauseWords]:
     return {name: CauseWords(**of) for name, of in read_toml(__package__, "idle.toml")["cause"].items()}
 
 
-def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool) -> list[IdlePart]:
+def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool, graphs: bool) -> list[IdlePart]:
     """The waiting of a region by rule, most first; together no more than `waiting_ns`.
 
-    `graphable`: a CUDA graph would save launches.
+    `graphable`: a CUDA graph would save launches. `graphs`: there are some already.
     """
-    groups = _by_rule(idle, graphable)
+    groups = _by_rule(idle, graphable, graphs)
     times = {rule: float(sum(one.time_ns for one in group)) for rule, group in groups.items()}
     times = _fitted(times, waiting_ns)
     found = [IdlePart(rule, times[rule], _what(group)) for rule, group in groups.items() if rule and times[rule] > 0]
     return sorted(found, key=lambda part: -part.time_ns)
 
 
-def _by_rule(idle: IdleTime, graphable: bool) -> dict[str, list[IdleCause]]:
+def _by_rule(idle: IdleTime, graphable: bool, graphs: bool) -> dict[str, list[IdleCause]]:
     groups: dict[str, list[IdleCause]] = {}
     for one in idle.causes:
-        groups.setdefault(_rule(one.cause, graphable), []).append(one)
+        groups.setdefault(_rule(one.cause, graphable, graphs), []).append(one)
     return groups
 
 
-def _texts(rule: str) -> str:
+def texts_of(rule: str) -> str:
     """Waiting in a call that copies has other words than the copies themselves."""
     return f"{rule}.waiting" if rule == "copy.host" else rule
 
 
-def _rule(cause: str, graphable: bool) -> str:
+def _rule(cause: str, graphable: bool, graphs: bool) -> str:
     words = idle_words()[cause]
+    if graphs and words.rule_between_graphs is not None:
+        return words.rule_between_graphs
     return words.rule if graphable or words.rule_without_graph is None else words.rule_without_graph
 
 
@@ -109,9 +112,14 @@ def _gaps(count: int, which: str = "") -> str:
     return f"{count:,} {which}gap{'' if count == 1 else 's'}"
 
 
-def with_cause(found: Verdict, idle: IdleTime, facts: Facts, graphable: bool) -> Verdict:
-    """A verdict about waiting, by what has the largest part of it; as it was where nothing is known."""
-    groups = _by_rule(idle, graphable)
+def with_cause(
+    found: Verdict, idle: IdleTime, facts: Facts, graphable: bool, graphs: bool, action: Callable[[str], str]
+) -> Verdict:
+    """A verdict about waiting, by what has the largest part of it; as it was where nothing is known.
+
+    `action`: what to do about a rule.
+    """
+    groups = _by_rule(idle, graphable, graphs)
     if not idle.total_ns or not groups:
         return found
     rule, group = max(groups.items(), key=lambda item: sum(one.time_ns for one in item[1]))
@@ -131,7 +139,7 @@ def with_cause(found: Verdict, idle: IdleTime, facts: Facts, graphable: bool) ->
             *found.evidence,
             Evidence(f"{group[0].cause} {words['share']} of the idle time", "cause_share", share),
         ],
-        advice=_sentence(verdict_rules().fix[_texts(rule)].action) if rule else found.advice,
+        advice=_sentence(action(texts_of(rule))) if rule else found.advice,
     )
 
 

@@ -11,6 +11,7 @@ from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.analysis.rules.registry import fix_words
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
 from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, with_lines
@@ -18,8 +19,10 @@ from llm_perf_opt.analysis.verdicts.communication_costs import Communication, Ra
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
-from llm_perf_opt.analysis.verdicts.idle_causes import with_cause
+from llm_perf_opt.analysis.verdicts.free import Free
+from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart, idle_parts, with_cause
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
+from llm_perf_opt.analysis.verdicts.launched import Launched
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.analysis.verdicts.opportunities import opportunities
 from llm_perf_opt.analysis.verdicts.roofs import Peaks, Roofed, RoofTable, against_roofs, bounds, is_complete
@@ -32,11 +35,13 @@ from llm_perf_opt.metrics.groups import MetricGroups, groups_for
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
+from llm_perf_opt.regions.labels import counted
 from llm_perf_opt.regions.model import (
     FamilyTime,
     NCUProfileRegion,
     RegionPerformance,
     RegionWork,
+    SpeedOfLight,
     TimeSplit,
     Utilisation,
     Verdict,
@@ -59,6 +64,7 @@ class WaitingFacts(Protocol):
     """What a timeline says about the waiting of a region, by its key (`analysis.waiting`)."""
 
     def idle(self, key: str, *, by_gpu: bool = False) -> IdleTime | None: ...
+    def launched(self, key: str) -> Launched | None: ...
     def gpu_side(self, key: str) -> GpuSide | None: ...
     def exposed_copies(self, key: str) -> int: ...
 
@@ -81,6 +87,7 @@ class Inputs:
     slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
     # By scope and key, where there are several ranks: how long each waits for those that come later.
     rank_waiting: Mapping[str, Mapping[str, RankWaiting]] = Factory(dict)
+    clock: tuple[float, str] | None = None  # of a GPU that is held down: against its highest, and in words
 
 
 @define(eq=False)
@@ -135,24 +142,31 @@ class Evaluator:
         facts.numbers["could_use_fp8"] = self._could_use_fp8(work)
         capability = re.match(r"\d{1,3}(?=\.|$)", self.gpu.compute_capability) if self.gpu else None
         facts.numbers["compute_capability"] = int(capability[0]) if capability else None  # the major number
+        if self.inputs.clock is not None:
+            facts.numbers["clock_share"], facts.words["clock_words"] = self.inputs.clock
         facts.words["gpu"] = self.gpu.name if self.gpu and self.gpu.name else "the GPU"
         sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind, _ in launches.timed_kinds())
         facts.words["counters_command"] = self.command(region, all_types=sampled)
         gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
         verdict = _region_verdict(region, split, facts, gpu_verdict)
         if idle is not None and verdict.bound in ("launch", "host") and split.launches:
-            verdict = with_cause(verdict, idle, facts, graphable)
-        verdict = communication.doubted(_with_doubt(verdict, split))
+            verdict = with_cause(verdict, idle, facts, graphable, from_graphs(region), _action)
+        verdict = communication.doubted(_with_doubt(verdict, split), _action)
         if side is not None:
             verdict = evolve(verdict, text=f"{_steps(side)} {verdict.text}")
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, signatures) if signatures else ([], 0)
-        launched = self.code.launches(region.key) if self.code is not None else []
-        lines, lines_known = line_records(launched, roofed, idle.lines if idle is not None else [])
+        sources = self.code.launches(region.key) if self.code is not None else []
+        lines, lines_known = line_records(sources, roofed, idle.lines if idle is not None else [])
         found = []
         if light is not None:
-            known = Evaluated(region, split, light, families, limits, communication, verdict, facts, graphable, idle)
+            launched = self.waiting.launched(region.key) if self.waiting is not None else None
+            launched = launched or Launched.of_sums(launches)
+            free = Free.all_of(launched, _waiting(region, light, split, verdict, graphable, idle))
+            known = Evaluated(
+                region, split, light, families, limits, communication, verdict, facts, launched, free, self.gpu
+            )
             found = opportunities(known)
         counted = times.token_count(region, steps) if region.time_source == "timeline" else None
         return RegionPerformance(
@@ -169,13 +183,13 @@ class Evaluator:
             speed_of_light=light,
             tokens=times.token_rate(counted, light, alone or times.now(split) or split.wall),
             opportunities=found,
-            signatures=with_lines(listed, launched),
+            signatures=with_lines(listed, sources),
             signatures_omitted=existing - len(listed),
             ncu_rules=rule_summaries(region.rules),
             idle=idle,
             gpu_side=side,
             lines=lines,
-            sources=kernel_sources(launched, self.inputs.options.top),
+            sources=kernel_sources(sources, self.inputs.options.top),
             lines_known=lines_known,
             lines_are_functions=self.code is not None and self.code.source == "functions",
         )
@@ -309,6 +323,30 @@ class Evaluator:
         reasons = ["times are ncu's, not of the undisturbed program"] if region.time_source == "ncu" else []
         quality = CounterQuality(known, work.spread, reasons)
         return evaluate("kernels", facts, quality) or cannot_tell("known_share", facts)
+
+
+def _action(rule: str) -> str:
+    """What to do about a rule."""
+    return fix_words()[rule].action
+
+
+def _waiting(
+    region: NCUProfileRegion,
+    light: SpeedOfLight,
+    split: TimeSplit,
+    verdict: Verdict,
+    graphable: bool,
+    idle: IdleTime | None,
+) -> list[IdlePart]:
+    """The waiting of a region by what the host did meanwhile, where the recording shows it."""
+    waiting = light.waiting.of("ns")
+    if not waiting or not split.launches:
+        return []
+    if idle is not None:
+        return idle_parts(idle, waiting, graphable, graphs=from_graphs(region))
+    rule = "host.unknown" if verdict.bound == "host" else "host.graphs" if from_graphs(region) else "launch.graph"
+    each = "–" if split.gap_per_launch is None else shown(split.gap_per_launch)
+    return [IdlePart(rule, waiting, f"{counted(split.launches, 'launch')}, {each} each")]
 
 
 def _could_be_a_graph(region: NCUProfileRegion, split: TimeSplit) -> bool:

@@ -70,14 +70,6 @@ class Rule:
 
 
 @define(frozen=True)
-class FixText:
-    """The words of one fix: why, and what to do. Filled with the numbers of a stage."""
-
-    because: str
-    action: str
-
-
-@define(frozen=True)
 class Rules:
     """The whole file."""
 
@@ -85,7 +77,6 @@ class Rules:
     thresholds: dict[str, float]
     confidence: dict[str, dict[str, float]]
     needs: dict[str, dict[str, str]]
-    fix: dict[str, FixText]  # by the id of the rule
     kernel_fixes: dict[str, str]
     named_kernels: dict[str, Any]
     fixes_of: dict[str, list[str]]  # by verdict, how the ids of the fixes begin that are against it
@@ -113,8 +104,7 @@ def verdict_rules() -> Rules:
         advice = tuple(Advice(one["text"], conditions(one)) for one in of["advice"])
         return Rule(**{**of, "when": conditions(of), "advice": advice})
 
-    fixes = {name: FixText(**words) for name, words in raw.pop("fix").items()}
-    return Rules(tuple(map(rule, raw.pop("rule"))), fix=fixes, token_step=raw.pop("tokens")["step"], **raw)
+    return Rules(tuple(map(rule, raw.pop("rule"))), token_step=raw.pop("tokens")["step"], **raw)
 
 
 def evaluate(level: str, facts: Facts, quality: CounterQuality | None = None) -> Verdict | None:

@@ -1,0 +1,133 @@
+"""Kernels against their roofs, where counters tell: what families take beyond them, and what runs at the memory's.
+
+Which rule it is goes by the family of the kernels, of products by the roof that limits the longest (`[kernel_fixes]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from llm_perf_opt.analysis.rules.gains import family_names
+from llm_perf_opt.analysis.rules.rule import Find
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.roofs import Floats, Roofed, bounds
+from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.analysis.verdicts.times import overlap_scale
+from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, is_fusable
+from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
+from llm_perf_opt.regions.columns import Bools
+from llm_perf_opt.regions.model import FamilyTime
+from llm_perf_opt.regions.names import short_kernel_name
+
+_KERNELS_NAMED = 3
+_MOST = 0.5
+_FEWEST_TO_FUSE = 2
+_FEWER_BYTES = 0.5  # what smaller data types or larger batches leave of the traffic, say: 8 bits in place of 16
+
+
+def above_the_roof(rule: str) -> Find:
+    """What is found for one of these rules."""
+
+    def find(of: Evaluated) -> Iterator[Found]:
+        found = (*_fusable_kernels(of), *_other_kernels(of), *_at_the_memory_roof(of))
+        return (one for one in found if one.rule == rule)
+
+    return find
+
+
+def has_neighbours(of: Evaluated) -> bool:
+    """Are there launches that could be fused with each other?"""
+    return (of.facts.numbers["fusable_together"] or 0) >= _FEWEST_TO_FUSE
+
+
+def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
+    if has_neighbours(of):
+        group = [f for f in of.families if is_fusable(f.family)]
+        yield from _above(of, group, "fusion", lambda _: verdict_rules().kernel_fixes["fusable"])
+
+
+def _other_kernels(of: Evaluated) -> Iterator[Found]:
+    for family in of.families:
+        if not is_fusable(family.family) and family.family not in (HOST_COPY, COLLECTIVE):
+            yield from _above(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))
+
+
+def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
+    """Kernels that run as fast as the memory allows, where they are most of the time: only fewer bytes help."""
+    if (of.facts.numbers["dram_share"] or 0.0) < _MOST:
+        return
+    launches, fixes, free = of.roofed.launches, verdict_rules().kernel_fixes, _free(of)
+    near = [bound == "dram" for bound in bounds(of.roofed)]
+    rows: dict[str, list[int]] = {}
+    for row, (kind, _) in enumerate(launches.timed_kinds()):
+        if near[row]:
+            fuse = is_fusable(kind.family) and has_neighbours(of)
+            rows.setdefault(fixes["fusable"] if fuse else fixes["gemm_dram"], []).append(row)
+    for rule, own in rows.items():
+        time, at_roof = (float((part[own] * free[own]).sum()) for part in (launches.time_ns, of.roofed.at_roof_ns))
+        if not time:
+            continue
+        families = list(dict.fromkeys(launches.kinds[kind].family for kind in launches.which[own].tolist()))
+        words = {"families": family_names(families), "share_of_roof": shown(nanoseconds(at_roof) / nanoseconds(time))}
+        won = nanoseconds(at_roof * (1 - _FEWER_BYTES) * overlap_scale(of.split))
+        kind_name = "fusion" if rule == fixes["fusable"] else "kernels"
+        yield Found(rule, kind_name, nanoseconds(time), won, "+".join(families), words)
+
+
+def _above(
+    of: Evaluated, group: Sequence[FamilyTime], kind: str, rule_of: Callable[[list[int]], str]
+) -> Iterator[Found]:
+    """What families of kernels take beyond their roofs, where that is known. `rule_of`: by their longest kinds."""
+    known = [f for f in group if f.recoverable is not None]
+    if not known:
+        return
+    launches, families = of.roofed.launches, {f.family for f in group}
+    mine: Bools = np.array([launches.kinds[k].family in families for k in launches.which.tolist()], dtype=np.bool_)
+    # What holds kernels back inside the SMs speaks of its own, as do rules that know a better cause.
+    lost = of.roofed.recoverable_ns * _free(of)
+    recoverable = nanoseconds(float(lost[mine & ~of.limits.claimed].sum())) * overlap_scale(of.split)
+    at_roof = total([f.time_at_roof for f in known if f.time_at_roof is not None], "ns")
+    analysed = total([f.analysed for f in known if f.analysed is not None], "ns")
+    longest, kinds = _longest(of.roofed, families, lost), launches.kinds
+    yield Found(
+        rule_of(longest),
+        kind,
+        total([f.time for f in group], "ns"),
+        recoverable,
+        family="+".join(f.family for f in group),
+        words={
+            "families": family_names([f.family for f in group]),
+            "share_of_roof": shown(at_roof / analysed) if analysed.value else "–",
+        },
+        kernels=list(dict.fromkeys(short_kernel_name(kinds[k].kernel_name) for k in longest)),
+    )
+
+
+def _free(of: Evaluated) -> Floats:
+    """Of each row with counters, the part of its time that no rule has spoken for."""
+    shares = of.free.shares(of.launched)
+    parts = [shares.get(kind.kernel_name, 1.0) for kind, _ in of.roofed.launches.timed_kinds()]
+    return np.array(parts, dtype=np.float64)
+
+
+def _longest(roofed: Roofed, families: set[str], lost: Floats) -> list[int]:
+    """Kinds of these families whose launches take most of the time above the roof, each kernel once."""
+    launches = roofed.launches
+    by_name: dict[str, tuple[float, int]] = {}
+    for row, kind in enumerate(launches.which.tolist()):
+        one = launches.kinds[kind]
+        if one.family in families:
+            time, _ = by_name.get(one.kernel_name, (0.0, kind))
+            by_name[one.kernel_name] = (time + float(lost[row]), kind)
+    longest = sorted(by_name.values(), reverse=True)
+    return [kind for _, kind in longest[:_KERNELS_NAMED]]
+
+
+def _kernel_fix(roofed: Roofed, longest: list[int]) -> str:
+    fixes, launches = verdict_rules().kernel_fixes, roofed.launches
+    family = launches.kinds[longest[0]].family
+    row = launches.which.tolist().index(longest[0])
+    return fixes.get(f"{family}_{roofed.roof[row]}") or fixes.get(family, fixes["other"])

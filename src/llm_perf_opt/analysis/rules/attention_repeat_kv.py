@@ -1,0 +1,46 @@
+"""Keys and values that are copied for every head of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llm_perf_opt.analysis.rules.gains import Gain, found_in_kernels, unclaimed
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.launched import LaunchKind
+from llm_perf_opt.regions.tensors import EXPANDED
+
+_HEADS = 4  # dimensions of keys and values: batch, heads, length, size
+
+
+def _find(of: Evaluated) -> Iterator[Found]:
+    attention = of.launched.fits(
+        lambda kind: kind.family == "attention" or kind.under("aten::scaled_dot_product_attention")
+    )
+    if attention.any() and of.launched.ordered:
+        rows = unclaimed(of, _repeats)
+        yield from found_in_kernels(of, "attention.repeat_kv", rows, Gain.certain(of.launched.time(rows), 0.2))
+
+
+def _repeats(kind: LaunchKind) -> bool:
+    if kind.under("aten::repeat_interleave"):
+        return any(len(tensor.dims) >= _HEADS for tensor in kind.tensors)
+    copied = kind.under("aten::copy_") and kind.under("aten::clone", "aten::contiguous", "aten::reshape")
+    return copied and any(t.layout == EXPANDED and len(t.dims) > _HEADS for t in kind.tensors)
+
+
+RULE = Rule(
+    id="attention.repeat_kv",
+    title="Keys and values copied for every head of queries",
+    costs="With grouped queries, all of them are written and read several times as often as they need to be.",
+    seen="Copies of an expanded tensor with heads (`expand` and `reshape`, as repeat_kv does), or repeat_interleave of one, in a region with attention.",
+    words=Words(
+        because="{families}, {time} of {now}, only repeat keys and values",
+        action="let attention share them: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), or FlashAttention, which takes fewer heads of keys",
+    ),
+    find=_find,
+    gain="The time of the copies.",
+    before="k = k[:, :, None].expand(b, h, n, s, d).reshape(b, h * n, s, d)\ny = F.scaled_dot_product_attention(q, k, v)",
+    after="y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)",
+)

@@ -1,0 +1,29 @@
+"""Collectives that nothing hides"""
+
+from __future__ import annotations
+
+from llm_perf_opt.analysis.rules.collectives import collectives_found
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+
+RULE = Rule(
+    id="comm.exposed",
+    title="Collectives that nothing hides",
+    costs="While GPUs exchange data and compute nothing, the step is longer by that time.",
+    seen="Kernels of NCCL and the like beside which no other kernel of the GPU runs.",
+    words=Words(
+        because="{time} of {now} are collectives beside which the GPU computes nothing",
+        action="overlap the collectives with computation (a stream of their own, bucketed gradients, a pipelined step), or send less",
+    ),
+    find=collectives_found("comm.exposed"),
+    gain="The time in which collectives run alone, less waiting for late ranks.",
+    before="""\
+loss.backward()
+for p in parameters:
+    dist.all_reduce(p.grad)
+""",
+    after="""\
+model = DistributedDataParallel(model)  # reduces buckets during backward
+loss.backward()
+""",
+    unless="There is nothing to compute meanwhile, as between the layers of tensor parallelism.",
+)

@@ -1,0 +1,41 @@
+"""Copies between host and device that nothing hides"""
+
+from __future__ import annotations
+
+from llm_perf_opt.analysis.rules.host_copies import copies_found
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+
+RULE = Rule(
+    id="copy.host",
+    title="Copies between host and device that nothing hides",
+    costs="While such a copy runs alone, the GPU computes nothing.",
+    seen=(
+        "Copies between host and device from pinned memory, or of unknown kind, beside which nothing else "
+        "runs; and gaps in calls that copy."
+    ),
+    words=Words(
+        because="copies between host and GPU, {host_copies} of {now}{exposed}",
+        action="overlap them with kernels (a stream of their own, prefetching), or leave the data on the GPU",
+    ),
+    find=copies_found("copy.host"),
+    gain="The time of the copies in which nothing else runs, and the idle time in calls that copy.",
+    before="""\
+x = batch.to(device)
+y = model(x)
+""",
+    after="""\
+with torch.cuda.stream(side):
+    following = next_batch.to(device, non_blocking=True)
+y = model(x)
+""",
+    variants={
+        "unknown": Words(
+            because="copies between host and GPU, {host_copies} of {now}{exposed}",
+            action="use pinned memory and asynchronous copies, or leave the data on the GPU",
+        ),
+        "waiting": Words(
+            because="the GPU waits {time} of {now} in calls that copy ({what})",
+            action="copy from pinned memory on a stream of its own (non_blocking=True), or keep the data on the GPU",
+        ),
+    },
+)

@@ -1,0 +1,43 @@
+"""Products in fp32 on the CUDA cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llm_perf_opt.analysis.rules.gains import PRODUCTS, above_peak, found_in_kernels, named, unclaimed
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.launched import LaunchKind
+
+_FIRST_TENSOR_CORES = 7  # compute capability
+_GUESS = (0.75, 0.5, 0.88)  # of their time
+
+
+def _find(of: Evaluated) -> Iterator[Found]:
+    capability = of.facts.numbers.get("compute_capability")
+    if capability is None or capability >= _FIRST_TENSOR_CORES:
+        rows = unclaimed(of, is_single_precision)
+        yield from found_in_kernels(of, "gemm.fp32", rows, above_peak(of, rows, _GUESS, "tf32"))
+
+
+def is_single_precision(kind: LaunchKind) -> bool:
+    # cuDNN has kernels of that name that read 16 bits and multiply in fp32.
+    return kind.family in PRODUCTS and named("fp32", kind.kernel) and not named("short", kind.kernel)
+
+
+RULE = Rule(
+    id="gemm.fp32",
+    title="Products in fp32 without TF32",
+    costs="CUDA cores do a fifteenth of what the tensor cores do.",
+    seen="Kernels of products whose names say fp32 without tensor cores (sgemm), on a GPU that has them.",
+    words=Words(
+        because="{families}, {time} of {now}, in fp32 on the CUDA cores",
+        action='use the tensor cores: torch.autocast with bf16 or fp16, or torch.set_float32_matmul_precision("high") for TF32',
+    ),
+    find=_find,
+    gain="The time above what the FLOPs and bytes of the shapes need in TF32.",
+    before="y = x @ w  # fp32",
+    after='torch.set_float32_matmul_precision("high")\ny = x @ w',
+    unless="The digits of fp32 are needed: TF32 keeps ten bits of the mantissa.",
+)

@@ -1,0 +1,54 @@
+"""Rules about copies between host and device, as far as nothing else runs meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llm_perf_opt.analysis.rules.rule import Find
+from llm_perf_opt.analysis.rules.waiting import idle_of
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.times import overlap_scale
+from llm_perf_opt.metrics.families import HOST_COPY
+from llm_perf_opt.metrics.quantity import nanoseconds, shown
+
+_LINK = 50e9  # B/s that pinned memory reaches over PCIe 5 with 16 lanes
+_OTHER_LINKS = (25e9, 55e9)  # over PCIe 4, and at the best
+
+
+def copies_found(rule: str) -> Find:
+    """`copy.pinned` or `copy.host`, whichever the copies of a region are."""
+
+    def find(of: Evaluated) -> Iterator[Found]:
+        yield from (found for found in _copies(of) if found.rule == rule)
+        yield from idle_of(rule)(of)
+
+    return find
+
+
+def _copies(of: Evaluated) -> Iterator[Found]:
+    copies, memory = of.split.host_copies, of.region.inclusive.memory
+    if copies is None or not copies.value or not of.free.copies:
+        return
+    exposed = of.split.exposed_copies
+    words = {"exposed": "" if exposed is None else f", for {shown(exposed)} of it nothing else runs"}
+    # Memory that is pinned already is not to be pinned; where the recording does not say, pinning may help.
+    unpinned = 2 * memory.pageable_time_ns >= memory.host_time_ns
+    known = memory.pageable_time_ns + memory.pinned_time_ns > 0
+    won = (copies * overlap_scale(of.split) if exposed is None else exposed) * of.free.copies
+    interval = None
+    if unpinned and known:
+        likely, low, high = (
+            nanoseconds(max(won.of("ns") - memory.host_bytes / link * 1e9, 0.0)) for link in (_LINK, *_OTHER_LINKS)
+        )
+        won, interval = likely, (low, high)
+    yield Found(
+        "copy.pinned" if unpinned else "copy.host",
+        "host copies",
+        copies,
+        won,
+        family=HOST_COPY,
+        words=words,
+        texts="" if unpinned or known else "copy.host.unknown",
+        interval=interval,
+    )

@@ -1,0 +1,18 @@
+"""The host computes while the GPU waits"""
+
+from __future__ import annotations
+
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.rules.waiting import idle_of
+
+RULE = Rule(
+    id="host.python",
+    title="The host computes while the GPU waits",
+    costs="Work in Python between launches is time in which nothing runs on the GPU.",
+    seen=("Gaps of the GPU while the launching thread is in a function, an operator or a range that launches nothing."),
+    words=Words(
+        because="the GPU waits {time} of {now} while the host computes ({what})",
+        action="make that code shorter, or move it to another thread or out of the loop",
+    ),
+    find=idle_of("host.python"),
+)

@@ -1,0 +1,18 @@
+"""The host does something that was not recorded"""
+
+from __future__ import annotations
+
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.rules.waiting import idle_of
+
+RULE = Rule(
+    id="host.unknown",
+    title="The host does something that was not recorded",
+    costs="The GPU waits for it.",
+    seen="Long gaps of the GPU with no range, call, operator or function on the host that covers them.",
+    words=Words(
+        because="the GPU waits {time} of {now}, and the recording does not show what the host does ({what})",
+        action="mark it: put NVTX ranges around the code between the launches, or record a PyTorch trace with with_stack=True",
+    ),
+    find=idle_of("host.unknown"),
+)

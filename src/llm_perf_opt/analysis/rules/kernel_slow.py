@@ -1,0 +1,19 @@
+"""Other kernels far from their roof"""
+
+from __future__ import annotations
+
+from llm_perf_opt.analysis.rules.above_roof import above_the_roof
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+
+RULE = Rule(
+    id="kernel.slow",
+    title="Other kernels far from their roof",
+    costs="They use neither the memory nor the arithmetic that the GPU has.",
+    seen="Counters: kernels of other kinds that take longer than their work needs at the peak.",
+    words=Words(
+        because="{families}, {time} of {now}, up to {recoverable} of it above the roof",
+        action="look at these kernels: {share_of_roof} of the roof is reached",
+    ),
+    find=above_the_roof("kernel.slow"),
+    gain="The time above the roof: most that could be won.",
+)

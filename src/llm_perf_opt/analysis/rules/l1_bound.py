@@ -1,0 +1,25 @@
+"""Kernels at the limit of L1 and shared memory"""
+
+from __future__ import annotations
+
+from llm_perf_opt.analysis.rules.counter_limits import limits_found
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+
+RULE = Rule(
+    id="l1.bound",
+    title="Kernels at the limit of L1 and shared memory",
+    costs="Loads that are not coalesced, or banks that conflict, make L1 the limit long before the memory is.",
+    seen="Counters: L1 or shared memory near its peak, more so than any other unit.",
+    words=Words(
+        because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it to win{ncu_says}",
+        action="ask L1 for less: wider (vector) loads, shared-memory layouts without bank conflicts, values kept in registers",
+    ),
+    find=limits_found("l1.bound"),
+    gain="What loads of nothing but used bytes would save, down to the next roof.",
+    variants={
+        "coalesce": Words(
+            because="kernels near the peak of L1 and shared memory{l1_words}, {time} of {now}, up to {recoverable} of it to win{ncu_says}",
+            action="make the global loads coalesced, only {sector_use_share} of the bytes they fetch are used: neighbouring threads should read neighbouring addresses, in vectors of 16 bytes",
+        )
+    },
+)

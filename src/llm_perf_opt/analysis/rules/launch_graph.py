@@ -1,0 +1,51 @@
+"""Many small launches without a CUDA graph"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import evolve
+
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.rules.waiting import idle_of
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.metrics.quantity import nanoseconds
+
+_IN_A_GRAPH = 1_000  # ns between two kernels of a CUDA graph
+
+
+def _find(of: Evaluated) -> Iterator[Found]:
+    """A graph leaves short gaps between its kernels."""
+    left = nanoseconds(_IN_A_GRAPH * of.split.launches)
+    for found in idle_of("launch.graph")(of):
+        if (won := found.recoverable - left).value > 0:
+            yield evolve(found, recoverable=won, interval=(won * 0.8, found.recoverable))
+
+
+RULE = Rule(
+    id="launch.graph",
+    title="Many small launches without a CUDA graph",
+    costs=(
+        "The host takes some microseconds for each launch. Kernels that are shorter leave the GPU waiting for "
+        "the next one."
+    ),
+    seen="Gaps of the length of a launch between kernels that do not come from CUDA graphs, ten launches or more.",
+    words=Words(
+        because="the GPU waits {time} of {now} for launches ({launches}, {each} each)",
+        action='capture the step in a CUDA graph (torch.compile with mode="reduce-overhead", or torch.cuda.graph)',
+    ),
+    find=_find,
+    gain="The idle time between launches, less a microsecond for each kernel, which stays in a graph too.",
+    before="""\
+for layer in layers:
+    x = layer(x)  # 200 launches of 3 µs
+""",
+    after="""\
+with torch.cuda.graph(graph):
+    y = model(static_x)
+…
+graph.replay()
+""",
+    unless="Shapes or control flow change with every step, and cannot be padded to a few cases.",
+)

@@ -1,0 +1,65 @@
+"""Cross entropy whose logits are kept in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llm_perf_opt.analysis.rules.gains import Gain, at_peak, found_in_kernels, unclaimed
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.launched import LaunchKind
+from llm_perf_opt.regions.tensors import Tensor
+
+_VOCABULARY = 8192
+_PASSES = 4  # over logits in 16 bits, fused: read forward twice, read backward, written as gradient
+
+
+def _find(of: Evaluated) -> Iterator[Found]:
+    launched = of.launched
+    logits = {t for kind in launched.kinds if _is_loss(kind) for t in kind.tensors if _is_wide(t)}
+    casts = {t.dims for kind in launched.kinds if _is_cast(kind) for t in kind.tensors}
+    shapes = {tensor.dims for tensor in logits} & casts
+    if not shapes:
+        return
+    rows = unclaimed(
+        of, lambda kind: (_is_loss(kind) or _is_cast(kind)) and any(t.dims in shapes for t in kind.tensors)
+    )
+    softmax = rows & launched.fits(lambda kind: kind.under("aten::_log_softmax", "aten::_softmax"))
+    size = launched.sum(softmax, lambda kind: max((float(t.elements) for t in kind.tensors), default=None))
+    best = at_peak(of.gpu, 0.0, "", (size or 0.0) * 2 * _PASSES)
+    whole = launched.time(rows)
+    if not size or best is None:
+        gain = Gain(whole * 0.6, whole * 0.4, whole * 0.8)
+    else:
+        gain = Gain(*(max(whole - one, 0.0) for one in (best.likely, 2 * best.high, 0.7 * best.low)))
+    yield from found_in_kernels(of, "loss.fp32", rows, gain)
+
+
+def _is_loss(kind: LaunchKind) -> bool:
+    return any("softmax" in name or "nll_loss" in name for name in kind.operators)
+
+
+def _is_wide(tensor: Tensor) -> bool:
+    return tensor.dtype == "fp32" and len(tensor.dims) >= 2 and tensor.dims[-1] >= _VOCABULARY
+
+
+def _is_cast(kind: LaunchKind) -> bool:
+    types = {tensor.dtype for tensor in kind.tensors[:2]}
+    return len(types) == 2 and "fp32" in types and bool(types & {"bf16", "fp16"}) and kind.under("aten::copy_")
+
+
+RULE = Rule(
+    id="loss.fp32",
+    title="Cross entropy in fp32 over the vocabulary",
+    costs="Logits are the largest tensor of a training step; in fp32 they pass through memory a dozen times.",
+    seen="Softmax over 8192 values or more in fp32, of logits that were cast from 16 bits to the same shape.",
+    words=Words(
+        because="{families}, {time} of {now}, are logits in fp32 on their way through memory",
+        action="fuse the loss: torch.compile around it (the cast stays on the chip), or a fused or chunked cross entropy (Liger, cut-cross-entropy)",
+    ),
+    find=_find,
+    gain="All but four passes over the logits in 16 bits.",
+    before="loss = F.cross_entropy(logits.float(), words)",
+    after="loss = torch.compile(cross_entropy)(logits, words)",
+)

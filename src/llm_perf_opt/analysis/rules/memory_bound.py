@@ -1,0 +1,57 @@
+"""Weights that are read for a few rows only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llm_perf_opt.analysis.rules.above_roof import above_the_roof
+from llm_perf_opt.analysis.rules.gains import Gain, bytes_of, found_in_kernels, product_of, unclaimed
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.launched import LaunchKind
+from llm_perf_opt.metrics.quantity import Quantity, shown
+
+_MOST_ROWS = 128
+_WIDE = ("bf16", "fp16", "fp32")
+_NEAR = 0.5  # of the bandwidth
+
+
+def _find(of: Evaluated) -> Iterator[Found]:
+    yield from above_the_roof("memory.bound")(of)
+    if of.roofed.analysed.any():
+        return  # counters know better
+    cache = of.gpu.l2_cache.of("B") if of.gpu and of.gpu.l2_cache else 0.0
+
+    def reads_weights(kind: LaunchKind) -> bool:
+        product = product_of(kind)
+        few = product is not None and product.batches == 1 and min(product.rows, product.columns) <= _MOST_ROWS
+        return few and product is not None and product.dtype in _WIDE
+
+    rows, launched = unclaimed(of, reads_weights), of.launched
+    moved, time = launched.sum(rows, bytes_of), launched.time(rows)
+    if not moved or not time or moved / launched.instances < cache:
+        return  # what stays in the cache is not read from memory
+    reached = moved / time * 1e9 / of.gpu.bandwidth.of("B/s") if of.gpu and of.gpu.bandwidth else 0.0
+    if reached >= _NEAR:
+        share = shown(Quantity(min(reached, 1.0), "ratio"))
+        yield from found_in_kernels(
+            of, "memory.bound", rows, Gain(time * 0.5, time * 0.35, time * 0.7), share_of_roof=share
+        )
+
+
+RULE = Rule(
+    id="memory.bound",
+    title="Weights are read for a few rows",
+    costs="A product with few rows reads every weight for a handful of operations: the memory is the limit.",
+    seen="Products with at most 128 rows in 16 bits or more, whose weights exceed the L2 cache and are read near the memory's bandwidth; with counters, kernels at the memory's roof.",
+    words=Words(
+        because="{families}, {time} of {now}, at {share_of_roof} of the memory's bandwidth",
+        action="move fewer bytes: quantise weights or the cache, or use larger batches",
+    ),
+    find=_find,
+    gain="Half of the time, for half of the bytes (8 bits in place of 16).",
+    before="y = F.linear(x, weight)  # 16 rows, bf16",
+    after="y = torch._scaled_mm(x8, weight8.t(), scale_a=…, scale_b=…, out_dtype=torch.bfloat16)",
+    unless="The accuracy does not allow it, and there are no more sequences to batch.",
+)

@@ -1,0 +1,67 @@
+"""Forward work that backward does again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llm_perf_opt.analysis.rules.gains import Gain, found_in_kernels, unclaimed
+from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.analysis.verdicts.launched import LaunchKind
+
+_BACKWARD = "autograd::engine::evaluate_function"
+# Operators of a forward pass that no formula of a gradient is made of.
+_FORWARD = frozenset(
+    f"aten::{name}"
+    for name in [
+        "linear",
+        "gelu",
+        "silu",
+        "relu",
+        "layer_norm",
+        "native_layer_norm",
+        "rms_norm",
+        "softmax",
+        "embedding",
+        "dropout",
+        "scaled_dot_product_attention",
+        "conv2d",
+        "conv1d",
+    ]
+)
+_FEWEST = 2  # different operators: one alone may be of a gradient that somebody wrote
+
+
+def _find(of: Evaluated) -> Iterator[Found]:
+    launched = of.launched
+    again = {name for kind in launched.kinds for name in _repeated(kind)}
+    first = {name for kind in launched.kinds if not _is_backward(kind) for name in kind.operators}
+    if len(again & first) >= _FEWEST:
+        rows = unclaimed(of, lambda kind: bool(_repeated(kind)))
+        yield from found_in_kernels(of, "recompute", rows, Gain.certain(launched.time(rows), 0.15))
+
+
+def _is_backward(kind: LaunchKind) -> bool:
+    return bool(kind.operators) and kind.operators[0].startswith(_BACKWARD)
+
+
+def _repeated(kind: LaunchKind) -> set[str]:
+    return set(kind.operators) & _FORWARD if _is_backward(kind) else set()
+
+
+RULE = Rule(
+    id="recompute",
+    title="Activations are computed twice",
+    costs="Checkpointing saves memory by doing the forward pass of a block again in backward: a third more work.",
+    seen="Operators of the forward pass (linear, activations, normalisation, attention) that run inside autograd's backward, and also before it.",
+    words=Words(
+        because="{families}, {time} of {now}, repeat the forward pass in backward",
+        action="checkpoint less where memory allows (fewer blocks, or selective: torch.utils.checkpoint with create_selective_checkpoint_contexts)",
+    ),
+    find=_find,
+    gain="The time of the repeated kernels.",
+    before="y = checkpoint(block, x, use_reentrant=False)",
+    after="y = block(x)",
+    unless="The memory is needed: the recording does not say how much is free.",
+)

@@ -1,0 +1,202 @@
+"""What a region launched, one by one and in the order it ran: the evidence that fix rules look at.
+
+An expert who looks for a known fault reads the kernels in their order, and at each the operator that launched it with
+its shapes. `Launched` is that as columns, with one `LaunchKind` for launches that are alike. Where nothing but sums is
+known (several recordings, counters alone), launches of a kernel are one row, and there is no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from attrs import define, field
+
+from llm_perf_opt.analysis.verdicts.launches import Launches
+from llm_perf_opt.metrics.families import family_of
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
+from llm_perf_opt.regions.stacks import build_stacks, group_by
+from llm_perf_opt.regions.tensors import Tensor, from_text
+
+_MOST = 60_000  # launches of a region that are looked at
+_DEEPEST = 24  # operators around a launch
+_LONG = 50_000  # ns: an operator without launches that takes less holds nobody up
+
+
+@define(frozen=True)
+class LaunchKind:
+    """Launches that are alike."""
+
+    kernel: str
+    family: str
+    operators: tuple[str, ...] = ()  # around the launch, outermost first; empty where that was not recorded
+    inputs: tuple[Tensor | None, ...] = ()  # of the innermost operator that has some
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [one for one in self.inputs if one is not None]
+
+    def under(self, *names: str) -> bool:
+        """Is one of the operators around it called so?"""
+        return any(name in names for name in self.operators)
+
+
+@define(frozen=True)
+class HostOperator:
+    """Calls of an operator that launched nothing: it computed on the host."""
+
+    name: str
+    inputs: tuple[Tensor | None, ...]
+    calls: int
+    time_ns: int
+
+
+@define(eq=False)
+class Launched:
+    """Kernels of the steady instances of a region."""
+
+    kinds: list[LaunchKind]
+    which: Int64s  # kind of each row
+    time_ns: Int64s
+    calls: Int64s  # launches of each row: one, where they are in order
+    host: Int64s  # when each was launched; UNKNOWN where that is not known
+    instances: int = 1
+    ordered: bool = True
+    scale: float = 1.0  # of all launches of the region, what these stand for
+    on_host: Sequence[HostOperator] = ()
+    annotations: dict[str, int] = field(factory=dict)  # operators that launched nothing themselves -> calls
+
+    @staticmethod
+    def of_sums(launches: Launches) -> Launched:
+        """The same from sums alone."""
+        kinds = [LaunchKind(kind.kernel_name, kind.family) for kind in launches.kinds]
+        unknown = np.full(len(launches), UNKNOWN, dtype=np.int64)
+        return Launched(kinds, launches.which, launches.time_ns, launches.calls, unknown, ordered=False)
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def fits(self, test: Callable[[LaunchKind], bool]) -> Bools:
+        """Rows whose kind passes a test, which is asked once for each kind."""
+        return np.array([test(kind) for kind in self.kinds], dtype=np.bool_)[self.which]
+
+    def time(self, rows: Bools) -> float:
+        """Of some rows, in ns, for all steady instances."""
+        return float(self.time_ns[rows].sum()) * self.scale
+
+    def sum(self, rows: Bools, value: Callable[[LaunchKind], float | None]) -> float | None:
+        """A value of each kind added up over the launches of some rows; None where it is not known of one of them."""
+        counts = np.bincount(self.which[rows], weights=self.calls[rows], minlength=len(self.kinds))
+        total = 0.0
+        for number in np.flatnonzero(counts).tolist():
+            one = value(self.kinds[number])
+            if one is None:
+                return None
+            total += one * counts[number] * self.scale
+        return total
+
+
+class LaunchTable:
+    """All kernels of a timeline with their operators; answers for many regions."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._kinds: dict[tuple[int, int], int] = {}
+        self._listed: list[LaunchKind] = []
+        self._paths: dict[tuple[int, int, int], int] = {}
+        self._path_list: list[tuple[tuple[str, ...], int]] = [((), UNKNOWN)]
+        self._path_of_launch = self._find_paths()
+
+    def of(self, members: Int64s, windows: tuple[Int64s, Int64s], instances: int) -> Launched:
+        """`members`: kernels of a region; `windows`: its steady instances on the host."""
+        kernels = self._timeline.kernels
+        chosen = members[np.argsort(kernels.start[members], kind="stable")][:_MOST]
+        whole = (kernels.end[members] - kernels.start[members]).sum()
+        time = kernels.end[chosen] - kernels.start[chosen]
+        pairs = self._path_of_launch[chosen] * (len(self._timeline.strings) + 1) + kernels.name[chosen]
+        used, which = np.unique(pairs, return_inverse=True)
+        numbers = [self._kind(*divmod(pair, len(self._timeline.strings) + 1)) for pair in used.tolist()]
+        on_host, annotations = self._without_launches(windows)
+        return Launched(
+            self._listed,
+            np.array(numbers, dtype=np.int64)[which.reshape(-1)] if len(chosen) else which,
+            time,
+            np.ones(len(chosen), dtype=np.int64),
+            kernels.host_time[chosen],
+            instances,
+            scale=float(whole / time.sum()) if len(chosen) and time.sum() else 1.0,
+            on_host=on_host,
+            annotations=annotations,
+        )
+
+    def _kind(self, path: int, name: int) -> int:
+        number = self._kinds.get((path, name))
+        if number is None:
+            number = self._kinds[path, name] = len(self._listed)
+            operators, inputs = self._path_list[path]
+            kernel = self._timeline.strings[name]
+            self._listed.append(LaunchKind(kernel, family_of(kernel), operators, self._inputs(inputs)))
+        return number
+
+    def _inputs(self, text: int) -> tuple[Tensor | None, ...]:
+        return from_text(self._timeline.strings[text]) if text != UNKNOWN else ()
+
+    def _find_paths(self) -> Int64s:
+        """Of each kernel, the operators around its launch as an index into `_path_list`."""
+        kernels, calls = self._timeline.kernels, self._timeline.calls
+        found = np.zeros(len(kernels), dtype=np.int64)
+        # At the launch of a graph, the operators are not those that its kernels were captured in.
+        single = (kernels.graph_node == UNKNOWN) & (kernels.host_time != UNKNOWN)
+        for thread, mine in group_by(calls.thread):
+            launches = np.flatnonzero(single & (kernels.thread == thread))
+            if not len(launches):
+                continue
+            stacks = build_stacks(calls.start, calls.end, mine)
+            top = stacks.top_at(kernels.host_time[launches])
+            instance, parent = stacks.instance, stacks.parent
+            known = {UNKNOWN: 0}
+            for node in np.unique(top).tolist():
+                above: list[int] = []
+                while node not in known and len(above) < _DEEPEST:
+                    above.append(node)
+                    node = int(parent[node])
+                path = known.get(node, 0)
+                for one in reversed(above):
+                    call = int(instance[one])
+                    path = known[one] = self._path(path, int(calls.name[call]), int(calls.inputs[call]))
+            found[launches] = [known[node] for node in top.tolist()]
+        return found
+
+    def _path(self, above: int, name: int, inputs: int) -> int:
+        number = self._paths.get((above, name, inputs))
+        if number is None:
+            number = self._paths[above, name, inputs] = len(self._path_list)
+            operators, given = self._path_list[above]
+            self._path_list.append(((*operators, self._timeline.strings[name]), inputs if inputs != UNKNOWN else given))
+        return number
+
+    def _without_launches(self, windows: tuple[Int64s, Int64s]) -> tuple[list[HostOperator], dict[str, int]]:
+        """Operators in some windows that launched nothing: long outermost ones, and how often each name came."""
+        calls, kernels, copies = self._timeline.calls, self._timeline.kernels, self._timeline.copies
+        starts, ends = (np.sort(side) for side in windows)
+        at = np.searchsorted(starts, calls.start, side="right") - 1
+        inside = (at >= 0) & (calls.end <= np.append(ends, 0)[np.maximum(at, 0)])
+        names = np.bincount(calls.name[inside]) if inside.any() else np.zeros(0, dtype=np.int64)
+        counted = {self._timeline.strings[n]: int(names[n]) for n in np.flatnonzero(names).tolist()}
+        long = np.flatnonzero(inside & (calls.end - calls.start >= _LONG))
+        launched = np.sort(np.concatenate([kernels.host_time, copies.host_time]))
+        first, last = (np.searchsorted(launched, side[long]) for side in (calls.start, calls.end))
+        quiet = long[first == last]
+        quiet = quiet[np.lexsort((-calls.end[quiet], calls.start[quiet]))]
+        found: dict[tuple[int, int], list[int]] = {}
+        until = -1
+        for call in quiet.tolist():
+            if calls.start[call] >= until:  # of those inside each other, the outermost
+                until = int(calls.end[call])
+                length = int(calls.end[call] - calls.start[call])
+                found.setdefault((int(calls.name[call]), int(calls.inputs[call])), []).append(length)
+        made = [
+            HostOperator(self._timeline.strings[name], self._inputs(inputs), len(times), sum(times))
+            for (name, inputs), times in found.items()
+        ]
+        return sorted(made, key=lambda one: -one.time_ns), counted

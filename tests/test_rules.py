@@ -1,0 +1,220 @@
+"""Fix rules: what each recognises, what it leaves alone, and what it promises, on traces whose every launch is known."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.analysis.rules.registry import RULES, fix_words
+from llm_perf_opt.readers.kineto import read_kineto
+from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.regions.tensors import EXPANDED, STRIDED, Tensor, as_text, from_text
+
+H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+BF16, FP32 = "c10::BFloat16", "float"
+GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda(at::TensorIteratorBase&)>"
+COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>"
+CAST = "void at::native::unrolled_elementwise_kernel<at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)>"
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<c10::BFloat16, c10::BFloat16, float, 11, false, false>"
+FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>>"
+
+Operator = tuple[str, list[Any]]  # name, and dims of its inputs, or (dims, type) or (dims, type, strides)
+Launch = tuple[str, float, list[Operator]]  # kernel, µs, operators around it
+
+
+def recorded(launches: list[Launch], steps: int = 4) -> bytes:
+    """A trace of steps that launch all of this one behind the other, the host ahead of the GPU."""
+    events: list[dict[str, Any]] = []
+    host, gpu, correlation = 1000.0, 1000.0, 0
+
+    def event(category: str, name: str, start: float, length: float, **args: Any) -> None:
+        pid, tid = (0, 7) if category == "kernel" else (10, 10)
+        whole = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": round(start, 3)}
+        events.append(whole | {"dur": round(length, 3), "args": args})
+
+    for _ in range(steps):
+        begin = host
+        for kernel, length, operators in launches:
+            correlation += 1
+            for depth, (name, inputs) in enumerate(operators):
+                event("cpu_op", name, host + 0.1 * depth, 4 - 0.2 * depth, **given(inputs))
+            event("cuda_runtime", "cudaLaunchKernel", host + 2.0, 0.5, correlation=correlation)
+            gpu = max(gpu, host + 3.0)
+            event("kernel", kernel, gpu, length, correlation=correlation, device=0, stream=7)
+            host, gpu = host + 5.0, gpu + length
+        host = max(host, gpu - 100)
+        event("user_annotation", "step", begin, host - begin)
+    return json.dumps({"deviceProperties": [H200], "traceEvents": events}).encode()
+
+
+def given(inputs: list[Any]) -> dict[str, Any]:
+    if not inputs:
+        return {}
+    full = [(one, BF16, None) if isinstance(one, list) else (*one, None)[:3] for one in inputs]
+    return {
+        "Input Dims": [dims for dims, _, _ in full],
+        "Input type": [kind for _, kind, _ in full],
+        "Input Strides": [strides or [] for _, _, strides in full],
+    }
+
+
+def fixes(launches: list[Launch]) -> dict[str, Fix]:
+    timeline = read_kineto(io.BytesIO(recorded(launches)), "trace.json")
+    return {fix.rule: fix for fix in build_report([timeline], ReportOptions()).answer.fixes}
+
+
+def mm(rows: int, columns: int, depth: int, kernel: str = GEMM, us: float = 0.0, kind: str = BF16) -> Launch:
+    """A product; of no time given, at 70 % of the peak."""
+    time = us or 2 * rows * columns * depth / 989.5e12 / 0.7 * 1e6
+    inputs = [([rows, depth], kind), ([depth, columns], kind)]
+    return kernel, time, [("aten::linear", []), ("aten::mm", inputs)]
+
+
+def elementwise(us: float, count: int = 1) -> list[Launch]:
+    return [(ELEMENTWISE, us, [("aten::tanh", [[8192, 8192]])])] * count
+
+
+def copy(us: float, source: Any, target: Any, *around: str) -> Launch:
+    return COPY, us, [*((name, []) for name in around), ("aten::copy_", [target, source])]
+
+
+def cast(us: float, old: str, new: str) -> Launch:
+    dims = [8192, 8192]
+    return CAST, us, [("aten::to", []), ("aten::_to_copy", []), ("aten::copy_", [(dims, new), (dims, old)])]
+
+
+BIG = mm(8192, 4096, 4096)
+HEADS = [8, 8, 4, 1024, 128]
+SCORES = [64, 2048, 2048]
+ATTENTION: Launch = (FLASH, 300.0, [("aten::scaled_dot_product_attention", [[8, 32, 256, 128]] * 3)])
+
+
+def bmm(rows: int, columns: int, depth: int, us: float) -> Launch:
+    return GEMM, us, [("aten::bmm", [[64, rows, depth], [64, depth, columns]])]
+
+
+SHOWN: dict[str, tuple[list[Launch], float]] = {  # rule -> launches that show it, and the µs a step would gain
+    "gemm.align": ([mm(8192, 50257, 768, "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_tn_align1", 4000)], 3087),
+    "gemm.fp32": ([mm(4096, 4096, 4096, "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_simt_sgemm", 2700, FP32)], 2303),
+    "gemm.old_kernel": ([mm(8192, 4096, 4096, "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n", 1400, FP32)], 606),
+    "fuse.elementwise": ([BIG, *elementwise(60, 8)], 420),
+    "attention.unfused": ([bmm(2048, 2048, 128, 250), (SOFTMAX, 300, []), bmm(2048, 128, 2048, 200)], 552),
+    "attention.repeat_kv": (
+        [copy(150, (HEADS, BF16, [1 << 20, 1 << 17, 0, 128, 1]), HEADS, "aten::reshape", "aten::clone")] * 2 + [ATTENTION],
+        300,
+    ),
+    "cast.pingpong": ([cast(60, FP32, BF16), mm(8192, 2048, 2048), cast(60, BF16, FP32)] * 2, 240),
+    "copy.layout": (
+        [BIG, copy(100, ([32, 16, 256, 128], BF16, [524288, 128, 2048, 1]), [32, 16, 256, 128], "aten::contiguous", "aten::clone")],
+        100,
+    ),
+    "memory.bound": ([mm(16, 28672, 8192, us=115)] * 8, 460),
+    "cache.concat": (
+        [("void at::native::CatArrayBatchedCopy<…>", 200, [("aten::cat", [([[16, 16, 4096, 128], [16, 16, 1, 128]], "TensorList")])]), ATTENTION],
+        200,
+    ),
+    "logits.all": (
+        [mm(8192, 128256, 4096), ("void at::native::reduce_kernel<512, 1, at::native::ArgMaxOps>", 10, [("aten::argmax", [[4, 128256]])])],
+        12_000,
+    ),
+    "optimizer.fused": (
+        [
+            ("void at::native::multi_tensor_apply_kernel<at::native::LerpFunctor>", 300, []),
+            *[("void at::native::multi_tensor_apply_kernel<at::native::BinaryOpFunctor>", 300, [])] * 7,
+        ],
+        1700,
+    ),
+    "recompute": (
+        [
+            mm(8192, 4096, 4096),
+            ("void gelu_kernel", 50, [("aten::gelu", [[8192, 4096]])]),
+            (GEMM, 400, [("autograd::engine::evaluate_function: GeluBackward0", []), ("aten::linear", []), ("aten::mm", [[8192, 4096], [4096, 4096]])]),
+            ("void gelu_kernel", 50, [("autograd::engine::evaluate_function: GeluBackward0", []), ("aten::gelu", [[8192, 4096]])]),
+            (GEMM, 400, [("autograd::engine::evaluate_function: MmBackward0", []), ("MmBackward0", []), ("aten::mm", [[8192, 4096], [4096, 4096]])]),
+        ],
+        450,
+    ),
+    "loss.fp32": (
+        [
+            (CAST, 1500, [("aten::to", []), ("aten::copy_", [([8192, 128256], FP32), ([8192, 128256], BF16)])]),
+            ("void cunn_SoftMaxForward<…>", 3000, [("aten::_log_softmax", [([8192, 128256], FP32)])]),
+            ("void cunn_SoftMaxBackward<…>", 3000, [("aten::_log_softmax_backward_data", [([8192, 128256], FP32)])]),
+        ],
+        5440,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", SHOWN)
+def test_a_rule_sees_its_case_and_promises_what_the_roof_allows(rule: str) -> None:
+    launches, gain = SHOWN[rule]
+    found = fixes(launches)
+    assert rule in found, {name: fix.gain_ns for name, fix in found.items()}
+    fix = found[rule]
+    assert fix.gain_ns == pytest.approx(gain * 1e3, rel=0.1)
+    assert fix.gain_interval_ns
+    low, high = fix.gain_interval_ns
+    assert low <= fix.gain_ns <= high
+    # Nothing of it is promised by another rule.
+    assert not {other for other in found if other not in (rule, "launch.graph")}, found
+
+
+ALIGNED = mm(8192, 50304, 768)
+FINE: dict[str, list[Launch]] = {
+    "aligned": [ALIGNED],
+    "tf32": [mm(8192, 4096, 4096, "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n", us=900, kind=FP32)],
+    "one elementwise kernel": [BIG, *elementwise(60)],
+    "a product, softmax of a router, top-k": [BIG, (SOFTMAX, 10, []), ("void at::native::sbtopk::gatherTopK", 10, []), BIG],
+    "a fused attention": [BIG, ATTENTION, BIG],
+    "a rotary embedding": [
+        ATTENTION,
+        ("void at::native::CatArrayBatchedCopy<…>", 40, [("aten::cat", [([[16, 16, 4096, 64]] * 2, "TensorList")])]),
+        ATTENTION,
+    ],
+    "a large batch": [mm(4096, 28672, 8192)],
+    "weights that stay in the cache": [mm(16, 1024, 1024, us=3)] * 4,
+    "a fused optimiser": [("void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>", 900, [])],
+    "logits that are all looked at": [mm(8192, 128256, 4096), ("void argmax", 10, [("aten::argmax", [[8192, 128256]])])],
+    "a gradient": [
+        mm(8192, 4096, 4096),
+        (GEMM, 400, [("autograd::engine::evaluate_function: MmBackward0", []), ("MmBackward0", []), ("aten::mm", [[8192, 4096], [4096, 4096]])]),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_what_is_fine_gets_no_fix(name: str) -> None:
+    assert set(fixes(FINE[name])) - {"launch.graph"} == set()
+
+
+def test_rules_are_complete() -> None:
+    ids = [rule.id for rule in RULES]
+    assert len(set(ids)) == len(ids)
+    for rule in RULES:
+        for words in (rule.title, rule.costs, rule.seen, rule.gain):
+            assert words[0].isupper()
+            assert len(words) > 10
+        assert bool(rule.before) == bool(rule.after)
+    assert set(ids) <= set(fix_words())
+
+
+def test_tensors_are_written_as_text_and_back() -> None:
+    text = as_text([BF16, "TensorList", "Scalar"], [[8, 4, 16], [[2, 3], [1, 3]], []], [[64, 0, 1], [], []])
+    assert text == "bf16[8,4,16]x list[2,3] list[1,3] -"
+    first, second, third, last = from_text(text)
+    assert first == Tensor("bf16", (8, 4, 16), EXPANDED)
+    assert first.bytes == 1024
+    assert (second, third, last) == (Tensor("list", (2, 3)), Tensor("list", (1, 3)), None)
+    assert from_text(as_text([FP32], [[4, 8]], [[1, 4]])) == (Tensor("fp32", (4, 8), STRIDED),)
+    assert as_text(["Scalar"], [[]]) == ""
+
+
+@pytest.mark.parametrize("bad", [[-1, 2], [1 << 50], ["a"], [True], "x", None, [[[1]]]])
+def test_damaged_dims_are_no_tensors(bad: Any) -> None:
+    assert np.all([tensor is None for tensor in from_text(as_text([BF16], [bad]) or "-")])

@@ -1,0 +1,60 @@
+"""Writes docs/rules.md from the fix rules (`analysis/rules`); a test says when it is out of date.
+
+python tools/document_rules.py
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from llm_perf_opt.analysis.rules.registry import RULES
+from llm_perf_opt.analysis.rules.rule import Rule
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "rules.md"
+_HEAD = """# Fix rules
+
+Made by `tools/document_rules.py` from `analysis/rules`, one file a rule. The `rule` of a fix in the
+[answer](reading-the-report.md#the-answer) is one of these ids. Rules come in an order, those that know a cause before
+those that know its effect, and what one speaks of, no other does. Where the evidence cannot tell, a rule does not fire.
+What each promises beside what it gained on an H200 is in
+[rules-h200.md](../benchmarks/results/rules-h200.md), with a program for each in `benchmarks/rules/`.
+"""
+
+
+def page() -> str:
+    ordered = sorted(RULES, key=lambda rule: rule.id)
+    rows = [f"| [`{rule.id}`](#{_anchor(rule)}) | {rule.title} |" for rule in ordered]
+    return "\n".join([_HEAD, "| rule | what it is |", "|---|---|", *rows, "", "\n\n".join(map(_section, ordered)), ""])
+
+
+def _anchor(rule: Rule) -> str:
+    return re.sub(r"[^\w-]", "", rule.id)
+
+
+def _section(rule: Rule) -> str:
+    parts = [
+        f"## {rule.id}",
+        f"**{rule.title}.** {rule.costs}",
+        f"Seen by: {_lower(rule.seen)}",
+        f"What to do: {_filled(rule.words.action)}.",
+        f"Gain: {_lower(rule.gain)}",
+    ]
+    if rule.before:
+        parts.append(f"```python\n# before\n{rule.before.strip()}\n\n# after\n{rule.after.strip()}\n```")
+    if rule.unless:
+        parts.append(f"Not where: {_lower(rule.unless)}")
+    return "\n\n".join(parts)
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+
+
+def _filled(text: str) -> str:
+    """Numbers of a stage are filled in later."""
+    return re.sub(r"\{\w+\}", "…", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
