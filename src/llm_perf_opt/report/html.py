@@ -23,9 +23,9 @@ from llm_perf_opt.regions.libraries import library_regions
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.accounting import accounts
-from llm_perf_opt.report.by_line import HEAD as LINE_HEAD
-from llm_perf_opt.report.by_line import known_words, line_tables
 from llm_perf_opt.report.cards import Card, cards
+from llm_perf_opt.report.line_rows import HEAD as LINE_HEAD
+from llm_perf_opt.report.line_rows import known_words, line_tables
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
 from llm_perf_opt.report.region_table import shown_columns, shown_rows

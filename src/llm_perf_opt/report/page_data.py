@@ -31,8 +31,8 @@ from llm_perf_opt.regions.model import (
 from llm_perf_opt.regions.names import short_kernel_name, visible
 from llm_perf_opt.regions.shell import ncu_options, shell_line
 from llm_perf_opt.regions.table import ROOT
-from llm_perf_opt.report.by_line import launched_by
 from llm_perf_opt.report.instance_columns import strip_columns, timing_columns
+from llm_perf_opt.report.line_rows import launched_by
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.stages import attainable, roofs_known
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust

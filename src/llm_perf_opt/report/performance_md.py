@@ -15,7 +15,7 @@ from llm_perf_opt.regions.model import (
     Verdict,
 )
 from llm_perf_opt.report.accounting import account_line
-from llm_perf_opt.report.by_line import HEAD, known_words, launched_by, line_tables
+from llm_perf_opt.report.line_rows import HEAD, known_words, launched_by, line_tables
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.md_tables import stage_lines
 from llm_perf_opt.report.stages import LIMITS, evaluated, reached

@@ -196,7 +196,7 @@ def show_lines(view: View, out: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from llm_perf_opt.report.by_line import HEAD, line_tables
+    from llm_perf_opt.report.line_rows import HEAD, line_tables
     from llm_perf_opt.report.text import full_label
 
     for region, _, rows in line_tables(view, _LINES):
