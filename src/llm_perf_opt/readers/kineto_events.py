@@ -5,6 +5,7 @@ Events are decoded one at a time and go straight into columns; the events themse
 
 from __future__ import annotations
 
+import marshal
 import re
 from array import array
 from collections.abc import Callable
@@ -93,6 +94,7 @@ class Trace:
     host: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "kind"))
     host_threads: dict[tuple[int, str], int] = Factory(dict)
     calls: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "inputs"))  # of operators
+    given: dict[bytes, int] = Factory(dict)  # inputs of operators -> their string
     process_names: dict[int, str] = Factory(dict)
     host_pids: set[int] = Factory(set)  # labelled CPU by Kineto, events or not
     events: int = 0  # that are JSON objects with a phase: what makes a list a trace
@@ -155,15 +157,21 @@ class Trace:
         if _is_long(event):
             self._add_host(event, OPERATOR)
         with suppress(Malformed, ValueError):  # a damaged one explains nothing, and costs nothing
-            args = _args(event)
-            types, sizes = args.get("Input type"), args.get("Input Dims", args.get("Input dims"))
-            strides = args.get("Input Strides")
-            given = ""
-            if isinstance(types, list) and isinstance(sizes, list):
-                given = as_text(types, sizes, strides if isinstance(strides, list) else ())
-            inputs = _number_of(given, self.strings) if given else UNKNOWN
+            inputs = self._inputs(_args(event))
             thread = _number_of(_thread_of(event), self.host_threads)
             self.calls.add(*_span(event), thread, _number_of(_name(event), self.strings), inputs)
+
+    def _inputs(self, args: dict[str, Any]) -> int:
+        """What an operator was given, as a string; UNKNOWN where that was not recorded. The same comes a thousand times."""
+        given = args.get("Input type"), args.get("Input Dims", args.get("Input dims")), args.get("Input Strides")
+        if given[1] is None:
+            return UNKNOWN
+        key = marshal.dumps(given, 2)
+        if key not in self.given:
+            types, sizes, strides = (one if isinstance(one, list) else [] for one in given)
+            text = as_text(types, sizes, strides)
+            self.given[key] = _number_of(text, self.strings) if text else UNKNOWN
+        return self.given[key]
 
     def _add_function(self, event: dict[str, Any]) -> None:
         self._add_host(event, PYTHON)
