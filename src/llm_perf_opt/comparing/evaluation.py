@@ -129,7 +129,7 @@ class _Evaluated:
             after_ns=typical[1],
             change=typical[1] / typical[0] - 1 if typical[0] and typical[1] else None,
             interval=None
-            if self.difference is None
+            if self.difference is None or self.difference.basis == NOTHING
             else [math.expm1(self.difference.low), math.expm1(self.difference.high)],
             basis=self.difference.basis if self.difference else "",
             source=self.source,
