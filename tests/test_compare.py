@@ -384,6 +384,16 @@ def test_causes_always_add_up(
     assert all(0 <= bar["x"] <= 100.01 for bar in bars)
 
 
+def test_the_line_that_launches_more_is_named() -> None:
+    uses = [KernelUse("copy_", calls, calls * 1e3, (8, 1, 1), (128, 1, 1)) for calls in (8, 80)]
+    sides = [_side(_times(2e6, spread=0.0), _kernels=[use], busy_ns=use.time_ns) for use in uses]
+    for side, calls in zip(sides, (0, 72), strict=True):
+        lines = {uses[0].signature: {"modeling_x.py:40": 8.0, "modeling_x.py:212": float(calls)}}
+        side.regions["step"]._lines = lambda lines=lines: lines
+    causes = compare(*sides).region("step").causes
+    assert ("launches", "72 more launches of copy_ from modeling_x.py:212") in [(c.kind, c.what) for c in causes]
+
+
 def test_counters_say_whether_a_kernel_has_more_to_do() -> None:
     old = KernelUse("gemm", 10, 1e6, (8, 1, 1), (128, 1, 1), flops=1e9)
     more, slower = (KernelUse("gemm", 10, 1.5e6, (8, 1, 1), (128, 1, 1), flops=flops) for flops in (1.5e9, 1e9))

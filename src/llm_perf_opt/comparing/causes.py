@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from attrs import define
+
 from llm_perf_opt.comparing.comparison import GONE, GRID, NEW, ORDER, Cause, ExactChange, KernelPair
 from llm_perf_opt.comparing.matching import GRAPH
-from llm_perf_opt.comparing.side import COPIED, LAUNCHES, REPLAYS, SYNCS, KernelUse, RegionSide
+from llm_perf_opt.comparing.side import COPIED, LAUNCHES, REPLAYS, SYNCS, KernelUse, LaunchLines, RegionSide
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.report.text import quantity
+from llm_perf_opt.report.text import counted, quantity
 
 _MOST = 16  # causes listed of a region, the largest; what is left is one more
 _SMALL = 0.005  # of the largest cause: what is less is no cause worth a line
@@ -41,12 +43,35 @@ def find_causes(
         )
     slower = _clock_ratio(clocks)
     known = {use.name for use in before.kernels} & {use.name for use in after.kernels}
-    found = [cause for pair in pairs for cause in _of_pair(pair, slower, known)]
+    places = _Places(before.launch_lines(), after.launch_lines())
+    found = [cause for pair in pairs for cause in _of_pair(pair, slower, known, places)]
     work = [sum(use.time_ns for use in region.kernels) for region in (before, after)]
     idle = (times[1] - after.busy_ns) - (times[0] - before.busy_ns)
     overlap = (work[0] - before.busy_ns) - (work[1] - after.busy_ns)
     found += [Cause("idle", _why_idle(idle, exact), idle), Cause("overlap", _side_by_side(overlap), overlap)]
     return _listed(found, change)
+
+
+@define(frozen=True)
+class _Places:
+    """Lines of the program on both sides, where they are known."""
+
+    before: LaunchLines
+    after: LaunchLines
+
+    def of_change(self, old: Sequence[KernelUse], now: Sequence[KernelUse]) -> str:
+        """` from file.py:12`: the line whose launches changed most, else the one with most of them."""
+        counts: dict[str, float] = {}
+        total: dict[str, float] = {}
+        for lines, uses, sign in ((self.before, old, -1), (self.after, now, 1)):
+            for use in uses:
+                for line, calls in lines.get(use.signature, {}).items():
+                    counts[line] = counts.get(line, 0.0) + sign * calls
+                    total[line] = total.get(line, 0.0) + calls
+        if not total:
+            return ""
+        most = max(counts, key=lambda line: (round(abs(counts[line]), 3), total[line]))
+        return f" from {visible(most, 80)}"
 
 
 def _clock_ratio(clocks: tuple[float | None, float | None]) -> float:
@@ -56,28 +81,28 @@ def _clock_ratio(clocks: tuple[float | None, float | None]) -> float:
     return ratio if abs(ratio - 1) > _CLOCKS else 1.0
 
 
-def _of_pair(pair: KernelPair, slower: float, known: set[str]) -> list[Cause]:
+def _of_pair(pair: KernelPair, slower: float, known: set[str], places: _Places) -> list[Cause]:
+    where = places.of_change(pair.before, pair.after)
     if pair.how == GRAPH:
         gone = any(use.kind == GRAPH for use in pair.before)
         what = "its kernels are launched one by one" if gone else "it holds kernels that were launched one by one"
         return [Cause(GRAPH, f"the CUDA graph is {'gone' if gone else 'new'}: {what}", pair.delta_ns)]
     if pair.how == ORDER:
-        return [Cause("replaced kernel", f"{kernel_names(pair.before)} → {kernel_names(pair.after)}", pair.delta_ns)]
+        return [
+            Cause("replaced kernel", f"{kernel_names(pair.before)} → {kernel_names(pair.after)}{where}", pair.delta_ns)
+        ]
     if pair.how in (NEW, GONE):
         use = (pair.after or pair.before)[0]
         # Of a kernel that both have, on a grid that one has: not new.
         kind = "launches" if use.name in known and use.kind == "kernel" else f"{pair.how} {use.kind}"
         more = "more" if pair.how == NEW else "fewer"
-        what = (
-            f"{_count(use.calls)} {more} launches of {_name(use)}{_on_grid(use)}"
-            if kind == "launches"
-            else (f"{_name(use)}, {_count(use.calls)} a time")
-        )
-        return [Cause(kind, what, pair.delta_ns)]
-    return _of_both(pair.before[0], pair.after[0], pair.how, slower)
+        count = _count(use.calls)
+        what = f"{count} {more} launches of {_name(use)}{_on_grid(use)}" if kind == "launches" else _times(use, count)
+        return [Cause(kind, what + where, pair.delta_ns)]
+    return _of_both(pair.before[0], pair.after[0], pair.how, slower, where)
 
 
-def _of_both(old: KernelUse, now: KernelUse, how: str, slower: float) -> list[Cause]:
+def _of_both(old: KernelUse, now: KernelUse, how: str, slower: float, where: str) -> list[Cause]:
     """Δcount × time + count × Δtime, the latter split into work, clock and the rest."""
     each = [use.time_ns / use.calls if use.calls else 0.0 for use in (old, now)]
     more = now.calls - old.calls
@@ -85,7 +110,7 @@ def _of_both(old: KernelUse, now: KernelUse, how: str, slower: float) -> list[Ca
     if more:
         word = "more" if more > 0 else "fewer"
         noun = "launches" if old.kind == "kernel" else "copies" if old.kind == "copy" else "replays"
-        what = f"{_count(abs(more))} {word} {noun} of {_name(old)}"
+        what = f"{_count(abs(more))} {word} {noun} of {_name(old)}{where}"
         found.append(Cause("launches", what, more * each[0]))
     name = _name(now)
     work, why = _work_ratio(old, now, how)
@@ -93,7 +118,7 @@ def _of_both(old: KernelUse, now: KernelUse, how: str, slower: float) -> list[Ca
     kinds = (
         ("more work" if work > 1 else "less work", f"{name}: {why}"),
         ("clock", f"{name}: the SM clock is {'lower' if slower > 1 else 'higher'}"),
-        ("slower kernel" if steps[3] > steps[2] else "faster kernel", _pace(name, now, each)),
+        ("slower kernel" if steps[3] > steps[2] else "faster kernel", _pace(name, now, each) + where),
     )
     for (kind, what), start, end in zip(kinds, steps[:-1], steps[1:], strict=True):
         if end != start:
@@ -123,7 +148,11 @@ def _work_ratio(old: KernelUse, now: KernelUse, how: str) -> tuple[float, str]:
 
 
 def _pace(name: str, use: KernelUse, each: Sequence[float]) -> str:
-    return f"{name}: {quantity(each[0], 'ns')} → {quantity(each[1], 'ns')}, {_count(use.calls)} a time"
+    return f"{name}: {quantity(each[0], 'ns')} → {quantity(each[1], 'ns')} a launch, {_count(use.calls)} of them"
+
+
+def _times(use: KernelUse, count: str) -> str:
+    return f"{_name(use)}, {count} {'launch' if count == '1' else 'launches'}"
 
 
 def _why_idle(delta: float, exact: Sequence[ExactChange]) -> str:
@@ -158,7 +187,7 @@ def _listed(found: list[Cause], change: float) -> list[Cause]:
     kept = [cause for cause in ordered[:_MOST] if abs(cause.delta_ns) >= least]
     rest = change - math.fsum(cause.delta_ns for cause in kept)
     if len(ordered) > len(kept) and abs(rest) > _ROUNDING:
-        kept.append(Cause("other", f"{len(ordered) - len(kept)} smaller changes", rest))
+        kept.append(Cause("other", counted(len(ordered) - len(kept), "smaller change"), rest))
     return kept
 
 

@@ -37,6 +37,7 @@ from llm_perf_opt.comparing.side import (
     KernelUse,
     RegionSide,
     Side,
+    SignatureKey,
     Times,
 )
 from llm_perf_opt.metrics.host_calls import call_kind
@@ -283,7 +284,7 @@ class _Collected:
 
         return _uses(rows, number, instances, use)
 
-    def _order_of(self, number: int) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    def _order_of(self, number: int) -> list[SignatureKey]:
         """Signatures in the order of launches, of the steady instance in the middle."""
         self._describe()
         timeline, ranges, kernels = self.timeline, self.timeline.ranges, self.timeline.kernels

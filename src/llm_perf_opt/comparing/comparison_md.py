@@ -18,6 +18,13 @@ VERDICT_WORDS = {
     "unsure": "cannot be told",
     "not_comparable": "not comparable",
 }
+HEADLINES = {
+    "better": "The new run is faster",
+    "worse": "The new run is slower",
+    "same": "Nothing changed",
+    "unsure": "Whether it changed cannot be told",
+    "not_comparable": "The two runs cannot be compared",
+}
 _SENTENCES = 3
 _ROWS = 40
 
@@ -29,7 +36,7 @@ def render_comparison_md(found: Comparison) -> str:
 
 def _lines(found: Comparison) -> Iterator[str]:
     yield MARK
-    yield f"### Performance: {VERDICT_WORDS[found.verdict]}"
+    yield f"### {HEADLINES[found.verdict]}"
     yield ""
     yield f"{code(found.base)} → {code(found.new)}"
     yield ""

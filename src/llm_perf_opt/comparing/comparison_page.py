@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from llm_perf_opt.comparing.causes import describe_exact
 from llm_perf_opt.comparing.comparison import Comparison, KernelPair, RegionComparison
-from llm_perf_opt.comparing.comparison_md import VERDICT_WORDS
+from llm_perf_opt.comparing.comparison_md import HEADLINES, VERDICT_WORDS
 from llm_perf_opt.comparing.sentences import percent, signed
 from llm_perf_opt.comparing.side import Floats
 from llm_perf_opt.regions.names import visible
@@ -35,6 +35,7 @@ def render_comparison_html(found: Comparison) -> str:
     page = page_template("comparison.html").render(
         found=found,
         title=f"{visible(found.base, 60)} → {visible(found.new, 60)}",
+        headline=HEADLINES[found.verdict],
         word=VERDICT_WORDS[found.verdict],
         tone=_TONES.get(found.verdict, ""),
         bars=[_bars(region, longest) for region in shown[:24]],

@@ -10,12 +10,12 @@ from attrs import Factory, define, evolve
 
 from llm_perf_opt.comparing.causes import find_causes
 from llm_perf_opt.comparing.comparison import BETTER, NOT_COMPARABLE, SAME, UNSURE, WORSE, Comparison, RegionComparison
+from llm_perf_opt.comparing.conditions import not_alike
 from llm_perf_opt.comparing.exact import compare_counts, is_worse
 from llm_perf_opt.comparing.matching import RegionPair, match_kernels, match_regions, without_numbers
 from llm_perf_opt.comparing.noise import INSTANCES, NOTHING, RUNS, Difference, difference, run_room, run_spread
 from llm_perf_opt.comparing.sentences import describe_region, percent
 from llm_perf_opt.comparing.side import GPU, SOURCES, UNDISTURBED, RegionSide, Side, Times
-from llm_perf_opt.comparing.surroundings import not_alike
 from llm_perf_opt.regions.names import visible
 
 _ALPHA = 0.01  # of all comparisons of one pair of runs together
@@ -129,7 +129,7 @@ class _Evaluated:
             after_ns=typical[1],
             change=typical[1] / typical[0] - 1 if typical[0] and typical[1] else None,
             interval=None
-            if self.difference is None
+            if self.difference is None or self.difference.basis == NOTHING
             else [math.expm1(self.difference.low), math.expm1(self.difference.high)],
             basis=self.difference.basis if self.difference else "",
             source=self.source,

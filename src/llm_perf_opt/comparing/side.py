@@ -6,7 +6,7 @@ per steady instance of a region, so that a run of 60 steps can be compared with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from attrs import Factory, define, field
@@ -53,6 +53,11 @@ class Times:
         return float(np.exp(np.log(self.medians).mean()))
 
 
+SignatureKey = tuple[str, tuple[int, ...], tuple[int, ...]]  # name, grid, block
+# By signature: lines of the program that launch it, `file.py:12`, each with how often, per instance.
+LaunchLines = Mapping[SignatureKey, Mapping[str, float]]
+
+
 @define(frozen=True)
 class KernelUse:
     """Launches of one signature in a region, per instance of it. Copies and whole graphs are in here, too."""
@@ -76,7 +81,7 @@ class KernelUse:
         return family_of(self.name) if self.kind == "kernel" else self.kind
 
     @property
-    def signature(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    def signature(self) -> SignatureKey:
         return self.name, self.grid, self.block
 
     @property
@@ -100,7 +105,8 @@ class RegionSide:
     numbers: tuple[float, ...] = ()  # means of the numbers that stars of its name stand for
     _kernels: Callable[[], list[KernelUse]] | list[KernelUse] = Factory(list)
     # Signatures in the order of their launches, of one instance; empty where it is not known.
-    _order: Callable[[], list[tuple[str, tuple[int, ...], tuple[int, ...]]]] | None = None
+    _order: Callable[[], list[SignatureKey]] | None = None
+    _lines: Callable[[], LaunchLines] | None = None  # None: the recording tells of no code
 
     @property
     def kernels(self) -> list[KernelUse]:
@@ -109,8 +115,11 @@ class RegionSide:
             self._kernels = self._kernels()
         return self._kernels
 
-    def launch_order(self) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    def launch_order(self) -> list[SignatureKey]:
         return self._order() if self._order is not None else []
+
+    def launch_lines(self) -> LaunchLines:
+        return self._lines() if self._lines is not None else {}
 
     @property
     def has_work(self) -> bool:
