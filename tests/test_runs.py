@@ -185,7 +185,7 @@ def test_a_report_says_which_recordings_are_gone(
     found = json.loads(capsys.readouterr().out)["diagnostics"]
     told = [d["message"] for d in found if d["code"] == "RECORDING_GONE"]
     assert bool(told) is bool(named)
-    assert all(f"recorded {named}, which" in message for message in told)
+    assert all(f"no longer in its directory: {named}." in message for message in told)
 
 
 def test_what_is_not_ours_stays_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

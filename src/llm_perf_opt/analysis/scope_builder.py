@@ -143,7 +143,9 @@ class ScopeBuilder:
     def _kernel_records(self, rows: KernelRows, which: Int64s, most: int | None = None) -> KernelList:
         """Longest first: at most `most` rows, else names that are too many pooled by what kind of work they do."""
         order = which[np.argsort(-rows.total[which], kind="stable")]
-        names = np.sort(np.unique(rows.label[order], return_index=True)[1])  # where in the list each comes first
+        names = np.zeros(0, dtype=np.int64)  # where in the list each comes first
+        if len(order) > _MOST_NAMES:
+            names = np.sort(np.unique(rows.label[order], return_index=True)[1])
         end = int(names[_MOST_NAMES]) if len(names) > _MOST_NAMES else len(order)
         end = end if most is None else min(end, most)
         records = [kernel_record(self.strings[label], *row) for label, *row in _cells(rows, order[:end])]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -60,24 +61,32 @@ def state_of(run: Path) -> RunState | None:
 
 def _gone(run: Path, steps: Sequence[dict[str, Any]]) -> list[Diagnosis]:
     """Recordings that the run took and that are no longer there, neither as they were nor packed."""
+    names = (
+        name
+        for step in steps
+        if step["status"] in ("captured", "partial", "done")
+        for name in names_of_step(step["name"], str(step.get("capture", "")), step["files"])
+    )
     taken: dict[str, list[str]] = {}
-    for step in steps:
-        if step["status"] in ("captured", "partial", "done"):
-            for name in names_of_step(step["name"], str(step.get("capture", "")), step["files"]):
-                if (row := artefact(name)) is not None and not is_of_verification(Path(name).name):
-                    taken.setdefault(row.input, []).append(name)
-    gone = {role: [name for name in names if not _is_there(run, name)] for role, names in taken.items()}
+    for name in dict.fromkeys(islice(names, _MOST_NAMES)):
+        if (row := artefact(name)) is not None and not is_of_verification(Path(name).name):
+            taken.setdefault(row.input, []).append(name)
+    places = (run, *run.glob("earlier-*"))  # what could not be taken again is read from there
+    gone = {role: [name for name in names if not _is_there(places, name)] for role, names in taken.items()}
     lost = []
     if gone.get("timeline") == taken.get("timeline"):  # one form of it is enough
         lost += gone.get("timeline", [])[:1]
     has_table = any(path for pattern in input_patterns("counter table") for path in run.glob(pattern))
     if not (has_table and gone.get("counters") == taken.get("counters")):  # else the table takes their place
         lost += gone.get("counters", [])
-    return [diagnose("RECORDING_GONE", files=", ".join(dict.fromkeys(lost)))] if lost else []
+    named = ", ".join(lost[:_MOST_LISTED]) + (f" and {len(lost) - _MOST_LISTED} more" if lost[_MOST_LISTED:] else "")
+    return [diagnose("RECORDING_GONE", files=named)] if lost else []
 
 
-def _is_there(run: Path, name: str) -> bool:
-    places = (run, *run.glob("earlier-*"))  # what could not be taken again is read from there
+_MOST_NAMES, _MOST_LISTED = 2_000, 5  # files of a run that are looked for; that are named where they are gone
+
+
+def _is_there(places: Iterable[Path], name: str) -> bool:
     return any((place / f"{name}{ending}").is_file() for place in places for ending in ("", *PACKED))
 
 
