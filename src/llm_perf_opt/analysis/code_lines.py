@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from attrs import define, field
-from numpy.typing import NDArray
+from attrs import Factory, define, field
 
 from llm_perf_opt.analysis.gaps import CAUSES, Gaps
 from llm_perf_opt.analysis.gpu_side import inside_region
@@ -44,6 +43,7 @@ class CodeLines:
     _warmth: SteadyTimeline
     _kernels: Bools | None = None  # those of a scope; None: all
     _known: _Launches | None = field(default=None, init=False)
+    _numbers: dict[str, int] = Factory(dict)  # of regions, by key
 
     @staticmethod
     def of(warmth: SteadyTimeline) -> CodeLines | None:
@@ -61,14 +61,16 @@ class CodeLines:
             return self
         mask = np.zeros(len(every), dtype=np.bool_)
         mask[kernels] = True
-        view = CodeLines(self._warmth, mask)
+        view = CodeLines(self._warmth, mask, numbers=self._numbers)
         view._known = self._launches()
         return view
 
     def launches(self, key: str) -> list[LaunchedFrom]:
         """The launches of a region's steady instances."""
         attribution = self._warmth.lifted
-        number = next((n for n in range(len(attribution.table)) if attribution.table.key(n) == key), None)
+        if not self._numbers:
+            self._numbers.update((attribution.table.key(n), n) for n in range(len(attribution.table)))
+        number = self._numbers.get(key)
         if number is None:
             return []
         held = _held(attribution, number, len(self._warmth.timeline.kernels))
@@ -92,17 +94,16 @@ def _held(attribution: Attribution, region: int, kernels: int) -> Bools:
 
 @define(eq=False)
 class _Launches:
-    """All kernels of a timeline: where each was launched, or the launches that it is like."""
+    """All kernels of a timeline in groups: of one signature, and from one line and operator, or like others that are."""
 
     timeline: Timeline
     described: list[Signature]
-    signature: Int64s
-    place: Int64s  # of each kernel, as an index into the strings; UNKNOWN where nothing says
+    group: Int64s  # of each kernel
+    signature: Int64s  # of each group
+    place: Int64s  # of each group, as an index into the strings; UNKNOWN where nothing says
     operator: Int64s  # the same
-    alike: Int64s  # number of the launches that each kernel is like
-    rows: tuple[
-        Int64s, Int64s, Int64s
-    ]  # of the launches that are alike and known: number, place and operator, how many
+    alike: Int64s  # of each group: the row of `known` for the launches it is like
+    known: dict[int, list[tuple[int, int, float]]]  # of launches that are alike: place, operator, and their part
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution) -> _Launches:
@@ -110,60 +111,60 @@ class _Launches:
         place = launching_places(timeline, timeline.code)
         operator = launching_places(timeline, timeline.called)
         within, _ = distinct_rows([signature, *attribution.kernels.by_domain])
-        known = place != UNKNOWN
         # Where no launch of a region is known, those of the same kernel elsewhere have to do.
-        alone = np.zeros(int(within.max(initial=-1)) + 1, dtype=np.bool_)
-        alone[within[known]] = True
-        alike = np.where(alone[within], within, within.max(initial=0) + 1 + signature)
-        both = np.concatenate([within[known], within.max(initial=0) + 1 + signature[known]])
-        what = (place[known] + 1) * (len(timeline.strings) + 1) + operator[known] + 1
-        pairs, count = np.unique(np.stack([both, np.tile(what, 2)], axis=1), axis=0, return_counts=True)
-        return _Launches(timeline, described, signature, place, operator, alike, (pairs[:, 0], pairs[:, 1], count))
+        here, elsewhere = (_shares(of, place, operator) for of in (within, signature))
+        has_own = np.zeros(int(within.max(initial=-1)) + 1, dtype=np.bool_)
+        has_own[list(here)] = True
+        alike = np.where(has_own[within], within, -1 - signature)
+        group, first = distinct_rows([signature, place, operator, alike])
+        return _Launches(
+            timeline,
+            described,
+            group,
+            signature[first],
+            place[first],
+            operator[first],
+            alike[first],
+            here | {-1 - number: rows for number, rows in elsewhere.items()},
+        )
 
     def summed(self, held: Bools) -> list[LaunchedFrom]:
-        kernels, strings = self.timeline.kernels, len(self.timeline.strings) + 1
+        kernels, texts = self.timeline.kernels, self.timeline.strings
         chosen = np.flatnonzero(held)
-        time = (kernels.end - kernels.start)[chosen].astype(np.float64)
-        what = (self.place[chosen] + 1) * strings + self.operator[chosen] + 1
-        known = self.place[chosen] != UNKNOWN
-        found: dict[tuple[int, int], list[float]] = {}
-
-        def add(signature: int, what: int, calls: float, time: float) -> None:
-            row = found.setdefault((signature, what), [0.0, 0.0])
-            row[0] += calls
-            row[1] += time
-
-        for signature, of, calls, spent in _grouped(self.signature[chosen[known]], what[known], time[known]):
-            add(signature, of, calls, spent)
-        rest = chosen[~known]
-        number, places, count = self.rows
-        for alike, signature, calls, spent in _grouped(self.alike[rest], self.signature[rest], time[~known]):
-            first, last = np.searchsorted(number, alike), np.searchsorted(number, alike, side="right")
-            if first == last:
-                add(signature, int(0 * strings), calls, spent)
-                continue
-            shares = count[first:last] / count[first:last].sum()
-            for of, share in zip(places[first:last].tolist(), shares.tolist(), strict=True):
-                add(signature, of, calls * share, spent * share)
-        texts, described = self.timeline.strings, self.described
-        rows = []
-        for (signature, of), (calls, spent) in found.items():
-            place, operator = of // strings - 1, of % strings - 1
-            where = parse_place(texts[place]) if place >= 0 else None
-            rows.append(
-                LaunchedFrom(where, texts[operator] if operator >= 0 else "", described[signature], calls, spent)
+        group, time = self.group[chosen], (kernels.end - kernels.start)[chosen]
+        calls = np.bincount(group, minlength=len(self.signature))
+        spent = np.bincount(group, weights=time, minlength=len(self.signature))
+        found: dict[tuple[int, int, int], tuple[float, float]] = {}
+        for at in np.flatnonzero(calls).tolist():
+            own = [(int(self.place[at]), int(self.operator[at]), 1.0)]
+            rows = own if self.place[at] != UNKNOWN else self.known.get(int(self.alike[at]), own)
+            for place, operator, part in rows:
+                key = (int(self.signature[at]), place, operator)
+                before = found.get(key, (0.0, 0.0))
+                found[key] = before[0] + part * int(calls[at]), before[1] + part * float(spent[at])
+        return [
+            LaunchedFrom(
+                parse_place(texts[place]) if place != UNKNOWN else None,
+                texts[operator] if operator != UNKNOWN else "",
+                self.described[signature],
+                *sums,
             )
-        return rows
+            for (signature, place, operator), sums in found.items()
+        ]
 
 
-def _grouped(first: Int64s, second: Int64s, time: NDArray[np.float64]) -> list[tuple[int, int, float, float]]:
-    """Number and time of the rows of each pair."""
-    if not len(first):
-        return []
-    pairs, which = np.unique(np.stack([first, second], axis=1), axis=0, return_inverse=True)
-    count = np.bincount(which.reshape(-1), minlength=len(pairs))
-    spent = np.bincount(which.reshape(-1), weights=time, minlength=len(pairs))
-    return list(zip(pairs[:, 0].tolist(), pairs[:, 1].tolist(), count.tolist(), spent.tolist(), strict=True))
+def _shares(alike: Int64s, place: Int64s, operator: Int64s) -> dict[int, list[tuple[int, int, float]]]:
+    """Of launches that are alike and whose line is known: place, operator, and the part that each has of them."""
+    known = np.flatnonzero(place != UNKNOWN)
+    row, first = distinct_rows([alike[known], place[known], operator[known]])
+    count, at = np.bincount(row, minlength=len(first)), known[first]
+    whole = np.bincount(alike[known], minlength=1)
+    found: dict[int, list[tuple[int, int, float]]] = {}
+    for number, where, of, calls in zip(
+        *(c.tolist() for c in (alike[at], place[at], operator[at], count)), strict=True
+    ):
+        found.setdefault(number, []).append((where, of, calls / int(whole[number])))
+    return found
 
 
 def launching_places(timeline: Timeline, spans: CodeSpans) -> Int64s:

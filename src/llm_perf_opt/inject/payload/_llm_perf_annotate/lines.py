@@ -33,6 +33,7 @@ from .seen_ranges import MARKER
 _FIRST, _LATER = 60_000, 2_000  # marks before the first pause, and between later ones
 _PAUSE_S = 0.25
 _TOOL = 4  # a number that no well-known tool has
+_OF_A_MARK = 0.02  # charged for a call that is only looked at: there may be millions before the first launch
 _MOST_PLACES = 100_000
 
 Mark = Callable[[str], Any]
@@ -63,7 +64,7 @@ class Lines:
         self.own, self._mark = own, mark
         self._known: dict[int, tuple[CodeType, bool, str | None]] = {}  # by id; the code is kept, so that ids stay
         self._texts: dict[tuple[int, int], str] = {}  # code and line -> text of its mark
-        self.left = _FIRST
+        self.left: float = _FIRST
         self.captures = 0  # CUDA graphs that are being captured
         self.on = False
         self.pause: Callable[[], None] = lambda: None
@@ -88,7 +89,11 @@ class Lines:
         if text is None:
             text = self._defined(code, line)
         self._mark(text)
-        self.left -= 1
+        self.charge(1)
+
+    def charge(self, marks: float) -> None:
+        """Pay for what costs as much as so many marks."""
+        self.left -= marks
         if self.left <= 0 and not self.captures:
             self.stop()
             self.pause()
@@ -219,6 +224,8 @@ class Traced:
         _, own, name = self._lines.look_at(frame.f_code)
         if name is not None:
             self._lines.enter_named(name)
+        elif not own:  # that libraries call functions costs here, too
+            self._lines.charge(_OF_A_MARK)
         return self._inside if own else self._named if name is not None else None
 
     def _inside(self, frame: FrameType, event: str, _value: object) -> Any:
