@@ -258,14 +258,19 @@ def _all_copies(timeline: Timeline, selection: Selection) -> MemoryWork:
     """Copies and fills of a scope, in regions or not."""
     copies = timeline.copies
 
-    def summed(chosen: Int64s) -> tuple[int, int, int]:
+    def summed(chosen: Int64s, kind: str = "") -> dict[str, int]:
         sizes = 0 if copies.bytes is None else int(copies.bytes[chosen].sum())
-        return len(chosen), int((copies.end[chosen] - copies.start[chosen]).sum()), sizes
+        time = int((copies.end[chosen] - copies.start[chosen]).sum())
+        return {f"{kind}count": len(chosen), f"{kind}time_ns": time, f"{kind}bytes": sizes}
 
     kinds = copies_by_kind(timeline, selection)
-    uploads = summed(kinds["uploads"])[2]
     return MemoryWork(
-        *summed(selection.copies), *summed(kinds["host_copies"]), uploads, *summed(kinds["device_copies"])
+        **summed(selection.copies),
+        **summed(kinds["host_copies"], "host_"),
+        **summed(kinds["device_copies"], "device_"),
+        upload_bytes=summed(kinds["uploads"])["bytes"],
+        pageable_time_ns=summed(kinds["pageable"])["time_ns"],
+        pinned_time_ns=summed(kinds["pinned"])["time_ns"],
     )
 
 

@@ -57,7 +57,7 @@ class MetricValue:
     spread: float | None = None
 
 
-@define
+@define(kw_only=True)
 class MemoryWork:
     """Copies and fills: GPU work that is not a kernel."""
 
