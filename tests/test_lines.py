@@ -347,7 +347,7 @@ LINE_OF = {
 @pytest.mark.parametrize(("program", "least"), [("eager", 0.95), ("train", 0.95), ("graph", 0.90)])
 def test_gpu_time_is_on_the_line_it_comes_from(program: str, least: float) -> None:
     """An NVTX range around every tagged line is the truth; kernels of graphs belong to the line they were captured in."""
-    timeline = read_timeline(recording(f"lines-{program}"))
+    timeline = read_timeline(recording(f"lines-2025.3.1-h200-{program}"))
     attribution, place = attribute(timeline, "auto"), launching_places(timeline, timeline.code)
     right = whole = 0
     for at, inside in enumerate(attribution.kernels.by_domain[0].tolist()):
