@@ -362,8 +362,8 @@ def test_gpu_time_is_on_the_line_it_comes_from(program: str, least: float) -> No
 
 
 def test_the_table_by_line_has_the_times_of_the_truth() -> None:
-    found = evaluated(read_timeline(recording("lines-eager")), include=["step"])
-    regions = regions_of(evaluated(read_timeline(recording("lines-eager"))).main_scope)
+    found = evaluated(read_timeline(recording("lines-2025.3.1-h200-eager")), include=["step"])
+    regions = regions_of(evaluated(read_timeline(recording("lines-2025.3.1-h200-eager"))).main_scope)
     truth = Counter[int]()
     for key, region in regions.items():
         if (tag := key.rpartition("/")[2]).startswith("truth "):
@@ -375,7 +375,7 @@ def test_the_table_by_line_has_the_times_of_the_truth() -> None:
 
 def test_planted_waits_are_named_with_their_line_and_their_time() -> None:
     """Five steady steps of six. What the program itself measured: seconds of all six, most of the first like the others."""
-    found = step_of(read_timeline(recording("lines-waits")))
+    found = step_of(read_timeline(recording("lines-2025.3.1-h200-waits")))
     assert found.idle is not None
     idle = {(line.line, line.cause): line.time_ns / 5e6 for line in found.idle.lines}
     assert idle[LINE_OF["sleep"], "python"] == pytest.approx(90.95 / 6, rel=0.1)
