@@ -15,7 +15,8 @@ from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.regions.columns import Action
 
 Report = dict[str, Any]
-TOLERANCE = 1.0  # percentage points: ncu measures parts of a percentage in different passes
+# Percentage points: ncu measures the parts of a percentage in different passes, of different runs in application replay.
+TOLERANCE = 2.0
 FELL_BACK = "REPLAY_FELL_BACK"
 
 
@@ -147,12 +148,16 @@ def verified(report: Report, most: float = 0.1) -> Iterator[str]:
             yield f"{row['region']}: {row['metric']} is {row['ratio']:.3f} of what was measured"
 
 
-def work_by_formula(report: Report, most: float = 0.1) -> Iterator[str]:
-    """FLOPs that were counted are those of the formula, where there is one."""
-    ratios = {r["key"]: (r["performance"] or {}).get("work", {}).get("counted_over_formula") for r in regions(report)}
-    for key, ratio in ratios.items():
-        if ratio is not None and abs(ratio - 1) > most:
-            yield f"{key}: counted FLOPs are {ratio:.2f} times those of the formula"
+def work_by_formula(report: Report, least: float = 0.9, most: float = 1.25) -> Iterator[str]:
+    """FLOPs that were counted are those of the formula, a little more for tiles that few rows do not fill (those
+    of an expert); where rows are fewest, in a decode step, tiles make several times of it, and the report says so."""
+    for region in regions(report):
+        work = (region["performance"] or {}).get("work", {})
+        ratio, covered = work.get("counted_over_formula"), work.get("coverage")
+        if ratio is None:
+            continue
+        if ratio < least or (ratio > most and "whole tiles" not in work.get("formula_note", "")):
+            yield f"{region['key']}: counted FLOPs are {ratio:.2f} times those of the formula, coverage {covered}"
 
 
 def sections_shown(run: Path, *titles: str) -> Iterator[str]:

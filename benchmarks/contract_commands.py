@@ -5,9 +5,10 @@
     python benchmarks/contract_commands.py --list
 
 A part is good when its report holds what was asked for: regions with counters, the kernels of the filter, the numbers of
-the one launch, values in their range (`contract_checks.py`). One profiler runs at a time. All parts take about half an
-hour: a call begins none that would not end `--within` its seconds, and the next call with the same file goes on with
-those that are missing or bad. Where there is only a copy of the tree, LLM_PERF_COMMIT says which commit it is.
+the one launch, values in their range (`contract_checks.py`). All parts take about half an hour one after another;
+`--jobs` runs some at the same time, but one ncu only (`one_at_a_time`), so seconds are upper limits then.
+A call begins no part that would not end `--within` its seconds, and the next call with the same file goes on with those
+that are missing or bad; each part names its commit. Where there is only a copy of the tree, LLM_PERF_COMMIT is it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,6 +58,7 @@ class Outcome:
     exit_code: int
     seconds: float
     problems: list[str]  # none: it is good
+    commit: str = ""
     runs: list[dict[str, Any]] = field(factory=list)
     last_lines: list[str] = field(factory=list)
 
@@ -92,7 +96,7 @@ def run_part(part: Part, bench: Bench, limit: float) -> Outcome:
     try:
         command = part.argv(bench)
     except (*_UNREADABLE, subprocess.SubprocessError) as error:  # it needs the name of a kernel
-        return Outcome(part.name, part.about, "", -1, 0.0, [f"there is no command: {error}"])
+        return Outcome(part.name, part.about, "", -1, 0.0, [f"there is no command: {error}"], commit())
     argv = [sys.executable if word == "python" else word for word in command]
     with (folder / "output").open("w+b") as output:
         child = subprocess.Popen(
@@ -117,6 +121,7 @@ def run_part(part: Part, bench: Bench, limit: float) -> Outcome:
         code,
         round(time.monotonic() - started, 1),
         [without_folders(problem) for problem in problems],
+        commit(),
         [look(run) for run in runs],
         [without_folders(line) for line in lines[-_LAST_LINES:]] if problems or part.keeps_output else [],
     )
@@ -139,6 +144,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names of parts, comma separated; they run even if they were good")
     parser.add_argument("--within", type=float, default=560, help="seconds in which the parts begun now are to end")
+    parser.add_argument("--jobs", type=int, default=1, help="parts at the same time")
     parser.add_argument("--out", default="", help="where the result goes, without the ending")
     parser.add_argument("--work", help="folder for the runs (default: a temporary one)")
     parser.add_argument("--list", action="store_true", help="only print the parts")
@@ -156,7 +162,10 @@ def main() -> int:
     if extra := library_path_for(nsys.path):
         environment["LD_LIBRARY_PATH"] = os.pathsep.join([extra, environment.get("LD_LIBRARY_PATH", "")])
     work = Path(arguments.work or tempfile.mkdtemp(prefix="contract-")).resolve()
-    bench = Bench(work, str(nsys.path), str(ncu.path), environment)
+    if arguments.jobs > 1:
+        script = one_at_a_time(work, ncu.path)
+        environment["PATH"] = os.pathsep.join([str(script.parent), environment["PATH"]])
+    bench = Bench(work, str(nsys.path), str(script if arguments.jobs > 1 else ncu.path), environment)
     about = {
         "made_by": "python benchmarks/contract_commands.py",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -164,28 +173,49 @@ def main() -> int:
         "gpus": [{k: g[k] for k in ("name", "driver_version")} for g in gpu_facts()],
         "tools": {"nsys": nsys.version, "ncu": ncu.version, "llm_perf_opt": llm_perf_opt.__version__},
     }
-    results = earlier(arguments.out, about["commit"])
+    results = earlier(arguments.out)
     good = {name for name, outcome in results.items() if not outcome.problems}
-    for part in [p for p in PARTS if (p.name in only if only else p.name not in good)]:
+    writing = threading.Lock()
+
+    def one(part: Part) -> None:
         left = arguments.within - (time.monotonic() - started)
         if part.seconds > left:
             print(f"left   {part.name}: about {part.seconds} s, and {left:.0f} s are left", flush=True)
-            continue
-        outcome = results[part.name] = run_part(part, bench, min(2 * part.seconds + 30, left))
-        print(f"{'BAD ' if outcome.problems else 'good'}   {part.name}  {outcome.seconds} s", flush=True)
-        print("".join(f"         {line}\n" for line in [*outcome.problems, *outcome.last_lines]), end="", flush=True)
-        if arguments.out:
-            write(Path(arguments.out), about, ordered(results))
+            return
+        outcome = run_part(part, bench, min((1 + arguments.jobs) * part.seconds + 30, left))
+        lines = [f"{'BAD ' if outcome.problems else 'good'}   {part.name}  {outcome.seconds} s"]
+        lines += [f"         {line}" for line in [*outcome.problems, *outcome.last_lines]]
+        with writing:
+            results[part.name] = outcome
+            print("\n".join(lines), flush=True)
+            if arguments.out:
+                write(Path(arguments.out), about, ordered(results))
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(one, [p for p in PARTS if (p.name in only if only else p.name not in good)]))
     return int(any(outcome.problems for outcome in results.values()) or len(results) < len(PARTS))
 
 
-def earlier(out: str, commit_now: str) -> dict[str, Outcome]:
-    """Parts that another call has measured with the same code."""
+def one_at_a_time(work: Path, ncu: Path) -> Path:
+    """An ncu that profiles only when no other does: of two at once, one finds the counters of the GPU in use."""
+    script = work / "bin" / "ncu"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    wait = f"exec flock {shlex.quote(str(work / 'ncu.lock'))} {shlex.quote(str(ncu))}"
+    pass_on = f"exec {shlex.quote(str(ncu))}"
+    script.write_text(
+        f'#!/bin/sh\ncase " $* " in *" --target-processes "*) {wait} "$@";; *) {pass_on} "$@";; esac\n',
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    return script
+
+
+def earlier(out: str) -> dict[str, Outcome]:
+    """Parts that another call has run."""
     file = Path(out).with_suffix(".json") if out else None
     content = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
-    same = content.get("commit") == commit_now and commit_now
     known = {part.name for part in PARTS}
-    return {raw["name"]: Outcome(**raw) for raw in content.get("results", []) if same and raw["name"] in known}
+    return {raw["name"]: Outcome(**raw) for raw in content.get("results", []) if raw["name"] in known}
 
 
 def ordered(results: dict[str, Outcome]) -> list[Outcome]:
@@ -213,14 +243,17 @@ def render(about: dict[str, Any], results: list[Outcome]) -> str:
         f"{good} of {len(results)} parts are good: what is in their reports was looked at, not how the commands ended."
         + (f" Not run: {', '.join(missing)}." if missing else ""),
         "",
-        "| part | what is asked | seconds | regions with counters | from | |",
-        "|---|---|---:|---:|---|---|",
+        "| part | what is asked | seconds | regions with counters | from | commit | |",
+        "|---|---|---:|---:|---|---|---|",
     ]
     for outcome in results:
         regions = [r for run in outcome.runs for r in run.get("regions_with_counters", {}).values()]
         sources = ", ".join(sorted({source for region in regions for source in region["sources"]})) or "–"
         state = "; ".join(outcome.problems).replace("|", "\\|") or "good"
-        lines.append(f"| {outcome.name} | {outcome.about} | {outcome.seconds} | {len(regions)} | {sources} | {state} |")
+        lines.append(
+            f"| {outcome.name} | {outcome.about} | {outcome.seconds} | {len(regions)} | {sources} "
+            f"| {outcome.commit} | {state} |"
+        )
     for outcome in results:
         lines += ["", f"## {outcome.name}", "", f"    {outcome.command}"]
         lines += ["", *(f"    {line}" for line in outcome.last_lines)] if outcome.last_lines else []

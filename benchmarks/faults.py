@@ -137,6 +137,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    # A shell lets what it starts in the background ignore Ctrl-C, and so would every run: what is ignored stays ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = [fault for fault in faults() if arguments.only in fault.name]
     with tempfile.TemporaryDirectory(prefix="llm-perf-faults-") as folder:
         bench = Bench(Path(folder) / "bench")

@@ -40,6 +40,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "join-accuracy": ("readers", "regions", "analysis"),
     "kill-h200": ("capture", "process", "rundir"),
     "known-work-h200": (*_CAPTURING, "analysis", "metrics"),
+    "lines-h200": (*_CAPTURING, *_READING),
     "load": _READING,
     "models-h200": ("workloads", "dnn_models", "static_analysis", "stage1", "runners", *_CAPTURING),
     "profile-decoder-h200": _CAPTURING,

@@ -332,7 +332,7 @@ def test_bad_options_are_explained(
         (["report"], "INPUT"),
         (["reprot", "x"], "did you mean report?"),
         (["report", "x", "--inlcude", "y"], "did you mean --include?"),
-        (["compare", "x", "y"], "There is no verb 'compare'."),  # and compress, a word after another verb, is none
+        (["compare", "x"], "two are needed to compare"),
         (["report", "x", "--top", "0"], "not a whole number above 0"),
         (["report", "x", "--attribution", "y"], "invalid choice"),
         (["report", str(TRAIN), "--out", ""], "empty folder name"),

@@ -184,12 +184,12 @@ def test_a_part_that_leaves_nothing_is_bad_whatever_its_exit_code(bench: Bench) 
     assert outcome.last_lines == ["done"]
 
 
-def test_results_of_an_earlier_call_stay_where_the_code_is_the_same(tmp_path: Path) -> None:
-    outcome = benchmark.Outcome("kernel", "about", "command", 0, 1.0, [])
+def test_results_of_an_earlier_call_stay(tmp_path: Path) -> None:
+    outcome = benchmark.Outcome("kernel", "about", "command", 0, 1.0, [], "abc1234")
     about = {"made_by": "m", "date": "d", "commit": "abc1234", "gpus": [], "tools": {}}
     benchmark.write(tmp_path / "result", about, [outcome])
-    assert benchmark.earlier(str(tmp_path / "result"), "abc1234") == {"kernel": outcome}
-    assert benchmark.earlier(str(tmp_path / "result"), "def5678") == {}
+    assert benchmark.earlier(str(tmp_path / "result")) == {"kernel": outcome}
+    assert benchmark.earlier(str(tmp_path / "another")) == {}
     page = (tmp_path / "result.md").read_text()
     assert "1 of 1 parts are good" in page
     assert "Not run: range, app-range" in page
@@ -209,3 +209,11 @@ def spoiled() -> Iterator[str]:
 def test_a_report_that_cannot_be_looked_at_is_a_problem(bench: Bench, tmp_path: Path) -> None:
     part = Part("odd", "", 1, lambda _: [], lambda *_: spoiled())
     assert "KeyError" in next(benchmark.checked(part, bench, tmp_path, []))
+
+
+def test_work_that_was_not_counted_is_found(broken: check.Report) -> None:
+    region = some_region(broken)
+    region["performance"] = {"work": {"counted_over_formula": 0.5, "formula_note": "", "coverage": 0.9}}
+    assert len(list(check.work_by_formula(broken))) == 1
+    region["performance"]["work"] |= {"counted_over_formula": 10.5, "formula_note": "whole tiles (8 rows at least …"}
+    assert list(check.work_by_formula(broken)) == []

@@ -36,7 +36,8 @@ def commands() -> list[str]:
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files the documentation speaks of."""
     timeline = lzma.decompress((RECORDINGS / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz").read_bytes())
-    (tmp_path / "run.sqlite").write_bytes(timeline)
+    for name in ("run", "before", "after"):
+        (tmp_path / f"{name}.sqlite").write_bytes(timeline)
     counters = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz"
     (tmp_path / "counters.ncu-rep").write_bytes(lzma.decompress(counters.read_bytes()))
     train = gzip.decompress((RECORDINGS / "nsys-2025.3.1-h200-train.sqlite.gz").read_bytes())

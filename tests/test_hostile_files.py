@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 import random
 import sqlite3
 import time
@@ -45,6 +46,14 @@ def kernels(path: Path) -> int:
     found = read_recording(path)
     assert isinstance(found, Timeline)
     return len(found.kernels)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "x.json"
+    os.mkfifo(pipe)
+    for verb in (["report", str(pipe), "--out", str(tmp_path / "out")], ["ranges", str(pipe)]):
+        assert main(verb) == 2
+        assert "not a regular file" in capsys.readouterr().err
 
 
 def refusal(path: Path) -> str:
@@ -175,6 +184,18 @@ def test_a_list_of_something_else_is_not_gone_through(element: str, tmp_path: Pa
     assert time.process_time() - began < 3
 
 
+def test_names_of_two_megabytes_are_shown_in_no_time(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table of the terminal took fifteen seconds to fold one of them."""
+    changed(export, hostile.shared_text)
+    began = time.process_time()
+    assert main(["ranges", str(export)]) == 0
+    assert time.process_time() - began < 4
+    assert "characters: --json has it" in capsys.readouterr().out
+    timeline = read_recording(export)
+    assert isinstance(timeline, Timeline)
+    assert max(map(len, [*timeline.strings, *timeline.domains])) < 20_000
+
+
 @pytest.mark.slow
 def test_ranges_around_all_kernels_list_the_longest_of_them(tmp_path: Path) -> None:
     """Each of a thousand regions listed each of a thousand kernels: half a megabyte took gigabytes."""
@@ -188,6 +209,26 @@ def test_ranges_around_all_kernels_list_the_longest_of_them(tmp_path: Path) -> N
     assert sum(len(region.kernels) for region in scope.regions) <= 300_000
     outermost = scope.regions[0]
     assert len(outermost.kernels) + outermost.kernels_omitted == len(scope.kernels) == outermost.inclusive.kernel_count
+
+
+def test_of_very_many_kernels_the_small_ones_are_pooled(tmp_path: Path) -> None:
+    """Eleven megabytes with sixty thousand names became a report of a hundred, in fifteen seconds."""
+    from llm_perf_opt.analysis.build import ReportOptions, build_report
+
+    named, more = 10_000, 40
+    times = [(f"gemm_{n}" if n % 2 else f"k{n}", 10 * n, 100 * n, 100 * n + 1 + n % 51) for n in range(named + more)]
+    path = make_export(tmp_path / "x.sqlite", [("stage", 0, 10**9)], times)
+    report = build_report([read_recording(path)], ReportOptions())
+    told = next(d.message for d in report.diagnostics if d.code == "KERNELS_POOLED")
+    assert f"{named + more:,} different kernels" in told
+    for scope in report.scopes:
+        for listed in (scope.kernels, scope.regions[0].kernels):
+            pooled = {kernel.family: kernel for kernel in listed if kernel.kernel_name.startswith("(further kernels: ")}
+            assert set(pooled) == {"gemm", "other"}
+            assert sum(kernel.calls for kernel in pooled.values()) == more
+            assert len(listed) == named + 2
+            assert sum(round(1e6 * (kernel.total_ms or 0)) for kernel in listed) == scope.totals.gpu_time_ns
+        assert scope.regions[0].kernels_omitted == 0
 
 
 @pytest.mark.parametrize("around", [800, 8000])

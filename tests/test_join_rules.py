@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.analysis.sample_matrix import Samples, add_up_results
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
     Action,
@@ -356,3 +357,12 @@ def test_a_device_is_never_busier_than_the_recording_is_long() -> None:
     assert totals.gpu_busy_ns == 900
     assert totals.span_ns is not None
     assert totals.gpu_busy_ns <= totals.span_ns
+
+
+def test_a_rate_above_all_there_is_says_nothing() -> None:
+    info = {"lts__t_sector_hit_rate.pct": MetricInfo("%", "mean")}
+    results = [Action("kernel", "k", metrics={"lts__t_sector_hit_rate.pct": value}) for value in (101.5, 2942.0)]
+    samples = Samples.of([CounterSet("x", "ncu-csv", results, info)])
+    found = add_up_results(samples, [0, 1])
+    assert found["lts__t_sector_hit_rate.pct"].value == pytest.approx(101.5)
+    assert add_up_results(samples, [1]) == {}

@@ -253,18 +253,20 @@ def test_a_selection_holds_the_matching_regions_alone(opened: Report) -> None:
 
 def test_a_comparison_puts_regions_side_by_side(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    before = llm_perf_opt.open(make_export(tmp_path / "a.sqlite", [("x", 0, 1000), ("gone", 2000, 2500)], []))
-    after = llm_perf_opt.open(make_export(tmp_path / "b.sqlite", [("x", 0, 1500), ("new", 2000, 2500)], []))
-    rows = before.compare(after)
+    before = llm_perf_opt.open(make_export(tmp_path / "a.sqlite", [("x", 0, 100_000), ("gone", 200_000, 250_000)], []))
+    after = llm_perf_opt.open(make_export(tmp_path / "b.sqlite", [("x", 0, 150_000), ("new", 200_000, 400_000)], []))
+    compared = before.compare(after)
+    rows = compared.regions
     if not isinstance(rows, pandas.DataFrame):
         rows = rows.to_pandas()
     rows = rows.set_index("region")
     assert list(rows.index) == ["x", "gone", "new"]
-    assert (rows.loc["x", "wall_ns_before"], rows.loc["x", "wall_ns_after"]) == (1000, 1500)
-    assert rows.loc["x", "wall_ns_change"] == pytest.approx(0.5)
-    assert pandas.isna(rows.loc["gone", "wall_ns_after"])
-    assert pandas.isna(rows.loc["new", "wall_ns_before"])
-    assert pandas.isna(rows.loc["new", "wall_ns_change"])
+    assert (rows.loc["x", "before_ns"], rows.loc["x", "after_ns"]) == pytest.approx((100_000, 150_000))
+    assert rows.loc["x", "change"] == pytest.approx(0.5)
+    assert pandas.isna(rows.loc["gone", "after_ns"])
+    assert pandas.isna(rows.loc["new", "before_ns"])
+    assert compared.to_html(tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert len(repr(compared)) < 500
 
 
 def test_the_page_is_that_of_the_report(opened: Report, tmp_path: Path) -> None:

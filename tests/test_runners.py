@@ -30,6 +30,7 @@ from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.nsys.argv import NsysOptions
 from llm_perf_opt.options import KEYS, default_config
+from llm_perf_opt.rundir.inventory import take_inventory
 from llm_perf_opt.runners import app, deep_profile_runner, llm_profile_runner
 from llm_perf_opt.runners.overrides import normalised, options_of
 from llm_perf_opt.runners.requests import deep_request
@@ -145,6 +146,8 @@ def test_a_sweep_has_a_directory_and_reports_for_every_job(tools: Path) -> None:
     assert list((first / "ncu").glob("run*.ncu-rep"))
     assert not list((second / "ncu").glob("*.ncu-rep"))
     assert yaml.safe_load((second / "config.yaml").read_text())["run"]["mode"] == "light"
+    assert (first.parent / "multirun.yaml").exists()
+    assert take_inventory(first.parent).others == take_inventory(first.parent.parent).others == []
 
 
 @pytest.mark.process

@@ -77,6 +77,7 @@ def test_runs_are_listed_newest_first_with_state_and_size(capsys: pytest.Capture
     make_run("a", 1, "failed")
     make_run("b", 3)
     make_run("sweep/0", 2, "interrupted")
+    (HOME / "sweep/multirun.yaml").write_text("hydra:\n  run:\n")
     (HOME / "notes").mkdir()
     listed = told("list", capsys=capsys)
     assert [(Path(run["path"]).relative_to(HOME).as_posix(), run["state"]) for run in listed["runs"]] == [
@@ -154,6 +155,37 @@ def test_the_oldest_go_until_the_rest_fits(capsys: pytest.CaptureFixture[str]) -
     make_run("large", 4, size=3_000_000)
     told("prune", "--max-size", "2.5MB", "--yes", capsys=capsys)
     assert names() == []  # also the newest, where it is too large by itself
+
+
+@pytest.mark.parametrize(("content", "stays"), [("hydra:\n  run:\n", False), ("mine: 1\n", True)])
+def test_a_sweep_goes_with_its_last_run(content: str, stays: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("sweep/0", 1)
+    make_run("z", 2)
+    (HOME / "sweep/multirun.yaml").write_text(content)
+    told("prune", "--keep", "1", "--yes", capsys=capsys)
+    assert (HOME / "sweep").exists() is stays
+
+
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        (["ncu/run.ncu-rep", "ncu/raw.csv"], "ncu/run.ncu-rep"),
+        (["nsys/run.sqlite", "nsys/run.nsys-rep"], "nsys/run.nsys-rep"),
+        (["nsys/run.nsys-rep"], ""),  # the other form of it is there
+        (["ncu/run.ncu-rep"], ""),  # the table holds the same
+    ],
+)
+def test_a_report_says_which_recordings_are_gone(
+    lost: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run("a", recordings=True)
+    for name in lost:
+        (run / name).unlink()
+    assert main(["report", str(run), "--json", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["diagnostics"]
+    told = [d["message"] for d in found if d["code"] == "RECORDING_GONE"]
+    assert bool(told) is bool(named)
+    assert all(f"no longer in its directory: {named}." in message for message in told)
 
 
 def test_what_is_not_ours_stays_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

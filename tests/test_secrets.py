@@ -33,6 +33,7 @@ NOT_SHOWN = """
     sk_live_4eC39HqLyjWDarjtT1zdp7dc 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c me:hunter2 redis://:S@h XkQzPwRtLm
     https://hooks.slack.com/services/T01/B02/abcdefgh https://store.example.org/c?sv=1&sig=abc {"password":"hunter2"}
     123456789012345 alice@example.org c29tZXNlY3JldA== https://u:p@h/x $(whoami) x7Kq-9fPz2
+    /password:swordfish /data/token=swordfish/x /x:/home/u:swordfish@h
 """
 
 

@@ -174,7 +174,7 @@ def test_a_list_of_earlier_files_deletes_nothing_elsewhere(untrusted: tuple[Path
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "name", ["manifest.json", ".llm-perf-files", "config.yaml", "static_analysis/static_compute.json"]
+    "name", ["manifest.json", ".lock", ".llm-perf-files", "config.yaml", "static_analysis/static_compute.json"]
 )
 def test_a_pipe_in_the_place_of_a_file_does_not_hang(untrusted: tuple[Path, Path], name: str) -> None:
     run, _ = untrusted
@@ -182,6 +182,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hang(untrusted: tuple[Path, Path
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
     assert main(["report", str(run), "--format", "json", "--json"]) == 0
+    assert main(["runs", "list", str(run), "--json"]) == 0
 
 
 # -- terminals and spreadsheets --------------------------------------------------------------------

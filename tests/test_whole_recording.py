@@ -79,8 +79,8 @@ def test_all_work_of_a_timeline_without_ranges_is_one_stage(name: str, mode: Mod
     region, scope = only_region(found), found.main_scope
     assert scope is not None
     totals, work = scope.totals, region.inclusive
-    assert (work.kernel_count, work.memory.count, work.graph_launches) == (
-        *(totals.kernel_count, totals.memory.count, totals.graph_launches),
+    assert (work.kernel_count, work.memory, work.graph_launches) == (
+        *(totals.kernel_count, totals.memory, totals.graph_launches),
     )
     assert (work.gpu_time_ns, totals.unattributed_kernel_count) == (totals.gpu_time_ns, 0)
     assert work.kernel_count + work.graph_launches > 0

@@ -14,6 +14,8 @@ class ExitCode(IntEnum):
     WORKLOAD_FAILED = 4
     NOTHING_CAPTURED = 5
     NOTHING_MATCHED = 6  # only with --strict
+    WORSE = 7  # only with --fail-on
+    UNSURE = 8  # only with --fail-on unsure
     TIMED_OUT = 124
     INTERRUPTED = 130
 

@@ -72,8 +72,8 @@ def open_new(path: Path, mode: int = 0o666, folder: int | None = None) -> IO[byt
 
 
 def open_to_append(path: Path) -> IO[bytes]:
-    """A log or a list that grows; a link in its place is refused (OSError)."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    """A log or a list that grows; a link in its place is refused (OSError), and so is a pipe that nobody reads."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o666), "ab")
 
 

@@ -43,6 +43,7 @@ class TimelineRequest:
     timeout_s: float | None = None
     max_bytes: int = 2 * 10**9  # a recording that grows beyond is ended; 0: no limit
     recording: str | None = None  # plan for this one instead of taking another
+    lines: bool = True  # note which line of the program launches what
     traffic_hz: int = DEFAULT_HZ  # samples a second of what the GPUs move, where counters are taken; 0: none
 
 
@@ -151,7 +152,7 @@ def _decided_by_keys(values: Values) -> dict[str, Any]:
     return {
         "timeline.enable": values[STRATEGY] != "as_given" if timeline is None else timeline,
         "counters.enable": values[MODE] == "deep" if counters is None else counters,
-        "counters.top_n_kernels": top or None,
+        "counters.top_n_kernels": None if top in (0, TOP_N_KERNELS.default) else top,
         "report.top": max(top, 1),
     }
 

@@ -17,13 +17,18 @@ DEEPEST = 100  # levels; a report has twenty, and one more for each region insid
 LARGEST = 64 << 20  # bytes; a hundred times the largest manifest seen
 
 
-def read_bytes(path: Path, most: int = LARGEST) -> bytes:
-    """A whole regular file. `OSError` where it is none, `ValueError` where it is larger than `most`."""
+def read_head(path: Path, size: int) -> bytes:
+    """The beginning of a regular file; `OSError` where it is none."""
     # Not blocking: opening a pipe would block until another process writes into it.
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(None, "it is not a regular file", str(path))
-        content = file.read(most + 1)
+        return file.read(size)
+
+
+def read_bytes(path: Path, most: int = LARGEST) -> bytes:
+    """A whole regular file. `OSError` where it is none, `ValueError` where it is larger than `most`."""
+    content = read_head(path, most + 1)
     if len(content) > most:
         raise ValueError(f"it is larger than {most >> 20} MB")
     return content

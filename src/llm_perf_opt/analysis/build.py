@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import Factory, define, evolve
 
+from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.gpu_condition import held_down_clock
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
@@ -65,6 +66,7 @@ class _Found:
     launches_of: Callable[[str, NCUProfileRegion], Launches | None] | None = None  # see `Inputs`
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # see `Inputs`
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # see `Inputs`
+    code: Mapping[str, CodeLines] = Factory(dict)  # see `Inputs`
     skew: RankSkew | None = None
     common: CommonTimes = Factory(CommonTimes)
 
@@ -159,6 +161,7 @@ def _with_timeline(
         builder.launches_of if builder.launches else None,
         builder.steady,
         builder.waiting,
+        builder.code,
         builder.skew,
         builder.common,
     )
@@ -237,6 +240,7 @@ def _finished(
             steady=found.steady,
             undisturbed=times.each_of(found.scopes) if times is not None else {},
             waiting=found.waiting,
+            code=found.code,
             slowest=found.common.slowest,
             rank_waiting=found.common.waiting,
             clock=held_down_clock([*measured, *timelines]),

@@ -56,7 +56,7 @@ class GpuSteps:
 
     def of(self, process: int, instances: Int64s, region: int) -> GpuSide | None:
         """`instances`: ranges of the region, of one process."""
-        start, end = self._spans(process, instances, region)
+        start, end = self.spans(process, instances, region)
         if not len(start):
             return None
         steps, windows = BusyTime.of(start, end), _with_pauses(start, end)
@@ -76,7 +76,7 @@ class GpuSteps:
 
     def windows(self, process: int, instances: Int64s, region: int) -> BusyTime:
         """The time from the first step to the last, long pauses left out."""
-        return _with_pauses(*self._spans(process, instances, region))
+        return _with_pauses(*self.spans(process, instances, region))
 
     def exposed_copies(self, region: int, processes: set[int] | None) -> int:
         """How long copies of the region between host and device ran while nothing else did, ns; None: of all processes."""
@@ -94,7 +94,7 @@ class GpuSteps:
                 time += ran.total - int(self._other_work(process, between).within(ran.starts, ran.ends).sum())
         return time
 
-    def _spans(self, process: int, instances: Int64s, region: int) -> tuple[Int64s, Int64s]:
+    def spans(self, process: int, instances: Int64s, region: int) -> tuple[Int64s, Int64s]:
         """First start and last end of the work of each instance that has some, in order of time."""
         if (process, region) in self._found:
             return self._found[process, region]

@@ -17,6 +17,8 @@ Floats = NDArray[np.float64]
 _MOST_RULES = 50  # findings kept per region
 # A sum over less than this part of the region's GPU time says nothing about the region.
 LEAST_HELD = 0.5
+# A rate whose parts ncu took in different passes may come out above all there is: a little is rounding, more says nothing.
+_MOST_OF_A_RATE = 102.0
 
 
 @define(eq=False)
@@ -48,6 +50,8 @@ class Samples:
         for row, action in enumerate(actions):
             for name, value in action.metrics.items():
                 values[row, column[name]] = value
+        rates = [i for i, name in enumerate(metrics) if name.endswith("_rate.pct")]
+        values[:, rates] = np.where(values[:, rates] > _MOST_OF_A_RATE, np.nan, values[:, rates])
         weights = np.array([action.time_ns() or 1.0 for action in actions], dtype=np.float64)
         return Samples(
             actions=actions,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
-from attrs import define, field
+from attrs import define, evolve, field
 
 from llm_perf_opt.analysis.selected import kept_regions, kernel_record, ncu_expressions
 from llm_perf_opt.analysis.timeline_counters import RegionMetrics
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.budget import affordable
 from llm_perf_opt.regions.columns import Int64s
 from llm_perf_opt.regions.model import KernelRecord, MemoryWork, NCUProfileRegion, RegionStats, Scope, ScopeTotals
@@ -14,6 +18,8 @@ from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.regions.ranking import with_parents
 from llm_perf_opt.regions.rollup import GpuWork, KernelRows, RolledUp, rows_per_region
 from llm_perf_opt.regions.table import ROOT, RegionTable
+
+KernelList = tuple[list[KernelRecord], int]  # and how many rows were left out
 
 
 @define(eq=False)
@@ -28,8 +34,9 @@ class ScopeBuilder:
     kept: list[bool] = field(init=False)
     _order: list[int] = field(init=False)
     _expressions: list[str] = field(init=False)
+    _pooled_names: int = field(init=False, default=0)  # the most in one list
     # Kernels of the scope built last, by region, None being all: a process alone on its GPU has three scopes alike.
-    _listed: tuple[RolledUp, int | None, dict[int | None, list[KernelRecord]]] | None = field(init=False, default=None)
+    _listed: tuple[RolledUp, int | None, dict[int | None, KernelList]] | None = field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         self.kept = kept_regions(self.table, self.region_filter)
@@ -73,9 +80,9 @@ class ScopeBuilder:
         regions = []
         for number in numbers:
             if number not in listed:
-                listed[number] = self._kernel_records(*rows[number], most_kernels) if number in rows else []
-            region = self._region(number, rolled, rows.get(number), most_kernels)
-            region.kernels = list(listed[number])
+                listed[number] = self._kernel_records(*rows[number], most_kernels) if number in rows else ([], 0)
+            region = self._region(number, rolled)
+            region.kernels, region.kernels_omitted = list(listed[number][0]), listed[number][1]
             region.device, region.process_id = device, process_id
             if metrics is not None and (own := metrics.get(number)) is not None:
                 region.inclusive.metrics = own.inclusive
@@ -85,7 +92,12 @@ class ScopeBuilder:
             regions.append(region)
         if None not in listed:
             listed[None] = self._kernel_records(rolled.all_kernels, np.arange(len(rolled.all_kernels.label)))
-        return Scope(name, totals, regions, list(listed[None]))
+        return Scope(name, totals, regions, list(listed[None][0]))
+
+    def diagnoses(self) -> list[Diagnosis]:
+        """What is to be said of the lists of the scopes built so far."""
+        pooled = self._pooled_names
+        return [diagnose("KERNELS_POOLED", kernels=pooled + _MOST_NAMES, listed=_MOST_NAMES)] if pooled else []
 
     def _heaviest(self, numbers: list[int], rolled: RolledUp, most: int) -> list[int]:
         """Those with the most time, each with the regions around it."""
@@ -94,9 +106,7 @@ class ScopeBuilder:
         chosen = with_parents(sorted(numbers, key=lambda n: -int(weight[n])), parents.__getitem__, most)
         return [number for number in numbers if number in chosen]
 
-    def _region(
-        self, number: int, rolled: RolledUp, rows: tuple[KernelRows, Int64s] | None, most_kernels: int | None
-    ) -> NCUProfileRegion:
+    def _region(self, number: int, rolled: RolledUp) -> NCUProfileRegion:
         table = self.table
         parent = table.parent[number]
         has_ranges = bool(rolled.range_instances[number])
@@ -124,19 +134,49 @@ class ScopeBuilder:
             graph_kernels=int(rolled.graph_kernels[number]),
             graph_replays=int(rolled.graph_replays[number]),
             nvtx_include=self._expressions[number],
-            kernels_omitted=max(len(rows[1]) - most_kernels, 0) if rows and most_kernels is not None else 0,
             selection=self.region_filter.as_json(),
         )
         if not self.saw_gpu:
             region.inclusive.gpu_time_ns = region.exclusive.gpu_time_ns = None
         return region
 
-    def _kernel_records(self, rows: KernelRows, which: Int64s, most: int | None = None) -> list[KernelRecord]:
-        order = which[np.argsort(-rows.total[which], kind="stable")][:most]
-        columns = (column[order].tolist() for column in rows.columns[1:])
-        return [kernel_record(self.strings[label], *row) for label, *row in zip(*columns, strict=True)]
+    def _kernel_records(self, rows: KernelRows, which: Int64s, most: int | None = None) -> KernelList:
+        """Longest first: at most `most` rows, else names that are too many pooled by what kind of work they do."""
+        order = which[np.argsort(-rows.total[which], kind="stable")]
+        names = np.zeros(0, dtype=np.int64)  # where in the list each comes first
+        if len(order) > _MOST_NAMES:
+            names = np.sort(np.unique(rows.label[order], return_index=True)[1])
+        end = int(names[_MOST_NAMES]) if len(names) > _MOST_NAMES else len(order)
+        end = end if most is None else min(end, most)
+        records = [kernel_record(self.strings[label], *row) for label, *row in _cells(rows, order[:end])]
+        if end == most:
+            return records, len(order) - end
+        if end < len(order):
+            self._pooled_names = max(self._pooled_names, len(names) - _MOST_NAMES)
+            records += self._pooled(rows, order[end:])
+        return records, 0
+
+    def _pooled(self, rows: KernelRows, which: Int64s) -> list[KernelRecord]:
+        """One row a device for each kind of work: times add up as if every kernel had its own."""
+        sums: dict[tuple[str, int], list[int]] = {}
+        for label, device, calls, total, shortest, longest in _cells(rows, which):
+            found = sums.setdefault((family_of(self.strings[label]), device), [0, 0, shortest, longest])
+            found[:] = found[0] + calls, found[1] + total, min(found[2], shortest), max(found[3], longest)
+        records = (
+            evolve(kernel_record(f"(further kernels: {family})", device, *row), family=family)
+            for (family, device), row in sums.items()
+        )
+        return sorted(records, key=lambda record: -(record.total_ms or 0.0))
 
 
+def _cells(rows: KernelRows, which: Int64s) -> Iterator[tuple[int, ...]]:
+    """Label, device, calls and times of these rows."""
+    return zip(*(column[which].tolist() for column in rows.columns[1:]), strict=True)
+
+
+# Different kernels of one list. Programs have some thousands at the most, a table of sixty thousand fits into a few
+# megabytes; every list that a kernel is in repeats its name and its numbers, in each scope and each kind of output.
+_MOST_NAMES = 10_000
 # Kernels listed in all regions of a scope, each with the region's key. A region lists those of the regions inside it
 # too: a thousand ranges inside each other around a thousand kernels, half a megabyte of trace, would list a million.
 _MOST_LISTED = 300_000

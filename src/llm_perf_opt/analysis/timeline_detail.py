@@ -20,6 +20,7 @@ from llm_perf_opt.regions.detail import (
     KERNEL,
     NO_LAUNCH,
     TREND_LEVELS,
+    HostCode,
     Instances,
     Launches,
     TimelineDetail,
@@ -33,6 +34,7 @@ MOST_LAUNCHES = 20_000  # in all windows
 MOST_IN_WINDOW = 5_000  # a longer instance is shown by the regions inside it
 MOST_WINDOWS = 120
 MOST_RANGES = 20_000
+MOST_LINES = 8_000
 TREND_GROUPS = 24
 _TREND_BYTES = np.frombuffer(TREND_LEVELS.encode("ascii"), dtype=np.uint8)
 _LOOK_BACK = 256  # pieces before a window that may still be running when it begins
@@ -54,6 +56,7 @@ def timeline_detail(
         strings=timeline.strings,
         table=table,
         profiled=timeline.kind != "measured",
+        code=_code_in(windows, timeline),
         strips=instance_strips(timed, instances, wanted),
         trends=_trends(timeline, attribution, wanted, instances),
     )
@@ -253,6 +256,26 @@ def _instances_in(
         start=ranges.start[chosen],
         end=ranges.end[chosen],
     )
+
+
+def _code_in(windows: list[Window], timeline: Timeline) -> HostCode:
+    """Of each process the thread that has most to tell, among those that launch."""
+    spans, found, cut = timeline.code, [], []
+    for number, window in enumerate(windows):
+        launching = [work.thread[work.process == window.process] for work in timeline.work]
+        inside = (spans.process == window.process) & (spans.end > window.start) & (spans.start < window.end)
+        mine = (
+            np.flatnonzero(inside & np.isin(spans.thread, np.unique(np.concatenate(launching)))) if len(spans) else ()
+        )
+        if not len(mine):
+            continue
+        mine = mine[spans.thread[mine] == np.argmax(np.bincount(spans.thread[mine]))]
+        length = spans.end[mine] - spans.start[mine]
+        mine = mine[np.argsort(-length, kind="stable")[: MOST_LINES // len(windows)]]
+        found.append(mine[np.argsort(spans.start[mine], kind="stable")])
+        cut.append(np.full(len(found[-1]), number))
+    chosen, window_of = (np.concatenate([np.zeros(0, dtype=np.int64), *parts]) for parts in (found, cut))
+    return HostCode(window_of.astype(np.int32), spans.place[chosen], spans.start[chosen], spans.end[chosen])
 
 
 # -- trends ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import Factory, define, evolve, field
 
+from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
 from llm_perf_opt.analysis.ranks import CommonTimes, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
@@ -48,6 +49,7 @@ class TimelineReport:
     launches: dict[str, dict[str, Launches]] = Factory(dict)  # scope -> region key; empty without counters
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, Waiting] = Factory(dict)  # by scope; not of one that holds a part of what its processes did
+    code: dict[str, CodeLines] = Factory(dict)  # by scope; empty where the recording tells of no code
     skew: RankSkew | None = None
     common: CommonTimes = Factory(CommonTimes)
 
@@ -78,7 +80,7 @@ class TimelineReport:
         self.diagnostics += diagnoses + pooling(self.attribution.table, self.region_filter)
         done = [(parts[-1], whole, *self._extras(parts[-1], whole, counters))]
         self.timeline.environment.update(gpu_facts(self.timeline, self.warmth.energy))
-        waiting = Waiting(self.warmth)
+        waiting, code = Waiting(self.warmth), CodeLines.of(self.warmth)
         for part in shown:
             twin = next((d for d in done if same_selection(d[0].selection, part.selection)), None)
             if twin is None:
@@ -100,6 +102,8 @@ class TimelineReport:
             self._add_timings(scopes[-1], part)
             if (of_scope := waiting.of_scope(part.selection)) is not None:
                 self.waiting[part.name] = of_scope
+            if code is not None:
+                self.code[part.name] = code.of_scope(part.selection.kernels)
             if self.warmth.has_warmup:
                 same = self.steady.get(twin[0].name)
                 self.steady[part.name] = same or self._steady_regions(part, counters, warmed_up(scopes[-1]))
@@ -110,7 +114,7 @@ class TimelineReport:
                     found = counters.launches(twin[0])
                     self.launches[known] = {self.attribution.table.key(n): launches for n, launches in found.items()}
                 self.launches[part.name] = self.launches[known]
-        self.diagnostics += gpu_diagnoses(self.timeline, scopes[-1].regions)
+        self.diagnostics += [*self.builder.diagnoses(), *gpu_diagnoses(self.timeline, scopes[-1].regions)]
         if counters is not None:
             self.coverage = counters.coverage(parts[-1].selection.kernels)
             self.diagnostics += counters.diagnoses(self.coverage)
@@ -254,14 +258,19 @@ def _all_copies(timeline: Timeline, selection: Selection) -> MemoryWork:
     """Copies and fills of a scope, in regions or not."""
     copies = timeline.copies
 
-    def summed(chosen: Int64s) -> tuple[int, int, int]:
+    def summed(chosen: Int64s, kind: str = "") -> dict[str, int]:
         sizes = 0 if copies.bytes is None else int(copies.bytes[chosen].sum())
-        return len(chosen), int((copies.end[chosen] - copies.start[chosen]).sum()), sizes
+        time = int((copies.end[chosen] - copies.start[chosen]).sum())
+        return {f"{kind}count": len(chosen), f"{kind}time_ns": time, f"{kind}bytes": sizes}
 
     kinds = copies_by_kind(timeline, selection)
-    uploads = summed(kinds["uploads"])[2]
     return MemoryWork(
-        *summed(selection.copies), *summed(kinds["host_copies"]), uploads, *summed(kinds["device_copies"])
+        **summed(selection.copies),
+        **summed(kinds["host_copies"], "host_"),
+        **summed(kinds["device_copies"], "device_"),
+        upload_bytes=summed(kinds["uploads"])["bytes"],
+        pageable_time_ns=summed(kinds["pageable"])["time_ns"],
+        pinned_time_ns=summed(kinds["pinned"])["time_ns"],
     )
 
 

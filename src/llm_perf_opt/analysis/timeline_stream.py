@@ -166,6 +166,7 @@ class TimelineStream:
                 self.waiting[scope.name] = KnownWaiting.together(known)
             if any(piece.steady is not None for piece in pieces):
                 self.steady[scope.name] = self._steady_regions(builder, scope, pieces, warmed_up(scopes[-1]))
+        self.diagnostics += builder.diagnoses()
         compared = compare_ranks(self._ranks)
         self.skew = compared.found if compared else None
         self.common = common_times(scopes, compared, self._names.table)

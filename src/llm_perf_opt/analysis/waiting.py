@@ -11,13 +11,15 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 
 import numpy as np
-from attrs import Factory, define
+from attrs import Factory, define, evolve
 
+from llm_perf_opt.analysis.code_lines import IdleLines
 from llm_perf_opt.analysis.gaps import CAUSES, NAMED, Gaps, find_gaps
 from llm_perf_opt.analysis.gpu_side import GpuSteps, inside_region
 from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchTable
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
+from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.rollup import Selection
@@ -125,7 +127,8 @@ class Waiting:
         total = int(times.sum())
         rows = zip(SIZES, counts.tolist(), times.tolist(), strict=True)
         sizes = [GapSize(least, count, spent, spent / total if total else 0.0) for least, count, spent in rows]
-        return IdleTime(total, int(counts.sum()), sizes, listed(causes))
+        lines = sums.lines.within(windows, lambda cause: cause != CAUSES[_WARMUP]) if sums.lines is not None else []
+        return IdleTime(total, int(counts.sum()), sizes, listed(causes), lines)
 
     def _named_causes(self, gaps: Gaps, named: Int64s, time: Int64s, region: int) -> list[IdleCause]:
         """Time by cause and name."""
@@ -217,7 +220,8 @@ class _SumsOfProcesses:
 
     def of(self, process: int) -> _GapSums:
         if process not in self._known:
-            self._known[process] = _GapSums(find_gaps(self._timeline, process, self._warmup))
+            gaps = find_gaps(self._timeline, process, self._warmup)
+            self._known[process] = _GapSums(gaps, IdleLines.of(self._timeline, process, gaps))
         return self._known[process]
 
     def gaps(self, process: int) -> Gaps:
@@ -227,8 +231,8 @@ class _SumsOfProcesses:
 class _GapSums:
     """The gaps of a process, made ready for sums over windows: of short ones by cause, without looking at each."""
 
-    def __init__(self, gaps: Gaps) -> None:
-        self.gaps = gaps
+    def __init__(self, gaps: Gaps, lines: IdleLines | None) -> None:
+        self.gaps, self.lines = gaps, lines
         length = gaps.end - gaps.start
         short = np.ones(len(gaps), dtype=np.bool_)
         short[gaps.named] = False
@@ -315,7 +319,16 @@ def idle_together(parts: list[IdleTime]) -> IdleTime:
         count = sum(one.gaps for one in same)
         sizes.append(GapSize(same[0].at_least_ns, count, time, time / total if total else 0.0))
     causes = listed(one for part in parts for one in part.causes)
-    return IdleTime(total, sum(part.gaps for part in parts), sizes, causes)
+    return IdleTime(total, sum(part.gaps for part in parts), sizes, causes, _lines_together(parts))
+
+
+def _lines_together(parts: Iterable[IdleTime]) -> list[IdleLine]:
+    found: dict[tuple[str, int, str, str], IdleLine] = {}
+    for one in (one for part in parts for one in part.lines):
+        key = (one.file, one.line, one.function, one.cause)
+        known = found.get(key)
+        found[key] = one if known is None else evolve(one, time_ns=one.time_ns + known.time_ns)
+    return sorted(found.values(), key=lambda one: -one.time_ns)
 
 
 def gpu_sides_together(parts: list[GpuSide]) -> GpuSide:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.api.inputs import expand
-from llm_perf_opt.errors import UnreadableInput, UserError
+from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.rundir.layout import PACKED
 from llm_perf_opt.untrusted import read_json
@@ -17,10 +17,7 @@ _ROLES = {"nsys-sqlite": "timeline", "kineto": "timeline", "ncu-rep": "counters"
 
 
 def why_kept(report: NCUProfileRegionReport, out: Path, *, matched: bool) -> str:
-    """Why the report in a folder says more than this one; empty where it does not, or where there is none.
-
-    Raises UserError where recordings of the same run are missing that the report there was made from.
-    """
+    """Why the report in a folder says more than this one; empty where it does not, or where there is none."""
     try:
         there = read_json(out / "report.json", _LARGEST)
         had_regions = any(scope["regions"] for scope in there["scopes"])
@@ -33,11 +30,8 @@ def why_kept(report: NCUProfileRegionReport, out: Path, *, matched: bool) -> str
     now = [(str(one["path"]), str(one["kind"])) for one in report.inputs]
     if _roles(inputs) - _roles(now) and (run == _started(report) if run else _has_recordings(out)):
         gone = sorted({_plain(path) for path, _ in inputs} - {_plain(path) for path, _ in now})
-        raise UserError(
-            f"The report in {out} was also made from {', '.join(gone) or 'more recordings'}, which "
-            f"{'is' if len(gone) == 1 else 'are'} gone or cannot be read. It stays as it is.",
-            "Write to another folder with --out, or replace it with --force.",
-        )
+        are = "is" if len(gone) == 1 else "are"
+        return f"it was also made from {', '.join(gone) or 'more recordings'}, which {are} gone or cannot be read"
     return ""
 
 

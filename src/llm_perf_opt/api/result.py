@@ -22,8 +22,10 @@ from llm_perf_opt.regions.fixes import Answer
 from llm_perf_opt.regions.model import Coverage, NCUProfileRegionReport, Opportunity, Scope, VerifiedCounter
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.report import tables
+from llm_perf_opt.untrusted import read_head
 
 if TYPE_CHECKING:
+    from llm_perf_opt.api.compared import Compared
     from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.metrics.hardware.limits import GpuHardware
     from llm_perf_opt.regions.attribution import Attribution, Mode
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 AnyPath = str | PathLike[str]
 
 _HEAD = 4096  # bytes of a JSON file that tell a report from a trace
-_COMPARED = ("instances", "wall_ns", "gpu_time_ns", "gpu_idle_ns", "kernels")
-_CHANGES = ("wall_ns", "gpu_time_ns")
 
 
 @define(repr=False)
@@ -190,30 +190,17 @@ class Report:
         )
         return Report(attrs.evolve(data, answer=conclude(data)), self.recordings, narrowed=True)
 
-    def compare(self, other: Report) -> DataFrame:
-        """The regions of both main scopes side by side: this one is `_before`, `other` is `_after`.
+    def compare(self, other: Report, *, min_change: float = 0.02) -> Compared:
+        """This report is the base, `other` the new one: what changed, whether it is more than noise, and why.
 
-        Plain differences: `wall_ns_change` of 0.1 is 10 % more than before. Whether a change is more than
-        noise, and what caused it, is not said here. A region that only one of them has has no value on the
-        other side.
+        `min_change`: the least relative change of a time that counts.
         """
-        sides = []
-        for report in (self, other):
-            table = tables.regions_table(report.data)
-            name = report.main_scope.scope if report.main_scope else ""
-            rows = [i for i, scope in enumerate(table["scope"]) if scope == name]
-            sides.append({table["region"][i]: {column: table[column][i] for column in _COMPARED} for i in rows})
-        before, after = sides
-        keys = list(before | after)
-        compared: dict[str, Sequence[Any]] = {"region": keys}
-        for column in _COMPARED:
-            was, now = ([side.get(key, {}).get(column) for key in keys] for side in sides)
-            compared |= {f"{column}_before": was, f"{column}_after": now}
-            if column in _CHANGES:
-                compared[f"{column}_change"] = [
-                    b / a - 1 if a and b is not None else None for a, b in zip(was, now, strict=True)
-                ]
-        return data_frame(compared)
+        from llm_perf_opt.api.compared import Compared
+        from llm_perf_opt.api.comparing_sides import compare_sides
+        from llm_perf_opt.api.sides import side_of
+
+        base, new = (side_of(r.data, r.recordings, narrowed=r._narrowed) for r in (self, other))
+        return Compared(compare_sides(base, new, min_change=min_change))
 
     def to_html(self, path: AnyPath, *, top: int = 30, force: bool = False) -> Path:
         """Write the page; `top`: kernels per region where a list has to be cut. `force`: over any file that is there."""
@@ -305,8 +292,7 @@ def is_report(path: Path, *, alone: bool) -> bool:
     if path.name == "report.json":
         return True
     try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD).lstrip()
+        head = read_head(path, _HEAD).lstrip()
     except OSError:
         return False  # the reader says what is wrong with it
     return head.startswith(b"{") and b'"schema_version"' in head

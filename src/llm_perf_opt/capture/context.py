@@ -17,6 +17,7 @@ from llm_perf_opt.nsight.outcome import Outcome
 from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.options import in_keys
 from llm_perf_opt.planning import PlannedCapture
+from llm_perf_opt.process.bytecode import BytecodeCache
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Action, CounterSet, Timeline
 from llm_perf_opt.request import ProfileRequest
@@ -60,7 +61,7 @@ class RunContext:
     report_progress: ProgressReporter
     environment: dict[str, str]  # for the program, besides what it inherits
     resume: ResumeState
-    bytecode: dict[str, str]  # the same, for this run alone: where Python keeps what it compiles
+    bytecode: BytecodeCache  # of the program
     timelines: dict[Path, Timeline] = field(factory=dict)  # by file: read once, then passed on
     counters: dict[Path, CounterSet] = field(factory=dict)  # the same
     planned: list[PlannedCapture] = field(factory=list)

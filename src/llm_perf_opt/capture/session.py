@@ -16,6 +16,7 @@ from attrs import define
 
 from llm_perf_opt import inject, planning
 from llm_perf_opt.api.reporting import INSIDE_RUN, SELECTION, Showing, build_from, make_report, publish
+from llm_perf_opt.api.source_text import with_source
 from llm_perf_opt.capture.context import ANNOTATION_LOG, ResumeState, RunContext, Tools
 from llm_perf_opt.capture.preparation import known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
@@ -232,7 +233,7 @@ class _Session:
 
         path, request = self.context.directory.path, self.context.request
         try:
-            self.built = build_from(
+            built = build_from(
                 [str(path)],
                 known_patterns(request),
                 quiet=True,
@@ -240,6 +241,7 @@ class _Session:
                 formats=FORMATS,
                 known={**self.context.timelines, **self.context.counters},
             )
+            self.built = built if self.context.resume.resumed else with_source(built)
             self.draft = draft_folders(self.built, path, top=request.report.top, regions=INSIDE_RUN)
         except (UserError, OSError):  # the same again, and printed, when the report is written
             self._discard()

@@ -35,13 +35,14 @@ examples:
   llm-perf report run.sqlite                       the report of a timeline
   llm-perf report run.sqlite counters.ncu-rep      the same with hardware counters joined to it
   llm-perf ranges run.sqlite                       which regions exist, and how to select each in ncu
+  llm-perf compare before after                    is it faster, and why
 """
 
 
 # A module of this name each, with HELP, DESCRIPTION, EXAMPLES, run, and add_arguments where options are not all; in the
 # order of the help.
 VERBS = (
-    *("doctor", "measure", "profile", "plan", "report", "ranges", "export"),
+    *("doctor", "measure", "profile", "plan", "report", "ranges", "compare", "export"),
     *("demo", "scrub", "calibrate", "runs", "completion"),
 )
 

@@ -67,8 +67,14 @@ def _fields(region: NCUProfileRegion) -> dict[str, Any]:
     }
 
 
-def _without_expression(region: NCUProfileRegion) -> str:
-    return "no filter: it is every launch" if region.is_whole_recording else "–"
+_LONGEST = 4_000  # characters; terminals take lines of 4,096
+
+
+def _expression(line: str, region: NCUProfileRegion) -> str:
+    """Never cut, as it is meant to be copied: whole, or where it is."""
+    if not line:
+        return "no filter: it is every launch" if region.is_whole_recording else "–"
+    return line if len(line) <= _LONGEST else f"{len(line):,} characters: --json has it"
 
 
 def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet: bool) -> None:
@@ -92,8 +98,7 @@ def _show(report: NCUProfileRegionReport, regions: list[NCUProfileRegion], quiet
                 "–" if region.instances is None else f"{region.instances:,}",
                 work_count(region.inclusive),
                 duration(gpu_time(region.inclusive)),
-                # Never cut: it is meant to be copied.
-                Text(shell_line(ncu_options(region)) or _without_expression(region)),
+                Text(_expression(shell_line(ncu_options(region)), region)),
             )
         out.print(table)
         if not any(region.is_selectable for region in regions):

@@ -1,4 +1,4 @@
-"""`llm-perf runs list|show|prune|compress`: what lies in the folder of runs, and how it stays small."""
+"""`llm-perf runs list|show|history|prune|compress`: what lies in the folder of runs, and how it stays small."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.rundir.inventory import Run
     from llm_perf_opt.rundir.prune import Decision, Removal
 
-HELP = "list the runs, look at one, remove old ones, pack large recordings"
+HELP = "list the runs, look at one or at their history, remove old ones, pack large recordings"
 DESCRIPTION = """\
 Works on run directories below a folder (default: tmp/profile-output). prune and compress only say what they
 would do until --yes is given. Files that llm-perf did not write, links, and runs that still go on are left
@@ -31,6 +31,7 @@ EXAMPLES = """\
 examples:
   llm-perf runs list
   llm-perf runs show tmp/profile-output/20250101-120000
+  llm-perf runs history --out history
   llm-perf runs prune --keep 10 --max-size 2GB
   llm-perf runs prune --keep 10 --yes
   llm-perf runs compress tmp/profile-output/20250101-120000 --yes
@@ -40,11 +41,12 @@ _FOLDER = "a run, or a folder of runs (default: tmp/profile-output)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="list|show|prune|compress", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="list|show|history|prune|compress", required=True)
     for name, help_text, nargs, metavar, run_it in (
         ("list", "list the runs, newest first, with state and size", "?", "FOLDER", _list),
         ("show", "show how a run went, what is in it and what it lacks", None, "RUN", _show),
         ("prune", "remove old runs; a dry run unless --yes is given", "?", "FOLDER", _prune),
+        ("history", "show how the regions of all runs changed over time", "?", "FOLDER", _history),
         (
             "compress",
             "pack large recordings, which stay readable; a dry run unless --yes is given",
@@ -174,6 +176,37 @@ def _fields(run_: Run) -> dict[str, Any]:
         "foreign": [{"name": file.name, "reason": file.why_not_ours} for file in run_.foreign],
         "problem": run_.problem,
     }
+
+
+# -- history -----------------------------------------------------------------------------------------
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.api.run_history import read_history, write_history
+    from llm_perf_opt.comparing.history_page import describe_change
+    from llm_perf_opt.rundir.inventory import RUNS
+
+    programs, failed = read_history(Path(arguments.folder) if arguments.folder else RUNS)
+    written = write_history(programs, Path(arguments.out), force=arguments.force) if arguments.out else []
+    if arguments.json:
+        others = [{"run": run_, "reason": reason} for run_, reason in failed]
+        shown = [program.as_json() for program in programs]
+        return _print_json(programs=shown, unreadable=others, files=[str(file) for file in written])
+    for program in programs:
+        print(f"{_shown(' '.join(program.command) or 'recordings', 100)}: {len(program.runs)} runs")
+        changed = [region for region in program.regions if region.changes]
+        for region in changed:
+            for change in region.changes:
+                print(f"  {_shown(region.key)} {_shown(describe_change(change), 300)}")
+        if not changed:
+            print("  nothing changed")
+    if not programs:
+        print("There are no runs with regions.")
+    for run_, reason in failed:
+        print(f"left out {_shown(run_)}: {_shown(reason, 400)}")
+    for file in written:
+        print(f"Written: {_shown(file)}")
+    return int(ExitCode.DONE)
 
 
 # -- prune -----------------------------------------------------------------------------------------

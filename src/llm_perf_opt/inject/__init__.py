@@ -7,7 +7,7 @@ and shares nothing with llm_perf_opt.
 
 from llm_perf_opt.inject.capture_windows import CaptureWindows, Named
 from llm_perf_opt.inject.command import problems
-from llm_perf_opt.inject.environment import DEFAULT_DEPTH, environment, under_ncu
+from llm_perf_opt.inject.environment import DEFAULT_DEPTH, environment, under_ncu, with_lines
 from llm_perf_opt.inject.log import Annotated, RangesSeen, read_log
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "problems",
     "read_log",
     "under_ncu",
+    "with_lines",
 ]

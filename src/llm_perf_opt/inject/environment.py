@@ -11,6 +11,7 @@ from llm_perf_opt.errors import UserError
 DEFAULT_DEPTH = 3
 # Put on PYTHONPATH: Python imports `sitecustomize` from there when it starts.
 INJECTED = Path(__file__).resolve().with_name("payload")
+OWN_CODE = INJECTED.parents[1] / "metrics" / "own_code.json"  # which code is the program's own
 
 
 def environment(
@@ -39,7 +40,14 @@ def environment(
     base = os.environ if base_env is None else base_env
     if mode == "off" and not ranges:
         # An outer run may have switched it on.
-        ours = ("LLM_PERF_ANNOTATE", "LLM_PERF_RANGES", "LLM_PERF_MARKERS", "LLM_PERF_WINDOWS", "LLM_PERF_TIMERS")
+        ours = (
+            "LLM_PERF_ANNOTATE",
+            "LLM_PERF_RANGES",
+            "LLM_PERF_MARKERS",
+            "LLM_PERF_WINDOWS",
+            "LLM_PERF_TIMERS",
+            "LLM_PERF_LINES",
+        )
         return {name: "off" for name in ours if name in base}
     theirs = base.get("PYTHONPATH", "")
     first = theirs.split(os.pathsep)[0] if theirs else ""
@@ -52,10 +60,21 @@ def environment(
         "LLM_PERF_MARKERS": "recorded" if ranges and timers is None else "",
         "LLM_PERF_WINDOWS": "",  # that of an outer run is not this one's
         "LLM_PERF_TIMERS": "" if timers is None else str(timers.resolve()),
+        "LLM_PERF_LINES": "",
     }
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())
     return added
+
+
+def with_lines(environment: Mapping[str, str], base_env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables with those that mark the lines of the program in a recording of nsys."""
+    if os.pathsep in str(INJECTED):
+        return dict(environment)
+    base = os.environ if base_env is None else base_env
+    theirs = base.get("PYTHONPATH", "")
+    path = os.pathsep.join(p for p in (str(INJECTED), theirs) if p)
+    return {"PYTHONPATH": path, **environment, "LLM_PERF_LINES": str(OWN_CODE.resolve())}
 
 
 def under_ncu(environment: Mapping[str, str], *, windows: bool) -> dict[str, str]:

@@ -23,7 +23,7 @@ LEVELS = ("time", "roofline", "bound", "stalls", "full")  # of metrics; each hol
 # Options that others decide with, or that belong together (see `request.py`).
 TOP_N_KERNELS: Option[int] = Option(
     key="run.top_n_kernels", kind="number", default=30,
-    help="The heaviest kernels of the chosen regions, which get counters and head the lists; 0: all get counters.",
+    help="How many kernels head the lists. Another number than 30 is how many get counters, too, the heaviest; 0: all.",
 )  # fmt: skip
 KERNEL: Option[str | None] = Option(
     flag="--kernel", key=f"{_CLI}kernel_name", metavar="NAME", verbs=_PROFILE, to="counters.options.kernel_name",
@@ -136,6 +136,11 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Do not have nsys sample what the whole GPU moves: bytes of regions are then their kernels' added up.",
     ),
     Option(
+        flag="--no-lines", key=f"{_NSYS}lines", kind="switch", default=True, verbs=_PROFILE, to="timeline.lines",
+        help="Note in the timeline which line of the program launches what, and where the host is while the GPU waits.",
+        flag_help="Do not note which line of the program launches what, nor where the host is while the GPU waits.",
+    ),
+    Option(
         flag="--run-to-end", key=f"{_NCU}run_to_end", kind="switch", default=False, verbs=_PROFILE,
         to="counters.run_to_end",
         help="Let the program run to its end under the profilers: by default it is ended as soon as they have what they need.",
@@ -178,7 +183,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Replace files that llm-perf did not write, and a report that says more; they are named.",
     ),
     Option(
-        flag="--force", kind="switch", default=False, verbs=("export", "demo"),
+        flag="--force", kind="switch", default=False, verbs=("export", "demo", "compare", "runs history"),
         help="Replace files that llm-perf did not write; they are named.",
     ),
     Option(
@@ -186,11 +191,11 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Comma list of json, md, csv, html (default: all).",
     ),
     Option(
-        flag="--include", key=f"{_CLI}nvtx.include", kind="patterns", default=[], metavar="PAT", verbs=_READ,
+        flag="--include", key=f"{_CLI}nvtx.include", kind="patterns", default=[], metavar="PAT", verbs=(*_READ, "compare"),
         to="report.include", help="Regions to profile and report: globs, A/B, DOMAIN@NAME, regex:…, for captures ncu:…",
     ),
     Option(
-        flag="--exclude", key=f"{_CLI}nvtx.exclude", kind="patterns", default=[], metavar="PAT", verbs=_READ,
+        flag="--exclude", key=f"{_CLI}nvtx.exclude", kind="patterns", default=[], metavar="PAT", verbs=(*_READ, "compare"),
         to="report.exclude", help="Regions to leave out; wins over include.",
     ),
     Option(
@@ -207,7 +212,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         flag_help="leave out the scope that adds everything up",
     ),
     Option(
-        flag="--attribution", default="auto", choices=("auto", "thread", "process"), verbs=(*_READ, "export"),
+        flag="--attribution", default="auto", choices=("auto", "thread", "process"), verbs=(*_READ, "export", "compare"),
         to="report.attribution",
         help="Whose ranges a launch belongs to: its thread's, else its process's (auto); its thread's only, as nsys; its process's.",
     ),
@@ -249,6 +254,39 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         flag="--out", metavar="DIR", verbs=("scrub",), either=True,
         help="Folder for the copy (default: INPUT-scrubbed here).",
     ),
+    Option(
+        flag="--out", metavar="DIR", default="llm-perf-compare", verbs=("compare",),
+        help="Folder for compare.json, compare.md, compare.xml (JUnit) and compare.html.",
+    ),
+    Option(
+        flag="--fail-on", choices=("worse", "unsure"), verbs=("compare",),
+        help="Exit with 7 where something got worse or a budget is passed; unsure: and with 8 where it cannot be told.",
+    ),
+    Option(
+        flag="--min-change", default="2%", metavar="PERCENT", verbs=("compare",),
+        help="The least change of a time that counts, as in 2%.",
+    ),
+    Option(
+        flag="--exact", kind="switch", default=False, verbs=("compare",),
+        help="Decide by what is counted (launches, synchronisations, bytes), not by times: for recordings of other machines.",
+    ),
+    Option(
+        flag="--budgets", metavar="FILE", verbs=("compare",),
+        help="A TOML file that says what regions of the new run may take at most.",
+    ),
+    Option(
+        flag="--save-baseline", metavar="FILE", verbs=("compare",),
+        help="Keep the last run that was given in one small file, to compare later runs with.",
+    ),
+    Option(
+        flag="--accept", metavar="REASON", verbs=("compare",),
+        help="The change is meant: put the new run in the place of BASE, a baseline file, with the reason.",
+    ),
+    Option(
+        flag="--learn", kind="switch", default=False, verbs=("compare",),
+        help="Both are runs of the same program in which nothing changed: keep how far they are apart as noise.",
+    ),
+    Option(flag="--out", metavar="DIR", verbs=("runs history",), help="Folder for history.json and history.html."),
     Option(
         flag="--in-place", kind="switch", default=False, verbs=("scrub",), either=True,
         help="Put the clean files in the place of the originals.",

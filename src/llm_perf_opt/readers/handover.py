@@ -26,6 +26,7 @@ _OF_COLUMNS = (
     "Ranges",
     "GraphNodes",
     "HostEvents",
+    "CodeSpans",
     "OperatorCalls",
     "Process",
     "OnlyOnce",

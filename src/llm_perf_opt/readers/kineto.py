@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.kineto_code import innermost
 from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, NoEvents, Rows, Trace
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
 from llm_perf_opt.readers.kineto_operators import is_of_pytorch
@@ -251,6 +252,10 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
     devices = {number: known["name"] for number, known in facts.items()}
     operators = _add_operators(trace)
     kernels, copies = _work(trace.kernels, trace), _work(trace.copies, trace)
+    code, called = (
+        innermost(rows, trace.threads, trace.thread_process, trace.strings)
+        for rows in (trace.functions.rows, trace.operators.called())
+    )
     timeline = Timeline(
         source=source,
         kind="kineto",
@@ -263,6 +268,9 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
         graphs=Work.empty(),
         ranges=_ranges(trace.ranges, trace.thread_process),
         host=_host(trace),
+        code=code,
+        called=called,
+        lines_are_functions=True,
         calls=_calls(trace),
         devices=devices,
         # Nothing else of the metadata: it is free text of the program and may hold secrets.

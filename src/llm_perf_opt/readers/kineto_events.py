@@ -17,6 +17,7 @@ from attrs import Factory, define
 from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
+from llm_perf_opt.readers.kineto_code import Functions
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
 from llm_perf_opt.readers.kineto_operators import Operators
 from llm_perf_opt.readers.nsys_schema import AXES
@@ -89,6 +90,7 @@ class Trace:
     launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "of_graph"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
     operators: Operators = Factory(Operators)
+    functions: Functions = Factory(Functions)
     host: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "kind"))
     host_threads: dict[tuple[int, str], int] = Factory(dict)
     calls: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "inputs"))  # of operators
@@ -125,6 +127,7 @@ class Trace:
         category = category.lower()
         if category == "python_function":
             self.operators.add_module(event)
+            self.functions.add(event)
         if category in _OPERATORS:
             self.operators.add(event)
             # Until 2021 every annotation was an `Operator`. Only the profiler's own step is certain.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.readers.kineto_code import product_shape
 from llm_perf_opt.readers.kineto_json import nanoseconds
 from llm_perf_opt.regions.operator_names import MODULE, is_backward
 from llm_perf_opt.regions.stacks import build_stacks, group_by
@@ -25,6 +26,7 @@ _OF_PYTORCH = re.compile(
 )
 _ROUNDED = 0.001  # µs that sums of floats may be off by
 _Thread = tuple[int, str]  # process and thread id, as the trace numbers its threads by
+_Seen = tuple[int, int, _Thread, str]  # start, end, thread and name
 _Row = tuple[int, int, int, int]  # start, end, thread and name, as of an annotation
 
 
@@ -38,7 +40,8 @@ class Operators:
 
     _of_engine: Counter[_Thread] = Factory(Counter)  # outermost operators of autograd's engine, by thread
     _others: Counter[_Thread] = Factory(Counter)
-    _rows: list[tuple[int, int, _Thread, str]] = Factory(list)
+    _rows: list[_Seen] = Factory(list)
+    _products: list[_Seen] = Factory(list)  # as shapes
     _last: dict[object, tuple[float, float]] = Factory(dict)  # µs, of each thread the last outermost operator
 
     def add(self, event: dict[str, Any]) -> None:
@@ -49,6 +52,8 @@ class Operators:
             last = self._last.get(key)
             if last is None or start < last[0] or start + float(event["dur"]) > last[1] + _ROUNDED:
                 self._add(event, key)
+            if isinstance(key[0], int) and (shape := product_shape(event)):
+                self._products.append(self._row(event, f"×{shape}"))
         except (KeyError, TypeError, ValueError):
             return
 
@@ -68,14 +73,21 @@ class Operators:
             or name.startswith("ProfilerStep")
         ):
             return
-        start = nanoseconds(event.get("ts"))
-        end = start + nanoseconds(event.get("dur"))
-        thread = pid, str(event.get("tid"))
-        self._rows.append((start, end, thread, name))
+        start, end, thread, _ = row = self._row(event, name)
+        self._rows.append(row)
         if key is not None:
             self._last[key] = start / 1000, end / 1000
             counted = self._of_engine if is_backward(name) else self._others
             counted[thread] += 1
+
+    @staticmethod
+    def _row(event: dict[str, Any], text: str) -> _Seen:
+        start = nanoseconds(event.get("ts"))
+        return start, start + nanoseconds(event.get("dur")), (event["pid"], str(event.get("tid"))), text
+
+    def called(self) -> list[_Seen]:
+        """Outermost operators, and the products inside them by their shapes."""
+        return [*(row for row in self._rows if not row[3].startswith(MODULE)), *self._products]
 
     def engine_threads(self, threads: dict[_Thread, int]) -> list[int]:
         """Threads that do nothing but backward passes. Part of one is run by the thread that called it."""

@@ -19,12 +19,13 @@ from attrs import Factory, define, evolve, fields
 
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.open import MEASURED
+from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.columns import ONCE, UNKNOWN_HERE, Int64s, OnlyOnce, Process, Ranges, Timeline, Work
 from llm_perf_opt.regions.gpu_samples import COLUMNS, GpuSamples
 from llm_perf_opt.regions.stacks import group_by
-from llm_perf_opt.untrusted import parse_json, read_text
+from llm_perf_opt.untrusted import parse_json, read_head, read_text
 
 KIND = "measured"
 _VERSION = 2
@@ -222,7 +223,7 @@ def _read(file: Path, run: int) -> _OfProcess:
         try:
             match parse_json(line):
                 case {"name": [int(number), str(domain), str(text)]} if number == len(found.names):
-                    found.names.append((domain, text))
+                    found.names.append((shortened(domain), shortened(text)))
                 case {"why": str(why), "from": int(start), "to": int(end)} if why in ONCE:
                     found.once.append((ONCE.index(why), start, end))
                 case {"uuid": str(uuid)}:
@@ -236,6 +237,5 @@ def _read(file: Path, run: int) -> _OfProcess:
 def _numbers(file: Path, width: int) -> Int64s:
     if not file.exists():
         return np.zeros((0, width), dtype=np.int64)
-    with file.open("rb") as content:
-        raw = content.read(_LARGEST)
+    raw = read_head(file, _LARGEST)
     return np.frombuffer(raw[: len(raw) // (8 * width) * 8 * width], dtype="<i8").reshape(-1, width).astype(np.int64)

@@ -34,7 +34,7 @@ from llm_perf_opt.readers.ncu_numbers import (
     rollup_of,
 )
 from llm_perf_opt.readers.ncu_records import Columns, parse_ranges, split_record
-from llm_perf_opt.readers.plausible import LARGEST_DEVICE
+from llm_perf_opt.readers.plausible import LARGEST_DEVICE, shortened
 from llm_perf_opt.readers.sandbox import Notes
 from llm_perf_opt.readers.text_encoding import encoding_of
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
@@ -185,7 +185,7 @@ class _Text:
         return parse_number(text, self.mark or ".")
 
     def _new_action(self, columns: Columns, fields: list[str]) -> Action:
-        name = columns.cell(fields, "Kernel Name")
+        name = shortened(columns.cell(fields, "Kernel Name"))
         grid = _dimensions(columns.cell(fields, "Grid Size"))
         block = _dimensions(columns.cell(fields, "Block Size"))
         # Ranges and graphs are printed with a fixed word for the name, and nothing else has no launch.

@@ -16,7 +16,7 @@ from typing import IO, Any
 from llm_perf_opt.errors import MissingTool, UnreadableInput
 from llm_perf_opt.readers.device_facts import device_facts
 from llm_perf_opt.readers.ncu_module import of_an_installed_ncu
-from llm_perf_opt.readers.plausible import LARGEST_DEVICE
+from llm_perf_opt.readers.plausible import LARGEST_DEVICE, shortened
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo, Rule
 
 # Facts about the device, the launch and the profiler: not counters of the kernel's work.
@@ -158,7 +158,7 @@ def _dimensions(fact: Facts, prefix: str) -> tuple[int, int, int] | None:
 
 def _text(value: Any) -> str:
     """Names may be any bytes: what is not UTF-8 is replaced, so that everything later can print it."""
-    return str(value or "").encode("utf-8", "replace").decode("utf-8", "replace")
+    return shortened(str(value or "").encode("utf-8", "replace").decode("utf-8", "replace"))
 
 
 def _stacks(state: Any) -> tuple[dict[str, list[str]], dict[str, list[str]]]:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from attrs import Factory, define
 
+from llm_perf_opt.readers.plausible import shortened
+
 _IDENTITY_COLUMNS = frozenset(
     {
         *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream"),
@@ -83,7 +85,7 @@ def parse_ranges(cell: str, *, start_end: bool = False) -> tuple[dict[str, list[
         if parsed is None:
             failed += 1
         else:
-            ranges.setdefault(parsed[0], []).append(parsed[1])
+            ranges.setdefault(shortened(parsed[0]), []).append(shortened(parsed[1]))
     return ranges, failed
 
 

@@ -167,7 +167,7 @@ def _columns_of(connection: sqlite3.Connection, table: str) -> tuple[set[str], l
     info = connection.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
     refuse_odd_columns(table, info)
     keys = [(str(row[1]), str(row[2]).upper()) for row in info if row[5]]
-    return {row[1] for row in info} & {*TABLES[table].columns}, keys
+    return {row[1] for row in info} & {*TABLES[table].columns, *TABLES[table].blobs}, keys
 
 
 def damaged(source: str, error: Exception) -> UnreadableInput:

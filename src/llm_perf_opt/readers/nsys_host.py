@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
-from llm_perf_opt.regions.columns import CALL, SHORTEST_EVENT, UNKNOWN, HostEvents, Int64s
+from llm_perf_opt.regions.code import parse_place
+from llm_perf_opt.regions.columns import CALL, PYTHON, SHORTEST_EVENT, UNKNOWN, CodeSpans, HostEvents, Int64s
 
 _LATEST = 2**61
 
@@ -48,3 +49,22 @@ def build_host(calls: dict[str, NDArray[Any]], process_ids: Int64s, thread_ids: 
         name=calls["name"][mine],
         kind=np.full(len(start), CALL, dtype=np.int32),
     )
+
+
+def with_code(export: Export, host: HostEvents, code: CodeSpans) -> HostEvents:
+    """The same with the lines of the program, or the functions, that a thread was in for long. A file by its name alone."""
+    long = np.flatnonzero(code.end - code.start >= SHORTEST_EVENT)
+    if not len(long):
+        return host
+    used, which = np.unique(code.place[long], return_inverse=True)
+    places = [parse_place(export.strings[number]) for number in used.tolist()]
+    texts = [export.strings[number] for number in used.tolist()]
+    names = [
+        export.intern_text(text if p is None else f"{p.name}({p.line}): {p.function}")
+        for p, text in zip(places, texts, strict=True)
+    ]
+    name = np.array(names, dtype=np.int32)[which.reshape(-1)]
+    kind = np.full(len(long), PYTHON, dtype=np.int32)
+    own = (code.start[long], code.end[long], code.process[long], code.thread[long], name, kind)
+    theirs = (host.start, host.end, host.process, host.thread, host.name, host.kind)
+    return HostEvents(*(np.concatenate([a, b]) for a, b in zip(theirs, own, strict=True)))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, damaged, places_of, refuse_impossible
 from llm_perf_opt.readers.nsys_schema import DOMAIN, NVTX, PUSH_POP, START_END
+from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.readers.sqlite_columns import ROWID, Column
 from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Ranges, Work
 
@@ -69,7 +70,7 @@ def name_domains(export: Export, ranges: dict[str, NDArray[Any]], domain_rows: l
     name_of: dict[tuple[int, int], str] = {}
     for tid, domain, name in domain_rows:
         if isinstance(tid, int) and isinstance(domain, int) and name is not None:
-            name_of[tid & ~THREAD_BITS, domain] = str(name)
+            name_of[tid & ~THREAD_BITS, domain] = shortened(str(name))
     numbered: dict[str, int] = {"": 0}
     keys = np.stack([ranges["tid"] & ~THREAD_BITS, ranges["domain"]], axis=1)
     result = np.zeros(len(keys), dtype=np.int32)

@@ -24,6 +24,7 @@ SAMPLE_NAMES = "TARGET_INFO_GPU_METRICS"
 PUSH_POP = (59, 70)  # NvtxPushPopRange, NvtxtPushPopRange
 START_END = (60, 71)  # NvtxStartEndRange, NvtxtStartEndRange
 DOMAIN = 75  # NvtxDomainCreate
+MARK = 34  # NvtxMark
 AXES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 KERNEL_NAMES = ("demangledName", "shortName", "mangledName")
 # Rows of the tables of facts; the rest of them holds the whole environment.
@@ -40,6 +41,7 @@ class Table:
     numbers: tuple[str, ...] = ()
     names: tuple[str, ...] = ()  # ids of StringIds: names of kernels and ranges
     texts: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()  # never shared
     rows: tuple[str, tuple[int | str, ...]] | None = None  # only those with one of these values in a column
     is_event: bool = False  # rows of the timeline itself
 
@@ -59,7 +61,8 @@ TABLES: Mapping[str, Table] = {
         ("start", "end", "eventType", "globalTid", "domainId"),
         names=("textId",),
         texts=("text",),
-        rows=("eventType", (*PUSH_POP, *START_END, DOMAIN)),
+        blobs=("binaryData",),
+        rows=("eventType", (*PUSH_POP, *START_END, DOMAIN, MARK)),
         is_event=True,
     ),
     STRINGS: Table(("id",), texts=("value",)),

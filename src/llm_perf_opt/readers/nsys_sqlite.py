@@ -14,7 +14,8 @@ from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, Progress, distinct_values, places_of
 from llm_perf_opt.readers.nsys_facts import gpu_facts, list_processes, note_missing, read_environment
-from llm_perf_opt.readers.nsys_host import build_host, telling_calls
+from llm_perf_opt.readers.nsys_host import build_host, telling_calls, with_code
+from llm_perf_opt.readers.nsys_lines import read_code
 from llm_perf_opt.readers.nsys_once import read_once
 from llm_perf_opt.readers.nsys_ranges import build_ranges, name_domains, range_columns
 from llm_perf_opt.readers.nsys_schema import GRAPHS, KERNELS, MEMCPY, MEMSET, NVTX, RUNTIME
@@ -105,6 +106,8 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
     devices = {number: str(known["name"]) for number, known in facts.items() if "name" in known}
     domains, domain_of_range = name_domains(export, ranges, domain_rows)
     kernel_work, memcpy, memset, graph_work = works
+    last = max((int(moments.max()) for moments in (*(w.end for w in works), calls["end"]) if len(moments)), default=0)
+    code, named = read_code(export, process_ids, thread_ids, last)
     timeline = Timeline(
         source=export.source,
         kind="nsys-sqlite",
@@ -117,7 +120,8 @@ def _timeline(export: Export, launch_config: bool, progress: Progress | None) ->
         graphs=graph_work,
         ranges=build_ranges(export, ranges, domain_of_range, process_ids, thread_ids, works),
         graph_nodes=GraphNodes(nodes["time"], places_of(thread_ids, nodes["tid"]).astype(np.int32)),
-        host=build_host(calls, process_ids, thread_ids),
+        host=with_code(export, with_code(export, build_host(calls, process_ids, thread_ids), code), named),
+        code=code,
         devices=devices,
         environment=read_environment(export, devices),
         diagnostics=export.diagnostics,

@@ -194,6 +194,25 @@ class HostEvents:
 
 
 @define(eq=False)
+class CodeSpans:
+    """In which line of the program's own code a thread was, and when; spans of one thread do not overlap. In no order."""
+
+    start: Int64s
+    end: Int64s
+    process: Int32s
+    thread: Int32s
+    place: Int32s  # index into Timeline.strings: `/path/to/file.py(12): function`, see `regions.code`
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @staticmethod
+    def empty() -> CodeSpans:
+        times, numbers = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return CodeSpans(times, times, numbers, numbers, numbers)
+
+
+@define(eq=False)
 class OperatorCalls:
     """Operators of a PyTorch trace, those inside others too; in no order."""
 
@@ -238,6 +257,9 @@ class Timeline:
     ranges: Ranges
     graph_nodes: GraphNodes = field(factory=GraphNodes.empty)
     host: HostEvents = field(factory=HostEvents.empty)
+    code: CodeSpans = field(factory=CodeSpans.empty)
+    called: CodeSpans = field(factory=CodeSpans.empty)  # operators of PyTorch with their shapes, in the same way
+    lines_are_functions: bool = False  # lines of `code` are those where functions begin, as PyTorch's profiler has them
     calls: OperatorCalls = field(factory=OperatorCalls.empty)
     devices: dict[int, str] = Factory(dict)  # id -> product name
     environment: dict[str, Any] = Factory(dict)

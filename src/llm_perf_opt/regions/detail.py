@@ -55,6 +55,16 @@ class Instances:
 
 
 @define(eq=False)
+class HostCode:
+    """Lines of the program that launching threads were in, window by window: the longest where there are many."""
+
+    window: Int32s
+    place: Int32s  # index into the timeline's strings
+    start: Int64s
+    end: Int64s
+
+
+@define(eq=False)
 class InstanceStrip:
     """How long the instances of a region took, in the order they began. Of many, a bar stands for several.
 
@@ -80,5 +90,6 @@ class TimelineDetail:
     strings: list[str]
     table: RegionTable
     profiled: bool  # the timeline is of a program under a profiler
+    code: HostCode
     strips: dict[int, InstanceStrip]  # region number -> all its instances, where there are several
     trends: dict[int, dict[str, str]]  # region number (ROOT: everything) -> kernel name -> one level per group

@@ -9,6 +9,8 @@ from typing import Any
 
 from attrs import Factory, define
 
+from llm_perf_opt.metrics.quantity import Quantity
+
 
 @define(frozen=True)
 class CodeLine:
@@ -18,6 +20,45 @@ class CodeLine:
     line: int
     function: str
     time_ns: float | None
+
+
+@define(frozen=True)
+class IdleLine:
+    """A line of the program in which the host was while the GPU was idle."""
+
+    file: str
+    line: int
+    function: str
+    cause: str  # as of `IdleCause`
+    time_ns: int
+
+
+@define(frozen=True)
+class KernelSource:
+    """What launches a kernel, whatever its launch configuration."""
+
+    kernel_name: str
+    operator: str  # of PyTorch, with M×N×K of a product; the one that takes most time, "" where none is known
+    lines: list[CodeLine] = Factory(list)  # of the program, most time first
+
+
+@define(frozen=True)
+class LineRecord:
+    """A line of the program's own source: what it launched, and how long the GPU was idle while the host was in it."""
+
+    file: str
+    line: int
+    function: str
+    calls: int
+    time: Quantity  # of the kernels
+    share: float | None  # of the kernel time of the region
+    kernels: list[str] = Factory(list)  # short names, those that take most time first
+    operators: list[str] = Factory(list)  # of PyTorch, with M×N×K of products, where the recording has them
+    flops: Quantity | None = None  # by the join, of the launches whose signature was sampled
+    dram: Quantity | None = None
+    of_roof: float | None = None  # time at the roof over time, of those launches
+    idle: Quantity | None = None  # the GPU waited meanwhile
+    text: str = ""  # the line itself, where the report was built on the machine of the run
 
 
 @define(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from attrs import Factory, define
 
+from llm_perf_opt.regions.fixes import IdleLine
+
 
 @define(frozen=True)
 class GapSize:
@@ -34,6 +36,7 @@ class IdleTime:
     gaps: int
     sizes: list[GapSize] = Factory(list)  # largest first
     causes: list[IdleCause] = Factory(list)  # most time first
+    lines: list[IdleLine] = Factory(list)  # where the host was meanwhile, most time first; empty where nothing tells
 
     def by_cause(self) -> dict[str, int]:
         """Time of each cause, most first."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.columns import (
     UNKNOWN,
+    CodeSpans,
     GraphNodes,
     HostEvents,
     Int32s,
@@ -28,7 +29,7 @@ from llm_perf_opt.regions.columns import (
 
 _WORK_COLUMNS = ("start", "end", "process", "device", "name", "host_time", "thread", "graph_node")  # that all have
 _Shift = Callable[[NDArray[Any]], NDArray[Any]]
-Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, OperatorCalls, OnlyOnce, LaunchConfig)
+Columns = TypeVar("Columns", Ranges, GraphNodes, HostEvents, CodeSpans, OperatorCalls, OnlyOnce, LaunchConfig)
 
 
 def merge_timelines(timelines: list[Timeline]) -> Timeline:
@@ -52,6 +53,9 @@ def merge_timelines(timelines: list[Timeline]) -> Timeline:
         ranges=_joined([t.ranges for t in shifted]),
         graph_nodes=_joined([t.graph_nodes for t in shifted]),
         host=_joined([t.host for t in shifted]),
+        code=_joined([t.code for t in shifted]),
+        called=_joined([t.called for t in shifted]),
+        lines_are_functions=any(t.lines_are_functions for t in timelines),
         calls=_joined([t.calls for t in shifted]),
         only_once=_joined([t.only_once for t in shifted]),
         devices={device: name for t in timelines for device, name in t.devices.items()},
@@ -120,6 +124,11 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
             config=config,
         )
 
+    def spans(old: CodeSpans) -> CodeSpans:
+        moved = _offset(processes)(old.process), _offset(threads)(old.thread), names(old.place)
+        return CodeSpans(old.start, old.end, *moved)
+
+    ranges, host = timeline.ranges, timeline.host
     ranges, host, calls = timeline.ranges, timeline.host, timeline.calls
     return evolve(
         timeline,
@@ -140,6 +149,8 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
         host=evolve(
             host, process=_offset(processes)(host.process), thread=_offset(threads)(host.thread), name=names(host.name)
         ),
+        code=spans(timeline.code),
+        called=spans(timeline.called),
         calls=evolve(calls, thread=_offset(threads)(calls.thread), name=names(calls.name), inputs=names(calls.inputs)),
         only_once=evolve(timeline.only_once, process=_offset(processes)(timeline.only_once.process)),
     )

@@ -16,7 +16,7 @@ from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity
 from llm_perf_opt.regions.columns import NumberRange
-from llm_perf_opt.regions.fixes import Answer
+from llm_perf_opt.regions.fixes import Answer, CodeLine, KernelSource, LineRecord
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
 from llm_perf_opt.regions.launch_records import ProfiledLaunch
 from llm_perf_opt.regions.names import visible
@@ -57,7 +57,7 @@ class MetricValue:
     spread: float | None = None
 
 
-@define
+@define(kw_only=True)
 class MemoryWork:
     """Copies and fills: GPU work that is not a kernel."""
 
@@ -197,6 +197,8 @@ class SignatureRecord:
     time_at_roof: Quantity | None = None
     recoverable: Quantity | None = None
     bound: str = ""  # the roof it runs near, or "latency"; "" where it cannot be told
+    operator: str = ""  # of PyTorch, with M×N×K of a product; "" where the recording does not say
+    lines: list[CodeLine] = Factory(list)  # of the program that launch it, most time first
 
 
 @define(frozen=True)
@@ -299,6 +301,10 @@ class RegionPerformance:
     ncu_rules: list[RuleSummary] = Factory(list)
     idle: IdleTime | None = None  # why the GPU waits; None where there is no timeline, or next to no waiting
     gpu_side: GpuSide | None = None  # where the region's ranges end before their GPU work does
+    lines: list[LineRecord] = Factory(list)  # of the program's own source, most time first
+    sources: list[KernelSource] = Factory(list)  # what launches the kernels that take most time
+    lines_known: float | None = None  # part of the kernel time whose line is known; None: the recording says nothing
+    lines_are_functions: bool = False  # the recording has functions only: the line is where each begins
     # Of the steady instances, as all of the above; None where the region has no warm-up.
     steady: RegionStats | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
     instances: int | None = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)  # that all this is of

@@ -24,6 +24,7 @@ from llm_perf_opt.report.text import (
     full_label,
     gpu_time,
     percent,
+    place_words,
     quantity,
     share,
     warmup_note,
@@ -34,6 +35,7 @@ from llm_perf_opt.report.text import (
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
 _LATE = 0.1  # GPU work after the end of the range, as a share of its wall time, above which it returns early
 _REGIONS = 6
+_LINES = 2  # named with a fix
 
 
 @define(frozen=True)
@@ -56,7 +58,13 @@ class ShownFix:
     @property
     def text(self) -> str:
         """All of it in one line."""
-        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}. {self.fix.because}."
+        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}. {self.fix.because}.{self.at}"
+
+    @property
+    def at(self) -> str:
+        """The lines of the program it is about."""
+        lines = [place_words(line.file, line.line, line.function) for line in self.fix.lines[:_LINES]]
+        return f" At {', '.join(lines)}." if lines else ""
 
 
 @define(frozen=True)

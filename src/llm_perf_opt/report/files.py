@@ -12,6 +12,7 @@ from typing import IO
 from llm_perf_opt import files
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.rundir.generation import read_list
+from llm_perf_opt.untrusted import read_head
 
 _LONGEST = 80
 _SAFE = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+-]*")
@@ -96,8 +97,7 @@ def replaceable(
 def begins_with(path: Path, *beginnings: bytes) -> bool:
     """Does a file begin in one of these ways?"""
     try:
-        with path.open("rb") as file:
-            return file.read(max(map(len, beginnings))).startswith(beginnings)
+        return read_head(path, max(map(len, beginnings))).startswith(beginnings)
     except OSError:
         return False
 

@@ -24,6 +24,8 @@ from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport,
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.accounting import accounts
 from llm_perf_opt.report.cards import Card, cards
+from llm_perf_opt.report.line_rows import HEAD as LINE_HEAD
+from llm_perf_opt.report.line_rows import known_words, line_tables
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
 from llm_perf_opt.report.region_table import shown_columns, shown_rows
@@ -49,6 +51,7 @@ _TABLE_REGIONS = 400
 _STAGES = 8
 _SCOPES, _SCOPE_STAGES = 64, 4
 _COUNTER_REGIONS = 12
+_LINES = 25
 # In the order they are run: each file uses what those before it define.
 _SCRIPTS = ("base", "state", "families", "icicle", "region", "strip", "instances", "roofline", "kernels", "main")
 
@@ -91,6 +94,8 @@ def render_html(view: View) -> str:
         answer=view.answer,
         scopes=_scopes(view),
         scope_stages=[full_label(region) for region in view.stages[:_SCOPE_STAGES]],
+        lines=[(region, known_words(performance), rows) for region, performance, rows in line_tables(view, _LINES)],
+        line_head=LINE_HEAD,
         counters=_counters(stages),
         verified=verified_rows(report),
         no_counters=_no_counters(report),
@@ -163,6 +168,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
     found = [("answer", "Answer")]
     found += [("opportunities", "Fix first")] if view.answer.fixes else []
     found += [("regions", "Regions"), ("timeline", "Timeline"), ("roofline", "Roofline")] if view.regions else []
+    found += [("lines", "By line")] if next(line_tables(view, 1), None) else []
     found += [("kernels", "Kernels")] if view.scope and view.scope.kernels else []
     return [*found, ("trust", "Counters"), *last]
 

@@ -16,6 +16,7 @@ from llm_perf_opt.report.performance_md import (
     family_table,
     fix_lines,
     hardware_lines,
+    line_table,
     region_performance,
     rule_lines,
     signature_table,
@@ -98,6 +99,7 @@ def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str
     if scope is not None and scope.regions:
         lines += ["", "## Regions", "", *region_lines(view)]
         lines += speed_of_light_table(view)
+        lines += line_table(view)
         lines += family_table(view)
         lines += signature_table(view)
         lines += _counters(scope)

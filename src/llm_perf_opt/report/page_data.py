@@ -15,7 +15,8 @@ from attrs import Factory, define
 from llm_perf_opt.metrics.catalogue import is_tensor_work
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, Unit
-from llm_perf_opt.regions.columns import UNKNOWN
+from llm_perf_opt.regions.code import parse_place
+from llm_perf_opt.regions.columns import UNKNOWN, Int64s
 from llm_perf_opt.regions.detail import COPY, GRAPH, MOST_REGIONS, TimelineDetail
 from llm_perf_opt.regions.libraries import library_regions
 from llm_perf_opt.regions.model import (
@@ -31,6 +32,7 @@ from llm_perf_opt.regions.names import short_kernel_name, visible
 from llm_perf_opt.regions.shell import ncu_options, shell_line
 from llm_perf_opt.regions.table import ROOT
 from llm_perf_opt.report.instance_columns import strip_columns, timing_columns
+from llm_perf_opt.report.line_rows import launched_by
 from llm_perf_opt.report.palette import OTHER, family_colour
 from llm_perf_opt.report.stages import attainable, roofs_known
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust
@@ -67,7 +69,7 @@ def page_data(view: View, regions: list[NCUProfileRegion]) -> dict[str, Any]:
         "regions": _region_columns(regions, place, omitted),
         "rows": rows,
         "counters": [_counters(region.inclusive.metrics) for region in regions],
-        "evaluated": [_evaluated(region.performance) for region in regions],
+        "evaluated": [_evaluated(region.performance, names) for region in regions],
         "points": _points(regions, names),
         "roofs": [_roofs(gpu) for gpu in report.hardware],
         "peaksUsed": peaks_used(regions),
@@ -219,11 +221,12 @@ def _in(quantity: Quantity | None, unit: Unit) -> float | None:
     return None if quantity is None else float(f"{quantity.of(unit):.6g}")
 
 
-def _evaluated(performance: RegionPerformance | None) -> dict[str, Any] | None:
+def _evaluated(performance: RegionPerformance | None, names: _Names) -> dict[str, Any] | None:
     """What the page says of a chosen region beyond its times."""
     if performance is None:
         return None
     light, tokens = performance.speed_of_light, performance.tokens
+    known = [source for source in performance.sources if source.kernel_name in names.number]
     return {
         "verdict": [performance.verdict.title, performance.verdict.text, performance.verdict.confidence],
         "gpuVerdict": [performance.gpu_verdict.title, performance.gpu_verdict.text, performance.gpu_verdict.confidence],
@@ -245,6 +248,7 @@ def _evaluated(performance: RegionPerformance | None) -> dict[str, Any] | None:
         + [roofs_known(light)],
         "tokens": tokens and [_in(rate, "token/s") for rate in (tokens.now, tokens.gpu_only, tokens.limit)],
         "pointsOmitted": performance.signatures_omitted,
+        "sources": [[names.number[s.kernel_name], visible(launched_by(s), 200)] for s in known],
     }
 
 
@@ -365,6 +369,7 @@ def _strip(
         "device": launches.device.tolist(),
         "kind": launches.kind.tolist(),
         "region": [region(n) for n in launches.region.tolist()],
+        "code": _code(detail, begin),
         "instances": {
             "window": instances.window.tolist(),
             "region": [region(n) for n in instances.region.tolist()],
@@ -372,4 +377,18 @@ def _strip(
             "start": (instances.start - begin[instances.window]).tolist(),
             "length": (instances.end - instances.start).tolist(),
         },
+    }
+
+
+def _code(detail: TimelineDetail, begin: Int64s) -> dict[str, Any]:
+    """The lines that the launching thread was in."""
+    code = detail.code
+    used, place = np.unique(code.place, return_inverse=True)
+    known = [parse_place(detail.strings[number]) for number in used.tolist()]
+    return {
+        "places": ["" if p is None else f"{visible(p.name, 60)}:{p.line} {visible(p.function, 60)}" for p in known],
+        "place": place.reshape(-1).tolist(),
+        "window": code.window.tolist(),
+        "start": (code.start - begin[code.window]).tolist(),
+        "length": (code.end - code.start).tolist(),
     }

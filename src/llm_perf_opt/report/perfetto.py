@@ -19,12 +19,13 @@ from attrs import Factory, define
 
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.budget import in_rows
-from llm_perf_opt.regions.columns import UNKNOWN, Int32s, Int64s, Timeline, Work
+from llm_perf_opt.regions.columns import UNKNOWN, CodeSpans, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.report.files import make_folder, replaced
 from llm_perf_opt.report.renderers import Exporter, ExportSource
+from llm_perf_opt.untrusted import read_head
 
 _GPU_PIDS = 1_000_000_000  # above any process id: the GPU's tracks of each process
 _IDLE_TRACK = 1_000_000
@@ -32,6 +33,7 @@ _LANE = 10_000_000  # between a track and the one for what overlaps on it
 _DOMAIN = 100_000  # between a thread's track and that of a further domain on it
 _BUSY_STEPS = 2_000  # of a GPU …
 _ALL_BUSY_STEPS = 100_000  # … and of all, one of each at least
+_CODE_TRACK, _CALLED = 50_000, 10_000  # between a thread's track and those of its code
 _MOST_LANES = 64  # tracks for what overlaps on one; the last takes the rest
 
 # The names of ranges hold their domains, which our own reader takes apart again.
@@ -59,8 +61,7 @@ def _export(source: ExportSource, path: Path) -> list[Path]:
 
 def _is_ours(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
+        packed = read_head(path, 2) == b"\x1f\x8b"
         with gzip.open(path) if packed else path.open("rb") as content:
             return content.read(len(_HEAD)) == _HEAD
     except (OSError, EOFError, zlib.error):
@@ -137,6 +138,8 @@ class _Trace:
             rank = f"rank {about.rank} · " if about.rank is not None else ""
             yield from _about_process(self._pids[process], f"{rank}{name}", process)
         yield from self._ranges()
+        yield from self._code("line", timeline.code, _CODE_TRACK)
+        yield from self._code("operator", timeline.called, _CODE_TRACK + _CALLED)
         yield from self._work("kernel", timeline.kernels)
         yield from self._work("gpu_memcpy", timeline.copies)
         yield from self._work("cuda_graph", timeline.graphs)
@@ -164,6 +167,17 @@ class _Trace:
                 if place:
                     yield _about_thread(pid, track, f"thread {tid} · {self._domains[domain]}")
                 yield from self._nested_ranges(pushed[part], pid, track)
+
+    def _code(self, what: str, spans: CodeSpans, offset: int) -> Iterator[Event]:
+        """Lines of the program, or operators, that each thread was in; on tracks beside those of the ranges."""
+        names = _texts(self.timeline.strings, spans.place)
+        for thread, mine in group_by(spans.thread):
+            pid, tid = self._pids[int(spans.process[mine[0]])], self._tids[thread]
+            yield _about_thread(pid, tid + offset, f"thread {tid} · {what}")
+            for at in mine[np.argsort(spans.start[mine], kind="stable")].tolist():
+                span = self._span(int(spans.start[at]), int(spans.end[at]))
+                name = names[int(spans.place[at])]
+                yield {"ph": "X", "cat": what, "name": name, "pid": pid, "tid": tid + offset, **span}
 
     def _nested_ranges(self, mine: Int64s, pid: int, track: int) -> Iterator[Event]:
         ranges = self.timeline.ranges

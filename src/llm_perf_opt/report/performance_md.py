@@ -15,6 +15,7 @@ from llm_perf_opt.regions.model import (
     Verdict,
 )
 from llm_perf_opt.report.accounting import account_line
+from llm_perf_opt.report.line_rows import HEAD, known_words, launched_by, line_tables
 from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.md_tables import stage_lines
 from llm_perf_opt.report.stages import LIMITS, evaluated, reached
@@ -24,6 +25,7 @@ from llm_perf_opt.report.view import View
 _FIXES = 10
 _COMMAND = 1000  # a command that is cut cannot be typed
 _SIGNATURES = 8
+_LINES = 20
 
 
 def verdict_words(verdict: Verdict) -> str:
@@ -125,11 +127,13 @@ def signature_table(view: View) -> list[str]:
 
 
 def signatures(records: Sequence[SignatureRecord]) -> list[str]:
-    head = ["kernel", "grid", "bound", "calls", "time", "FLOP/B", "FLOP/s", "DRAM"]
-    head += ["of tensor", "of DRAM", "of L2", "recoverable"]
+    located = any(record.lines or record.operator for record in records)
+    head = ["kernel", *(["launched by"] if located else []), "grid", "bound", "calls", "time", "FLOP/B", "FLOP/s"]
+    head += ["DRAM", "of tensor", "of DRAM", "of L2", "recoverable"]
     rows = [
         [
             code(record.short_name),
+            *([plain(launched_by(record))] if located else []),
             "×".join(map(str, record.grid)) or NOT_MEASURED,
             record.bound or NOT_MEASURED,
             f"{record.calls:,}",
@@ -143,6 +147,16 @@ def signatures(records: Sequence[SignatureRecord]) -> list[str]:
         for record in records
     ]
     return table(head, rows, numbers=9) if rows else []
+
+
+def line_table(view: View) -> list[str]:
+    """Where in the program's source the time goes."""
+    lines = []
+    for region, performance, rows in line_tables(view, _LINES):
+        cells = [[code(row.where), plain(row.what), *row.cells] for row in rows]
+        lines += [f"### {plain(full_label(region))}", "", *table(["line", "what it launches", *HEAD], cells, len(HEAD))]
+        lines += ["", plain(known_words(performance)), ""]
+    return ["", "## By line", "", *lines] if lines else []
 
 
 def rule_lines(view: View) -> list[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.report.view import View
 
 _FIXES = 5
+_LINES = 5
 _TABLE_ROWS = 40
 _WIDTH_WITHOUT_TERMINAL = 150
 _SECONDS_A_REFRESH = 0.1
@@ -140,6 +141,7 @@ def show_report(view: View, *, brief: bool = False) -> None:
         show_verification(report, out)
         if not unmatched:  # of nothing there is nothing to fix
             show_fixes(view, out)
+            show_lines(view, out)
             show_diagnostics(report, out, brief=brief)
 
 
@@ -187,6 +189,27 @@ def show_fixes(view: View, out: Console) -> None:
     labelled(out, [(f"fix {number}", found.text) for number, found in enumerate(fixes[:_FIXES], 1)])
     if (more := len(fixes) - _FIXES) > 0:
         out.print(f"{more:,} more in the report.")
+
+
+def show_lines(view: View, out: Console) -> None:
+    """The lines of the program that take most time in the longest stage."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from llm_perf_opt.report.line_rows import HEAD, line_tables
+    from llm_perf_opt.report.text import full_label
+
+    for region, _, rows in line_tables(view, _LINES):
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column(f"line of {full_label(region)}", overflow="fold", min_width=20)
+        for title in HEAD[:4]:
+            table.add_column(title, justify="right", no_wrap=True)
+        table.add_column("what it launches", overflow="ellipsis", no_wrap=True)
+        for row in rows:
+            table.add_row(Text(row.where), *map(Text, row.cells[:4]), Text(row.what))
+        out.print()
+        out.print(table)
+        return
 
 
 def show_diagnostics(report: NCUProfileRegionReport, out: Console, *, brief: bool = False) -> None:

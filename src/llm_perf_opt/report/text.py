@@ -154,3 +154,9 @@ def launch_headline(launch: ProfiledLaunch) -> list[tuple[str, str]]:
     """The counters to look at first, as far as they were taken."""
     found = [(counter.title, launch.metrics[counter.name]) for counter in with_roles(launch.metrics, LAUNCH_ROLES)]
     return [(title, quantity(value.value, value.unit)) for title, value in found]
+
+
+def place_words(file: str, line: int, function: str = "") -> str:
+    """`train.py:33 step`: the folders of a file are seldom needed."""
+    name = visible(file.replace("\\", "/").rpartition("/")[2], 60)
+    return f"{name}:{line} {visible(function, 60)}" if function else f"{name}:{line}"

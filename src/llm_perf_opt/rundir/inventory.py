@@ -15,9 +15,10 @@ from attrs import Factory, define
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.processes import is_alive
 from llm_perf_opt.rundir.contents import RunFile, files_of
-from llm_perf_opt.rundir.layout import MANIFEST
+from llm_perf_opt.rundir.layout import MANIFEST, SWEEP
 from llm_perf_opt.rundir.lock import is_held
 from llm_perf_opt.rundir.manifest import Manifest, read_manifest
+from llm_perf_opt.untrusted import read_head
 
 RUNS = Path("tmp") / "profile-output"  # where runs go unless asked otherwise
 _DEEPEST = 3  # a sweep keeps its runs one folder deeper
@@ -93,6 +94,8 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[Path, str]]:
         try:
             if entry.is_symlink():
                 yield path, "it is a link"
+            elif is_of_sweep(path):
+                continue
             elif not entry.is_dir(follow_symlinks=False):
                 yield path, "llm-perf did not write it"
             elif (path / MANIFEST).exists():
@@ -104,6 +107,11 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[Path, str]]:
                 yield path, "there is no run in it"
         except OSError as error:
             yield path, f"it cannot be read: {error.strerror}"
+
+
+def is_of_sweep(path: Path) -> bool:
+    """Is this what Hydra leaves beside the runs of a sweep?"""
+    return path.name == SWEEP and path.is_file() and read_head(path, 6) == b"hydra:"
 
 
 def look_at(path: Path) -> Run:

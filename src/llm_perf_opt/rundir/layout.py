@@ -24,6 +24,7 @@ RESERVE = ".reserve"  # removed when the disk is full
 REPORT_LIST = ".llm-perf-files"  # what the report in the folder consists of
 REPORT_LOCK = ".llm-perf-lock"  # while a report is put into the folder
 COMMIT = ".llm-perf-commit"  # a whole new report that is being moved to its places
+SWEEP = "multirun.yaml"  # of Hydra, beside the runs of a sweep
 DRAFT = re.compile(r"\.llm-perf-report\.(?P<pid>\d+)\..+\.tmp")  # folders of reports that are being written
 VERIFY = "verify"  # the capture of whole regions that the estimates are compared with
 PACKED = (".gz", ".xz")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.rundir.layout import LOCK, REPORT_LOCK
+from llm_perf_opt.untrusted import read_text
 
 # File systems without locks: there is nothing to wait for then.
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
@@ -63,7 +64,7 @@ def release(handle: int | None) -> None:
 def is_held(run: Path) -> bool:
     """Is any process writing there now? Leaves no trace."""
     try:
-        handle = os.open(run / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(run / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -112,5 +113,5 @@ def writing_report(folder: Path, patience_s: float = 20.0) -> Iterator[None]:
 
 def _owner(file: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
-        return f"Process {int(file.read_text(encoding='ascii')[:20])}"
+        return f"Process {int(read_text(file)[:20])}"
     return "Another process"

@@ -46,6 +46,7 @@ _HASH = re.compile(
 )  # of a path, made by programs
 _TEMPORARY = re.compile(r"(?:tmp|[a-z][a-z-]{2,20}[-._])[A-Za-z0-9_]{6,10}")  # as mkdtemp and mktemp make them
 _SEGMENT = re.compile(r"[\w.+@%,=~: -]+")
+_ASSIGNED = re.compile(r"([\w-]+)[:=]([^/:@]+@?)")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,15}://")
 _PRIVATE_PLACE = re.compile(r"hook|secret|token|passw|credential", re.IGNORECASE)
 
@@ -54,9 +55,16 @@ def is_plain(value: str) -> bool:
     """May this value of an option or variable be written down?"""
     if not value:
         return True
-    if len(value) > _LONGEST or not value.isprintable():
+    if len(value) > _LONGEST or not value.isprintable() or _is_assigned(value):
         return False
     return _is_one(value) or _is_list(value) or _is_structure(value)
+
+
+def _is_assigned(value: str) -> bool:
+    """Looks like a path and is `/password:…`, `/a/token=…` or `user:…@host`."""
+    from llm_perf_opt.rundir.secrets import is_secret_name
+
+    return any(found[2][-1] == "@" or is_secret_name(found[1]) for found in _ASSIGNED.finditer(value))
 
 
 def is_known_word(value: str) -> bool:

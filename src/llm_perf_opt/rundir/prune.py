@@ -6,6 +6,7 @@ when its turn comes. Its manifest goes last, so that a removal that was interrup
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from attrs import Factory, define
@@ -13,8 +14,8 @@ from attrs import Factory, define
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.rundir import lock as run_lock
 from llm_perf_opt.rundir.contents import files_of, remove, remove_empty
-from llm_perf_opt.rundir.inventory import OVER, Inventory, Run
-from llm_perf_opt.rundir.layout import FOLDERS, LOCK, MANIFEST
+from llm_perf_opt.rundir.inventory import OVER, Inventory, Run, is_of_sweep
+from llm_perf_opt.rundir.layout import FOLDERS, LOCK, MANIFEST, SWEEP
 from llm_perf_opt.rundir.manifest import read_manifest
 
 
@@ -83,8 +84,15 @@ def carry_out(decision: Decision, root: Path) -> None:
         _remove_run(removal)
         folder = removal.run.path.parent
         # The folder of a sweep, when its last run is gone.
-        while not removal.problem and folder != root and folder.is_relative_to(root) and remove_empty(folder):
+        while not removal.problem and folder != root and folder.is_relative_to(root) and _remove_sweep(folder):
             folder = folder.parent
+
+
+def _remove_sweep(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        if [entry.name for entry in folder.iterdir()] == [SWEEP] and is_of_sweep(folder / SWEEP):
+            remove(folder, [SWEEP])
+    return remove_empty(folder)
 
 
 def _remove_run(removal: Removal) -> None:

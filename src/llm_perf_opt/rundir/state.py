@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from attrs import define
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
-from llm_perf_opt.rundir.layout import MANIFEST
+from llm_perf_opt.rundir.layout import MANIFEST, PACKED, artefact, input_patterns, is_of_verification, names_of_step
 from llm_perf_opt.rundir.manifest import LARGEST_MANIFEST
 from llm_perf_opt.untrusted import read_json
 
@@ -49,13 +50,44 @@ def state_of(run: Path) -> RunState | None:
         if manifest["state"] == "running":
             diagnostics.insert(0, _unfinished(steps))
         selection, refused = _selection(manifest.get("selection"))
-        return RunState(diagnostics + refused, selection)
+        return RunState([*diagnostics, *_gone(run, steps), *refused], selection)
     except OSError as error:
         return RunState([_unreadable(error.strerror or str(error))], {})
     except ValueError as error:
         return RunState([_unreadable(str(error))], {})
     except (KeyError, TypeError, AttributeError):
         return RunState([_unreadable("it is not what llm-perf writes")], {})
+
+
+def _gone(run: Path, steps: Sequence[dict[str, Any]]) -> list[Diagnosis]:
+    """Recordings that the run took and that are no longer there, neither as they were nor packed."""
+    names = (
+        name
+        for step in steps
+        if step["status"] in ("captured", "partial", "done")
+        for name in names_of_step(step["name"], str(step.get("capture", "")), step["files"])
+    )
+    taken: dict[str, list[str]] = {}
+    for name in dict.fromkeys(islice(names, _MOST_NAMES)):
+        if (row := artefact(name)) is not None and not is_of_verification(Path(name).name):
+            taken.setdefault(row.input, []).append(name)
+    places = (run, *run.glob("earlier-*"))  # what could not be taken again is read from there
+    gone = {role: [name for name in names if not _is_there(places, name)] for role, names in taken.items()}
+    lost = []
+    if gone.get("timeline") == taken.get("timeline"):  # one form of it is enough
+        lost += gone.get("timeline", [])[:1]
+    has_table = any(path for pattern in input_patterns("counter table") for path in run.glob(pattern))
+    if not (has_table and gone.get("counters") == taken.get("counters")):  # else the table takes their place
+        lost += gone.get("counters", [])
+    named = ", ".join(lost[:_MOST_LISTED]) + (f" and {len(lost) - _MOST_LISTED} more" if lost[_MOST_LISTED:] else "")
+    return [diagnose("RECORDING_GONE", files=named)] if lost else []
+
+
+_MOST_NAMES, _MOST_LISTED = 2_000, 5  # files of a run that are looked for; that are named where they are gone
+
+
+def _is_there(places: Iterable[Path], name: str) -> bool:
+    return any((place / f"{name}{ending}").is_file() for place in places for ending in ("", *PACKED))
 
 
 def _unreadable(why: str) -> Diagnosis:

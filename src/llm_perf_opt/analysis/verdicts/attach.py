@@ -54,6 +54,7 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
         for region, warm, launches in rows:
             home = homes[region.key].scope
             evaluator.waiting = inputs.waiting.get(home) if id(region) in explained else None
+            evaluator.code = inputs.code.get(home) if id(region) in explained else None
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
             waiting = inputs.rank_waiting.get(home, {}).get(region.key)

@@ -79,12 +79,12 @@ def _plain(family: str, calls: int, time: float, whole: float) -> FamilyTime:
 
 def _summed(launches: Launches, rows: Sequence[int], what: str) -> Quantity | None:
     """FLOPs or bytes of all calls of some rows; None where none of them has any counted."""
-    amounts = [(_amount(launches.kinds[int(launches.which[row])], what), row) for row in rows]
+    amounts = [(amount(launches.kinds[int(launches.which[row])], what), row) for row in rows]
     values = [one * int(launches.calls[row]) for one, row in amounts if one is not None]
     return Quantity(sum(values), "FLOP" if what == "flops" else "B") if values else None
 
 
-def _amount(kind: Kind, what: str) -> float | None:
+def amount(kind: Kind, what: str) -> float | None:
     if what == "flops":
         return kind.flops
     return None if kind.amounts is None else kind.amounts.bytes.get(what)

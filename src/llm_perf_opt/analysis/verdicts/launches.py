@@ -109,7 +109,7 @@ def of_records(records: Sequence[KernelRecord], kinds: KindList) -> Launches:
     rows = []
     for record in records:
         if record.total_ms is not None:
-            number = kinds.number(record.kernel_name, partial(Kind, record.kernel_name, family_of(record.kernel_name)))
+            number = kinds.number(record.kernel_name, partial(Kind, record.kernel_name, record.family))
             rows.append((number, record.device, record.calls, round(record.total_ms * 1e6)))
     return Launches.of(kinds.kinds, rows)
 

@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 from attrs import Factory, define, evolve
 
+from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts import times
 from llm_perf_opt.analysis.verdicts.breakdown import rule_summaries, signature_records, time_by_bound, time_by_family
+from llm_perf_opt.analysis.verdicts.by_line import kernel_sources, line_records, with_lines
 from llm_perf_opt.analysis.verdicts.communication_costs import Communication, RankWaiting
 from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
@@ -81,6 +83,7 @@ class Inputs:
     # By scope and key: nanoseconds of a steady instance without a profiler, where that was measured.
     undisturbed: Mapping[str, Mapping[str, float]] = Factory(dict)
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # by scope; none where nothing is known of it
+    code: Mapping[str, CodeLines] = Factory(dict)  # by scope: which lines launch; none where nothing is known of it
     slowest: Mapping[str, str] = Factory(dict)  # of ranks together: the scope of the rank that takes longest, by key
     # By scope and key, where there are several ranks: how long each waits for those that come later.
     rank_waiting: Mapping[str, Mapping[str, RankWaiting]] = Factory(dict)
@@ -98,6 +101,7 @@ class Evaluator:
     inputs: Inputs
     scope: str = ""
     waiting: WaitingFacts | None = None  # None where nothing is known of this scope
+    code: CodeLines | None = None  # the same
 
     def performance(
         self,
@@ -153,6 +157,8 @@ class Evaluator:
         kernel_time = launches.kernel_time
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, signatures) if signatures else ([], 0)
+        sources = self.code.launches(region.key) if self.code is not None else []
+        lines, lines_known = line_records(sources, roofed, idle.lines if idle is not None else [])
         found = []
         if light is not None:
             launched = self.waiting.launched(region.key) if self.waiting is not None else None
@@ -177,11 +183,15 @@ class Evaluator:
             speed_of_light=light,
             tokens=times.token_rate(counted, light, alone or times.now(split) or split.wall),
             opportunities=found,
-            signatures=listed,
+            signatures=with_lines(listed, sources),
             signatures_omitted=existing - len(listed),
             ncu_rules=rule_summaries(region.rules),
             idle=idle,
             gpu_side=side,
+            lines=lines,
+            sources=kernel_sources(sources, self.inputs.options.top),
+            lines_known=lines_known,
+            lines_are_functions=self.code is not None and self.code.source == "functions",
         )
 
     def _split(

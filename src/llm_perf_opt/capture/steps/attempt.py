@@ -159,7 +159,7 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     ended = run_supervised(
         argv,
         log=program_log,
-        environment={**environment, **run.bytecode},
+        environment={**environment, **run.bytecode.variables()},
         timeout_s=run.request.counters.timeout_s,
         follow={log: progress_of(expected, progress)},
         report_progress=run.report_progress,

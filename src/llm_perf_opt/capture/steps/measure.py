@@ -140,7 +140,7 @@ def _run_once(run: RunContext, times: Path, number: int) -> bool:
         ended = run_supervised(
             request.command,
             log=log,
-            environment={**environment, **run.bytecode},
+            environment={**environment, **run.bytecode.variables()},
             timeout_s=request.measure.timeout_s,
             report_progress=run.report_progress,
             held=directory.handles,

@@ -50,7 +50,7 @@ class StageTimings:
             ended = run_supervised(
                 command,
                 log=log,
-                environment=run.bytecode,
+                environment=run.bytecode.while_running(),
                 report_progress=run.report_progress,
                 held=run.directory.handles,
             )

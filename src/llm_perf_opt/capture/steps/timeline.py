@@ -19,7 +19,7 @@ from llm_perf_opt.capture.preload import preload
 from llm_perf_opt.capture.whole_files import CUT_OFF, ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.inject import read_log
+from llm_perf_opt.inject import read_log, with_lines
 from llm_perf_opt.nsight.nsys import gpu_metrics
 from llm_perf_opt.nsight.nsys.argv import (
     NsysOptions,
@@ -30,7 +30,7 @@ from llm_perf_opt.nsight.nsys.argv import (
 )
 from llm_perf_opt.nsight.nsys.argv import environment as nsys_environment
 from llm_perf_opt.nsight.progress import recording_bytes
-from llm_perf_opt.nsight.tools import Tool, library_path_for
+from llm_perf_opt.nsight.tools import Tool, known_options, library_path_for
 from llm_perf_opt.planning.program_end import EarlyEnd
 from llm_perf_opt.process import redirect
 from llm_perf_opt.process.supervise import Ended, InterruptedTwice, run_short, run_supervised
@@ -44,6 +44,8 @@ from llm_perf_opt.rundir.manifest import Step
 _RECORD, _EXPORT, _SUMMARY = "nsys", "export", "stats"
 _RECORDING, _TIMELINE, _LOG = "nsys/run.nsys-rep", "nsys/run.sqlite", "nsys/nsys.log"
 _PROGRAM_LOG = "workload.log"
+# Every sample stops its thread for 0.2 ms; lines are marked besides (`inject`), samples tell of long waits.
+_STACKS, STACKS_HZ = "--python-sampling", 100
 _REDIRECT = Path(redirect.__file__)
 
 
@@ -105,11 +107,12 @@ class TimelineStep:
         sampling = gpu_metrics.with_sampling(asked.options, nsys, run.directory.path / "nsys", hz)
         if sampling.why_not is not None:
             run.note(sampling.why_not)
+        options = _with_stacks(sampling.options, nsys) if asked.lines else sampling.options
         end = early_end(run)
         until = "" if end is None else f" until {full_name(end)} {end.number:,} of {end.of:,} is over"
         title = f"timeline: {nsys} runs the program{until}"
         with run.report_progress.work(title, "timeline", expected_s=run.expected_seconds(_RECORD)) as progress:
-            captured = _record_timeline(run, nsys, sampling.options, progress, end)
+            captured = _record_timeline(run, nsys, options, progress, end)
         run.finish_command(captured)
         run.outcomes.append(captured.outcome)
         if end is not None and not read_log(run.directory.path / ANNOTATION_LOG).ended_before:
@@ -150,12 +153,13 @@ def _record_timeline(
     session = options.session_new or f"llm-perf-{os.getpid()}-{time.monotonic_ns() % 10**9}"
     options = attrs.evolve(options, session_new=session)
     argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
-    environment = {**ending(run, end), **nsys_environment(options), **_library_path(nsys)}
+    ours = ending(run, end)
+    environment = {**(with_lines(ours) if asked.lines else ours), **nsys_environment(options), **_library_path(nsys)}
     step = directory.begin(_RECORD, argv, "nsys", program=command, through=shim, environment=environment)
     ended = run_supervised(
         argv,
         log=log,
-        environment={**environment, **run.bytecode},
+        environment={**environment, **run.bytecode.variables()},
         timeout_s=asked.timeout_s,
         program_pid=program_pid,
         program_log=program_log,
@@ -196,7 +200,7 @@ def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None)
     sqlite = run.path / _TIMELINE
     # Under another name until it is whole: a stump would be taken for the timeline.
     unfinished = sqlite.with_name(f".{sqlite.name}.tmp")
-    export = build_nsys_export_cmd(nsys.path, run.path / _RECORDING, unfinished)
+    export = build_nsys_export_cmd(nsys.path, run.path / _RECORDING, unfinished, blobs=_has_stacks(run))
     step = run.begin(_EXPORT, export, "nsys", environment=_library_path(nsys))
     exported = run_short(
         export,
@@ -230,6 +234,18 @@ def write_summary(run: RunDirectory, nsys: Tool, sqlite: Path) -> None:
     argv = build_nsys_stats_cmd(nsys.path, sqlite)
     step = run.begin(_SUMMARY, argv, "nsys", environment=_library_path(nsys), printed=summary)
     start_table(run, step, argv, summary, _library_path(nsys))
+
+
+def _with_stacks(options: NsysOptions, nsys: Tool) -> NsysOptions:
+    """Have nsys sample the stacks of Python, where it can and nobody else asked for it."""
+    if _STACKS not in known_options(nsys) or any(argument.startswith(_STACKS) for argument in options.extra_args):
+        return options
+    return attrs.evolve(options, python_sampling="true", python_sampling_frequency=str(STACKS_HZ))
+
+
+def _has_stacks(run: RunDirectory) -> bool:
+    recorded = [step for step in run.manifest.steps if step.name == _RECORD]
+    return bool(recorded) and any(argument.startswith(_STACKS) for argument in recorded[-1].argv)
 
 
 def _size(file: Path) -> int:

@@ -12,7 +12,8 @@ import sys
 
 def _prepare() -> None:
     """Have torch and transformers annotated, and ranges watched, once the program imports what it takes."""
-    if os.environ.get("LLM_PERF_ANNOTATE", "off") in ("", "off") and os.environ.get("LLM_PERF_RANGES") != "1":
+    asked = ("LLM_PERF_ANNOTATE", "LLM_PERF_LINES", "LLM_PERF_RANGES")
+    if all(os.environ.get(name, "off") in ("", "off", "0") for name in asked):
         return
     try:
         # Found through sys.path now; its modules are found through the package when the folder has gone.

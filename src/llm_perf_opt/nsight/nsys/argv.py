@@ -53,6 +53,9 @@ class NsysOptions:
     gpu_metrics_devices: str | None = field(default=None, converter=text)
     gpu_metrics_set: str | None = field(default=None, converter=text)
     gpu_metrics_frequency: str | None = field(default=None, converter=text)
+    # Stacks of Python, so many a second: what the host did while the GPU waited. Exported with `include_blobs` alone.
+    python_sampling: str | None = field(default=None, converter=text)
+    python_sampling_frequency: str | None = field(default=None, converter=text)
     # Off: where the report exists nsys writes to /tmp instead, and says so in one line.
     force_overwrite: bool = field(default=False, converter=switch, validator=is_switch, metadata={"on": ["true"]})
     # Handed to nsys as they are, one argv element each, before the program. nsys refuses an option given twice.
@@ -90,10 +93,14 @@ def build_nsys_stop_cmd(nsys: StrPath, session: str) -> list[str]:
     return [os.fspath(nsys), "stop", f"--session={session}"]
 
 
-def build_nsys_export_cmd(nsys: StrPath, report: StrPath, sqlite: StrPath) -> list[str]:
-    """Export an .nsys-rep to SQLite. Overwrites: a half-written file of a killed export is of no use to anyone."""
+def build_nsys_export_cmd(nsys: StrPath, report: StrPath, sqlite: StrPath, *, blobs: bool = False) -> list[str]:
+    """Export an .nsys-rep to SQLite. Overwrites: a half-written file of a killed export is of no use to anyone.
+
+    `blobs`: with what marks carry, the stacks of Python among them.
+    """
     target, source = os.fspath(sqlite), os.fspath(report)
-    return [os.fspath(nsys), "export", "--type", "sqlite", "--force-overwrite", "true", "-o", target, source]
+    options = ["--type", "sqlite", "--force-overwrite", "true", *(["--include-blobs", "true"] if blobs else [])]
+    return [os.fspath(nsys), "export", *options, "-o", target, source]
 
 
 def build_nsys_stats_cmd(nsys: StrPath, source: StrPath) -> list[str]:

@@ -17,6 +17,10 @@ const columns = [
   { id: "max", title: "longest", value: (row) => rows.max[row], show: (row) => duration(rows.max[row]) },
   { id: "trend", title: "over time", plain: true, show: (row) => sparkline(rows.trend[row]), hint: "mean time of a launch in each instance of the region, first to last (in groups where they are many); of a region with one instance, over its launches. The bottom is zero." },
 ];
+// Where the recording tells what launches the kernels.
+const sources = (data.evaluated ?? []).map((one) => new Map(one?.sources ?? []));
+const sourceOf = (row) => sources[state.region]?.get(rows.name[row]) ?? MISSING;
+if (sources.some((known) => known.size)) columns.push({ id: "by", title: "launched by", plain: true, show: sourceOf, hint: "operator, with M×N×K of a product, and lines of the program; of the chosen region" });
 
 const totalOf = () => (state.region === NONE ? data.total.gpu : regions.gpu[state.region]);
 function shareBar(row) {

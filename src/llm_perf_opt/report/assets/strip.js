@@ -77,6 +77,7 @@ function showInstance(i, note = "") {
   }
   Object.assign(shown, { instance: i, from: start, to: end, start, end, window, hover: null });
   shown.ranges = rangesIn(i);
+  shown.code = codeIn(list.window[i]);
   shown.gaps = gapsIn(start, closed);
   describeStrip();
   drawStrip();
@@ -95,6 +96,14 @@ function rangesIn(i) {
   }
   return found;
 }
+
+// Lines of the program that the launching thread was in.
+function codeIn(window) {
+  const list = recorded.code;
+  return list.window.map((_, i) => i).filter((i) => list.window[i] === window && list.start[i] < shown.end && list.start[i] + list.length[i] > shown.start)
+    .map((i) => ({ place: list.place[i], start: list.start[i], end: list.start[i] + list.length[i] }));
+}
+const codeAt = (time) => shown.code.find((c) => c.start <= time && time < c.end);
 
 // Stretches in which the GPU ran nothing of this process, and what ran before and after.
 function gapsIn(from, to) {
@@ -155,12 +164,13 @@ function drawStrip() {
   const full = strip.parentElement.clientWidth - 34;
   const width = full - GUTTER;
   const devices = devicesShown();
-  const gpuTop = RULER + lanes() * (LANE + 1) + 8;
+  const hostTop = RULER + lanes() * (LANE + 1) + 4;
+  const gpuTop = hostTop + (shown.code.length ? LANE + 8 : 4);
   const height = gpuTop + devices.length * (GPU_LANE + 6);
   strip.width = Math.round(full * ratio);
   strip.height = Math.round(height * ratio);
   strip.style.height = `${height}px`;
-  shown.spots = { width, devices, gpuTop };
+  shown.spots = { width, devices, gpuTop, hostTop };
   const pen = strip.getContext("2d");
   pen.scale(ratio, ratio);
   pen.font = `11.5px ${getComputedStyle(document.body).fontFamily}`;
@@ -178,11 +188,13 @@ function drawStrip() {
     if (at + 4 + pen.measureText(text).width < width) pen.fillText(text, at + 4, 9);
   }
   drawRanges(pen, x, width);
+  drawCode(pen, x, width, hostTop);
   devices.forEach((device, lane) => drawDevice(pen, device, gpuTop + lane * (GPU_LANE + 6), width));
 }
 
 function drawGutter(pen, devices, gpuTop) {
   pen.fillStyle = colour("--ink-2");
+  if (shown.code.length) pen.fillText("host", 0, shown.spots.hostTop + LANE / 2);
   pen.fillText("ranges", 0, RULER + LANE / 2);
   devices.forEach((device, lane) => {
     const top = gpuTop + lane * (GPU_LANE + 6);
@@ -207,6 +219,21 @@ function drawRanges(pen, x, width) {
       pen.save(); pen.beginPath(); pen.rect(left, top, right - left - 4, LANE); pen.clip();
       pen.fillStyle = chosen ? colour("--accent") : colour("--ink-2");
       pen.fillText(regions.label[range.region], left + 6, top + LANE / 2 + 0.5);
+      pen.restore();
+    }
+  }
+}
+
+function drawCode(pen, x, width, top) {
+  for (const span of shown.code) {
+    const [left, right] = [Math.max(x(span.start), 0), Math.min(x(span.end), width)];
+    if (right < 0 || left > width || right - left < 0.3) continue;
+    pen.fillStyle = span.place % 2 ? colour("--accent-soft") : colour("--sunken");
+    pen.fillRect(left, top, Math.max(right - left - 0.5, 0.5), LANE);
+    if (right - left > 40) {
+      pen.save(); pen.beginPath(); pen.rect(left, top, right - left - 4, LANE); pen.clip();
+      pen.fillStyle = colour("--ink-2");
+      pen.fillText(recorded.code.places[span.place], left + 4, top + LANE / 2 + 0.5);
       pen.restore();
     }
   }
@@ -258,6 +285,8 @@ function readLaunch(row, event) {
     ["launched", recorded.lead[row] < 0 ? "not recorded" : `${duration(recorded.lead[row])} before`],
     ["in", recorded.region[row] === NONE ? "no range" : regions.full[recorded.region[row]]],
   ];
+  const from = recorded.lead[row] < 0 ? null : codeAt(recorded.start[row] - recorded.lead[row]);
+  if (from) facts.push(["by", recorded.code.places[from.place]]);
   if (event) showTip(event.clientX, event.clientY, name, facts);
   byId("strip-readout").replaceChildren(el("b", {}, name), ` · ${facts.map((f) => f.join(" ")).join(" · ")}`);
 }
@@ -267,6 +296,8 @@ function readGap(gap, event) {
     ["after", gap.before === null ? "the beginning" : data.names.short[recorded.name[gap.before]]],
     ["before", gap.after === null ? "the end of the range" : data.names.short[recorded.name[gap.after]]],
   ];
+  const spent = shown.code.map((c) => [Math.min(c.end, gap.end) - Math.max(c.start, gap.start), c.place]).sort((a, b) => b[0] - a[0])[0];
+  if (spent && spent[0] > 0) facts.push(["host in", `${recorded.code.places[spent[1]]} for ${duration(spent[0])}`]);
   if (event) showTip(event.clientX, event.clientY, "GPU idle", facts);
   byId("strip-readout").replaceChildren(el("b", {}, "GPU idle"), ` · ${facts.map((f) => f.join(" ")).join(" · ")}`);
 }
@@ -276,7 +307,11 @@ function pointAt(event) {
   const px = event.clientX - box.left - GUTTER, py = event.clientY - box.top;
   const time = shown.from + (px / shown.spots.width) * (shown.to - shown.from);
   const slack = ((shown.to - shown.from) / shown.spots.width) * 2;
-  const { gpuTop, devices } = shown.spots;
+  const { gpuTop, devices, hostTop } = shown.spots;
+  if (shown.code.length && py >= hostTop && py < hostTop + LANE) {
+    const span = codeAt(time);
+    return span ? showTip(event.clientX, event.clientY, recorded.code.places[span.place], [["host for", duration(span.end - span.start)]]) : hideTip();
+  }
   if (py < gpuTop - 4) {
     const lane = Math.floor((py - RULER) / (LANE + 1));
     const range = shown.ranges.find((r) => r.lane === lane && r.start <= time && time < r.end);

@@ -26,7 +26,8 @@ from attrs import Factory, asdict, define
 
 from llm_perf_opt.errors import UnreadableInput, UserError
 from llm_perf_opt.readers import sandbox
-from llm_perf_opt.readers.nsys_schema import NVTX, STRINGS, TABLES, Table
+from llm_perf_opt.readers.marker_ranges import PREFIX
+from llm_perf_opt.readers.nsys_schema import MARK, NVTX, STRINGS, TABLES, Table
 from llm_perf_opt.readers.sqlite_columns import quoted
 from llm_perf_opt.readers.sqlite_open import limit, plain_tables, sqlite_uri
 from llm_perf_opt.rundir.scrub.private import Private, environment_of
@@ -35,6 +36,7 @@ from llm_perf_opt.rundir.secrets import SECRET_IN_TEXT
 _NO_UUID = b"00000000-0000-0000-0000-000000000000"
 _THREAD_BITS = 0xFFFFFF
 _LARGER, _AT_LEAST = 2, 16 << 20
+_FOLDERS = re.compile(rb"^([^/]*)/(?:.*-packages/|[^(]*/)?(?=[^/]*)", re.DOTALL)
 _CONTENT = ((NVTX, "text"), (STRINGS, "value"))  # names of ranges and kernels
 
 
@@ -128,6 +130,7 @@ def _clean(source: Path, target: Path, private: Private) -> Cleaned:
         db.execute("ATTACH ? AS source", (sqlite_uri(source),))
         db.create_function("cleaned", 1, _cleaner(private), deterministic=True)
         db.create_function("process_name", 1, lambda raw: raw and raw.rpartition(b"/")[2], deterministic=True)
+        db.create_function("without_folders", 1, _without_folders, deterministic=True)
         present = {name: table for name, table in TABLES.items() if _columns(db, "source", name)}
         _refuse_computed(db, present, source)
         db.execute("BEGIN")
@@ -170,11 +173,20 @@ def _number(column: str) -> str:
 
 def _text(table: str, column: str) -> str:
     raw = f"CAST({quoted(column)} AS BLOB)"
+    if (table, column) == (NVTX, "text"):
+        raw = f"without_folders({raw})"
     if (table, column) not in _CONTENT:
         raw = f"cleaned(process_name({raw}))" if table == "PROCESSES" else f"cleaned({raw})"
     if column == "uuid":
         raw = f"CASE WHEN {quoted(column)} IS NOT NULL THEN '{_NO_UUID.decode()}' END"
     return f"CAST({raw} AS TEXT)"
+
+
+def _without_folders(raw: bytes | None) -> bytes | None:
+    """A mark that says what a line is names a file of the machine: its name alone is enough, below a library's folder that."""
+    if raw is None or not raw.startswith(f"{PREFIX}line ".encode()):
+        return raw
+    return _FOLDERS.sub(rb"\1", raw)
 
 
 def _wanted_rows(
@@ -184,7 +196,11 @@ def _wanted_rows(
     if table.rows is not None:
         column, allowed = table.rows
         marks = ", ".join("?" * len(allowed))
-        return (f"{quoted(column)} IN ({marks})", allowed) if column in columns else ("0", ())
+        condition = f"{quoted(column)} IN ({marks})"
+        if name == NVTX:  # of marks, those that say in which line the program was
+            ours = f"{quoted('text')} GLOB '{PREFIX}*'" if "text" in columns else "0"
+            condition += f" AND ({quoted(column)} <> {MARK} OR {ours})"
+        return (condition, allowed) if column in columns else ("0", ())
     if name == STRINGS:
         return f"typeof(id) = 'integer' AND id IN ({_ids_in_use(db, present)})", ()
     if name == "PROCESSES":

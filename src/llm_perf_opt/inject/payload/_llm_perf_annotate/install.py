@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from types import CodeType, FunctionType, ModuleType
@@ -24,6 +25,7 @@ active: Stages | None = None
 def into_torch(torch: ModuleType) -> None:
     """Annotate every model this process runs from now on, and watch the ranges it opens, as far as that is asked for."""
     watched = os.environ.get("LLM_PERF_RANGES") == "1"
+    _mark_lines(torch)
     if watched:
         try:
             _watch(torch)  # before the annotation takes its functions from there
@@ -39,6 +41,20 @@ def into_torch(torch: ModuleType) -> None:
             log.failed("marking the modules", error, of="ranges")
     if watched or active is not None:
         atexit.register(_note_end)
+    _list_modules_at_end()
+
+
+def _mark_lines(torch: ModuleType) -> None:
+    if os.environ.get("LLM_PERF_LINES", "") in _OFF:
+        return
+    try:
+        from . import lines
+
+        lines.install(torch, getattr(getattr(torch._C, "_nvtx", None), "markA", None))
+        if hasattr(torch._C, "_dynamo"):
+            _hide_from_dynamo(torch, [lines, log])
+    except Exception as error:
+        log.failed("marking the lines of the program", error, of="ranges")
 
 
 def _watch(torch: ModuleType) -> None:
@@ -58,12 +74,28 @@ def into_nvtx(package: ModuleType) -> None:
     hooks.into_nvtx(package)
     windows.install(None, ranges_seen)
     timers.install(None, ranges_seen)  # of a program without torch: the host clock
+    _list_modules_at_end()
 
 
 def _note_end() -> None:
     # Copies: other threads may still open ranges.
     ranges = [[domain, name, count] for (domain, name), count in ranges_seen.counts.copy().items() if count]
     log.note("end", stages=active.counts.copy() if active is not None else {}, ranges=ranges)
+
+
+def _list_modules_at_end() -> None:
+    atexit.unregister(_list_modules)  # once, where a program has both torch and nvtx
+    atexit.register(_list_modules)
+
+
+def _list_modules() -> None:
+    """Where a later start should find them compiled: the interpreter, and the files of all modules."""
+    path = os.environ.get("LLM_PERF_MODULES")
+    if path:
+        specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+        files = [spec.origin for spec in specs if spec is not None and getattr(spec, "cached", None)]
+        with contextlib.suppress(Exception):
+            log.append(path, "\n".join([sys.executable, *map(str, files)]))
 
 
 def _set_marker_ranges(torch: ModuleType, wanted: str) -> None:

@@ -1,0 +1,233 @@
+"""Which line of the program launched each kernel, and in which lines the host was while the GPU was idle.
+
+A launch belongs to the line its thread was in when it made the call; a kernel of a CUDA graph to the line it was captured
+in. Where nothing says so (marks pause, samples are a millisecond apart), launches that are alike (same kernel, same
+launch configuration, same region) are taken to come from the same lines, in the same proportions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from attrs import Factory, define, field
+
+from llm_perf_opt.analysis.gaps import CAUSES, Gaps
+from llm_perf_opt.analysis.gpu_side import inside_region
+from llm_perf_opt.analysis.steady import SteadyTimeline
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.code import Place, SpansByThread, parse_place
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int64s, Timeline
+from llm_perf_opt.regions.fixes import IdleLine
+from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.signatures import Signature, describe_signatures, distinct_rows
+
+_MOST_LINES = 40  # of idle time, listed of a region
+
+
+@define(frozen=True)
+class LaunchedFrom:
+    """Launches of one signature from one line, in one operator; shares of launches where lines were pooled."""
+
+    place: Place | None  # None: not known
+    operator: str  # `aten::linear 512×1024×3072`; empty where not known
+    signature: Signature
+    calls: float
+    time_ns: float
+
+
+@define(eq=False)
+class CodeLines:
+    """Of one timeline; nothing is computed before somebody asks. `None` of it where the recording tells of no code."""
+
+    _warmth: SteadyTimeline
+    _kernels: Bools | None = None  # those of a scope; None: all
+    _known: _Launches | None = field(default=None, init=False)
+    _numbers: dict[str, int] = Factory(dict)  # of regions, by key
+
+    @staticmethod
+    def of(warmth: SteadyTimeline) -> CodeLines | None:
+        timeline = warmth.timeline
+        return CodeLines(warmth) if len(timeline.code) or len(timeline.called) else None
+
+    @property
+    def source(self) -> str:
+        return "functions" if self._warmth.timeline.lines_are_functions else "lines"
+
+    def of_scope(self, kernels: Int64s) -> CodeLines:
+        """The same of a scope that has these kernels."""
+        every = self._warmth.timeline.kernels
+        if len(kernels) == len(every):
+            return self
+        mask = np.zeros(len(every), dtype=np.bool_)
+        mask[kernels] = True
+        view = CodeLines(self._warmth, mask, numbers=self._numbers)
+        view._known = self._launches()
+        return view
+
+    def launches(self, key: str) -> list[LaunchedFrom]:
+        """The launches of a region's steady instances."""
+        attribution = self._warmth.lifted
+        if not self._numbers:
+            self._numbers.update((attribution.table.key(n), n) for n in range(len(attribution.table)))
+        number = self._numbers.get(key)
+        if number is None:
+            return []
+        held = _held(attribution, number, len(self._warmth.timeline.kernels))
+        if self._kernels is not None:
+            held &= self._kernels
+        return self._launches().summed(held)
+
+    def _launches(self) -> _Launches:
+        if self._known is None:
+            self._known = _Launches.of(self._warmth.timeline, self._warmth.attribution)
+        return self._known
+
+
+def _held(attribution: Attribution, region: int, kernels: int) -> Bools:
+    held = np.zeros(kernels, dtype=np.bool_)
+    for regions in attribution.kernels.by_domain:
+        held |= inside_region(regions, region, attribution.table)
+    held[attribution.kernels.start_end.get(region, np.zeros(0, dtype=np.int64))] = True
+    return held
+
+
+@define(eq=False)
+class _Launches:
+    """All kernels of a timeline in groups: of one signature, and from one line and operator, or like others that are."""
+
+    timeline: Timeline
+    described: list[Signature]
+    group: Int64s  # of each kernel
+    signature: Int64s  # of each group
+    place: Int64s  # of each group, as an index into the strings; UNKNOWN where nothing says
+    operator: Int64s  # the same
+    alike: Int64s  # of each group: the row of `known` for the launches it is like
+    known: dict[int, list[tuple[int, int, float]]]  # of launches that are alike: place, operator, and their part
+
+    @staticmethod
+    def of(timeline: Timeline, attribution: Attribution) -> _Launches:
+        signature, described = describe_signatures(timeline)
+        place = launching_places(timeline, timeline.code)
+        operator = launching_places(timeline, timeline.called)
+        within, _ = distinct_rows([signature, *attribution.kernels.by_domain])
+        # Where no launch of a region is known, those of the same kernel elsewhere have to do.
+        here, elsewhere = (_shares(of, place, operator) for of in (within, signature))
+        has_own = np.zeros(int(within.max(initial=-1)) + 1, dtype=np.bool_)
+        has_own[list(here)] = True
+        alike = np.where(has_own[within], within, -1 - signature)
+        group, first = distinct_rows([signature, place, operator, alike])
+        return _Launches(
+            timeline,
+            described,
+            group,
+            signature[first],
+            place[first],
+            operator[first],
+            alike[first],
+            here | {-1 - number: rows for number, rows in elsewhere.items()},
+        )
+
+    def summed(self, held: Bools) -> list[LaunchedFrom]:
+        kernels, texts = self.timeline.kernels, self.timeline.strings
+        chosen = np.flatnonzero(held)
+        group, time = self.group[chosen], (kernels.end - kernels.start)[chosen]
+        calls = np.bincount(group, minlength=len(self.signature))
+        spent = np.bincount(group, weights=time, minlength=len(self.signature))
+        found: dict[tuple[int, int, int], tuple[float, float]] = {}
+        for at in np.flatnonzero(calls).tolist():
+            own = [(int(self.place[at]), int(self.operator[at]), 1.0)]
+            rows = own if self.place[at] != UNKNOWN else self.known.get(int(self.alike[at]), own)
+            for place, operator, part in rows:
+                key = (int(self.signature[at]), place, operator)
+                before = found.get(key, (0.0, 0.0))
+                found[key] = before[0] + part * int(calls[at]), before[1] + part * float(spent[at])
+        return [
+            LaunchedFrom(
+                parse_place(texts[place]) if place != UNKNOWN else None,
+                texts[operator] if operator != UNKNOWN else "",
+                self.described[signature],
+                *sums,
+            )
+            for (signature, place, operator), sums in found.items()
+        ]
+
+
+def _shares(alike: Int64s, place: Int64s, operator: Int64s) -> dict[int, list[tuple[int, int, float]]]:
+    """Of launches that are alike and whose line is known: place, operator, and the part that each has of them."""
+    known = np.flatnonzero(place != UNKNOWN)
+    row, first = distinct_rows([alike[known], place[known], operator[known]])
+    count, at = np.bincount(row, minlength=len(first)), known[first]
+    whole = np.bincount(alike[known], minlength=1)
+    found: dict[int, list[tuple[int, int, float]]] = {}
+    for number, where, of, calls in zip(
+        *(c.tolist() for c in (alike[at], place[at], operator[at], count)), strict=True
+    ):
+        found.setdefault(number, []).append((where, of, calls / int(whole[number])))
+    return found
+
+
+def launching_places(timeline: Timeline, spans: CodeSpans) -> Int64s:
+    """The place in which each kernel was launched or captured; UNKNOWN where nothing says."""
+    work, nodes = timeline.kernels, timeline.graph_nodes
+    where = SpansByThread.of(spans)
+    found = where.place_at(work.process, work.thread, work.host_time)
+    inside = np.flatnonzero(work.graph_node != UNKNOWN)
+    if len(inside):
+        node = work.graph_node[inside]
+        captured = where.place_at(work.process[inside], nodes.thread[node], nodes.host_time[node])
+        # The line that launches a graph says little, but more than nothing.
+        found[inside] = np.where(captured != UNKNOWN, captured, found[inside])
+    return found
+
+
+# -- while the GPU is idle ---------------------------------------------------------------------------
+
+
+@define(eq=False)
+class IdleLines:
+    """The gaps of a process cut at the lines in which the host was; summed for any windows."""
+
+    _start: Int64s
+    _end: Int64s
+    _cause: Int64s
+    _place: Int64s
+    _strings: list[str]
+
+    @staticmethod
+    def of(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None:
+        """Of the thread that launches and has most to tell; None where nothing is known of it."""
+        spans = timeline.code
+        launching = np.unique(np.concatenate([work.thread[work.process == process] for work in timeline.work]))
+        mine = np.flatnonzero((spans.process == process) & np.isin(spans.thread, launching))
+        if not len(mine) or not len(gaps):
+            return None
+        thread = int(np.argmax(np.bincount(spans.thread[mine])))
+        mine = mine[spans.thread[mine] == thread]
+        mine = mine[np.argsort(spans.start[mine], kind="stable")]
+        cuts = np.unique(np.concatenate([gaps.start, gaps.end, spans.start[mine], spans.end[mine]]))
+        begin, finish = cuts[:-1], cuts[1:]
+        gap = np.searchsorted(gaps.start, begin, side="right") - 1
+        span = np.searchsorted(spans.start[mine], begin, side="right") - 1
+        both = (gap >= 0) & (span >= 0)
+        both &= (finish <= gaps.end[np.maximum(gap, 0)]) & (finish <= spans.end[mine][np.maximum(span, 0)])
+        place = spans.place[mine][span[both]].astype(np.int64)
+        return IdleLines(begin[both], finish[both], gaps.cause[gap[both]].astype(np.int64), place, timeline.strings)
+
+    def within(self, windows: BusyTime, causes: Callable[[str], bool]) -> list[IdleLine]:
+        """Idle time by line and cause, most first. `causes`: which of them count."""
+        first = np.searchsorted(self._end, windows.starts[:1], side="right") if len(windows.starts) else [0]
+        last = np.searchsorted(self._start, windows.ends[-1:], side="left") if len(windows.starts) else [0]
+        part = slice(int(first[0]), int(last[0]))
+        time = windows.within(self._start[part], self._end[part])
+        pairs, which = np.unique(self._place[part] * len(CAUSES) + self._cause[part], return_inverse=True)
+        spent = np.bincount(which.reshape(-1), weights=time, minlength=len(pairs))
+        found = []
+        for at in np.argsort(-spent, kind="stable").tolist():
+            place, cause = (
+                parse_place(self._strings[int(pairs[at]) // len(CAUSES)]),
+                CAUSES[int(pairs[at]) % len(CAUSES)],
+            )
+            if place is not None and spent[at] > 0 and causes(cause):
+                found.append(IdleLine(place.file, place.line, place.function, cause, int(spent[at])))
+        return found[:_MOST_LINES]

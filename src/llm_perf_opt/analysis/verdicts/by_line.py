@@ -1,0 +1,164 @@
+"""A region's kernels by the line of the program that launches them, with the work the counters saw there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from attrs import Factory, define, evolve
+
+from llm_perf_opt.analysis.code_lines import LaunchedFrom
+from llm_perf_opt.analysis.verdicts.breakdown import amount
+from llm_perf_opt.analysis.verdicts.roofs import Roofed
+from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
+from llm_perf_opt.regions.code import Place
+from llm_perf_opt.regions.columns import Int64s
+from llm_perf_opt.regions.fixes import CodeLine, IdleLine, KernelSource, LineRecord
+from llm_perf_opt.regions.model import SignatureRecord
+from llm_perf_opt.regions.names import short_kernel_name
+
+MOST_LINES = 50  # listed of a region
+_NAMES = 3
+_Key = tuple[str, tuple[int, ...], tuple[int, ...]]
+
+
+@define
+class _Line:
+    calls: float = 0.0
+    time: float = 0.0
+    flops: float = 0.0
+    dram: float = 0.0
+    analysed: float = 0.0  # ns
+    at_roof: float = 0.0
+    counted: set[str] = Factory(set)
+    kernels: dict[str, float] = Factory(dict)
+    operators: dict[str, float] = Factory(dict)
+    idle: int = 0
+
+
+@define(frozen=True)
+class _Each:
+    """What one launch of a signature does in a region, in the mean."""
+
+    flops: float | None
+    dram: float | None
+    at_roof: float | None  # part of its time
+
+
+def line_records(
+    launched: Sequence[LaunchedFrom], roofed: Roofed, idle: Iterable[IdleLine]
+) -> tuple[list[LineRecord], float | None]:
+    """The lines that take most time on the GPU or leave it waiting, and the part of the kernel time they know of."""
+    each, found = _each(roofed), dict[Place, _Line]()
+    whole = sum(one.time_ns for one in launched)
+    for one in launched:
+        if one.place is not None:
+            _add(found.setdefault(one.place, _Line()), one, each)
+    for waited in idle:
+        found.setdefault(Place(waited.file, waited.line, waited.function), _Line()).idle += waited.time_ns
+    known = sum(line.time for line in found.values())
+    ordered = sorted(found.items(), key=lambda item: -(item[1].time + item[1].idle))
+    records = [_record(place, line, whole) for place, line in ordered[:MOST_LINES]]
+    return records, known / whole if whole and records else None
+
+
+def _add(line: _Line, one: LaunchedFrom, each: dict[_Key, _Each]) -> None:
+    line.calls += one.calls
+    line.time += one.time_ns
+    short = short_kernel_name(one.signature.shown)
+    line.kernels[short] = line.kernels.get(short, 0.0) + one.time_ns
+    if one.operator:
+        line.operators[one.operator] = line.operators.get(one.operator, 0.0) + one.time_ns
+    work = each.get((one.signature.shown, one.signature.grid or (), one.signature.block or ()))
+    if work is None:
+        return
+    for what, value in (("flops", work.flops), ("dram", work.dram)):
+        if value is not None:
+            line.counted.add(what)
+            setattr(line, what, getattr(line, what) + value * one.calls)
+    if work.at_roof is not None:
+        line.analysed += one.time_ns
+        line.at_roof += work.at_roof * one.time_ns
+
+
+def _each(roofed: Roofed) -> dict[_Key, _Each]:
+    launches = roofed.launches
+    rows: dict[_Key, list[int]] = {}
+    for row, which in enumerate(launches.which.tolist()):
+        kind = launches.kinds[which]
+        rows.setdefault((kind.kernel_name, tuple(kind.grid), tuple(kind.block)), []).append(row)
+    found = {}
+    for key, mine in rows.items():
+        at = np.array(mine)
+        known = at[roofed.analysed[at]]
+        time = float(launches.time_ns[known].sum())
+        flops, dram = (_mean(roofed, at, what) for what in ("flops", "dram"))
+        found[key] = _Each(flops, dram, float(roofed.at_roof_ns[known].sum()) / time if time else None)
+    return found
+
+
+def _mean(roofed: Roofed, rows: Int64s, what: str) -> float | None:
+    """Of one launch, over the launches that have it counted."""
+    launches, values, calls = roofed.launches, 0.0, 0
+    for row in rows.tolist():
+        one = amount(launches.kinds[int(launches.which[row])], what)
+        if one is not None:
+            values += one * int(launches.calls[row])
+            calls += int(launches.calls[row])
+    return values / calls if calls else None
+
+
+def _record(place: Place, line: _Line, whole: float) -> LineRecord:
+    return LineRecord(
+        file=place.file,
+        line=place.line,
+        function=place.function,
+        calls=round(line.calls),
+        time=nanoseconds(round(line.time)),
+        share=line.time / whole if whole else None,
+        kernels=_most(line.kernels),
+        operators=_most(line.operators),
+        flops=Quantity(line.flops, "FLOP") if "flops" in line.counted else None,
+        dram=Quantity(line.dram, "B") if "dram" in line.counted else None,
+        of_roof=line.at_roof / line.analysed if line.analysed else None,
+        idle=nanoseconds(line.idle) if line.idle else None,
+    )
+
+
+def _most(times: dict[str, float]) -> list[str]:
+    return sorted(times, key=lambda name: -times[name])[:_NAMES]
+
+
+def with_lines(records: Sequence[SignatureRecord], launched: Sequence[LaunchedFrom]) -> list[SignatureRecord]:
+    """Signatures with the operator and the lines that launch them."""
+    alike: dict[_Key, list[LaunchedFrom]] = {}
+    for one in launched:
+        key = (one.signature.shown, one.signature.grid or (), one.signature.block or ())
+        alike.setdefault(key, []).append(one)
+    found = []
+    for record in records:
+        mine = alike.get((record.kernel_name, tuple(record.grid), tuple(record.block)), [])
+        operator, lines = _launched_by(mine)
+        found.append(evolve(record, operator=operator, lines=lines))
+    return found
+
+
+def kernel_sources(launched: Sequence[LaunchedFrom], most: int) -> list[KernelSource]:
+    """The same of kernels by their names, those that take most time first."""
+    alike: dict[str, list[LaunchedFrom]] = {}
+    for one in launched:
+        alike.setdefault(one.signature.shown, []).append(one)
+    ordered = sorted(alike, key=lambda name: -sum(one.time_ns for one in alike[name]))[:most]
+    sources = [KernelSource(name, *_launched_by(alike[name])) for name in ordered]
+    return [source for source in sources if source.operator or source.lines]
+
+
+def _launched_by(launches: Sequence[LaunchedFrom]) -> tuple[str, list[CodeLine]]:
+    operators, lines = dict[str, float](), dict[Place, float]()
+    for one in launches:
+        if one.operator:
+            operators[one.operator] = operators.get(one.operator, 0.0) + one.time_ns
+        if one.place is not None:
+            lines[one.place] = lines.get(one.place, 0.0) + one.time_ns
+    places = sorted(lines, key=lambda place: -lines[place])[:_NAMES]
+    return next(iter(_most(operators)), ""), [CodeLine(p.file, p.line, p.function, lines[p]) for p in places]

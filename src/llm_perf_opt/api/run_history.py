@@ -1,0 +1,64 @@
+"""`llm-perf runs history`: from a folder of runs to how their regions changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.api.comparing_sides import is_ours
+from llm_perf_opt.comparing.history import ProgramHistory, histories
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.report.files import make_folder, replaceable, write_text
+
+if TYPE_CHECKING:
+    from llm_perf_opt.comparing.side import Side
+
+
+def read_history(folder: Path) -> tuple[list[ProgramHistory], list[tuple[str, str]]]:
+    """All runs below a folder, oldest first; and those that could not be read, with the reason."""
+    from llm_perf_opt.rundir.inventory import take_inventory
+
+    sides: list[Side] = []
+    failed = []
+    for run in sorted(take_inventory(folder).runs, key=lambda run: run.started):
+        try:
+            side = _side(run.path)
+        except UserError as error:
+            failed.append((run.path.name, error.message))
+            continue
+        side.label, side.made_at = run.path.name, run.started.isoformat(timespec="seconds")
+        if side.regions:
+            sides.append(side)
+        else:
+            failed.append((run.path.name, "It has no regions."))
+    return histories(sides), failed
+
+
+def _side(path: Path) -> Side:
+    """From the report, which is much faster to read; from the recordings where there is none."""
+    from llm_perf_opt.api.inputs import run_facts
+    from llm_perf_opt.api.sides import add_facts, open_side
+    from llm_perf_opt.comparing.reported import side_of_report
+    from llm_perf_opt.report.json_report import read_report
+
+    if not (path / "report.json").is_file():
+        return open_side(path, quiet=True)
+    side = side_of_report(read_report(path), path.name)
+    add_facts(side, run_facts(path))
+    return side
+
+
+def write_history(programs: list[ProgramHistory], out: Path, *, force: bool = False) -> list[Path]:
+    """history.json and history.html."""
+    from llm_perf_opt.comparing.history_page import render_history_html
+    from llm_perf_opt.json_output import SCHEMA_VERSION
+
+    content = {"schema_version": SCHEMA_VERSION, "programs": [program.as_json() for program in programs]}
+    texts = {
+        "history.json": json.dumps(content, indent=1, allow_nan=False) + "\n",
+        "history.html": render_history_html(programs),
+    }
+    replaceable([out / name for name in texts], is_ours, force=force)
+    make_folder(out, "--out")
+    return [write_text(out / name, text) for name, text in texts.items()]

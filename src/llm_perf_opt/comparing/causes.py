@@ -1,0 +1,225 @@
+"""Why a region takes another time: parts that add up to the change, exactly.
+
+    time = idle + the durations of all its GPU work - what of that ran side by side
+
+so the change is that of the idle time, of each signature's launches and durations, of what is new, minus what is
+gone, minus the change of the overlap. `idle` is what is left of the time when the GPU's work is taken off: a profiler
+makes the host slower and leaves kernels as they are, so undisturbed times and recorded kernels go together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from attrs import define
+
+from llm_perf_opt.comparing.comparison import GONE, GRID, NEW, ORDER, Cause, ExactChange, KernelPair
+from llm_perf_opt.comparing.matching import GRAPH
+from llm_perf_opt.comparing.side import COPIED, LAUNCHES, REPLAYS, SYNCS, KernelUse, LaunchLines, RegionSide
+from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.text import counted, quantity
+
+_MOST = 16  # causes listed of a region, the largest; what is left is one more
+_SMALL = 0.005  # of the largest cause: what is less is no cause worth a line
+_ROUNDING = 1e-3  # ns
+_CLOCKS = 0.005  # a clock that differs by less explains nothing
+_MORE_WORK = 0.01  # the same of counters and grids
+
+
+def find_causes(
+    before: RegionSide,
+    after: RegionSide,
+    times: tuple[float, float],
+    pairs: Sequence[KernelPair],
+    exact: Sequence[ExactChange],
+    clocks: tuple[float | None, float | None] = (None, None),
+) -> list[Cause]:
+    """Largest first. `times`: of an instance on both sides; `clocks`: of the SMs while they were taken."""
+    change = times[1] - times[0]
+    if before.busy_ns is None or after.busy_ns is None:
+        return (
+            [Cause("not recorded", "no GPU work was recorded on both sides that would tell", change)] if change else []
+        )
+    slower = _clock_ratio(clocks)
+    known = {use.name for use in before.kernels} & {use.name for use in after.kernels}
+    places = _Places(before.launch_lines(), after.launch_lines())
+    found = [cause for pair in pairs for cause in _of_pair(pair, slower, known, places)]
+    work = [sum(use.time_ns for use in region.kernels) for region in (before, after)]
+    idle = (times[1] - after.busy_ns) - (times[0] - before.busy_ns)
+    overlap = (work[0] - before.busy_ns) - (work[1] - after.busy_ns)
+    found += [Cause("idle", _why_idle(idle, exact), idle), Cause("overlap", _side_by_side(overlap), overlap)]
+    return _listed(found, change)
+
+
+@define(frozen=True)
+class _Places:
+    """Lines of the program on both sides, where they are known."""
+
+    before: LaunchLines
+    after: LaunchLines
+
+    def of_change(self, old: Sequence[KernelUse], now: Sequence[KernelUse]) -> str:
+        """` from file.py:12`: the line whose launches changed most, else the one with most of them."""
+        counts: dict[str, float] = {}
+        total: dict[str, float] = {}
+        for lines, uses, sign in ((self.before, old, -1), (self.after, now, 1)):
+            for use in uses:
+                for line, calls in lines.get(use.signature, {}).items():
+                    counts[line] = counts.get(line, 0.0) + sign * calls
+                    total[line] = total.get(line, 0.0) + calls
+        if not total:
+            return ""
+        most = max(counts, key=lambda line: (round(abs(counts[line]), 3), total[line]))
+        return f" from {visible(most, 80)}"
+
+
+def _clock_ratio(clocks: tuple[float | None, float | None]) -> float:
+    """By what factor kernels take longer since the clock is lower."""
+    before, after = clocks
+    ratio = before / after if before and after else 1.0
+    return ratio if abs(ratio - 1) > _CLOCKS else 1.0
+
+
+def _of_pair(pair: KernelPair, slower: float, known: set[str], places: _Places) -> list[Cause]:
+    where = places.of_change(pair.before, pair.after)
+    if pair.how == GRAPH:
+        gone = any(use.kind == GRAPH for use in pair.before)
+        what = "its kernels are launched one by one" if gone else "it holds kernels that were launched one by one"
+        return [Cause(GRAPH, f"the CUDA graph is {'gone' if gone else 'new'}: {what}", pair.delta_ns)]
+    if pair.how == ORDER:
+        return [
+            Cause("replaced kernel", f"{kernel_names(pair.before)} → {kernel_names(pair.after)}{where}", pair.delta_ns)
+        ]
+    if pair.how in (NEW, GONE):
+        use = (pair.after or pair.before)[0]
+        # Of a kernel that both have, on a grid that one has: not new.
+        kind = "launches" if use.name in known and use.kind == "kernel" else f"{pair.how} {use.kind}"
+        more = "more" if pair.how == NEW else "fewer"
+        count = _count(use.calls)
+        what = f"{count} {more} launches of {_name(use)}{_on_grid(use)}" if kind == "launches" else _times(use, count)
+        return [Cause(kind, what + where, pair.delta_ns)]
+    return _of_both(pair.before[0], pair.after[0], pair.how, slower, where)
+
+
+def _of_both(old: KernelUse, now: KernelUse, how: str, slower: float, where: str) -> list[Cause]:
+    """Δcount × time + count × Δtime, the latter split into work, clock and the rest."""
+    each = [use.time_ns / use.calls if use.calls else 0.0 for use in (old, now)]
+    more = now.calls - old.calls
+    found = []
+    if more:
+        word = "more" if more > 0 else "fewer"
+        noun = "launches" if old.kind == "kernel" else "copies" if old.kind == "copy" else "replays"
+        what = f"{_count(abs(more))} {word} {noun} of {_name(old)}{where}"
+        found.append(Cause("launches", what, more * each[0]))
+    name = _name(now)
+    work, why = _work_ratio(old, now, how)
+    steps = [each[0], each[0] * work, each[0] * work * (slower if now.kind == "kernel" else 1.0), each[1]]
+    kinds = (
+        ("more work" if work > 1 else "less work", f"{name}: {why}"),
+        ("clock", f"{name}: the SM clock is {'lower' if slower > 1 else 'higher'}"),
+        ("slower kernel" if steps[3] > steps[2] else "faster kernel", _pace(name, now, each) + where),
+    )
+    for (kind, what), start, end in zip(kinds, steps[:-1], steps[1:], strict=True):
+        if end != start:
+            found.append(Cause(kind, what, now.calls * (end - start)))
+    return found
+
+
+def _work_ratio(old: KernelUse, now: KernelUse, how: str) -> tuple[float, str]:
+    """How much more one launch has to do: by counters, else by the blocks of its grid."""
+    ratios = []
+    for what, before, after in (("FLOP", old.flops, now.flops), ("B of DRAM", old.dram, now.dram)):
+        if before and after:
+            ratios.append((after / before, f"{quantity(before, '')} → {quantity(after, '')} {what} a launch"))
+    if ratios:
+        ratio, why = max(ratios, key=lambda one: one[0])
+        return (ratio, why) if abs(ratio - 1) > _MORE_WORK else (1.0, "")
+    if how == GRID and old.blocks and now.blocks and old.block == now.block and old.blocks != now.blocks:
+        each = [use.time_ns / use.calls if use.calls else 0.0 for use in (old, now)]
+        # As many waves of blocks may do more work: never more than the time says.
+        ratio, grew = now.blocks / old.blocks, each[1] / each[0] if each[0] else 1.0
+        ratio = min(ratio, max(grew, 1.0)) if ratio > 1 else max(ratio, min(grew, 1.0))
+        return ratio, f"grid {_size(old.grid)} → {_size(now.grid)}"
+    if how == GRID:
+        grew = (now.time_ns / now.calls) / (old.time_ns / old.calls) if old.time_ns and old.calls and now.calls else 1.0
+        return grew, "other grids"
+    return 1.0, ""
+
+
+def _pace(name: str, use: KernelUse, each: Sequence[float]) -> str:
+    return f"{name}: {quantity(each[0], 'ns')} → {quantity(each[1], 'ns')} a launch, {_count(use.calls)} of them"
+
+
+def _times(use: KernelUse, count: str) -> str:
+    return f"{_name(use)}, {count} {'launch' if count == '1' else 'launches'}"
+
+
+def _why_idle(delta: float, exact: Sequence[ExactChange]) -> str:
+    """The GPU waits longer: what the exact counts have to say about it."""
+    changed = {one.what: one for one in exact if one.changed}
+    reasons = []
+    replays, launches, syncs = (changed.get(what) for what in (REPLAYS, LAUNCHES, SYNCS))
+    if replays is not None and (replays.after < replays.before) == (delta > 0):
+        gone = "the CUDA graph is gone" if not replays.after else "fewer CUDA graph replays"
+        new = "there is a CUDA graph now" if not replays.before else "more CUDA graph replays"
+        reasons.append(f"{gone if delta > 0 else new} ({_numbers(replays)})")
+    if syncs is not None and (syncs.after > syncs.before) == (delta > 0):
+        reasons.append(f"synchronisations {_numbers(syncs)}")
+    if launches is not None and (launches.after > launches.before) == (delta > 0):
+        reasons.append(f"launches {_numbers(launches)}")
+    waits = "the GPU waits longer" if delta > 0 else "the GPU waits less"
+    return f"{waits}: {', '.join(reasons)}" if reasons else waits
+
+
+def _side_by_side(delta: float) -> str:
+    return "less GPU work runs side by side" if delta > 0 else "more GPU work runs side by side"
+
+
+def _listed(found: list[Cause], change: float) -> list[Cause]:
+    """The largest, and the rest as one, so that the sum stays what it is."""
+    ordered = sorted(
+        (cause for cause in found if abs(cause.delta_ns) > _ROUNDING), key=lambda cause: -abs(cause.delta_ns)
+    )
+    if not ordered:
+        return []
+    least = _SMALL * abs(ordered[0].delta_ns)
+    kept = [cause for cause in ordered[:_MOST] if abs(cause.delta_ns) >= least]
+    rest = change - math.fsum(cause.delta_ns for cause in kept)
+    if len(ordered) > len(kept) and abs(rest) > _ROUNDING:
+        kept.append(Cause("other", counted(len(ordered) - len(kept), "smaller change"), rest))
+    return kept
+
+
+def describe_exact(one: ExactChange) -> str:
+    """`launches 300 → 372`."""
+    return f"{one.what} {_numbers(one)}"
+
+
+def _numbers(one: ExactChange) -> str:
+    unit = "byte" if one.what in (COPIED, "DRAM bytes", "peak memory") else ""
+    if unit or max(abs(one.before), abs(one.after)) >= 1e6:
+        return f"{quantity(one.before, unit)} → {quantity(one.after, unit)}"
+    return f"{_count(one.before)} → {_count(one.after)}"
+
+
+def _count(value: float) -> str:
+    return f"{round(value):,}" if abs(value - round(value)) < 0.005 else f"{value:,.2f}"
+
+
+def _name(use: KernelUse) -> str:
+    return visible(use.short, 80)
+
+
+def kernel_names(uses: Sequence[KernelUse]) -> str:
+    """Those that take longest first; the same name once."""
+    names = list(dict.fromkeys(_name(use) for use in sorted(uses, key=lambda use: -use.time_ns)))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _on_grid(use: KernelUse) -> str:
+    return f" (grid {_size(use.grid)})" if use.grid else ""
+
+
+def _size(grid: tuple[int, ...]) -> str:
+    return "×".join(map(str, grid))

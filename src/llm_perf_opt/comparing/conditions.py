@@ -1,0 +1,66 @@
+"""Whether two sides can be compared at all: the same GPU, the same input, the same command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from llm_perf_opt.comparing.side import Side
+from llm_perf_opt.regions.names import visible
+
+# Options of programs that say how much there is to do.
+_INPUT = re.compile(
+    r"batch|\bbs\b|seq|len(gth)?\b|tokens?\b|input|prompt|image|sample|data(set)?\b|requests?\b|num", re.I
+)
+_OPTION = re.compile(r"--?[A-Za-z]")
+
+
+def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:
+    """Why they cannot be compared, and what else is to be known."""
+    barred, notes = [], []
+    if base.gpus and new.gpus and set(base.gpus) != set(new.gpus):
+        barred.append(f"other GPU: {_listed(base.gpus)} before, {_listed(new.gpus)} now")
+    if base.inputs and new.inputs and base.inputs != new.inputs:
+        barred.append(f"other input: {visible(base.inputs, 80)} before, {visible(new.inputs, 80)} now")
+    for old, now in _other_words(base.command, new.command):
+        text = f"{visible(old or '(nothing)', 60)} before, {visible(now or '(nothing)', 60)} now"
+        option = (now or old).partition("=")[0].partition(" ")[0]
+        if _OPTION.match(option) and _INPUT.search(option.replace("_", "-")):
+            barred.append(f"other input: {text}")
+        else:
+            notes.append(f"The command differs: {text}.")
+    if base.clock_mhz and new.clock_mhz and abs(base.clock_mhz / new.clock_mhz - 1) > 0.01:
+        notes.append(f"The SM clock was {base.clock_mhz:.0f} MHz before and is {new.clock_mhz:.0f} MHz now.")
+    return barred, notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(visible(name, 60) for name in names[:3])
+
+
+def _other_words(before: Sequence[str], after: Sequence[str]) -> list[tuple[str, str]]:
+    """Options that differ, each with its value; other words by their place."""
+    if not (before and after):
+        return []
+    old, now = _options(before), _options(after)
+    changed = [(old.get(name, ""), now.get(name, "")) for name in dict.fromkeys([*old, *now])]
+    return [(one, other) for one, other in changed if one != other][:8]
+
+
+def _options(command: Sequence[str]) -> dict[str, str]:
+    """By name of an option, or number of a word: as it was typed."""
+    found: dict[str, str] = {}
+    at, plain = 0, 0
+    while at < len(command):
+        word = command[at]
+        name, equals, _ = word.partition("=")
+        if not _OPTION.match(word):
+            found[f"word {plain}"] = word
+            plain += 1
+        elif equals or at + 1 >= len(command) or _OPTION.match(command[at + 1]):
+            found[name] = word
+        else:
+            found[name] = f"{word} {command[at + 1]}"
+            at += 1
+        at += 1
+    return found

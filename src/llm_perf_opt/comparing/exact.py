@@ -1,0 +1,29 @@
+"""What is counted, not timed: launches, synchronisations, graphs, bytes. Certain from one run, with no statistics."""
+
+from __future__ import annotations
+
+from llm_perf_opt.comparing.comparison import ExactChange
+from llm_perf_opt.comparing.side import COUNTED, DRAM, PEAK_MEMORY, RECOMPILATIONS, REPLAYS, TENSOR, RegionSide
+
+# Relative, below which two runs of one program differ all the same: samples of counters, and what an allocator rounds.
+_TOLERANCE = {DRAM: 0.02, TENSOR: 0.001, PEAK_MEMORY: 0.01}
+LESS_IS_WORSE = (REPLAYS,)
+
+
+def compare_counts(before: RegionSide, after: RegionSide) -> list[ExactChange]:
+    """All counts that both sides know."""
+    once = 1 / max(min(before.instances, after.instances), 1)  # what comes once in a run is spread over its instances
+    found = []
+    for what in COUNTED:
+        if what in before.counts and what in after.counts:
+            old, now = before.counts[what], after.counts[what]
+            room = _TOLERANCE.get(what, 0.0) * max(abs(old), abs(now))
+            if what not in (RECOMPILATIONS, *_TOLERANCE) and once < 1:
+                room = max(room, once * 1.001)
+            found.append(ExactChange(what, old, now, changed=abs(now - old) > room + 1e-6))
+    return found
+
+
+def is_worse(change: ExactChange) -> bool:
+    """More of it, or less of what is good."""
+    return change.changed and (change.after < change.before) == (change.what in LESS_IS_WORSE)

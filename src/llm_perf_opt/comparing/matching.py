@@ -1,0 +1,238 @@
+"""Which region of one side is which of the other, and which kernels do the work of which.
+
+Regions are known by their path. One that was renamed, or moved below another range, is known by what it does. Kernels
+are known by their signature, then by their name on another grid, then by their place in the order of launches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+
+from attrs import evolve
+
+from llm_perf_opt.comparing.comparison import GONE, GRID, NEW, ORDER, SIGNATURE, KernelPair
+from llm_perf_opt.comparing.side import KernelUse, RegionSide, Side
+
+GRAPH = "graph"
+_ALIKE = 0.6  # part of the GPU time in kernels that both have: enough for a region with another name
+_ALIKE_BUT_FOR_NUMBERS = 0.2  # the same for `bs=4` and `bs=5`
+_AS_OFTEN = 1.2  # instances of one over those of the other
+_AS_LONG = 2.0  # the same of the time, where there are no kernels to look at
+_Group = tuple[list[KernelUse], list[KernelUse]]
+RegionPair = tuple[RegionSide | None, RegionSide | None]
+
+
+def match_regions(base: Side, new: Side) -> list[RegionPair]:
+    """All regions: in the order of the new side, then those that are gone."""
+    children = [_children(side) for side in (base, new)]
+    found: dict[str, RegionSide] = {}  # key on the new side -> region of the base
+
+    def descend(before: str | None, after: str | None) -> None:
+        waiting = [(before, after)]
+        while waiting:
+            old, now = waiting.pop()
+            for one, other in _pairs(children[0].get(old, []), children[1].get(now, [])):
+                if other.key not in found:
+                    found[other.key] = one
+                    waiting.append((one.key, other.key))
+
+    descend(None, None)
+    # A range around everything, or one less: the same names at other places.
+    used = {region.key for region in found.values()}
+    for now in new.regions.values():
+        if now.key not in found:
+            same = [r for r in base.regions.values() if r.key not in used and r.path[-1:] == now.path[-1:]]
+            if len(same) == 1 and _could_be(same[0], now, 0.0):
+                found[now.key] = same[0]
+                descend(same[0].key, now.key)
+                used = {region.key for region in found.values()}
+    matched: list[RegionPair] = [(found.get(key), region) for key, region in new.regions.items()]
+    used = {region.key for region in found.values()}
+    return [*matched, *((region, None) for key, region in base.regions.items() if key not in used)]
+
+
+def _children(side: Side) -> dict[str | None, list[RegionSide]]:
+    below: dict[str | None, list[RegionSide]] = defaultdict(list)
+    for region in side.regions.values():
+        below[region.parent if region.parent in side.regions else None].append(region)
+    return below
+
+
+def _pairs(before: Sequence[RegionSide], after: Sequence[RegionSide]) -> list[tuple[RegionSide, RegionSide]]:
+    """Regions below one parent: by name, then by what they do."""
+    by_name = {_own_name(region): region for region in before}
+    found = [(by_name.pop(name), region) for region in after if (name := _own_name(region)) in by_name]
+    left = {id(region): region for region in by_name.values()}
+    taken = {id(region) for _, region in found}
+    for region in after:
+        if id(region) in taken:
+            continue
+        candidates = [(alikeness(one, region), one) for one in left.values() if _could_be(one, region)]
+        if candidates:
+            best = max(candidates, key=lambda pair: pair[0])[1]
+            del left[id(best)]
+            found.append((best, region))
+    return found
+
+
+def _own_name(region: RegionSide) -> str:
+    """What tells it from its neighbours: the domain of an outermost one, too."""
+    return region.key if region.parent is None else region.key.removeprefix(region.parent)
+
+
+def _could_be(one: RegionSide, other: RegionSide, least: float = _ALIKE) -> bool:
+    counts = sorted((max(one.instances, 1), max(other.instances, 1)))
+    if counts[1] > _AS_OFTEN * counts[0]:
+        return False
+    if without_numbers(one.name) == without_numbers(other.name):
+        least = min(least, _ALIKE_BUT_FOR_NUMBERS)
+    if one.has_work and other.has_work and (one.kernels or other.kernels):
+        return alikeness(one, other) >= least
+    times = sorted(max(region.weight_ns, 1.0) for region in (one, other))
+    return times[1] <= _AS_LONG * times[0] and len(one.path) == len(other.path)
+
+
+def without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "*", name)
+
+
+def alikeness(one: RegionSide, other: RegionSide) -> float:
+    """Part of the GPU time that is in kernels of the same name on both sides."""
+    shares = [_shares(region.kernels) for region in (one, other)]
+    return sum(min(share, shares[1].get(name, 0.0)) for name, share in shares[0].items())
+
+
+def _shares(kernels: Iterable[KernelUse]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for use in kernels:
+        found[use.name] += use.time_ns
+    total = sum(found.values())
+    return {name: time / total for name, time in found.items()} if total else {}
+
+
+def match_kernels(before: RegionSide, after: RegionSide) -> list[KernelPair]:
+    """The GPU work of a region on both sides; each piece is in one pair."""
+    pairs: list[KernelPair] = []
+    one, other = ({use.signature: use for use in region.kernels} for region in (before, after))
+    for signature in [s for s in one if s in other]:
+        pairs.append(KernelPair((one.pop(signature),), (other.pop(signature),), SIGNATURE))
+    old, now = _by_name(one.values()), _by_name(other.values())
+    for name in [n for n in old if n in now]:
+        # Several grids of one kernel are one: which of them became which nobody can tell.
+        pairs.append(KernelPair((_pooled(old.pop(name)),), (_pooled(now.pop(name)),), GRID))
+    left_old, left_now = [u for uses in old.values() for u in uses], [u for uses in now.values() for u in uses]
+    pairs += _graphs(left_old, left_now)
+    pairs += _by_order(before, after, left_old, left_now)
+    pairs += [KernelPair((use,), (), GONE) for use in left_old]
+    return [*pairs, *(KernelPair((), (use,), NEW) for use in left_now)]
+
+
+def _by_name(uses: Iterable[KernelUse]) -> dict[str, list[KernelUse]]:
+    found: dict[str, list[KernelUse]] = {}
+    for use in uses:
+        found.setdefault(use.name, []).append(use)
+    return found
+
+
+def _pooled(uses: Sequence[KernelUse]) -> KernelUse:
+    calls = sum(use.calls for use in uses)
+
+    def mean(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        if len(known) != len(values) or not calls:
+            return None
+        return sum(value * use.calls for value, use in zip(known, uses, strict=True)) / calls
+
+    return evolve(
+        uses[0],
+        calls=calls,
+        time_ns=sum(use.time_ns for use in uses),
+        grid=uses[0].grid if len(uses) == 1 else (),
+        block=uses[0].block if len(uses) == 1 else (),
+        flops=mean([use.flops for use in uses]),
+        tensor=mean([use.tensor for use in uses]),
+        dram=mean([use.dram for use in uses]),
+    )
+
+
+def _graphs(before: list[KernelUse], after: list[KernelUse]) -> list[KernelPair]:
+    """A CUDA graph recorded as one block on one side alone: the new kernels of the other are those it held."""
+    if any(u.kind == GRAPH for u in before) == any(u.kind == GRAPH for u in after) or not (before and after):
+        return []
+    left, right = (
+        tuple(use for use in side if use.kind == GRAPH or (use.kind == "kernel" and not _has_graph(side)))
+        for side in (before, after)
+    )
+    if not (left and right):
+        return []
+    before[:] = [use for use in before if use not in left]
+    after[:] = [use for use in after if use not in right]
+    return [KernelPair(left, right, GRAPH)]
+
+
+def _has_graph(uses: Iterable[KernelUse]) -> bool:
+    return any(use.kind == GRAPH for use in uses)
+
+
+def _by_order(
+    before: RegionSide, after: RegionSide, left_old: list[KernelUse], left_now: list[KernelUse]
+) -> list[KernelPair]:
+    """Kernels that stand where others stood; takes them out of both lists."""
+    if not (left_old and left_now):
+        return []
+    old, now = ({use.signature: use for use in side} for side in (left_old, left_now))
+    orders = [
+        [("old" if s in old else "now" if s in now else "", s) for s in region.launch_order()]
+        for region in (before, after)
+    ]
+    if not all(orders):
+        return _by_family(left_old, left_now)
+    groups: list[_Group] = []
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, orders[0], orders[1], autojunk=False).get_opcodes():
+        if tag == "replace":
+            gone = [old[s] for s in dict.fromkeys(s for _, s in orders[0][i1:i2]) if s in old]
+            come = [now[s] for s in dict.fromkeys(s for _, s in orders[1][j1:j2]) if s in now]
+            groups += _split_by_family(gone, come)
+    pairs = []
+    for gone, come in _joined(groups):
+        pairs.append(KernelPair(tuple(gone), tuple(come), ORDER))
+        left_old[:] = [use for use in left_old if use not in gone]
+        left_now[:] = [use for use in left_now if use not in come]
+    return pairs
+
+
+def _joined(groups: list[_Group]) -> list[_Group]:
+    """Groups that share a kernel are one: what was replaced in one layer is the same in the next."""
+    found: list[_Group] = []
+    for gone, come in groups:
+        apart = []
+        for group in found:
+            if any(use in gone for use in group[0]) or any(use in come for use in group[1]):
+                gone, come = (list(dict.fromkeys(a + b)) for a, b in zip(group, (gone, come), strict=True))
+            else:
+                apart.append(group)
+        found = [*apart, (gone, come)]
+    return found
+
+
+def _split_by_family(gone: list[KernelUse], come: list[KernelUse]) -> list[_Group]:
+    """What stands between the same neighbours: family by family where all of them agree, else together."""
+    families = {use.family for use in gone}
+    if len(families) > 1 and families == {use.family for use in come}:
+        return [([u for u in gone if u.family == f], [u for u in come if u.family == f]) for f in sorted(families)]
+    return [(gone, come)] if gone and come else []
+
+
+def _by_family(left_old: list[KernelUse], left_now: list[KernelUse]) -> list[KernelPair]:
+    """Without an order: one kernel of a family is gone, another is launched as often."""
+    pairs = []
+    for use in list(left_old):
+        same = [n for n in left_now if n.family == use.family and abs(n.calls - use.calls) <= 0.01 * use.calls]
+        if len(same) == 1:
+            pairs.append(KernelPair((use,), (same[0],), ORDER))
+            left_old.remove(use)
+            left_now.remove(same[0])
+    return pairs

@@ -1,0 +1,293 @@
+"""Marks in the recording in which line of the program's own code each thread is, as far as a budget allows.
+
+A sample every millisecond does not tell which line launched a kernel of ten microseconds; the line that a thread was in
+when it called the launch does, and exactly. So every new line of the program's own code (not that of torch and other
+libraries: `LLM_PERF_LINES` is the file with that rule) leaves an NVTX mark, which nsys puts on the clock of the launches:
+
+    llm-perf:line 17 /home/me/train.py(33): step    what number 17 is, once
+    llm-perf:17                                     from now on this thread is in it
+    llm-perf:0                                      nothing is known any more, of any thread
+    llm-perf:in DataLoader.__next__                 a function of a library that says more than the line that calls it
+    llm-perf:out                                    its end
+
+A mark takes 1.5 microseconds under nsys. After the first `_FIRST` of them there are pauses, so that they cost no more than a
+per cent or two from then on; while a CUDA graph is captured there are none, because its kernels are launched only once.
+From Python 3.12 on this is `sys.monitoring`, which costs libraries nothing; before, `sys.settrace`, and nothing is
+marked after the first pause.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+from types import CodeType, FrameType
+from typing import Any, Callable
+
+from . import log
+from .seen_ranges import MARKER
+
+_FIRST, _LATER = 60_000, 2_000  # marks before the first pause, and between later ones
+_PAUSE_S = 0.25
+_TOOL = 4  # a number that no well-known tool has
+_OF_A_MARK = 0.02  # charged for a call that is only looked at: there may be millions before the first launch
+_MOST_PLACES = 100_000
+
+Mark = Callable[[str], Any]
+
+
+class OwnCode:
+    """Which code is the program's own."""
+
+    def __init__(self, rule: Any) -> None:
+        self._library, self._model = (re.compile("|".join(rule[kind])) for kind in ("library", "model"))
+        self._named = {(str(end), str(function)): str(name) for end, function, name in rule["named"]}
+
+    def owns(self, file: str) -> bool:
+        return not self._library.search(file) or bool(self._model.search(file))
+
+    def name_of(self, code: CodeType) -> str | None:
+        """Of a function of a library that is worth its own name."""
+        for (end, function), name in self._named.items():
+            if code.co_name == function and code.co_filename.endswith(end):
+                return name
+        return None
+
+
+class Lines:
+    """Numbers the lines, marks them and keeps to the budget. Whoever notices that a line begins calls `enter`."""
+
+    def __init__(self, own: OwnCode, mark: Mark) -> None:
+        self.own, self._mark = own, mark
+        self._known: dict[int, tuple[CodeType, bool, str | None]] = {}  # by id; the code is kept, so that ids stay
+        self._texts: dict[tuple[int, int], str] = {}  # code and line -> text of its mark
+        self.left: float = _FIRST
+        self.captures = 0  # CUDA graphs that are being captured
+        self.on = False
+        self.pause: Callable[[], None] = lambda: None
+        self.go_on: Callable[[], None] = lambda: None
+
+    def look_at(self, code: CodeType) -> tuple[CodeType, bool, str | None]:
+        """The code, whether it is the program's own, and the name it has where it is a library's."""
+        known = self._known.get(id(code))
+        if known is None:
+            own = self.own.owns(code.co_filename)
+            known = self._known[id(code)] = (code, own, None if own else self.own.name_of(code))
+        return known
+
+    def own_codes(self) -> list[tuple[CodeType, bool, str | None]]:
+        return [known for known in list(self._known.values()) if known[1] or known[2]]
+
+    def enter(self, code: CodeType, line: int) -> None:
+        """A line begins."""
+        if not self.on:
+            return
+        text = self._texts.get((id(code), line))
+        if text is None:
+            text = self._defined(code, line)
+        self._mark(text)
+        self.charge(1)
+
+    def charge(self, marks: float) -> None:
+        """Pay for what costs as much as so many marks."""
+        self.left -= marks
+        if self.left <= 0 and not self.captures:
+            self.stop()
+            self.pause()
+
+    def leave(self, frame: FrameType | None) -> None:
+        """A function returns to `frame`: the thread is in the line that called it, there or above."""
+        while frame is not None:
+            if self.look_at(frame.f_code)[1]:
+                self.enter(frame.f_code, frame.f_lineno or 0)
+                return
+            frame = frame.f_back
+
+    def enter_named(self, name: str) -> None:
+        """A function with a name of its own begins."""
+        if self.on:
+            self._mark(f"{MARKER}in {name}")
+
+    def leave_named(self) -> None:
+        if self.on:
+            self._mark(f"{MARKER}out")
+
+    def stop(self) -> None:
+        self.on = False
+        self._mark(f"{MARKER}0")
+
+    def _defined(self, code: CodeType, line: int) -> str:
+        if len(self._texts) >= _MOST_PLACES:
+            return f"{MARKER}0"
+        number = len(self._texts) + 1
+        self._mark(f"{MARKER}line {number} {code.co_filename}({line}): {code.co_name}")
+        text = self._texts[id(code), line] = f"{MARKER}{number}"
+        return text
+
+
+class Monitored:
+    """Through `sys.monitoring`: every function is looked at once, and lines are noticed in the program's own alone."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._api: Any = vars(sys)["monitoring"]
+        events = self._api.events
+        self._of_own = events.LINE | events.PY_RETURN | events.PY_YIELD
+        self._of_named = events.PY_RETURN  # that they begin is noticed of all functions
+        self._thread: threading.Thread | None = None
+        lines.pause, lines.go_on = self.pause, self.go_on
+
+    def start(self) -> bool:
+        api, events = self._api, self._api.events
+        if api.get_tool(_TOOL) is not None:
+            return False
+        api.use_tool_id(_TOOL, "llm-perf")
+        api.register_callback(_TOOL, events.LINE, self._lines.enter)
+        api.register_callback(_TOOL, events.PY_START, self._begins)
+        for event in (events.PY_RETURN, events.PY_YIELD):
+            api.register_callback(_TOOL, event, self._ends)
+        for frame in list(sys._current_frames().values()):
+            around: FrameType | None = frame
+            while around is not None:
+                self._lines.look_at(around.f_code)
+                around = around.f_back
+        self.go_on()
+        api.set_events(_TOOL, events.PY_START)
+        return True
+
+    def go_on(self) -> None:
+        self._lines.on = True
+        for code, own, _ in self._lines.own_codes():
+            self._api.set_local_events(_TOOL, code, self._of_own if own else self._of_named)
+
+    def pause(self) -> None:
+        for code, _, _ in self._lines.own_codes():
+            self._api.set_local_events(_TOOL, code, 0)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._resume, name="llm-perf lines", daemon=True)
+            self._thread.start()
+
+    def _resume(self) -> None:
+        while True:
+            time.sleep(_PAUSE_S)
+            if not self._lines.on:
+                self._lines.left = _LATER
+                self.go_on()
+
+    def _begins(self, code: CodeType, _offset: int) -> Any:
+        _, own, name = self._lines.look_at(code)
+        if self._lines.on and (own or name is not None):
+            self._api.set_local_events(_TOOL, code, self._of_own if own else self._of_named)
+        if name is None:
+            return self._api.DISABLE  # each function has to be looked at once
+        self._lines.enter_named(name)
+        return None
+
+    def _ends(self, code: CodeType, _offset: int, _value: object) -> None:
+        if self._lines.look_at(code)[1]:
+            self._lines.leave(sys._getframe(1).f_back)
+        else:
+            self._lines.leave_named()
+
+
+class Traced:
+    """Through `sys.settrace`, where no debugger has it: of the thread that begins, and of threads it starts."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        lines.pause = self.pause
+
+    def start(self) -> bool:
+        if sys.gettrace() is not None:
+            return False
+        self._lines.on = True
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if self._lines.look_at(frame.f_code)[1]:
+                frame.f_trace = self._inside
+            frame = frame.f_back
+        threading.settrace(self._called)
+        sys.settrace(self._called)
+        return True
+
+    def pause(self) -> None:
+        threading.settrace(None)
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, _event: str, _value: object) -> Any:
+        if not self._lines.on:
+            sys.settrace(None)
+            return None
+        _, own, name = self._lines.look_at(frame.f_code)
+        if name is not None:
+            self._lines.enter_named(name)
+        elif not own:  # that libraries call functions costs here, too
+            self._lines.charge(_OF_A_MARK)
+        return self._inside if own else self._named if name is not None else None
+
+    def _inside(self, frame: FrameType, event: str, _value: object) -> Any:
+        if event == "line":
+            self._lines.enter(frame.f_code, frame.f_lineno)
+        elif event == "return":
+            self._lines.leave(frame.f_back)
+        return self._inside if self._lines.on else None
+
+    def _named(self, _frame: FrameType, event: str, _value: object) -> Any:
+        if event == "return":
+            self._lines.leave_named()
+        return self._named if self._lines.on else None
+
+
+active: Lines | None = None
+
+
+def install(torch: Any, mark: Mark | None) -> None:
+    """Begin when the program first uses the GPU. `mark`: writes a mark; None: there is nothing that could."""
+    path = os.environ.get("LLM_PERF_LINES", "")
+    if path in ("", "off") or mark is None:
+        return
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
+        own = OwnCode(json.load(file))
+    lines = Lines(own, mark)
+
+    def begin() -> None:
+        try:
+            start(lines)
+        except Exception as error:
+            log.failed("marking the lines of the program", error, of="ranges")
+
+    torch.cuda._lazy_call(begin)
+    _follow_captures(torch.cuda, lines)
+
+
+def start(lines: Lines) -> bool:
+    """Mark lines from now on; False where another tool has what is needed for it."""
+    global active
+    watcher = Monitored(lines) if hasattr(sys, "monitoring") else Traced(lines)
+    if watcher.start():
+        active = lines
+        os.register_at_fork(after_in_child=lambda: setattr(lines, "on", False))
+    return lines.on
+
+
+def _follow_captures(cuda: Any, lines: Lines) -> None:
+    """No pause while a graph is captured."""
+    graph = getattr(cuda, "CUDAGraph", None)
+    if graph is None:
+        return
+    begin, end = graph.capture_begin, graph.capture_end
+
+    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        lines.captures += 1
+        if active is lines and not lines.on:
+            lines.go_on()
+        return begin(self, *args, **kwargs)
+
+    def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
+        lines.captures = max(lines.captures - 1, 0)
+        return end(self, *args, **kwargs)
+
+    graph.capture_begin, graph.capture_end = capture_begin, capture_end

@@ -1,0 +1,220 @@
+"""In which line of its own code a program was, from an Nsight Systems export.
+
+Two sources, both marks of NVTX: those that `inject` makes when a line begins (exact), and the stacks that nsys itself
+samples (`--python-sampling`): the number of frames is the u32 at byte 44 of a blob, and from byte 48 on each frame is
+three u64, innermost first: ids of the names of function and file (with `&lt;` for `<`), and the line, of which the
+upper half is not always 0. Samples count where there are no marks.
+"""
+
+from __future__ import annotations
+
+from html import unescape
+from typing import Any
+
+import numpy as np
+from attrs import Factory, define
+from numpy.typing import NDArray
+
+from llm_perf_opt.metrics.own_code import is_own, library_name
+from llm_perf_opt.readers.marker_ranges import PREFIX
+from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
+from llm_perf_opt.readers.nsys_schema import MARK, NVTX
+from llm_perf_opt.regions.code import SpansByThread, parse_place
+from llm_perf_opt.regions.columns import UNKNOWN, CodeSpans, Int64s
+
+_DEFINES, _INSIDE, _OUTSIDE = f"{PREFIX}line ", f"{PREFIX}in ", f"{PREFIX}out"
+_COUNT, _FRAMES, _FRAME = 44, 48, 24  # bytes
+_DEEPEST = 512  # frames of a sample
+_LINE = 0x0FFFFFFF
+_LONGEST_SAMPLE = 100_000_000  # ns: samples further apart than this say nothing of what is between them
+_LATEST = 2**61
+_MOST_ENDS = 1_000_000
+
+
+@define(eq=False)
+class _Rows:
+    """Moments at which a thread was seen in a place; UNKNOWN: nothing is known from there on."""
+
+    start: list[int] = Factory(list)
+    tid: list[int] = Factory(list)
+    place: list[int] = Factory(list)
+
+    def add(self, start: int, tid: int, place: int) -> None:
+        self.start.append(start)
+        self.tid.append(tid)
+        self.place.append(place)
+
+    def columns(self) -> tuple[Int64s, Int64s, Int64s]:
+        start, tid, place = (np.array(column, dtype=np.int64) for column in (self.start, self.tid, self.place))
+        order = np.lexsort((start, tid))
+        return start[order], tid[order], place[order]
+
+
+def read_code(export: Export, process_ids: Int64s, thread_ids: Int64s, last: int) -> tuple[CodeSpans, CodeSpans]:
+    """Lines of the program, and functions of libraries that have a name, of processes that the timeline has.
+
+    `last`: the end of the recording.
+    """
+    if not export.has(NVTX, "start", "eventType", "globalTid"):
+        return CodeSpans.empty(), CodeSpans.empty()
+    marks, samples = _Seen(), _Seen()
+    _read(export, marks, samples)
+    exact, named = (
+        _built(_until_next(*rows.columns(), last), process_ids, thread_ids) for rows in (marks.lines, marks.named)
+    )
+    sampled, more_named = (
+        _built(_around(*rows.columns()), process_ids, thread_ids) for rows in (samples.lines, samples.named)
+    )
+    return _together(exact, sampled), _together(named, more_named)
+
+
+def _together(exact: CodeSpans, sampled: CodeSpans) -> CodeSpans:
+    if not len(exact) or not len(sampled):
+        return exact if len(exact) else sampled
+    middle = sampled.start + (sampled.end - sampled.start) // 2
+    more = SpansByThread.of(exact).place_at(sampled.process, sampled.thread, middle) == UNKNOWN
+    # A sample may reach into a time that marks tell of: then it says where the thread was only until then.
+    return _without_overlap(exact, sampled, more)
+
+
+@define(eq=False)
+class _Seen:
+    """What one source says."""
+
+    lines: _Rows = Factory(_Rows)
+    named: _Rows = Factory(_Rows)
+
+
+def _read(export: Export, marks: _Seen, samples: _Seen) -> None:
+    text, text_id, blob = (c if export.has(NVTX, c) else "NULL" for c in ("text", "textId", "binaryData"))
+    query = (
+        f"SELECT start, globalTid, {text}, {text_id}, {blob} FROM {NVTX} WHERE eventType = {MARK} ORDER BY start, rowid"  # noqa: S608 - constants
+    )
+    stacks = []
+    rows = [row for row in export.rows(query) if isinstance(row[0], int) and isinstance(row[1], int)]
+    rows = [row for row in rows if abs(row[0]) < _LATEST]
+    named = export.texts({row[3] for row in rows if row[2] is None and isinstance(row[3], int)})
+    places: dict[tuple[int, str], int] = {}
+    for start, tid, own_text, number, data in rows:
+        name = named.get(number) if own_text is None else own_text
+        if isinstance(data, bytes) and not (isinstance(name, str) and name.startswith(PREFIX)):
+            stacks.append((start, tid, data))
+        elif isinstance(name, str) and name.startswith(_DEFINES):
+            of, _, text_of_it = name.removeprefix(_DEFINES).partition(" ")
+            if of.isdigit() and parse_place(text_of_it) is not None:
+                places[tid & ~THREAD_BITS, of] = export.intern_text(text_of_it)
+        elif isinstance(name, str) and name.startswith(_INSIDE):
+            marks.named.add(start, tid, export.intern_text(name.removeprefix(_INSIDE)))
+        elif name == _OUTSIDE:
+            marks.named.add(start, tid, UNKNOWN)
+        elif isinstance(name, str) and name.startswith(PREFIX):
+            place = places.get((tid & ~THREAD_BITS, name.removeprefix(PREFIX)), UNKNOWN)
+            marks.lines.add(start, tid, place)
+            if place == UNKNOWN:
+                marks.named.add(start, tid, UNKNOWN)
+    _add_ends(marks.lines)
+    _add_stacks(export, stacks, samples)
+
+
+def _add_ends(marks: _Rows) -> None:
+    """What ends the knowledge of one thread ends that of all threads of its process."""
+    ends = [(start, tid) for start, tid, place in zip(marks.start, marks.tid, marks.place, strict=True) if place < 0]
+    threads = set(marks.tid)
+    for tid in threads if len(threads) * len(ends) <= _MOST_ENDS else ():
+        for start, by in ends:
+            if by != tid and by & ~THREAD_BITS == tid & ~THREAD_BITS:
+                marks.add(start, tid, UNKNOWN)
+
+
+def _add_stacks(export: Export, stacks: list[tuple[int, int, bytes]], samples: _Seen) -> None:
+    known: dict[bytes, NDArray[Any]] = {}
+    for _, _, data in stacks:
+        if data not in known:
+            known[data] = _frames(data)
+    ids = {int(one) for frames in known.values() for one in frames[:, :2].ravel().tolist()}
+    texts = export.texts({one for one in ids if one < _LATEST})
+    place_of = {data: _own_place(export, frames, texts) for data, frames in known.items()}
+    for start, tid, data in stacks:
+        place, name = place_of[data]
+        samples.lines.add(start, tid, place)
+        samples.named.add(start, tid, name)
+
+
+def _frames(data: bytes) -> NDArray[Any]:
+    count = int.from_bytes(data[_COUNT:_FRAMES], "little") if len(data) >= _FRAMES else 0
+    count = min(count, (len(data) - _FRAMES) // _FRAME, _DEEPEST) if count else 0
+    return np.frombuffer(data, dtype="<u8", count=3 * count, offset=_FRAMES if count else 0).reshape(-1, 3)
+
+
+def _own_place(export: Export, frames: NDArray[Any], texts: dict[int, str]) -> tuple[int, int]:
+    """The innermost line of the program's own code, and a function of a library that has a name, as indices."""
+    place = named = UNKNOWN
+    for function, file, line in frames.tolist():
+        name, path = (unescape(texts.get(number, "")) for number in (function, file))
+        if place == UNKNOWN and path and is_own(path):
+            place = export.intern_text(f"{path}({line & _LINE}): {name}")
+        if named == UNKNOWN and (known := library_name(path, name)):
+            named = export.intern_text(known)
+    return place, named
+
+
+# -- from moments to spans -------------------------------------------------------------------------
+
+
+def _until_next(start: Int64s, tid: Int64s, place: Int64s, last: int) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """Each mark holds until the next of its thread; equal ones that follow each other are one."""
+    new = np.ones(len(start), dtype=np.bool_)
+    new[1:] = (tid[1:] != tid[:-1]) | (place[1:] != place[:-1])
+    start, tid, place = start[new], tid[new], place[new]
+    end = np.append(start[1:], last)
+    same = np.append(tid[1:] == tid[:-1], False)
+    return start, np.where(same, end, np.maximum(start, last)), tid, place
+
+
+def _around(start: Int64s, tid: Int64s, place: Int64s) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """Each sample stands for the time around it, as far as half of the way to its neighbours on the same thread.
+
+    Those that follow each other in one place are one span.
+    """
+    if not len(start):
+        return start, start, tid, place
+    same = np.append(tid[1:] == tid[:-1], False)
+    apart = np.append(np.diff(start), 0)
+    usual = int(np.median(apart[same])) if same.any() else 0
+    half = np.where(same & (apart < min(max(8 * usual, 1), _LONGEST_SAMPLE)), apart // 2, usual // 2)
+    before = np.append(usual // 2, np.where(same[:-1], half[:-1], usual // 2))
+    begin, finish = start - before, start + np.maximum(half, 1)
+    first = np.append(True, (tid[1:] != tid[:-1]) | (place[1:] != place[:-1]) | (begin[1:] > finish[:-1] + 1))
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(start) - 1)
+    return begin[first], finish[last], tid[first], place[first]
+
+
+def _built(spans: tuple[Int64s, Int64s, Int64s, Int64s], process_ids: Int64s, thread_ids: Int64s) -> CodeSpans:
+    start, end, tid, place = spans
+    process = places_of(process_ids, tid & ~THREAD_BITS).astype(np.int32)
+    thread = places_of(thread_ids, tid).astype(np.int32)
+    known = (place != UNKNOWN) & (process != UNKNOWN) & (thread != UNKNOWN) & (end > start)
+    return CodeSpans(start[known], end[known], process[known], thread[known], place[known].astype(np.int32))
+
+
+def _without_overlap(exact: CodeSpans, sampled: CodeSpans, more: NDArray[np.bool_]) -> CodeSpans:
+    start, end = sampled.start[more].copy(), sampled.end[more].copy()
+    process, thread = sampled.process[more], sampled.thread[more]
+    for one in np.unique(thread).tolist():
+        mine, theirs = np.flatnonzero(thread == one), np.flatnonzero(exact.thread == one)
+        if not len(theirs):
+            continue
+        theirs = theirs[np.argsort(exact.start[theirs], kind="stable")]
+        middle = start[mine] + (end[mine] - start[mine]) // 2
+        after = np.searchsorted(exact.start[theirs], middle)
+        begins = np.append(exact.start[theirs], _LATEST)[after]
+        ended = np.append(-_LATEST, exact.end[theirs])[after]
+        start[mine], end[mine] = np.maximum(start[mine], ended), np.minimum(end[mine], begins)
+    kept = end > start
+    return CodeSpans(
+        start=np.concatenate([exact.start, start[kept]]),
+        end=np.concatenate([exact.end, end[kept]]),
+        process=np.concatenate([exact.process, process[kept]]),
+        thread=np.concatenate([exact.thread, thread[kept]]),
+        place=np.concatenate([exact.place, sampled.place[more][kept]]),
+    )
