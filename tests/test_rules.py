@@ -204,6 +204,49 @@ def test_what_is_fine_gets_no_fix(name: str) -> None:
     assert set(fixes(FINE[name])) - {"launch.graph"} == set()
 
 
+def test_pieces_of_compiled_code_are_not_called_many_launches() -> None:
+    """Short kernels, each entered as a piece of compiled code of its own."""
+
+    def pieces(count: int) -> list[Launch]:
+        kernels = [("triton_poi_fused_add_0", 2.0, [(f"Torch-Compiled Region: {n}/0", [])]) for n in range(count)]
+        return [kernels[n % count] for n in range(40)]
+
+    assert set(fixes(pieces(8))) == {"compile.breaks"}
+    assert set(fixes(pieces(1))) == {"launch.graph"}
+
+
+def test_experts_in_a_loop_are_one_fix() -> None:
+    expert: list[Launch] = [
+        ("void at::native::DeviceSelectSweepKernel", 5, [("aten::where", []), ("aten::nonzero", [[4096]])]),
+        ("void at::native::index_elementwise_kernel", 10, [("aten::index", [[4096, 2048]])]),
+        mm(128, 2048, 2048, us=10),
+        ("void at::native::indexFuncLargeIndex", 10, [("aten::index_add_", [[4096, 2048]])]),
+    ]
+    found = fixes(expert * 16)
+    assert set(found) == {"moe.loop"}
+    assert found["moe.loop"].because.startswith("16 experts")
+    assert "moe.loop" not in fixes(expert * 2 + [BIG] * 4)
+
+
+@pytest.mark.parametrize(("mhz", "reasons", "held"), [(900, 0, True), (900, 0x4, False), (1900, 0, False)])
+def test_a_clock_that_is_held_down_is_told_unless_by_the_power_limit(
+    mhz: int, reasons: int, held: bool, tmp_path: Path
+) -> None:
+    timeline = read_kineto(io.BytesIO(recorded([BIG])), "trace.json")
+    content = json.loads(rules._as_measured(0.4))
+    samples = [[number * 100_000, 0, mhz, 2600, 400_000, 60, reasons, 1] for number in range(90)]
+    gpu = {"uuid": "GPU-1", "name": "NVIDIA H200", "power_limit_mw": 700_000, "max_sm_mhz": 1980, "others": []}
+    content["gpus"] = [[gpu | {"samples": samples}]]
+    content["processes"][0]["uuids"] = ["GPU-1"]
+    (tmp_path / "measured.json").write_text(json.dumps(content), encoding="utf-8")
+    measured = read_measured(tmp_path / "measured.json")
+    found = {fix.rule: fix for fix in build_report([timeline], ReportOptions(), measured=[measured]).answer.fixes}
+    assert ("gpu.clocks" in found) == held
+    if held:
+        assert found["gpu.clocks"].gain_share == pytest.approx(0.8 * (1 - 900 / 1980), rel=0.1)
+        assert "900 of 1980 MHz" in found["gpu.clocks"].because
+
+
 def test_rules_are_complete() -> None:
     ids = [rule.id for rule in RULES]
     assert len(set(ids)) == len(ids)
@@ -264,3 +307,16 @@ def test_the_gain_is_near_what_mending_gained(recorded: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("recorded", [name for name in RECORDED if not name.endswith(".before")])
 def test_mended_and_tuned_programs_get_no_fix_of_the_list(recorded: str, tmp_path: Path) -> None:
     assert set(fixes_of(recorded, tmp_path)) & LISTED == set()
+
+
+@pytest.mark.process
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_benchmark_measures_records_and_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tiny, on the CPU: nothing is recognised there, and all of it is written down."""
+    rules.main(["--device", "cpu", "--only", "cast", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "rules-h200.json").read_text(encoding="utf-8"))
+    (row,) = found["rules"]
+    assert (row["rule"], row["recognised"], row["changed_since"]) == ("cast.pingpong", False, False)
+    assert row["before_ms"] > 0
+    assert "| `cast.pingpong` |" in (tmp_path / "rules-h200.md").read_text(encoding="utf-8")

@@ -99,16 +99,10 @@ class Waiting:
         if not instances or not len(timeline.kernels):
             return None
         if not self._launches:
-            self._launches.append(LaunchTable(timeline))
-        region, attribution = self._number[key], self._warmth.lifted
-        held = np.zeros(len(timeline.kernels), dtype=np.bool_)
-        for regions in attribution.kernels.by_domain:
-            held |= inside_region(regions, region, attribution.table)
-        held[attribution.kernels.start_end.get(region, np.zeros(0, dtype=np.int64))] = True
-        held &= np.isin(timeline.kernels.process, [process for process, _ in instances])
+            self._launches.append(LaunchTable(timeline, self._warmth.lifted))
         which = np.concatenate([ranges for _, ranges in instances])
         windows = timeline.ranges.start[which], timeline.ranges.end[which]
-        return self._launches[0].of(np.flatnonzero(held), windows, len(which)) if held.any() else None
+        return self._launches[0].of(self._number[key], [process for process, _ in instances], windows)
 
     def _idle(self, sums: _GapSums, windows: BusyTime, region: int) -> IdleTime:
         gaps = sums.gaps

@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.regions.labels import counted
 
 _PIECE = re.compile(r"Torch-Compiled Region: (\d+)/\d+")
-_FEWEST = 3  # different pieces in one step
+_FEWEST = 4  # different pieces in one step: forward, loss and optimiser may be compiled each by itself
 _CAUSES = ("launch.graph", "host.python", "host.unknown")
 
 
@@ -31,7 +31,7 @@ RULE = Rule(
     id="compile.breaks",
     title="Graph breaks in compiled code",
     costs="Every piece is entered from Python, with its guards, and nothing is fused across a break.",
-    seen="Three or more different compiled regions (`Torch-Compiled Region: 0/0`, `1/0`, …) in each step, and a GPU that waits for launches.",
+    seen="Four or more different compiled regions (`Torch-Compiled Region: 0/0`, `1/0`, …) in each step, and a GPU that waits for launches.",
     words=Words(
         because="the GPU waits {time} of {now} between pieces of compiled code ({what})",
         action='find the graph breaks (TORCH_LOGS="graph_breaks", or torch.compile(fullgraph=True)) and take them out of the model: print, .item(), data-dependent branches',

@@ -120,7 +120,11 @@ def _lines(stage: NCUProfileRegion, found: Sequence[Opportunity]) -> list[CodeLi
     if performance is None:
         return []
     rules, kernels = {o.rule for o in found}, {name for o in found for name in o.kernels}
-    causes = {name for name, words in idle_words().items() if rules & {words.rule, words.rule_without_graph} - {""}}
+    causes = {
+        name
+        for name, words in idle_words().items()
+        if rules & {words.rule, words.rule_without_graph, words.rule_between_graphs} - {""}
+    }
     idle = [line for line in performance.idle.lines if line.cause in causes] if performance.idle is not None else []
     lines = [(line.file, line.line, line.function, float(line.time_ns)) for line in idle]
     for source in performance.sources:

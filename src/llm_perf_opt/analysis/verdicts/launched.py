@@ -14,8 +14,10 @@ from attrs import define, field
 
 from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.metrics.families import family_of
+from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
 from llm_perf_opt.regions.stacks import build_stacks, group_by
+from llm_perf_opt.regions.table import ROOT
 from llm_perf_opt.regions.tensors import Tensor, from_text
 
 _MOST = 20_000  # launches of a region that are looked at
@@ -122,17 +124,29 @@ class Launched:
 class LaunchTable:
     """All kernels of a timeline with their operators; answers for many regions."""
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
+    def __init__(self, timeline: Timeline, attribution: Attribution) -> None:
+        self._timeline, self._attribution = timeline, attribution
+        # Kernels of each region itself, domain by domain; those of regions inside it are asked for with it.
+        groups = [group for regions in attribution.kernels.by_domain for group in group_by(regions)]
+        self._own = [(region, part) for region, part in groups if region != ROOT]
+        self._own_regions = np.array([region for region, _ in self._own], dtype=np.int64)
+        self._parent, self._depth = attribution.table.arrays()
         self._kinds: dict[tuple[int, int], LaunchKind] = {}
         self._paths: dict[tuple[int, int, int], int] = {}
         self._path_list: list[tuple[tuple[str, ...], int]] = [((), UNKNOWN)]
         self._path_of_launch = self._find_paths()
 
-    def of(self, members: Int64s, windows: tuple[Int64s, Int64s], instances: int) -> Launched:
-        """`members`: kernels of a region; `windows`: its steady instances on the host."""
+    def of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
+        """Kernels of a region in some processes; None where there are none. `windows`: its instances on the host."""
         kernels = self._timeline.kernels
-        chosen = members[np.lexsort((kernels.start[members], kernels.process[members]))][:_MOST]
+        members = self._members(region)
+        if len(self._timeline.processes) > 1:
+            members = members[np.isin(kernels.process[members], processes)]
+        if not len(members):
+            return None
+        # Kernels are numbered as they began.
+        chosen = np.sort(np.partition(members, _MOST)[:_MOST] if len(members) > _MOST else members)
+        chosen = chosen[np.argsort(kernels.process[chosen], kind="stable")]
         whole = (kernels.end[members] - kernels.start[members]).sum()
         time = kernels.end[chosen] - kernels.start[chosen]
         pairs = self._path_of_launch[chosen] * (len(self._timeline.strings) + 1) + kernels.name[chosen]
@@ -143,11 +157,20 @@ class LaunchTable:
             which.reshape(-1),
             time,
             np.ones(len(chosen), dtype=np.int64),
-            instances,
-            scale=float(whole / time.sum()) if len(chosen) and time.sum() else 1.0,
+            len(windows[0]),
+            scale=float(whole / time.sum()) if time.sum() else 1.0,
             on_host=on_host,
             annotations=annotations,
         )
+
+    def _members(self, region: int) -> Int64s:
+        above = self._own_regions.copy()
+        while len(deeper := np.flatnonzero(self._depth[above] > self._depth[region])):
+            above[deeper] = self._parent[above[deeper]]
+        parts = [self._own[number][1] for number in np.flatnonzero(above == region).tolist()]
+        more = self._attribution.kernels.start_end.get(region)
+        parts += [] if more is None else [more]
+        return np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
 
     def _kind(self, path: int, name: int) -> LaunchKind:
         kind = self._kinds.get((path, name))
@@ -198,6 +221,8 @@ class LaunchTable:
     def _without_launches(self, windows: tuple[Int64s, Int64s]) -> tuple[list[HostOperator], dict[str, int]]:
         """Operators in some windows that launched nothing: long outermost ones, and how often each name came."""
         calls, kernels, copies = self._timeline.calls, self._timeline.kernels, self._timeline.copies
+        if not len(calls):
+            return [], {}
         starts, ends = (np.sort(side) for side in windows)
         at = np.searchsorted(starts, calls.start, side="right") - 1
         inside = (at >= 0) & (calls.end <= np.append(ends, 0)[np.maximum(at, 0)])
