@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from conftest import RECORDINGS, recording, regions_of
+from fake_tools import tools  # noqa: F401 - a fixture
 from llm_perf_opt.analysis.code_lines import launching_places
 from llm_perf_opt.api.source_text import with_source
 from llm_perf_opt.inject import environment, with_lines
@@ -30,6 +31,7 @@ from llm_perf_opt.regions.model import RegionPerformance
 from llm_perf_opt.rundir.scrub import sqlite as scrubbed
 from llm_perf_opt.rundir.scrub.private import Private
 from synthetic import MAIN_THREAD, make_export
+from test_traffic import profile
 from test_verdicts import evaluated, performance
 
 PROGRAM = RECORDINGS / "programs" / "lines.py"
@@ -212,6 +214,22 @@ def test_a_program_under_nsys_is_asked_for_its_lines_and_no_other() -> None:
     assert asked["LLM_PERF_LINES"] == str(OWN_CODE)
     assert asked["PYTHONPATH"] == f"{INJECTED}:/theirs"
     assert environment("off", ranges=True, base_env=asked)["LLM_PERF_LINES"] == ""
+
+
+@pytest.mark.process
+def test_a_run_notes_lines_unless_it_is_told_not_to(tools: Path) -> None:  # noqa: F811
+    told = profile(tools, "--no-counters")
+    assert "--python-sampling true --python-sampling-frequency 100" in told
+    assert "--include-blobs true" in told
+    assert f"LLM_PERF_LINES={OWN_CODE}" in told
+
+
+@pytest.mark.process
+def test_no_lines_where_nobody_wants_them(tools: Path) -> None:  # noqa: F811
+    told = profile(tools, "--no-counters", "--no-lines")
+    assert "python-sampling" not in told
+    assert "include-blobs" not in told
+    assert "LLM_PERF_LINES" not in told
 
 
 # -- in a recording ----------------------------------------------------------------------------------
