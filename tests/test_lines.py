@@ -19,8 +19,10 @@ from conftest import RECORDINGS, recording, regions_of
 from fake_tools import tools  # noqa: F401 - a fixture
 from llm_perf_opt.analysis.code_lines import launching_places
 from llm_perf_opt.api.source_text import with_source
+from llm_perf_opt.cli.main import main
 from llm_perf_opt.inject import environment, with_lines
 from llm_perf_opt.inject.environment import INJECTED, OWN_CODE
+from llm_perf_opt.metrics.families import fused_operators
 from llm_perf_opt.metrics.own_code import is_own, library_name
 from llm_perf_opt.readers.kineto_code import product_shape
 from llm_perf_opt.readers.open import read_recording
@@ -391,6 +393,33 @@ def test_the_table_by_line_has_the_times_of_the_truth() -> None:
     assert {at: pytest.approx(time / whole, abs=0.01) for at, time in truth.items()} == lines
 
 
+def test_every_output_shows_the_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(recording("lines-eager"))
+    assert main(["report", source, "--out", str(tmp_path / "out")]) == 0
+    assert "lines.py:31 forward" in capsys.readouterr().out
+    for name in ("report.md", "report.html"):
+        text = (tmp_path / "out" / name).read_text(encoding="utf-8")
+        assert "By line" in text
+        assert "lines.py:31 forward" in text
+    found = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    (step,) = [r["performance"] for r in found["scopes"][-1]["regions"] if r["key"] == "step"]
+    assert {line["line"] for line in step["lines"] if line["calls"]} == {LINE_OF[tag] for tag in _EAGER}
+    assert all(line["text"] == "" for line in step["lines"])  # whose files these are is not known
+    assert main(["export", source, "--perfetto", str(tmp_path / "trace.json")]) == 0
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert {"lines.py(31): forward"} <= {event["name"] for event in events if event.get("cat") == "line"}
+
+
+_EAGER = ("qkv", "scores", "mixed", "out", "norm", "residual", "up", "gelu", "down", "head", "scale", "top", "total")
+
+
+def test_a_fix_names_the_lines_it_is_about() -> None:
+    told = evaluated(read_timeline(recording("lines-waits"))).answer
+    (fix,) = [fix for fix in told.fixes if fix.rule == "host.sync"]
+    assert fix.lines[0].line == LINE_OF["item"]
+    assert fix.lines[0].function == "waits"
+
+
 def test_planted_waits_are_named_with_their_line_and_their_time() -> None:
     """Five steady steps of six, in milliseconds: what the program itself measured, without the first step."""
     found = step_of(read_timeline(recording("lines-waits")))
@@ -442,6 +471,12 @@ def test_a_stack_as_nsys_2025_3_1_stored_it(export: Path) -> None:
 )
 def test_the_shape_of_a_product(name: str, dims: Any, shape: str) -> None:
     assert product_shape({"name": name, "args": {"Input Dims": dims}}) == shape
+
+
+def test_a_kernel_of_torch_compile_says_what_it_is_made_of() -> None:
+    assert fused_operators("triton_poi_fused_add_gelu_3") == "fused add_gelu"
+    assert fused_operators("triton_red_fused__softmax__to_copy_12") == "fused _softmax__to_copy"
+    assert not fused_operators("nvjet_sm90_tst_64x8")
 
 
 def kineto(tmp_path: Path, *events: dict[str, Any]) -> Path:
