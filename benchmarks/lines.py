@@ -3,6 +3,9 @@
     python benchmarks/lines.py --out benchmarks/results/lines-h200            everything, about two minutes
     python benchmarks/lines.py --out benchmarks/results/lines-h200 --only eager,waits
 
+    python benchmarks/lines.py --out benchmarks/results/lines-h200 --recorded  without a GPU: eager, graph, train and waits
+                                                                               from tests/recordings
+
 The program is tests/recordings/programs/lines.py, whose lines are tagged with what they launch. Parts:
 
   eager, graph, train   with an NVTX range around every tagged line, as the truth: for each launch, was it given to the
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,9 @@ TEXT = PROGRAM.read_text(encoding="utf-8").splitlines()
 LINE_OF = {found[1]: at for at, line in enumerate(TEXT, 1) if (found := re.search(r"  #: (\w+)$", line))}
 # A wait in code that a library calls has its own line: that of the data set, not that of the loader.
 INSIDE = {"loader": next(at for at, line in enumerate(TEXT, 1) if "time.sleep(0.012)" in line)}
+# Seconds over six steps, as the program printed them when tests/recordings/*lines_waits* was made.
+RECORDED_WAITS = {"sleep": 0.09095, "loader": 0.07565, "lock": 0.12074, "malloc": 0.02208, "item": 0.07255}
+RECORDED_FIRST = {"sleep": 0.01516, "loader": 0.01308, "lock": 0.02017, "malloc": 0.00070, "item": 0.03228}  # of those
 LIMITS = {"eager": 0.95, "train": 0.95, "long": 0.95, "graph": 0.90, "waits": 0.10, "flops": 0.05, "profile": 4.0}
 LLM_PERF = [sys.executable, "-c", "from llm_perf_opt.cli.entry import entry; entry()"]
 PARTS = ("eager", "graph", "train", "long", "waits", "cost", "profile")
@@ -96,12 +103,37 @@ def table_against_truth(report: dict[str, Any]) -> tuple[float, float]:
     return sum(min(truth[at] / whole, lines.get(at, 0.0) / known) for at in truth), performance["lines_known"]
 
 
+def reported(recording: Path, folder: Path) -> dict[str, Any]:
+    """The report of a recording."""
+    argv = [*LLM_PERF, "report", "-q", "--format", "json", "--out", str(folder), str(recording)]
+    subprocess.run(argv, capture_output=True, check=True)
+    found: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return found
+
+
+def recorded(part: str) -> Path:
+    return next((PROGRAM.parents[1]).glob(f"*-lines_{part}.sqlite.xz"))
+
+
+def recorded_part(part: str, folder: Path) -> dict[str, Any]:
+    report = reported(recorded(part), folder)
+    if part == "waits":
+        first = RECORDED_FIRST
+        took = {name: [first[name], total - first[name]] for name, total in RECORDED_WAITS.items()}
+        return against_planted(report, took)
+    return against_truth(part, report, recorded(part))
+
+
 def lines_part(part: str, folder: Path) -> dict[str, Any]:
     (folder / "truth").mkdir()
     kind, steps = ("eager", 1500) if part == "long" else (part, 6 if part == "train" else 20)
     options = ("--no-counters", "--no-measure", "--run-to-end")
     report = profiled(folder / "run", kind, "--steps", str(steps), "--truth", str(folder / "truth"), options=options)
-    share, launches = right_launches(folder / "run" / "nsys" / "run.sqlite")
+    return against_truth(part, report, folder / "run" / "nsys" / "run.sqlite")
+
+
+def against_truth(part: str, report: dict[str, Any], recording: Path) -> dict[str, Any]:
+    share, launches = right_launches(recording)
     table, known = table_against_truth(report)
     return {
         "right_share_of_time": share,
@@ -119,7 +151,10 @@ def waits_part(folder: Path) -> dict[str, Any]:
     printed = next(
         line for line in (folder / "run" / "workload.log").read_text(encoding="utf-8").splitlines() if line[:1] == "{"
     )
-    took = json.loads(printed)
+    return against_planted(report, json.loads(printed))
+
+
+def against_planted(report: dict[str, Any], took: dict[str, list[float]]) -> dict[str, Any]:
     step = region(report, "step")
     warm, performance = step["timing"]["warmup"]["instances"], step["performance"]
     result: dict[str, Any] = {"warm-up": warm}
@@ -128,7 +163,10 @@ def waits_part(folder: Path) -> dict[str, Any]:
         mine = [line for line in performance["lines"] if line["line"] in places]
         idle = sum(line["idle"]["value"] for line in mine if line["idle"])
         busy = sum(line["time"]["value"] for line in mine)
-        causes = {line["cause"]: line["time_ns"] for line in performance["idle"]["lines"] if line["line"] in places}
+        causes: dict[str, int] = {}
+        for line in performance["idle"]["lines"]:
+            if line["line"] in places:
+                causes[line["cause"]] = causes.get(line["cause"], 0) + line["time_ns"]
         truth = sum(took[name][warm:]) * 1e9 - busy
         result[name] = {
             "lines": sorted(places & {line["line"] for line in mine}),
@@ -200,6 +238,8 @@ def written(results: dict[str, Any], out: Path) -> None:
         f"`python benchmarks/lines.py`, {results['date']}, commit {results['commit']}.",
         "",
     ]
+    if any(part in results and results[part]["from"] != "this machine" for part in PARTS):
+        lines[2] += " What there is of it comes from the recordings of an H200 in tests/recordings (`--recorded`)."
     rows = [(part, results[part]) for part in ("eager", "graph", "train", "long") if part in results]
     if rows:
         lines += [
@@ -231,15 +271,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="result files, without their ending")
     parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--recorded", action="store_true", help="judge the recordings of the repository: no GPU")
     asked = parser.parse_args()
+    parts = ["eager", "graph", "train", "waits"] if asked.recorded else asked.only.split(",")
     known = asked.out.with_suffix(".json")
     results: dict[str, Any] = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
     results |= {"date": datetime.now(UTC).date().isoformat(), "commit": commit()}
-    for part in asked.only.split(","):
+    for part in parts:
         with tempfile.TemporaryDirectory() as folder:
             named = {"waits": waits_part, "cost": cost_part, "profile": profile_part}
-            run = named.get(part)
+            run = named.get(part) if not asked.recorded else partial(recorded_part, part)
             results[part] = lines_part(part, Path(folder)) if run is None else run(Path(folder))
+        results[part]["from"] = "tests/recordings" if asked.recorded else "this machine"
         print(part, json.dumps(results[part]), flush=True)
         written(results, asked.out)
     return 0 if all(results[part]["good"] for part in PARTS if part in results) else 1

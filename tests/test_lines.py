@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 
 from conftest import RECORDINGS, recording, regions_of
+from fake_tools import tools  # noqa: F401 - a fixture
 from llm_perf_opt.analysis.code_lines import launching_places
 from llm_perf_opt.api.source_text import with_source
+from llm_perf_opt.cli.main import main
 from llm_perf_opt.inject import environment, with_lines
 from llm_perf_opt.inject.environment import INJECTED, OWN_CODE
+from llm_perf_opt.metrics.families import fused_operators
 from llm_perf_opt.metrics.own_code import is_own, library_name
 from llm_perf_opt.readers.kineto_code import product_shape
 from llm_perf_opt.readers.open import read_recording
@@ -30,6 +33,7 @@ from llm_perf_opt.regions.model import RegionPerformance
 from llm_perf_opt.rundir.scrub import sqlite as scrubbed
 from llm_perf_opt.rundir.scrub.private import Private
 from synthetic import MAIN_THREAD, make_export
+from test_traffic import profile
 from test_verdicts import evaluated, performance
 
 PROGRAM = RECORDINGS / "programs" / "lines.py"
@@ -214,6 +218,22 @@ def test_a_program_under_nsys_is_asked_for_its_lines_and_no_other() -> None:
     assert environment("off", ranges=True, base_env=asked)["LLM_PERF_LINES"] == ""
 
 
+@pytest.mark.process
+def test_a_run_notes_lines_unless_it_is_told_not_to(tools: Path) -> None:  # noqa: F811
+    told = profile(tools, "--no-counters")
+    assert "--python-sampling true --python-sampling-frequency 100" in told
+    assert "--include-blobs true" in told
+    assert f"LLM_PERF_LINES={OWN_CODE}" in told
+
+
+@pytest.mark.process
+def test_no_lines_where_nobody_wants_them(tools: Path) -> None:  # noqa: F811
+    told = profile(tools, "--no-counters", "--no-lines")
+    assert "python-sampling" not in told
+    assert "include-blobs" not in told
+    assert "LLM_PERF_LINES" not in told
+
+
 # -- in a recording ----------------------------------------------------------------------------------
 
 
@@ -347,7 +367,7 @@ LINE_OF = {
 @pytest.mark.parametrize(("program", "least"), [("eager", 0.95), ("train", 0.95), ("graph", 0.90)])
 def test_gpu_time_is_on_the_line_it_comes_from(program: str, least: float) -> None:
     """An NVTX range around every tagged line is the truth; kernels of graphs belong to the line they were captured in."""
-    timeline = read_timeline(recording(f"lines-2025.3.1-h200-{program}"))
+    timeline = read_timeline(recording(f"lines_{program}"))
     attribution, place = attribute(timeline, "auto"), launching_places(timeline, timeline.code)
     right = whole = 0
     for at, inside in enumerate(attribution.kernels.by_domain[0].tolist()):
@@ -362,8 +382,8 @@ def test_gpu_time_is_on_the_line_it_comes_from(program: str, least: float) -> No
 
 
 def test_the_table_by_line_has_the_times_of_the_truth() -> None:
-    found = evaluated(read_timeline(recording("lines-2025.3.1-h200-eager")), include=["step"])
-    regions = regions_of(evaluated(read_timeline(recording("lines-2025.3.1-h200-eager"))).main_scope)
+    found = evaluated(read_timeline(recording("lines_eager")), include=["step"])
+    regions = regions_of(evaluated(read_timeline(recording("lines_eager"))).main_scope)
     truth = Counter[int]()
     for key, region in regions.items():
         if (tag := key.rpartition("/")[2]).startswith("truth "):
@@ -373,17 +393,46 @@ def test_the_table_by_line_has_the_times_of_the_truth() -> None:
     assert {at: pytest.approx(time / whole, abs=0.01) for at, time in truth.items()} == lines
 
 
+def test_every_output_shows_the_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(recording("lines_eager"))
+    assert main(["report", source, "--out", str(tmp_path / "out")]) == 0
+    assert "lines.py:31 forward" in capsys.readouterr().out
+    for name in ("report.md", "report.html"):
+        text = (tmp_path / "out" / name).read_text(encoding="utf-8")
+        assert "By line" in text
+        assert "lines.py:31 forward" in text
+    found = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    (step,) = [r["performance"] for r in found["scopes"][-1]["regions"] if r["key"] == "step"]
+    assert {line["line"] for line in step["lines"] if line["calls"]} == {LINE_OF[tag] for tag in _EAGER}
+    assert all(line["text"] == "" for line in step["lines"])  # whose files these are is not known
+    assert main(["export", source, "--perfetto", str(tmp_path / "trace.json")]) == 0
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert {"lines.py(31): forward"} <= {event["name"] for event in events if event.get("cat") == "line"}
+
+
+_EAGER = ("qkv", "scores", "mixed", "out", "norm", "residual", "up", "gelu", "down", "head", "scale", "top", "total")
+
+
+def test_a_fix_names_the_lines_it_is_about() -> None:
+    told = evaluated(read_timeline(recording("lines_waits"))).answer
+    (fix,) = [fix for fix in told.fixes if fix.rule == "host.sync"]
+    assert fix.lines[0].line == LINE_OF["item"]
+    assert fix.lines[0].function == "waits"
+
+
 def test_planted_waits_are_named_with_their_line_and_their_time() -> None:
-    """Five steady steps of six. What the program itself measured: seconds of all six, most of the first like the others."""
-    found = step_of(read_timeline(recording("lines-2025.3.1-h200-waits")))
+    """Five steady steps of six, in milliseconds: what the program itself measured, without the first step."""
+    found = step_of(read_timeline(recording("lines_waits")))
     assert found.idle is not None
-    idle = {(line.line, line.cause): line.time_ns / 5e6 for line in found.idle.lines}
-    assert idle[LINE_OF["sleep"], "python"] == pytest.approx(90.95 / 6, rel=0.1)
-    assert idle[LINE_OF["lock"], "python"] == pytest.approx(120.7 / 6, rel=0.1)
-    assert idle[LINE_OF["malloc"], "alloc"] == pytest.approx(22.1 / 6, rel=0.2)
+    idle = {(line.line, line.cause): line.time_ns / 1e6 for line in found.idle.lines}
+    assert idle[LINE_OF["sleep"], "python"] == pytest.approx(90.95 - 15.16, rel=0.02)
+    assert idle[LINE_OF["lock"], "python"] == pytest.approx(120.7 - 20.17, rel=0.02)
+    assert idle[LINE_OF["malloc"], "alloc"] == pytest.approx(22.1 - 0.70, rel=0.02)
+    in_item = sum(time for (line, _), time in idle.items() if line in (LINE_OF["item"], LINE_OF["item"] - 1))
+    assert in_item == pytest.approx(72.55 - 32.28 - 5 * 0.63, rel=0.05)  # the GPU works for 0.63 ms of each
     assert (LINE_OF["item"], "sync") in idle
     # The line of the data set that the loader waits for.
-    assert next(time for (_, cause), time in idle.items() if cause == "python" and 12 <= time < 13)
+    assert idle[LINE_OF["loader"] - 28, "python"] == pytest.approx(75.65 - 13.08, rel=0.05)
 
 
 def test_a_stack_as_nsys_2025_3_1_stored_it(export: Path) -> None:
@@ -422,6 +471,12 @@ def test_a_stack_as_nsys_2025_3_1_stored_it(export: Path) -> None:
 )
 def test_the_shape_of_a_product(name: str, dims: Any, shape: str) -> None:
     assert product_shape({"name": name, "args": {"Input Dims": dims}}) == shape
+
+
+def test_a_kernel_of_torch_compile_says_what_it_is_made_of() -> None:
+    assert fused_operators("triton_poi_fused_add_gelu_3") == "fused add_gelu"
+    assert fused_operators("triton_red_fused__softmax__to_copy_12") == "fused _softmax__to_copy"
+    assert not fused_operators("nvjet_sm90_tst_64x8")
 
 
 def kineto(tmp_path: Path, *events: dict[str, Any]) -> Path:

@@ -15,6 +15,7 @@ from attrs import Factory, define, field
 from llm_perf_opt.analysis.gaps import CAUSES, Gaps
 from llm_perf_opt.analysis.gpu_side import inside_region
 from llm_perf_opt.analysis.steady import SteadyTimeline
+from llm_perf_opt.metrics.families import fused_operators
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.code import Place, SpansByThread, parse_place
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int64s, Timeline
@@ -145,7 +146,7 @@ class _Launches:
         return [
             LaunchedFrom(
                 parse_place(texts[place]) if place != UNKNOWN else None,
-                texts[operator] if operator != UNKNOWN else "",
+                texts[operator] if operator != UNKNOWN else fused_operators(self.described[signature].shown),
                 self.described[signature],
                 *sums,
             )

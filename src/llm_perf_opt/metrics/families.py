@@ -92,3 +92,13 @@ def label_of(family: str) -> str:
 
 def is_fusable(family: str) -> bool:
     return family in families() and families()[family].fusable
+
+
+# torch.compile names a kernel after what it was made of: triton_poi_fused_add_gelu_3.
+_INDUCTOR = re.compile(r"triton_\w{3}_fused_(?P<operators>\w+?)_\d+$")
+
+
+def fused_operators(name: str) -> str:
+    """The operators that torch.compile fused into a kernel, as its name has them; empty for all others."""
+    found = _INDUCTOR.match(name)
+    return f"fused {found['operators']}" if found else ""

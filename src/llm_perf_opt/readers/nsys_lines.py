@@ -28,6 +28,7 @@ _DEEPEST = 512  # frames of a sample
 _LINE = 0x0FFFFFFF
 _LONGEST_SAMPLE = 100_000_000  # ns: samples further apart than this say nothing of what is between them
 _LATEST = 2**61
+_MOST_MARKS = 2_000_000  # inject makes a tenth of that
 _MOST_ENDS = 1_000_000
 
 
@@ -88,32 +89,41 @@ class _Seen:
 def _read(export: Export, marks: _Seen, samples: _Seen) -> None:
     text, text_id, blob = (c if export.has(NVTX, c) else "NULL" for c in ("text", "textId", "binaryData"))
     query = (
-        f"SELECT start, globalTid, {text}, {text_id}, {blob} FROM {NVTX} WHERE eventType = {MARK} ORDER BY start, rowid"  # noqa: S608 - constants
+        f"SELECT start, globalTid, {text}, {text_id}, {blob} FROM {NVTX} WHERE eventType = {MARK} LIMIT {_MOST_MARKS}"  # noqa: S608 - constants
     )
-    stacks = []
     rows = [row for row in export.rows(query) if isinstance(row[0], int) and isinstance(row[1], int)]
     rows = [row for row in rows if abs(row[0]) < _LATEST]
     named = export.texts({row[3] for row in rows if row[2] is None and isinstance(row[3], int)})
+    stacks, ours = [], []
     places: dict[tuple[int, str], int] = {}
     for start, tid, own_text, number, data in rows:
-        name = named.get(number) if own_text is None else own_text
-        if isinstance(data, bytes) and not (isinstance(name, str) and name.startswith(PREFIX)):
+        name = named.get(number, "") if own_text is None else str(own_text)
+        if name.startswith(_DEFINES):
+            of, _, place = name.removeprefix(_DEFINES).partition(" ")
+            if of.isdigit() and parse_place(place) is not None:
+                places[tid & ~THREAD_BITS, of] = export.intern_text(place)
+        elif name.startswith(PREFIX):
+            ours.append((start, tid, name))
+        elif isinstance(data, bytes):
             stacks.append((start, tid, data))
-        elif isinstance(name, str) and name.startswith(_DEFINES):
-            of, _, text_of_it = name.removeprefix(_DEFINES).partition(" ")
-            if of.isdigit() and parse_place(text_of_it) is not None:
-                places[tid & ~THREAD_BITS, of] = export.intern_text(text_of_it)
-        elif isinstance(name, str) and name.startswith(_INSIDE):
+    _add_marks(export, ours, places, marks)
+    _add_stacks(export, stacks, samples)
+
+
+def _add_marks(
+    export: Export, rows: list[tuple[int, int, str]], places: dict[tuple[int, str], int], marks: _Seen
+) -> None:
+    for start, tid, name in rows:
+        if name.startswith(_INSIDE):
             marks.named.add(start, tid, export.intern_text(name.removeprefix(_INSIDE)))
         elif name == _OUTSIDE:
             marks.named.add(start, tid, UNKNOWN)
-        elif isinstance(name, str) and name.startswith(PREFIX):
+        else:
             place = places.get((tid & ~THREAD_BITS, name.removeprefix(PREFIX)), UNKNOWN)
             marks.lines.add(start, tid, place)
             if place == UNKNOWN:
                 marks.named.add(start, tid, UNKNOWN)
     _add_ends(marks.lines)
-    _add_stacks(export, stacks, samples)
 
 
 def _add_ends(marks: _Rows) -> None:

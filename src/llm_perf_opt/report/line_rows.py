@@ -59,9 +59,13 @@ def _weight(line: LineRecord) -> float:
 
 
 def _row(line: LineRecord) -> LineRow:
-    values = (shown(line.time), percent(line.share), shown(line.idle), shown(line.flops), shown(line.dram))
-    cells = (f"{line.calls:,}" if line.calls else NOT_MEASURED, *values, percent(line.of_roof))
+    launched = (f"{line.calls:,}", shown(line.time), percent(line.share)) if line.calls else (NOT_MEASURED,) * 3
+    cells = (*launched, shown(line.idle), shown(line.flops), shown(line.dram), percent(line.of_roof))
     what = ", ".join(visible(name, 60) for name in (line.operators or line.kernels)[:2])
     return LineRow(
-        place_words(line.file, line.line, line.function), visible(line.file, 200), cells, what, visible(line.text, 160)
+        place_words(line.file, line.line, line.function),
+        visible(line.file, 200),
+        cells,
+        what,
+        visible(line.text, 160) if line.text else "",
     )

@@ -32,6 +32,7 @@ from .seen_ranges import MARKER
 
 _FIRST, _LATER = 60_000, 2_000  # marks before the first pause, and between later ones
 _PAUSE_S = 0.25
+_SHARE = 0.01  # of the time, that switching on and off may take
 _TOOL = 4  # a number that no well-known tool has
 _OF_A_MARK = 0.02  # charged for a call that is only looked at: there may be millions before the first launch
 _MOST_PLACES = 100_000
@@ -171,11 +172,15 @@ class Monitored:
             self._thread.start()
 
     def _resume(self) -> None:
+        pause = _PAUSE_S
         while True:
-            time.sleep(_PAUSE_S)
+            time.sleep(pause)
             if not self._lines.on:
                 self._lines.left = _LATER
+                began = time.monotonic()
                 self.go_on()
+                # To switch on takes microseconds for every function of the program, and to switch off again.
+                pause = max(_PAUSE_S, 2 * (time.monotonic() - began) / _SHARE)
 
     def _begins(self, code: CodeType, _offset: int) -> Any:
         _, own, name = self._lines.look_at(code)
