@@ -39,7 +39,15 @@ def find_causes(
     change = times[1] - times[0]
     if before.busy_ns is None or after.busy_ns is None:
         return (
-            [Cause("not recorded", "no GPU work was recorded on both sides that would tell", change)] if change else []
+            [
+                Cause(
+                    "not recorded",
+                    "what the GPU did was not recorded on both sides: llm-perf profile does that",
+                    change,
+                )
+            ]
+            if change
+            else []
         )
     slower = _clock_ratio(clocks)
     known = {use.name for use in before.kernels} & {use.name for use in after.kernels}
