@@ -66,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.accept is not None:
         _check_accepted(accepted, arguments.accept)
     base, new = side(arguments.base), side(arguments.new)
+    if base.label == new.label:  # `before/run.json` and `after/run.json`
+        base.label, new.label = arguments.base, arguments.new
     found = compare_sides(base, new, min_change=least, exact=arguments.exact, limits=limits, learns=arguments.learn)
     written_files = write_comparison(found, Path(arguments.out), inputs=_inputs(arguments), force=arguments.force)
     if arguments.save_baseline:

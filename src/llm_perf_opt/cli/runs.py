@@ -184,6 +184,7 @@ def _fields(run_: Run) -> dict[str, Any]:
 def _history(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.api.run_history import read_history, write_history
     from llm_perf_opt.comparing.history_page import describe_change
+    from llm_perf_opt.regions.labels import counted
     from llm_perf_opt.rundir.inventory import RUNS
 
     programs, failed = read_history(Path(arguments.folder) if arguments.folder else RUNS)
@@ -193,7 +194,7 @@ def _history(arguments: argparse.Namespace) -> int:
         shown = [program.as_json() for program in programs]
         return _print_json(programs=shown, unreadable=others, files=[str(file) for file in written])
     for program in programs:
-        print(f"{_shown(' '.join(program.command) or 'recordings', 100)}: {len(program.runs)} runs")
+        print(f"{_shown(' '.join(program.command) or 'recordings', 100)}: {counted(len(program.runs), 'run')}")
         changed = [region for region in program.regions if region.changes]
         for region in changed:
             for change in region.changes:

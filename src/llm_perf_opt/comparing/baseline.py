@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_perf_opt.comparing.side import COUNTED, SOURCES, KernelUse, RegionSide, Side, Times
+from llm_perf_opt.comparing.side import COUNTED, SOURCES, KernelUse, RegionSide, Side, Times, shortened
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.untrusted import read_json
 
@@ -22,7 +22,6 @@ _LARGEST = 32 << 20
 _MOST_REGIONS = 60
 _LEAST = 0.005  # of the time of all: regions that take less are left out
 _MOST_KERNELS = 24  # of a region
-_REST = "(other kernels)"
 
 
 def is_baseline(path: Path) -> bool:
@@ -71,13 +70,14 @@ def _region_json(region: RegionSide, names: dict[str, int]) -> dict[str, Any]:
         "path": list(region.path),
         "parent": region.parent,
         "instances": region.instances,
+        "recorded": region.recorded,
         "weight_ns": round(region.weight_ns),
         "busy_ns": None if region.busy_ns is None else round(region.busy_ns, 1),
         "early": round(region.early, 4),
         "numbers": list(region.numbers),
         "counts": {what: round(count, 6) for what, count in region.counts.items()},
         "times": {source: _times_json(times) for source, times in region.times.items()},
-        "kernels": [_kernel_json(use, names) for use in _shortened(region.kernels)],
+        "kernels": [_kernel_json(use, names) for use in shortened(region.kernels, _MOST_KERNELS)],
     }
 
 
@@ -92,15 +92,6 @@ def _times_json(times: Times) -> dict[str, Any]:
         "spread": round(spread, 5),
         "instances": times.instances,
     }
-
-
-def _shortened(kernels: list[KernelUse]) -> list[KernelUse]:
-    """The longest, and the rest as one, so that the sum stays what it is."""
-    ordered = sorted(kernels, key=lambda use: -use.time_ns)
-    kept, rest = ordered[:_MOST_KERNELS], ordered[_MOST_KERNELS:]
-    if rest:
-        kept.append(KernelUse(_REST, sum(u.calls for u in rest), sum(u.time_ns for u in rest), kind="rest"))
-    return kept
 
 
 def _kernel_json(use: KernelUse, names: dict[str, int]) -> list[Any]:
@@ -146,6 +137,7 @@ def _region(row: dict[str, Any], names: list[str]) -> RegionSide:
         parent=None if row["parent"] is None else str(row["parent"]),
         times={str(source): _times(times) for source, times in row["times"].items() if source in SOURCES},
         instances=int(row["instances"]),
+        recorded=int(row["recorded"]),
         weight_ns=_positive(row["weight_ns"]),
         busy_ns=None if row["busy_ns"] is None else _positive(row["busy_ns"]),
         early=_positive(row["early"]),

@@ -22,7 +22,7 @@ from llm_perf_opt.report.text import counted, quantity
 
 _MOST = 16  # causes listed of a region, the largest; what is left is one more
 _SMALL = 0.005  # of the largest cause: what is less is no cause worth a line
-_ROUNDING = 1e-3  # ns
+_ROUNDING = 0.5  # ns
 _CLOCKS = 0.005  # a clock that differs by less explains nothing
 _MORE_WORK = 0.01  # the same of counters and grids
 
@@ -34,15 +34,32 @@ def find_causes(
     pairs: Sequence[KernelPair],
     exact: Sequence[ExactChange],
     clocks: tuple[float | None, float | None] = (None, None),
+    *,
+    detailed: bool = True,
 ) -> list[Cause]:
-    """Largest first. `times`: of an instance on both sides; `clocks`: of the SMs while they were taken."""
+    """Largest first. `times`: of an instance on both sides; `clocks`: of the SMs while they were taken.
+
+    `detailed`: kernel by kernel; else the GPU work is one.
+    """
     change = times[1] - times[0]
     if before.busy_ns is None or after.busy_ns is None:
         return (
-            [Cause("not recorded", "no GPU work was recorded on both sides that would tell", change)] if change else []
+            [
+                Cause(
+                    "not recorded",
+                    "what the GPU did was not recorded on both sides: llm-perf profile does that",
+                    change,
+                )
+            ]
+            if change
+            else []
         )
     slower = _clock_ratio(clocks)
     known = {use.name for use in before.kernels} & {use.name for use in after.kernels}
+    if not detailed:
+        busy = after.busy_ns - before.busy_ns
+        parts = [Cause("other", "its GPU work", busy), Cause("idle", _why_idle(change - busy, exact), change - busy)]
+        return _listed(parts, change)
     places = _Places(before.launch_lines(), after.launch_lines())
     found = [cause for pair in pairs for cause in _of_pair(pair, slower, known, places)]
     work = [sum(use.time_ns for use in region.kernels) for region in (before, after)]
@@ -87,6 +104,8 @@ def _of_pair(pair: KernelPair, slower: float, known: set[str], places: _Places) 
         gone = any(use.kind == GRAPH for use in pair.before)
         what = "its kernels are launched one by one" if gone else "it holds kernels that were launched one by one"
         return [Cause(GRAPH, f"the CUDA graph is {'gone' if gone else 'new'}: {what}", pair.delta_ns)]
+    if pair.how == "rest":
+        return [Cause("other", "small kernels that one side does not list", pair.delta_ns)]
     if pair.how == ORDER:
         return [
             Cause("replaced kernel", f"{kernel_names(pair.before)} → {kernel_names(pair.after)}{where}", pair.delta_ns)

@@ -6,11 +6,11 @@ for, are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from attrs import Factory, define, evolve, field
+from attrs import define, evolve
 
 from llm_perf_opt.analysis.gaps import Gaps
 from llm_perf_opt.analysis.gpu_side import GpuSteps
@@ -19,7 +19,6 @@ from llm_perf_opt.analysis.scopes import AGGREGATE, ScopePart, timeline_scopes
 from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.timeline_counters import TimelineCounters
 from llm_perf_opt.analysis.verdicts.counted_work import with_totals
-from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.comparing.side import (
     COPIED,
     COPIES,
@@ -34,12 +33,11 @@ from llm_perf_opt.comparing.side import (
     TENSOR,
     TIMELINE,
     UNDISTURBED,
-    KernelUse,
     RegionSide,
     Side,
-    SignatureKey,
     Times,
 )
+from llm_perf_opt.comparing.work_table import WorkTable
 from llm_perf_opt.metrics.host_calls import call_kind
 from llm_perf_opt.regions.attribution import Mode
 from llm_perf_opt.regions.columns import (
@@ -52,19 +50,16 @@ from llm_perf_opt.regions.columns import (
     Int64s,
     Recording,
     Timeline,
-    Work,
 )
 from llm_perf_opt.regions.merge import merge_timelines
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare
 from llm_perf_opt.regions.ranking import with_parents
-from llm_perf_opt.regions.rollup import KernelRows, RolledUp, Selection, exclusive_rows, lift, roll_up, rows_per_region
-from llm_perf_opt.regions.signatures import Signature, describe_signatures
+from llm_perf_opt.regions.rollup import RolledUp, Selection, roll_up
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT
 
 _MOST_REGIONS = 2_000  # compared: the heaviest, with those around them
-_MOST_LAUNCHES = 600  # of one instance, whose order is looked at
 _EARLY = 0.02  # of the wall time, work that goes on after a range was closed: its instances are also timed on the GPU
 _SPOKEN_FOR = 0.9  # part of the GPU time whose launches were counted: less, and sums of counters say nothing
 
@@ -111,12 +106,7 @@ class _Collected:
     part: ScopePart
     rolled: RolledUp
     chosen: RegionFilter
-    launches: Mapping[int, Launches] | None  # by region, with what one launch does; None without counters
-    _rows: dict[int, tuple[KernelRows, Int64s]] | None = None
-    _described: list[Signature] = Factory(list)
-    _label: Int64s = field(factory=lambda: np.zeros(0, dtype=np.int64))
-    _by_host: Int64s | None = None  # kernels in the order of their launches
-    _others: dict[str, dict[int, tuple[KernelRows, Int64s]]] = Factory(dict)  # copies and graphs
+    work: WorkTable
 
     @staticmethod
     def of(timeline: Timeline, counters: list[CounterSet], chosen: RegionFilter, mode: Mode) -> _Collected:
@@ -130,7 +120,8 @@ class _Collected:
             kept = [True] * len(attribution.table)
             joined = TimelineCounters(timeline, attribution, samples, kept, every)
             launches = joined.attributed(warmth.lifted).launches(part)
-        return _Collected(timeline, warmth, part, warmth.rolled(whole.selection), chosen, launches)
+        work = WorkTable(warmth, part.selection, launches)
+        return _Collected(timeline, warmth, part, warmth.rolled(whole.selection), chosen, work)
 
     def add_to(self, side: Side) -> None:
         """Add the regions; of those that are there, what this timeline knows and the other does not."""
@@ -164,10 +155,13 @@ class _Collected:
                 region.counts[RECOMPILATIONS] = max(before, float(compilations[number]))
             if measured:
                 continue
-            region.instances = region.instances or instances
+            region.instances, region.recorded = region.instances or instances, instances
             self._add_work(region, number, instances, syncs)
             if region.early > _EARLY and (spans := gpu_side(number)) is not None:
                 region.times[GPU] = spans
+            if not region.times and region.busy_ns:  # known through CUDA graphs alone: no range, no time on the host
+                region.times[GPU] = Times.of([np.array([region.busy_ns])])
+                region.weight_ns = region.busy_ns * instances
 
     def _heaviest(self) -> list[int]:
         table, rolled = self.warmth.attribution.table, self.rolled
@@ -209,95 +203,10 @@ class _Collected:
         if syncs is not None:
             per_instance[SYNCS] = syncs[number]
         counts.update({what: float(total) / instances for what, total in per_instance.items()})
-        region._kernels = partial(self._kernels_of, number, instances)
-        region._order = partial(self._order_of, number)
-        if self.launches is not None:
-            self._add_counters(region)
-
-    def _add_counters(self, region: RegionSide) -> None:
-        """Sums of the counters of a region, where nearly all of its launches were counted."""
-        kernels = [use for use in region.kernels if use.kind == "kernel"]
-        total = sum(use.time_ns for use in kernels)
-        for what, amount in ((TENSOR, "tensor"), (DRAM, "dram")):
-            known = [use for use in kernels if getattr(use, amount) is not None]
-            if total and sum(use.time_ns for use in known) >= _SPOKEN_FOR * total:
-                region.counts[what] = sum(use.calls * getattr(use, amount) for use in known)
-
-    def _kernels_of(self, number: int, instances: int) -> list[KernelUse]:
-        found = self._counted_kernels(number, instances) if self.launches is not None else None
-        if found is None:
-            self._describe()
-            found = _uses(self._rows or {}, number, instances, self._use_of_signature)
-        for kind, work in (("copy", self.timeline.copies), ("graph", self.timeline.graphs)):
-            found += self._other_work(kind, work, number, instances)
-        return found
-
-    def _describe(self) -> None:
-        """Kernels by signature, of all regions; once."""
-        if self._rows is None:
-            self._label, self._described = describe_signatures(self.timeline)
-            lifted, kernels = self.warmth.lifted, self.timeline.kernels
-            rows = exclusive_rows(kernels, lifted, self.part.selection.kernels, self._label)
-            self._rows = rows_per_region(lift(rows, lifted))
-
-    def _use_of_signature(self, label: int, calls: float, time: float) -> KernelUse:
-        signature = self._described[label]
-        return KernelUse(signature.shown or signature.name, calls, time, signature.grid or (), signature.block or ())
-
-    def _counted_kernels(self, number: int, instances: int) -> list[KernelUse] | None:
-        """The same with counters; several kinds of one signature are one."""
-        assert self.launches is not None
-        launches = self.launches.get(number)
-        if launches is None:
-            return None
-        found: dict[object, KernelUse] = {}
-        columns = (launches.which.tolist(), launches.calls.tolist(), launches.time_ns.tolist())
-        for which, calls, time in zip(*columns, strict=True):
-            kind = launches.kinds[which]
-            amounts = kind.amounts
-            use = KernelUse(
-                kind.kernel_name,
-                calls / instances,
-                time / instances,
-                tuple(kind.grid),
-                tuple(kind.block),
-                flops=kind.flops,
-                tensor=None if amounts is None else amounts.total("tensor_"),
-                dram=None if amounts is None else amounts.bytes.get("dram"),
-            )
-            found[use.signature] = _together(found[use.signature], use) if use.signature in found else use
-        return list(found.values())
-
-    def _other_work(self, kind: str, work: Work, number: int, instances: int) -> list[KernelUse]:
-        if not len(work):
-            return []
-        if kind not in self._others:
-            lifted, selection = self.warmth.lifted, self.part.selection
-            membership = lifted.copies if kind == "copy" else lifted.graphs
-            which = selection.copies if kind == "copy" else selection.graphs
-            of_kind = evolve(lifted, kernels=membership)
-            self._others[kind] = rows_per_region(lift(exclusive_rows(work, of_kind, which, work.name), of_kind))
-        rows, strings = self._others[kind], self.timeline.strings
-
-        def use(label: int, calls: float, time: float) -> KernelUse:
-            return KernelUse(strings[label] if label >= 0 else kind, calls, time, kind=kind)
-
-        return _uses(rows, number, instances, use)
-
-    def _order_of(self, number: int) -> list[SignatureKey]:
-        """Signatures in the order of launches, of the steady instance in the middle."""
-        self._describe()
-        timeline, ranges, kernels = self.timeline, self.timeline.ranges, self.timeline.kernels
-        steady = self.part.selection.ranges[self.warmth.attribution.range_region[self.part.selection.ranges] == number]
-        if not len(steady):
-            return []
-        if self._by_host is None:
-            self._by_host = np.argsort(kernels.host_time, kind="stable")
-        typical = int(steady[np.argsort(timeline.ranges.duration[steady])[len(steady) // 2]])
-        at = np.searchsorted(kernels.host_time, [ranges.start[typical], ranges.end[typical]], sorter=self._by_host)
-        inside = self._by_host[at[0] : at[1]]
-        inside = inside[kernels.process[inside] == ranges.process[typical]][:_MOST_LAUNCHES]
-        return [self._use_of_signature(label, 0.0, 0.0).signature for label in self._label[inside].tolist()]
+        region._kernels = partial(self.work.uses_of, number, instances)
+        region._order = partial(self.work.order_of, number)
+        if self.work.has_counters:
+            _add_counters(region)
 
     def _gpu_side(self) -> Callable[[int], Times | None]:
         """What the steady instances of a region take on the GPU, from the first start to the last end of their work."""
@@ -356,38 +265,11 @@ def _no_gaps(process: int) -> Gaps:
     raise AssertionError("only spans are asked for")
 
 
-def _uses(
-    rows: Mapping[int, tuple[KernelRows, Int64s]],
-    number: int,
-    instances: int,
-    use: Callable[[int, float, float], KernelUse],
-) -> list[KernelUse]:
-    """Rows of one region per instance, devices added up."""
-    if number not in rows:
-        return []
-    table, which = rows[number]
-    sums: dict[int, list[int]] = {}
-    for label, calls, total in zip(
-        table.label[which].tolist(), table.calls[which].tolist(), table.total[which].tolist(), strict=True
-    ):
-        known = sums.setdefault(label, [0, 0])
-        known[0] += calls
-        known[1] += total
-    return [use(label, calls / instances, total / instances) for label, (calls, total) in sums.items()]
-
-
-def _together(one: KernelUse, other: KernelUse) -> KernelUse:
-    """Launches of one signature that differ in what they do."""
-    calls = one.calls + other.calls
-
-    def mean(a: float | None, b: float | None) -> float | None:
-        return None if a is None or b is None or not calls else (a * one.calls + b * other.calls) / calls
-
-    return evolve(
-        one,
-        calls=calls,
-        time_ns=one.time_ns + other.time_ns,
-        flops=mean(one.flops, other.flops),
-        tensor=mean(one.tensor, other.tensor),
-        dram=mean(one.dram, other.dram),
-    )
+def _add_counters(region: RegionSide) -> None:
+    """Sums of the counters of a region, where nearly all of its launches were counted."""
+    kernels = [use for use in region.kernels if use.kind == "kernel"]
+    total = sum(use.time_ns for use in kernels)
+    for what, amount in ((TENSOR, "tensor"), (DRAM, "dram")):
+        known = [use for use in kernels if getattr(use, amount) is not None]
+        if total and sum(use.time_ns for use in known) >= _SPOKEN_FOR * total:
+            region.counts[what] = sum(use.calls * getattr(use, amount) for use in known)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from llm_perf_opt.comparing.side import Side
 from llm_perf_opt.regions.names import visible
 
-# Options of programs that say how much there is to do.
-_INPUT = re.compile(
-    r"batch|\bbs\b|seq|len(gth)?\b|tokens?\b|input|prompt|image|sample|data(set)?\b|requests?\b|num", re.I
-)
+# Words in the options of programs that say how much there is to do, and those that say otherwise.
+_AMOUNT = re.compile(r"batch|bs|seq|seqlen|len|length|tokens|inputs?|prompts?|images?|samples|dataset|requests")
+_OTHER = re.compile(r"parallel|workers|d?type|kernel|backend|dir|path")
 _OPTION = re.compile(r"--?[A-Za-z]")
 
 
@@ -25,13 +24,18 @@ def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:
     for old, now in _other_words(base.command, new.command):
         text = f"{visible(old or '(nothing)', 60)} before, {visible(now or '(nothing)', 60)} now"
         option = (now or old).partition("=")[0].partition(" ")[0]
-        if _OPTION.match(option) and _INPUT.search(option.replace("_", "-")):
+        if _OPTION.match(option) and _says_how_much(option):
             barred.append(f"other input: {text}")
         else:
             notes.append(f"The command differs: {text}.")
     if base.clock_mhz and new.clock_mhz and abs(base.clock_mhz / new.clock_mhz - 1) > 0.01:
         notes.append(f"The SM clock was {base.clock_mhz:.0f} MHz before and is {new.clock_mhz:.0f} MHz now.")
     return barred, notes
+
+
+def _says_how_much(option: str) -> bool:
+    words = re.split(r"[-_.]", option.lower().strip("-"))
+    return any(map(_AMOUNT.fullmatch, words)) and not any(map(_OTHER.fullmatch, words))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from llm_perf_opt.regions.names import visible
 _ALPHA = 0.01  # of all comparisons of one pair of runs together
 _SHORTEST = 1_000.0  # ns: a change that is less is nobody's
 _HEAVY = 0.01  # part of the time of all: a region that takes less decides nothing
+_DETAILED = 300  # regions whose kernels are compared one by one, the heaviest
 _MOST = 0.5  # part of a region's time
 _ENOUGH = 5  # steady instances, from which on a region can be told by itself
 _EARLY = 0.1  # of the time on the host, GPU work after the end of a range: then its time there says little
@@ -46,8 +47,12 @@ def compare(base: Side, new: Side, settings: Settings | None = None) -> Comparis
     deciding = _deciding(both)
     alpha = _ALPHA / max(len(deciding), 1)
     clocks = (base.clock_mhz, new.clock_mhz)
+    heaviest = sorted((n for _, n in both), key=lambda n: -n.weight_ns)[:_DETAILED]
+    detailed = deciding | {region.key for region in heaviest}
     regions = [
-        _Evaluated(b, n, clocks, settings, alpha).finished(decides=n.key in deciding, barred=bool(barred))
+        _Evaluated(b, n, clocks, settings, alpha).finished(
+            decides=n.key in deciding, barred=bool(barred), detailed=n.key in detailed
+        )
         for b, n in both
     ]
     verdict, reasons = _overall(regions, barred)
@@ -113,7 +118,7 @@ class _Evaluated:
         self.room = run_room(max([*own, *([] if spread is None else [spread])], default=None))
         self.difference = difference(*self.times, alpha, self.room) if self.times else None
 
-    def finished(self, *, decides: bool, barred: bool) -> RegionComparison:
+    def finished(self, *, decides: bool, barred: bool, detailed: bool) -> RegionComparison:
         before, after = self.before, self.after
         typical = [times.typical for times in self.times] if self.times else [None, None]
         verdict, reason = self._verdict(barred)
@@ -143,8 +148,9 @@ class _Evaluated:
         if typical[0] is None or typical[1] is None:
             return found
         recorded = before.busy_ns is not None and after.busy_ns is not None
-        pairs = match_kernels(before, after) if recorded else []
-        causes = find_causes(before, after, (typical[0], typical[1]), pairs, self.exact, self._clocks())
+        pairs = match_kernels(before, after) if recorded and detailed else []
+        both = (typical[0], typical[1])
+        causes = find_causes(before, after, both, pairs, self.exact, self._clocks(), detailed=detailed)
         return evolve(found, causes=causes, pairs=pairs)
 
     def _clocks(self) -> tuple[float | None, float | None]:
@@ -164,7 +170,11 @@ class _Evaluated:
             worse = any(map(is_worse, changed))
             return (WORSE if worse else BETTER if changed else SAME), ""
         if self.difference is None or self.times is None:
-            return NOT_COMPARABLE, "one side was timed under a profiler, the other without"
+            timed = before.times and after.times
+            return (
+                NOT_COMPARABLE,
+                "one side was timed under a profiler, the other without" if timed else "it was not timed",
+            )
         return _evaluate(self.difference, self.times, self._in_cycles(), self.settings.min_change, self.room)
 
     def _in_cycles(self) -> float | None:

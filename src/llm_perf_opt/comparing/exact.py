@@ -12,7 +12,7 @@ LESS_IS_WORSE = (REPLAYS,)
 
 def compare_counts(before: RegionSide, after: RegionSide) -> list[ExactChange]:
     """All counts that both sides know."""
-    once = 1 / max(min(before.instances, after.instances), 1)  # what comes once in a run is spread over its instances
+    once = 1 / max(min(before.recorded, after.recorded), 1)  # what comes once in a run is spread over its instances
     found = []
     for what in COUNTED:
         if what in before.counts and what in after.counts:

@@ -19,6 +19,7 @@ from llm_perf_opt.comparing.side import KernelUse, RegionSide, Side
 GRAPH = "graph"
 _ALIKE = 0.6  # part of the GPU time in kernels that both have: enough for a region with another name
 _ALIKE_BUT_FOR_NUMBERS = 0.2  # the same for `bs=4` and `bs=5`
+_MOST_NAMELESS = 100  # regions below one parent whose partner is looked for by what they do
 _AS_OFTEN = 1.2  # instances of one over those of the other
 _AS_LONG = 2.0  # the same of the time, where there are no kernels to look at
 _Group = tuple[list[KernelUse], list[KernelUse]]
@@ -65,17 +66,20 @@ def _pairs(before: Sequence[RegionSide], after: Sequence[RegionSide]) -> list[tu
     """Regions below one parent: by name, then by what they do."""
     by_name = {_own_name(region): region for region in before}
     found = [(by_name.pop(name), region) for region in after if (name := _own_name(region)) in by_name]
-    left = {id(region): region for region in by_name.values()}
+    left = {id(region): region for region in _heaviest(by_name.values())}
     taken = {id(region) for _, region in found}
-    for region in after:
-        if id(region) in taken:
-            continue
+    for region in _heaviest(region for region in after if id(region) not in taken):
         candidates = [(alikeness(one, region), one) for one in left.values() if _could_be(one, region)]
         if candidates:
             best = max(candidates, key=lambda pair: pair[0])[1]
             del left[id(best)]
             found.append((best, region))
     return found
+
+
+def _heaviest(regions: Iterable[RegionSide]) -> list[RegionSide]:
+    """Each is held against each: of very many without a partner, those that take most."""
+    return sorted(regions, key=lambda region: -region.weight_ns)[:_MOST_NAMELESS]
 
 
 def _own_name(region: RegionSide) -> str:
@@ -101,20 +105,12 @@ def without_numbers(name: str) -> str:
 
 def alikeness(one: RegionSide, other: RegionSide) -> float:
     """Part of the GPU time that is in kernels of the same name on both sides."""
-    shares = [_shares(region.kernels) for region in (one, other)]
+    shares = [region.time_shares() for region in (one, other)]
     return sum(min(share, shares[1].get(name, 0.0)) for name, share in shares[0].items())
 
 
-def _shares(kernels: Iterable[KernelUse]) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for use in kernels:
-        found[use.name] += use.time_ns
-    total = sum(found.values())
-    return {name: time / total for name, time in found.items()} if total else {}
-
-
 def match_kernels(before: RegionSide, after: RegionSide) -> list[KernelPair]:
-    """The GPU work of a region on both sides; each piece is in one pair."""
+    """The GPU work of a region on both sides; each piece is in one pair, but what a side does not list is one piece."""
     pairs: list[KernelPair] = []
     one, other = ({use.signature: use for use in region.kernels} for region in (before, after))
     for signature in [s for s in one if s in other]:
@@ -124,10 +120,29 @@ def match_kernels(before: RegionSide, after: RegionSide) -> list[KernelPair]:
         # Several grids of one kernel are one: which of them became which nobody can tell.
         pairs.append(KernelPair((_pooled(old.pop(name)),), (_pooled(now.pop(name)),), GRID))
     left_old, left_now = [u for uses in old.values() for u in uses], [u for uses in now.values() for u in uses]
+    pairs += _unlisted(before, after, left_old, left_now)
     pairs += _graphs(left_old, left_now)
     pairs += _by_order(before, after, left_old, left_now)
     pairs += [KernelPair((use,), (), GONE) for use in left_old]
     return [*pairs, *(KernelPair((), (use,), NEW) for use in left_now)]
+
+
+def _unlisted(
+    before: RegionSide, after: RegionSide, left_old: list[KernelUse], left_now: list[KernelUse]
+) -> list[KernelPair]:
+    """Small kernels that one side has only as a sum are no news on the other; takes them out of both lists."""
+    for short, long, listed in ((left_old, left_now, before), (left_now, left_old, after)):
+        if not any(use.kind == "rest" for use in short) or any(use.kind == "rest" for use in long):
+            continue
+        least = min((use.time_ns for use in listed.kernels if use.kind == "kernel"), default=0.0)
+        small = [use for use in long if use.time_ns <= least and use.kind != GRAPH]
+        rest = [use for use in short if use.kind == "rest"]
+        short[:] = [use for use in short if use.kind != "rest"]
+        long[:] = [use for use in long if use not in small]
+        pooled = [evolve(rest[0], calls=sum(u.calls for u in small), time_ns=sum(u.time_ns for u in small))]
+        sides = (rest, pooled) if short is left_old else (pooled, rest)
+        return [KernelPair(tuple(sides[0]), tuple(sides[1]), "rest")]
+    return []
 
 
 def _by_name(uses: Iterable[KernelUse]) -> dict[str, list[KernelUse]]:

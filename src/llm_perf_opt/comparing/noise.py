@@ -52,12 +52,34 @@ def difference(before: Times, after: Times, alpha: float = 0.01, room: float = 0
     change = math.log(after.typical) - math.log(before.typical)
     if min(before.instances, after.instances) < _FEW:
         return Difference(change, change - _NO_SPREAD, change + _NO_SPREAD, NOTHING)
+    sure = NormalDist().inv_cdf(1 - alpha / 2)
+    edges = []
+    for moved, error in _changes(before, after):
+        half = math.hypot(sure * max(error, _LEAST), room)
+        edges.append((moved - half, moved + half))
+    # Where half of the instances do something else, a median jumps from one kind to the other; the mean does not.
+    return Difference(change, min(low for low, _ in edges), max(high for _, high in edges), INSTANCES)
+
+
+def _changes(before: Times, after: Times) -> list[tuple[float, float]]:
+    """By medians and by means of the instances: the change, and its standard error."""
+    moved = math.log(after.typical) - math.log(before.typical)
     error = math.hypot(_standard_error(before), _standard_error(after))
     paired = _paired(before, after)
+    by_median = (moved, error if paired is None else min(paired, error))
+    if before.spread is not None or after.spread is not None:
+        return [by_median]
+    logs = [[_clipped(np.log(run)) for run in side.runs] for side in (before, after)]
+    means = [float(np.mean([run.mean() for run in runs])) for runs in logs]
+    errors = [math.sqrt(sum(run.var() / effective_count(run) for run in runs)) / len(runs) for runs in logs]
     if paired is not None and paired < error:
-        error = paired
-    half = math.hypot(NormalDist().inv_cdf(1 - alpha / 2) * max(error, _LEAST), room)
-    return Difference(change, change - half, change + half, INSTANCES)
+        return [by_median]
+    return [by_median, (means[1] - means[0], math.hypot(*errors))]
+
+
+def _clipped(logs: Floats) -> Floats:
+    """Without what is far out: a single hiccup must not decide."""
+    return np.clip(logs, *np.quantile(logs, [0.05, 0.95]))
 
 
 def _of_runs(before: Floats, after: Floats, alpha: float) -> Difference:

@@ -20,6 +20,7 @@ from llm_perf_opt.comparing.side import (
     LAUNCHES,
     PEAK_MEMORY,
     REPLAYS,
+    REST,
     TENSOR,
     TIMELINE,
     UNDISTURBED,
@@ -49,7 +50,7 @@ def side_of_report(report: NCUProfileRegionReport, label: str) -> Side:
 
 def _region(region: NCUProfileRegion) -> RegionSide:
     instances = max(region.instances or 1, 1)
-    found = RegionSide(region.key, tuple(region.path), region.parent, instances=instances)
+    found = RegionSide(region.key, tuple(region.path), region.parent, instances=instances, recorded=instances)
     found.numbers = tuple(known.mean for known in region.numbers)
     if region.timing is not None and region.timing.steady.median_ns:
         _add_times(found, region.timing)
@@ -111,7 +112,7 @@ def _kernels(region: NCUProfileRegion, instances: int) -> list[KernelUse]:
     ]
     if region.kernels_omitted:
         rest = (work.gpu_time_ns or 0) / instances - sum(use.time_ns for use in found)
-        found.append(KernelUse("(kernels that the report does not list)", 1.0, rest))
+        found.append(KernelUse(REST, float(region.kernels_omitted), rest, kind="rest"))
     others = (("copies and fills", memory.count, memory.time_ns), ("graphs", work.graph_launches, work.graph_time_ns))
     for (name, count, time), kind in zip(others, ("copy", "graph"), strict=True):
         if count:
@@ -133,7 +134,7 @@ def _pooled(uses: list[KernelUse]) -> list[KernelUse]:
 def _whole(scope: Scope) -> RegionSide:
     """Results of ncu without ranges: all of them are one region."""
     total = scope.totals.gpu_time_ns or 0
-    found = RegionSide(WHOLE, (WHOLE,), None, instances=1, busy_ns=float(total))
+    found = RegionSide(WHOLE, (WHOLE,), None, instances=1, recorded=1, busy_ns=float(total))
     _add_counted_time(found, total, 1)
     found.counts[KERNELS] = float(scope.totals.kernel_count)
     found._kernels = _pooled(

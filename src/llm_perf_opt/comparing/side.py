@@ -27,6 +27,7 @@ COPIES, COPIED, TENSOR, DRAM = "copies", "copied bytes", "tensor operations", "D
 RECOMPILATIONS, PEAK_MEMORY = "recompilations", "peak memory"
 COUNTED = (LAUNCHES, KERNELS, REPLAYS, SYNCS, COPIES, COPIED, TENSOR, DRAM, RECOMPILATIONS, PEAK_MEMORY)
 BYTES = (COPIED, DRAM, PEAK_MEMORY)
+REST = "(other kernels)"  # stands for those that a side does not list one by one
 
 
 @define(frozen=True, eq=False)
@@ -70,7 +71,7 @@ class KernelUse:
     flops: float | None = None  # of one launch, as the next
     tensor: float | None = None
     dram: float | None = None
-    kind: str = "kernel"  # "kernel" | "copy" | "graph"
+    kind: str = "kernel"  # "kernel" | "copy" | "graph" | "rest"
 
     @property
     def short(self) -> str:
@@ -89,6 +90,16 @@ class KernelUse:
         return int(np.prod(self.grid)) if self.grid else 0
 
 
+def shortened(uses: Sequence[KernelUse], most: int) -> list[KernelUse]:
+    """The longest, and the rest as one, so that the sum stays what it is."""
+    if len(uses) <= most:
+        return list(uses)
+    ordered = sorted(uses, key=lambda use: -use.time_ns)
+    kept = [use for use in ordered[:most] if use.kind != "rest"]
+    left = [*(use for use in ordered[:most] if use.kind == "rest"), *ordered[most:]]
+    return [*kept, KernelUse(REST, sum(u.calls for u in left), sum(u.time_ns for u in left), kind="rest")]
+
+
 @define(eq=False)
 class RegionSide:
     """One region of one side."""
@@ -102,11 +113,13 @@ class RegionSide:
     busy_ns: float | None = None  # union of the GPU work of an instance; None: nothing was recorded of it
     early: float = 0.0  # GPU work after the range was closed on the host, as a part of its time there
     counts: dict[str, float] = Factory(dict)  # of COUNTED, per instance
+    recorded: int = 0  # instances whose GPU work was recorded: what the counts are of
     numbers: tuple[float, ...] = ()  # means of the numbers that stars of its name stand for
     _kernels: Callable[[], list[KernelUse]] | list[KernelUse] = Factory(list)
     # Signatures in the order of their launches, of one instance; empty where it is not known.
     _order: Callable[[], list[SignatureKey]] | None = None
     _lines: Callable[[], LaunchLines] | None = None  # None: the recording tells of no code
+    _shares: dict[str, float] | None = None
 
     @property
     def kernels(self) -> list[KernelUse]:
@@ -114,6 +127,16 @@ class RegionSide:
         if callable(self._kernels):
             self._kernels = self._kernels()
         return self._kernels
+
+    def time_shares(self) -> dict[str, float]:
+        """By name of a kernel: its part of the GPU time."""
+        if self._shares is None:
+            found: dict[str, float] = {}
+            for use in self.kernels:
+                found[use.name] = found.get(use.name, 0.0) + use.time_ns
+            total = sum(found.values())
+            self._shares = {name: time / total for name, time in found.items()} if total else {}
+        return self._shares
 
     def launch_order(self) -> list[SignatureKey]:
         return self._order() if self._order is not None else []
@@ -143,6 +166,3 @@ class Side:
     made_at: str = ""
     diagnostics: list[str] = field(factory=list)
     accepted: list[dict[str, str]] = Factory(list)  # of a baseline: changes that somebody let pass
-
-    def children(self, key: str | None) -> list[RegionSide]:
-        return [region for region in self.regions.values() if region.parent == key]
