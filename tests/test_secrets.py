@@ -106,13 +106,14 @@ def test_a_log_loses_what_looks_like_a_secret_and_keeps_the_rest(tmp_path: Path)
     from llm_perf_opt.rundir.log_cleaning import clean_logs
 
     kept = "attn.key.weight: torch.Size\nmask_softmax_warp_forward_2\nkey=value\npass: 3\nseed: 42\n tokens/s: 12\n"
+    kept += "time per output token: 14.93 ms\nms_per_token=0.0149\n"
     hook, query = "https://hooks.slack.com/services/T01/B02/plain", "https://store.example.org/a?sig=plain1"
     log = tmp_path / "log"
-    log.write_text(f"{kept}posting to {hook}\nfrom {query}\ndb_pw = tiger7\n'password': 'swordfish'\n")
+    log.write_text(f"{kept}posting to {hook}\nfrom {query}\ndb_pw = tiger7\n'password': 'swordfish'\ntoken: 123456\n")
     clean_logs([log], [], {})
     text = log.read_text()
     assert text.startswith(kept)
-    assert not [word for word in ("T01", "plain1", "tiger7", "swordfish") if word in text]
+    assert not [word for word in ("T01", "plain1", "tiger7", "swordfish", "123456") if word in text]
 
 
 @pytest.mark.process
