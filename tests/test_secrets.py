@@ -90,6 +90,17 @@ def test_our_own_options_and_keys_are_shown() -> None:
     assert clean_typed(["python", *keys], []) == ["python", keys[0], f"{keys[1][:-4]}(hidden: $PW)]"]
 
 
+def test_a_file_with_a_space_in_its_name_is_shown_and_a_sentence_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my work").mkdir()
+    (tmp_path / "my work" / "my model.py").touch()
+    words = ["python", "my work/my model.py", "--data", "my work/other.txt", "--api-key", "my work/my model.py"]
+    hidden = ["(hidden: $DATA)", "(hidden: $API_KEY)"]
+    assert clean_argv(words) == [*words[:3], hidden[0], "--api-key", hidden[1]]
+
+
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_is_hidden_in_a_command_line_and_in_a_log(spelling: str) -> None:
     found = {name: some if name == spelling else [] for name, some in secrets().items()}
