@@ -91,6 +91,17 @@ def test_our_own_options_and_keys_are_shown() -> None:
     assert clean_typed(["python", *keys], []) == ["python", keys[0], f"{keys[1][:-4]}(hidden: $PW)]"]
 
 
+def test_a_file_with_a_space_in_its_name_is_shown_and_a_sentence_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my work").mkdir()
+    (tmp_path / "my work" / "my model.py").touch()
+    words = ["python", "my work/my model.py", "--data", "my work/other.txt", "--api-key", "my work/my model.py"]
+    hidden = ["(hidden: $DATA)", "(hidden: $API_KEY)"]
+    assert clean_argv(words) == [*words[:3], hidden[0], "--api-key", hidden[1]]
+
+
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_is_hidden_in_a_command_line_and_in_a_log(spelling: str) -> None:
     found = {name: some if name == spelling else [] for name, some in secrets().items()}
@@ -107,13 +118,14 @@ def test_a_log_loses_what_looks_like_a_secret_and_keeps_the_rest(tmp_path: Path)
     from llm_perf_opt.rundir.log_cleaning import clean_logs
 
     kept = "attn.key.weight: torch.Size\nmask_softmax_warp_forward_2\nkey=value\npass: 3\nseed: 42\n tokens/s: 12\n"
+    kept += "time per output token: 14.93 ms\nms_per_token=0.0149\n"
     hook, query = "https://hooks.slack.com/services/T01/B02/plain", "https://store.example.org/a?sig=plain1"
     log = tmp_path / "log"
-    log.write_text(f"{kept}posting to {hook}\nfrom {query}\ndb_pw = tiger7\n'password': 'swordfish'\n")
+    log.write_text(f"{kept}posting to {hook}\nfrom {query}\ndb_pw = tiger7\n'password': 'swordfish'\ntoken: 123456\n")
     clean_logs([log], [], {})
     text = log.read_text()
     assert text.startswith(kept)
-    assert not [word for word in ("T01", "plain1", "tiger7", "swordfish") if word in text]
+    assert not [word for word in ("T01", "plain1", "tiger7", "swordfish", "123456") if word in text]
 
 
 @pytest.mark.process

@@ -25,7 +25,7 @@ from fake_tools import write as write_tools
 from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
-from llm_perf_opt.planning import CounterPlan, decide, facts_of
+from llm_perf_opt.planning import CounterPlan, decide, describe, facts_of
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import Mode, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, CounterSet, MetricInfo, Ranges, Timeline
@@ -180,6 +180,10 @@ def _recorded() -> list[Any]:
     return [*(pytest.param(path, id=path.name) for path in ours), *marked]
 
 
+def _values(given: CounterSet, name: str) -> list[float]:
+    return [action.metrics[name] for action in given.actions if name in action.metrics]
+
+
 @pytest.mark.parametrize("file", _recorded())
 def test_every_result_and_every_counter_of_a_file_is_in_its_report(file: Path) -> None:
     found = read(file)
@@ -188,7 +192,9 @@ def test_every_result_and_every_counter_of_a_file_is_in_its_report(file: Path) -
         built = build_report([given], ReportOptions())
         assert sum(one.results for one in built.measured) == len(given.actions)
         recorded = {name for action in given.actions for name in action.metrics}
-        assert recorded <= {name for one in built.measured for name in one.metrics}
+        named = [d.message for d in built.diagnostics if d.code == "RATES_LEFT_OUT"]
+        missing = recorded - {name for one in built.measured for name in one.metrics}
+        assert all(name in named[0] and max(_values(given, name)) > 100 for name in missing)
         assert recorded <= set(built.counter_units)
         _check_percentages(given, built)
 
@@ -298,8 +304,17 @@ def test_where_there_is_no_range_to_replay_kernels_are(mode: str) -> None:
     plan = planned(options=NcuOptions(replay_mode=mode))
     (capture,) = plan.captures
     assert (capture.options.replay_mode, capture.options.filter_mode) == ("kernel", "per-launch-config")
-    assert [d.code for d in plan.diagnostics] == ["NO_RANGE_TO_REPLAY"]
+    assert plan.diagnostics[0].code == "NO_RANGE_TO_REPLAY"
     assert "--nvtx-include" not in capture.argv(["program"])
+    by_kernel = planned()
+    assert (plan.results, plan.table) == (by_kernel.results, by_kernel.table)
+    assert "has no ranges" in describe(plan, ["program"])
+
+
+@pytest.mark.parametrize("more", [{"options": NcuOptions(replay_mode="application")}, {"gating_nvtx": False}])
+def test_no_more_launches_are_predicted_than_will_be_profiled(more: dict[str, Any]) -> None:
+    (capture,) = planned(**more).captures
+    assert 0 < (capture.expected or 0) <= planned().results
 
 
 def test_without_a_filter_for_ranges_nothing_changes_where_there_are_none() -> None:

@@ -21,7 +21,7 @@ from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
 from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
 from llm_perf_opt.analysis.report_options import ReportOptions
-from llm_perf_opt.analysis.sample_matrix import Samples
+from llm_perf_opt.analysis.sample_matrix import Samples, impossible_rates
 from llm_perf_opt.analysis.timeline_detail import timeline_detail
 from llm_perf_opt.analysis.timeline_report import TimelineReport, names_in
 from llm_perf_opt.analysis.timeline_stream import TimelineStream
@@ -98,6 +98,7 @@ def build_report(
         found = _with_timeline(timelines, counter_sets, options, region_filter, kernel_filter)
     else:
         found = _counters_alone(counter_sets, options, region_filter, kernel_filter)
+    found.diagnostics.extend(impossible_rates(counter_sets))
     return _finished(found, recordings, counter_sets, options, inputs, whole, truth if timelines else None, measured)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.catalogue import TIME as TIME  # for all of analysis, from one place
 from llm_perf_opt.regions.columns import Action, CounterSet, MetricInfo
 from llm_perf_opt.regions.model import MetricValue, RuleFinding
@@ -19,6 +21,7 @@ _MOST_RULES = 50  # findings kept per region
 LEAST_HELD = 0.5
 # A rate whose parts ncu took in different passes may come out above all there is: a little is rounding, more says nothing.
 _MOST_OF_A_RATE = 102.0
+_RATE = "_rate.pct"
 
 
 @define(eq=False)
@@ -50,7 +53,7 @@ class Samples:
         for row, action in enumerate(actions):
             for name, value in action.metrics.items():
                 values[row, column[name]] = value
-        rates = [i for i, name in enumerate(metrics) if name.endswith("_rate.pct")]
+        rates = [i for i, name in enumerate(metrics) if name.endswith(_RATE)]
         values[:, rates] = np.where(values[:, rates] > _MOST_OF_A_RATE, np.nan, values[:, rates])
         weights = np.array([action.time_ns() or 1.0 for action in actions], dtype=np.float64)
         return Samples(
@@ -164,3 +167,13 @@ def rules_of(samples: Samples, rows: Sequence[int], share: dict[int, float | Non
     return sorted(pooled.values(), key=lambda f: -(f.share_of_gpu_time or 0) * (f.estimated_speedup_percent or 1))[
         :_MOST_RULES
     ]
+
+
+def impossible_rates(counter_sets: Sequence[CounterSet]) -> list[Diagnosis]:
+    """What `Samples` leaves out, named."""
+    results, names = 0, Counter[str]()
+    for action in (action for counters in counter_sets for action in counters.actions):
+        above = [n for n, value in action.metrics.items() if n.endswith(_RATE) and value > _MOST_OF_A_RATE]
+        results += bool(above)
+        names.update(above)
+    return [diagnose("RATES_LEFT_OUT", results=results, rates=", ".join(sorted(names)))] if names else []

@@ -7,12 +7,12 @@ open is filled in. The verification capture and the fallback to another replay m
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import attrs
 
 from llm_perf_opt.api.inputs import VERIFY
-from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject import CaptureWindows, Named, RangesSeen
 from llm_perf_opt.metrics.data_types import types_in_use
@@ -44,18 +44,13 @@ def of_expressions(report: NCUProfileRegionReport, request: ProfileRequest, raw:
 
 
 def of_whole_program(report: NCUProfileRegionReport, request: ProfileRequest) -> CounterPlan:
-    """No region is chosen: every launch that the options select. There is no range that could be replayed as a whole."""
-    mode = request.counters.options.replay_mode
-    if mode in RANGE_MODES and any(r.is_whole_recording for r in outermost(report)):
-        kernel = attrs.evolve(request.counters.options, replay_mode="kernel")
-        by_kernel = attrs.evolve(request, counters=attrs.evolve(request.counters, options=kernel))
-        note = diagnose("NO_RANGE_TO_REPLAY", mode=mode)
-        return attrs.evolve(of_whole_program(report, by_kernel), diagnostics=[note])
+    """No region is chosen: every launch that the options select."""
     everything = report.main_scope.kernels if report.main_scope else []
     if (wrong := no_such_launch(everything, request.counters.options)) is not None:
         return CounterPlan(skipped=wrong, nothing_matched=True)
-    expected = picked(everything, request.counters.options)
-    return CounterPlan([PlannedCapture("run", _options(request), expected=expected)])
+    options = _options(request)
+    expected = _of_each(everything, options) or picked(everything, options)
+    return CounterPlan([PlannedCapture("run", options, expected=expected)])
 
 
 def of_regions(
@@ -230,12 +225,26 @@ def _bounded(options: NcuOptions, asked: CounterRequest) -> NcuOptions:
 
 
 def _least(regions: Sequence[NCUProfileRegion], options: NcuOptions) -> int | None:
-    """A kernel has at least one launch configuration: this is the least to expect."""
+    """The least results to expect of regions; None where the options leave it open."""
     if options.replay_mode in RANGE_MODES:
         return sum(region.instances or 1 for region in regions)
-    if options.filter_mode != "per-launch-config" or options.launch_count is None:
+    return _of_each([kernel for region in regions for kernel in region.kernels], options)
+
+
+def _of_each(kernels: Sequence[KernelRecord], options: NcuOptions) -> int | None:
+    """Launches of a bounded capture. A kernel has at least one launch configuration: this is the least to expect."""
+    if not is_bounded(options) or options.launch_count is None:
         return None
-    return len({k.kernel_name for region in regions for k in region.kernels}) * options.launch_count
+    calls = Counter[str]()
+    for kernel in kernels:
+        calls[kernel.kernel_name] += kernel.calls
+    return sum(min(count, options.launch_count) for count in calls.values())
+
+
+def is_bounded(options: NcuOptions) -> bool:
+    """Some launches of every signature, and no other choice among launches."""
+    chosen = (options.kernel_name, options.kernel_id, options.range_filter, options.launch_skip)
+    return options.filter_mode == "per-launch-config" and options.launch_count is not None and not any(chosen)
 
 
 # -- launches by name and number -------------------------------------------------------------------

@@ -11,8 +11,10 @@ import attrs
 import numpy as np
 
 from llm_perf_opt.analysis.sampled_traffic import moved_by_others
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.inject import RangesSeen
 from llm_perf_opt.metrics.groups import groups_for
+from llm_perf_opt.nsight.ncu.replay_modes import RANGE_MODES
 from llm_perf_opt.planning import by_hand
 from llm_perf_opt.planning.candidates import Candidate, Fit, Search
 from llm_perf_opt.planning.chosen_regions import (
@@ -57,8 +59,15 @@ def decide(
         return CounterPlan(
             skipped=f"the processes talk to each other with NCCL: {reason}. Profile one rank alone for counters"
         )
+    mode = request.counters.options.replay_mode
+    if mode in RANGE_MODES and any(r.is_whole_recording for r in outermost(report)):
+        kernel = attrs.evolve(request.counters.options, replay_mode="kernel")
+        by_kernel = attrs.evolve(request, counters=attrs.evolve(request.counters, options=kernel))
+        plan = decide(by_kernel, report, timeline, facts, ranges_seen)
+        return attrs.evolve(plan, diagnostics=[diagnose("NO_RANGE_TO_REPLAY", mode=mode), *plan.diagnostics])
     if not chooses_launches(request):
-        return by_hand.add_prices(_by_hand(request, report, ranges_seen or {}), report, facts)
+        plan = _counted(_by_hand(request, report, ranges_seen or {}), request, report, timeline)
+        return by_hand.add_prices(plan, report, facts)
     regions = _selectable(report)
     if isinstance(regions, CounterPlan):
         return regions
@@ -100,6 +109,23 @@ def _by_hand(request: ProfileRequest, report: NCUProfileRegionReport, ranges_see
     if regions[0].is_whole_recording:  # no range to filter by, to replay, or to take instances of
         return by_hand.of_whole_program(report, request)
     return by_hand.of_regions(regions, report, request, ranges_seen)
+
+
+def _counted(
+    plan: CounterPlan, request: ProfileRequest, report: NCUProfileRegionReport, timeline: Timeline | None
+) -> CounterPlan:
+    """With as many launches of each signature as the timeline has in the chosen regions, where the plan takes some of each."""
+    bounded = [capture for capture in plan.captures if by_hand.is_bounded(capture.options)]
+    gated = request.counters.gating_nvtx and not raw_expressions(request.report.include)
+    if timeline is None or timeline.kernels.config is None or not gated or len(bounded) != 1:
+        return plan
+    launches = launches_of(timeline, report, request)
+    if launches is None or not len(launches):
+        return plan
+    (capture,) = bounded
+    of_each = np.bincount(launches.by_signature[1])
+    expected = int(np.minimum(of_each, capture.options.launch_count or 0).sum())
+    return attrs.evolve(plan, captures=[attrs.evolve(capture, expected=expected)])
 
 
 def _selectable(report: NCUProfileRegionReport) -> list[NCUProfileRegion] | CounterPlan:

@@ -27,24 +27,29 @@ def describe(plan: CounterPlan, command: Sequence[str], *, ncu: str = "ncu", fol
         lines += ["", *_table(plan.table)]
     for text in plan.table.assumptions:
         lines += ["", f"not tried yet: {text}."]
+    return "\n".join([*lines, *_diagnostics(plan)]) + "\n"
+
+
+def _diagnostics(plan: CounterPlan) -> list[str]:
+    lines = []
     for diagnosis in plan.diagnostics:
         lines += ["", f"{diagnosis.severity}: {diagnosis.message}"]
         if diagnosis.fix:
             lines.append(f"  → {diagnosis.fix}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _by_hand(plan: CounterPlan, command: Sequence[str], ncu: str, folder: str) -> str:
     """Captures the user chose by hand: the commands, and what is known of their price."""
     if not plan.captures:
-        return f"No counters: {plan.skipped}.\n"
+        return "\n".join([f"No counters: {plan.skipped}.", *_diagnostics(plan)]) + "\n"
     lines = []
     for capture in plan.captures:
         launches = "launches: not known" if capture.expected is None else f"launches: {capture.expected:,}"
         passes = f"passes of each: {capture.passes or 'not known'}"
         seconds = "time: not known" if capture.seconds is None else f"about {spoken_seconds(capture.seconds)}"
         lines += [f"capture {capture.name} ({launches}; {passes}; {seconds}):", _command(capture, command, ncu, folder)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_diagnostics(plan)]) + "\n"
 
 
 def _command(capture: PlannedCapture, command: Sequence[str], ncu: str, folder: str) -> str:
@@ -67,7 +72,7 @@ def as_json(plan: CounterPlan, command: Sequence[str], *, ncu: str = "ncu") -> d
         for c in plan.captures
     ]
     if (table := plan.table) is None:
-        return {"captures": captures}
+        return {"captures": captures, "diagnostics": [attrs.asdict(d) for d in plan.diagnostics]}
     return {
         "level": table.level,
         "asked_level": table.asked_level,

@@ -69,6 +69,11 @@ def _clean_override(cleaner: _Cleaner, word: str, shown: str) -> str:
     return shown
 
 
+def _is_file(value: str) -> bool:
+    """Names with spaces read like a sentence; one that is there is the name of a file."""
+    return _FILE.search(value) is not None and os.path.exists(value)  # noqa: PTH110 - a word may be no path at all
+
+
 def hides_something(words: Sequence[str]) -> bool:
     return any(map(HIDDEN.search, words))
 
@@ -193,7 +198,7 @@ class _Cleaner:
             return not value or is_known_word(value) or not is_secret(name, value)
         if len(name) == 1 and name in _SHORT_SECRETS and not (is_known_word(value) or is_number(value)):
             return is_plain(value) and _FILE.search(value) is not None
-        return is_plain(value)
+        return is_plain(value) or _is_file(value)
 
     def _hide(self, name: str) -> str:
         base = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") or "ARGUMENT"

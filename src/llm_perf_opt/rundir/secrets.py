@@ -47,6 +47,8 @@ _ASSIGNED = re.compile(
     r"|(?P<option>(?<![\w-])--?[A-Za-z][\w-]*)(?P<space>[= ]\s*[\"']?)"
     r"(?P<word>(?!\(removed|\(hidden)[^\s\"'<>-][^\s\"'<>]*)"
 )
+# `time per output token: 14.93 ms`: what programs of this field print of tokens. Nobody's secret is a decimal fraction.
+_FRACTION = re.compile(r"\d{1,9}\.\d{1,9}")
 REMOVED = "(removed: looks like a secret)"
 
 # Names of variables that matter to a measurement: whole families, and single ones.
@@ -96,7 +98,8 @@ def without_secret_text(text: str) -> str:
         else:
             name, between, value = found["option"].lstrip("-"), found["space"], found["word"]
         weak = found["name"] and not _NAMES.search(name) and not name.isupper()  # `key=value`, `pass: 3`
-        hidden = is_secret_name(name) and not (is_plain(value) if weak else is_known_word(value))
+        harmless = is_plain(value) if weak else is_known_word(value) or _FRACTION.fullmatch(value)
+        hidden = is_secret_name(name) and not harmless
         return f"{found[0][: found[0].index(name) + len(name)]}{between}{REMOVED}" if hidden else found[0]
 
     return _ASSIGNED.sub(assigned, SECRET_IN_TEXT.sub(REMOVED, text))

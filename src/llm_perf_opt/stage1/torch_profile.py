@@ -7,6 +7,7 @@ their own, and the sum of what is shown is checked against the time that passed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from llm_perf_opt.workloads.watch import MarkingWatch
 
 TRACE = "trace.json.gz"
 _COPIES = ("Memcpy", "Memset")
+# Since torch 2.13 libkineto prints two lines (`USDT:… profiler_start`) about every recording, as its most severe kind of
+# message: what silences them silences all it says. Where that would be missed, a note says how to see it.
+_LOG_LEVEL = ("KINETO_LOG_LEVEL", "7")
 
 
 @define
@@ -92,6 +96,7 @@ def take_profile(session: Session[Any], prepared: Any, options: TorchProfilerOpt
         "profile_memory": options.profile_memory,
         "with_stack": options.with_stack,
     }
+    os.environ.setdefault(*_LOG_LEVEL)
     watch = MarkingWatch(session.device)
     for _ in range(options.warmup_rounds):
         # The first recording of a process pays for starting CUPTI: it is thrown away.
@@ -103,6 +108,10 @@ def take_profile(session: Session[Any], prepared: Any, options: TorchProfilerOpt
     profiler.export_chrome_trace(str(folder / TRACE))
     profile = tabulate(profiler.events(), f"{DOMAIN}@{session.whole}")
     profile.activities = wanted
+    if "cuda" in wanted and not profile.kernels:
+        notes.append(
+            "The PyTorch profiler recorded no kernels. KINETO_LOG_LEVEL=0 in the environment shows what it says."
+        )
     profile.notes = notes + profile.notes
     return profile
 

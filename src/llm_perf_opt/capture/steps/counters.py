@@ -34,7 +34,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import CaptureWindows, read_log
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.nsight.ncu.replay_modes import fell_back, next_mode
-from llm_perf_opt.planning import CounterPlan, PlannedCapture, chooses_launches, in_replay_mode
+from llm_perf_opt.planning import CounterPlan, PlannedCapture, in_replay_mode
 from llm_perf_opt.planning.windows import unseen
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.regions.model import NCUProfileRegionReport
@@ -138,7 +138,7 @@ def _explain(run: RunContext, plan: CounterPlan, seen: NCUProfileRegionReport | 
             run.note(diagnose("NO_MATCHING_KERNELS.counters", why=plan.skipped))
         else:  # the report says so, first thing
             run.report_progress(f"counters: not taken. {plan.skipped}.")
-    if run.request.counters.budget_s is not None and plan.captures and not chooses_launches(run.request):
+    if run.request.counters.budget_s is not None and plan.captures and plan.table is None:
         run.note(diagnose("BUDGET_NOT_USED"))
 
 
