@@ -8,6 +8,7 @@ NVTX ranges, and kernels, copies and launching calls are recorded by the same CU
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import zlib
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.readers.kineto_chunks import Chunks, is_gzipped, unpacked_parts
 from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, NoEvents, Rows, Trace
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
 from llm_perf_opt.readers.kineto_operators import is_of_pytorch
@@ -287,18 +289,18 @@ _OWN_RANGES = "llm_perf_ranges"  # written by stage 1, whose ranges are called D
 _ABOUT = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", _OWN_RANGES})
 
 
-def _text(stream: BinaryIO, source: str) -> str:
+def _remaining_text(stream: BinaryIO, trace: Trace, source: str) -> tuple[str, int]:
+    """Give `trace` all events that can be read in chunks. The text without them, and how many bytes they were."""
     try:
-        data = stream.read()
-        if data.startswith(b"\x1f\x8b"):  # the profiler itself writes .json.gz
-            data = gzip.decompress(data)
+        chunks = Chunks(unpacked_parts(stream, source), trace.add_all, trace.operators)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise UnreadableInput(
             f"{source} is a gzip file that is cut off or damaged.", "Copy or record it again."
         ) from None
-    encoding = json.detect_encoding(data)
+    trace.events += chunks.dropped
+    encoding = json.detect_encoding(chunks.rest)
     # Names of kernels may hold any bytes; what is no text must not cost the trace.
-    return data.decode(encoding, "replace")
+    return chunks.rest.decode(encoding, "replace"), chunks.taken
 
 
 class _NotATrace(Exception):
@@ -355,9 +357,10 @@ def _read(json_text: JsonText, trace: Trace) -> dict[str, Any]:
 
 def read_kineto(stream: BinaryIO, source: str) -> Timeline:
     """Reads a trace, plain or gzipped. Raises `UnreadableInput` for what is no trace, or not a whole one."""
-    json_text = JsonText(_text(stream, source))
     trace = Trace()
     try:
+        text, before = _remaining_text(stream, trace, source)
+        json_text = JsonText(text)
         about = _read(json_text, trace)
     except _NotATrace as what:
         raise UnreadableInput(f"{source} {what}.", _EXPECTED) from None
@@ -368,12 +371,13 @@ def read_kineto(stream: BinaryIO, source: str) -> Timeline:
         if damage.at >= len(json_text.text.rstrip()) - len("\\u123"):
             what_it_is = "is truncated: its JSON ends in the middle"
         else:
-            what_it_is = f"is not valid JSON (from character {damage.at} on)"
+            what_it_is = f"is not valid JSON (from character {before + damage.at} on)"
         raise UnreadableInput(f"{source} {what_it_is}.", "Copy or record the trace again, whole.") from None
     return _timeline(trace, about, source)
 
 
-_MEMORY_PER_BYTE = 3  # from the file to the finished report, measured (benchmarks/results/load.md)
+_MEMORY_PER_BYTE = 0.5  # of JSON, measured: most of it is never in memory at the same time
+_PACKED = 13  # times as large as gzipped: usual for such JSON
 
 
 def read_here(
@@ -381,9 +385,10 @@ def read_here(
 ) -> Timeline:
     """Read a trace, in this process (see `sandbox`); it always has all columns."""
     notes("begin", None)
-    size = Path(path).stat().st_size
-    refuse_if_too_large(source, size * _MEMORY_PER_BYTE, f"{size / 1e9:.1f} GB of JSON")
+    gc.disable()  # millions of events are made and dropped, none of them in a circle
     with Path(path).open("rb") as file:
+        size = Path(path).stat().st_size * (_PACKED if is_gzipped(file) else 1)
+        refuse_if_too_large(source, int(size * _MEMORY_PER_BYTE), f"{size / 1e9:.1f} GB of JSON")
         timeline = read_kineto(file, source)
     refuse_implausible(timeline)
     return timeline if marker_ranges else without_marker_ranges(timeline)

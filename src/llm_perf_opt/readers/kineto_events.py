@@ -15,8 +15,9 @@ from attrs import Factory, define
 from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
+from llm_perf_opt.readers.kineto_columns import Unusual, host_rows, kernel_rows, launch_rows
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
-from llm_perf_opt.readers.kineto_operators import Operators
+from llm_perf_opt.readers.kineto_operators import STEP, Operators
 from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, SHORTEST_EVENT, UNKNOWN
 
@@ -34,6 +35,8 @@ _PYTHON = frozenset({"python_function"})
 _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 _WORK = ("start", "end", "device", "name", "correlation", "stream", "in_graph")
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+
+_LONG = SHORTEST_EVENT / 1000  # µs
 
 K = TypeVar("K")
 
@@ -63,6 +66,9 @@ class Rows:
     def add(self, *row: int) -> None:
         self._values.extend(row)
 
+    def add_rows(self, rows: NDArray[np.int64]) -> None:
+        self._values.frombytes(np.ascontiguousarray(rows).tobytes())
+
     def column(self, name: str, dtype: type[np.integer[Any]] = np.int32) -> NDArray[Any]:
         """In the order of the file."""
         return np.asarray(self._values)[self._names.index(name) :: len(self._names)].astype(dtype)
@@ -86,6 +92,7 @@ class Trace:
     launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "of_graph"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
     operators: Operators = Factory(Operators)
+    operators_known: bool = False  # `operators` has seen those that come now
     host: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "kind"))
     host_threads: dict[tuple[int, str], int] = Factory(dict)
     process_names: dict[int, str] = Factory(dict)
@@ -93,6 +100,48 @@ class Trace:
     events: int = 0  # that are JSON objects with a phase: what makes a list a trace
     malformed: int = 0
     odd: int = 0  # that are no events at all
+
+    def add_all(self, events: list[Any], operators_known: bool) -> None:
+        """Takes many events: kernels and calls at once where they are as usual, the others one by one."""
+        self.operators_known = operators_known
+        for event in self._without_columns(events):
+            self.add(event)
+        self.operators_known = False
+
+    def _without_columns(self, events: list[Any]) -> list[Any]:
+        """Takes what can be taken at once; returns the others."""
+        found: dict[str, list[dict[str, Any]]] = {"kernel": [], "cuda_runtime": [], "cuda_driver": []}
+        if self.operators_known:
+            found["cpu_op"] = []
+        others: list[Any] = []
+        try:
+            for event in events:
+                found.get(event.get("cat"), others).append(event)
+            kernels, calls = found["kernel"], found["cuda_runtime"] + found["cuda_driver"]
+            operators = [event for event in found.get("cpu_op", ()) if event["dur"] >= _LONG]
+            if not all(event["ph"] == "X" for event in (*kernels, *calls, *operators)):
+                return events
+            if any(event["name"].startswith(STEP) for event in operators):
+                return events
+            slow = [event for event in calls if event["dur"] >= _LONG or call_kind(event["name"]) in WAITING_CALLS]
+            rows = [
+                host_rows(part, kind, self.host_threads, self.strings)
+                for part, kind in ((operators, OPERATOR), (slow, CALL))
+                if part
+            ]
+            launches = (
+                launch_rows(calls, self.threads, lambda name: name.startswith(_GRAPH_LAUNCHES)) if calls else None
+            )
+            if kernels:
+                self.kernels.add_rows(kernel_rows(kernels, self.strings))
+        except (Unusual, AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            return events
+        if launches is not None:
+            self.launches.add_rows(launches)
+        for part in rows:
+            self.host.add_rows(part)
+        self.events += len(events) - len(others)
+        return others
 
     def add(self, event: object) -> None:
         """Takes one event; what is damaged is counted and left out."""
@@ -121,7 +170,8 @@ class Trace:
         if category == "python_function":
             self.operators.add_module(event)
         if category in _OPERATORS:
-            self.operators.add(event)
+            if not self.operators_known:
+                self.operators.add(event)
             # Until 2021 every annotation was an `Operator`. Only the profiler's own step is certain.
             step = str(event.get("name", "")).startswith("ProfilerStep#")
             return self._add_range if step else self._add_operator if _is_long(event) else None
