@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers.kineto_chunks import Chunks, is_gzipped, unpacked_parts
-from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, NoEvents, Rows, Trace
+from llm_perf_opt.readers.kineto_events import GRAPH, LARGEST_SIZE, NOTHING, NoEvents, Rows, Trace
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
 from llm_perf_opt.readers.kineto_operators import is_of_pytorch
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
@@ -44,6 +44,8 @@ from llm_perf_opt.regions.columns import (
 
 _EXPECTED = "Expected a trace of the PyTorch profiler (a JSON object with `traceEvents`, or a list of events), or a report.json."
 _TOOL = "PyTorch profiler (Kineto)"
+_QUEUED = 1_000_000  # ns from a launch to its work: something else was before it
+_FEWEST_OF_A_GRAPH = 4  # kernels with one correlation id; merged traces of several processes share some too
 
 
 # --- from columns to a timeline ----------------------------------------------------------------------------
@@ -80,6 +82,15 @@ def _calls_before(correlation: Int64s, start: Int64s, wanted: Int64s, moment: In
     return before
 
 
+def _launched_together(device: Int32s, correlation: Int64s) -> NDArray[np.bool_]:
+    """Which work of a GPU has the correlation id of much other work: only the launch of a graph starts so many."""
+    _, which, count = np.unique(
+        np.stack((device.astype(np.int64), correlation)), axis=1, return_inverse=True, return_counts=True
+    )
+    together: NDArray[np.bool_] = (count[which.reshape(-1)] >= _FEWEST_OF_A_GRAPH) & (correlation > 0)
+    return together
+
+
 def _taken(values: NDArray[Any], chosen: Int64s) -> NDArray[Any]:
     """Values at the chosen places, UNKNOWN where nothing was chosen."""
     if len(values) == 0:
@@ -108,9 +119,11 @@ def _work(rows: Rows, trace: Trace) -> Work:
         return rows.column(name, dtype)[order]
 
     start, device, name = column("start", np.int64), column("device"), column("name")
-    chosen = _launch_of(column("correlation", np.int64), start, launches)
+    correlation = column("correlation", np.int64)
+    chosen = _launch_of(correlation, start, launches)
     thread = _taken(launches.column("thread"), chosen)
-    in_graph = (column("in_graph") > 0) | (_taken(launches.column("of_graph"), chosen) > 0)
+    in_graph = (column("in_graph") > 0) | (_taken(launches.column("launches"), chosen) == GRAPH)
+    in_graph |= (chosen == UNKNOWN) & _launched_together(device, correlation)
     process = _taken(np.array(trace.thread_process, dtype=np.int32), thread.astype(np.int64))
     work = Work(
         start=start,
@@ -177,11 +190,32 @@ def _add_operators(trace: Trace) -> list[str]:
     names = list(trace.strings)
     if not all(is_of_pytorch(names[number]) for number in np.unique(trace.ranges.column("name")).tolist()):
         return []
-    found = trace.operators.outermost(trace.threads, trace.strings)
+    since = _gpu_recorded_since(trace)
+    found = [row for row in trace.operators.outermost(trace.threads, trace.strings) if row[1] > since]
     for row in found:
         trace.ranges.add(*row)
     names = list(trace.strings)
     return sorted({names[row[-1]] for row in found})
+
+
+def _gpu_recorded_since(trace: Trace) -> int:
+    """Until when only the host was recorded, ns: the profiler began while the GPU had work from before.
+
+    That is so where launches left no work before the first that did, or where that had to wait for long.
+    """
+    work = [rows for rows in (trace.kernels, trace.copies) if len(rows)]
+    if not work:
+        return 0
+    correlation, start = (trace.launches.column(name, np.int64) for name in ("correlation", "start"))
+    began, of_call = (
+        np.concatenate([rows.column(name, np.int64) for rows in work]) for name in ("start", "correlation")
+    )
+    first = int(began.min())
+    call = start[np.isin(correlation, of_call[began == first])]
+    if len(call) and first - int(call.max()) >= _QUEUED:
+        return first
+    lost = (trace.launches.column("launches") != NOTHING) & (start < first) & ~np.isin(correlation, of_call)
+    return int(start[lost].max()) if lost.any() else 0
 
 
 def _processes(trace: Trace, rank: object) -> list[Process]:

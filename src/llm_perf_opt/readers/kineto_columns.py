@@ -67,7 +67,7 @@ def kernel_rows(events: Sequence[Event], strings: dict[str, int]) -> NDArray[np.
 
 
 def launch_rows(
-    events: Sequence[Event], threads: dict[tuple[int, str], int], of_graph: Callable[[str], bool]
+    events: Sequence[Event], threads: dict[tuple[int, str], int], what: Callable[[str], int]
 ) -> NDArray[np.int64]:
     """In the order of the columns of `Trace.launches`. Threads are known: they are numbered in the order of events."""
     start, _ = times(events)
@@ -79,8 +79,8 @@ def launch_rows(
         raise Unusual
     known = {(pid, tid): threads[pid, str(tid)] for pid, tid in raw}
     thread = [known[event["pid"], event["tid"]] for event in events]
-    in_graph = {name: of_graph(name) for name in set(_names(events))}
-    return np.stack((correlation, start, thread, [in_graph[event["name"]] for event in events]), axis=1)
+    launches = {name: what(name) for name in set(_names(events))}
+    return np.stack((correlation, start, thread, [launches[event["name"]] for event in events]), axis=1)
 
 
 def host_rows(

@@ -38,7 +38,13 @@ _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 _LONG = SHORTEST_EVENT / 1000  # µs
 
+NOTHING, KERNEL, GRAPH = range(3)  # what a call launches
+
 K = TypeVar("K")
+
+
+def what_it_launches(call: str) -> int:
+    return GRAPH if call.startswith(_GRAPH_LAUNCHES) else KERNEL if call_kind(call) == "launch" else NOTHING
 
 
 class Malformed(Exception):
@@ -89,7 +95,7 @@ class Trace:
     thread_process: list[int] = Factory(list)
     kernels: Rows = Factory(lambda: Rows(*_WORK, "shared", *AXES))
     copies: Rows = Factory(lambda: Rows(*_WORK, "bytes"))
-    launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "of_graph"))  # calls of the CUDA API
+    launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "launches"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
     operators: Operators = Factory(Operators)
     operators_known: bool = False  # `operators` has seen those that come now
@@ -129,9 +135,7 @@ class Trace:
                 for part, kind in ((operators, OPERATOR), (slow, CALL))
                 if part
             ]
-            launches = (
-                launch_rows(calls, self.threads, lambda name: name.startswith(_GRAPH_LAUNCHES)) if calls else None
-            )
+            launches = launch_rows(calls, self.threads, what_it_launches) if calls else None
             if kernels:
                 self.kernels.add_rows(kernel_rows(kernels, self.strings))
         except (Unusual, AttributeError, KeyError, TypeError, ValueError, OverflowError):
@@ -212,7 +216,7 @@ class Trace:
         name = _name(event)
         if correlation != UNKNOWN:
             start = nanoseconds(event.get("ts"))
-            self.launches.add(correlation, start, self._thread(event), name.startswith(_GRAPH_LAUNCHES))
+            self.launches.add(correlation, start, self._thread(event), what_it_launches(name))
         if "dur" in event and (_is_long(event) or call_kind(name) in WAITING_CALLS):
             self._add_host(event, CALL)
 

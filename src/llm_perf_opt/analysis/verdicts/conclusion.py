@@ -135,6 +135,9 @@ def _where(stage: NCUProfileRegion, stages: Sequence[NCUProfileRegion]) -> str:
     if took is None:
         return f"How long {full_label(stage)} takes is not known."
     takes = f"{subject(stage)} takes {_time(took)}{steadily(stage)}"
+    if stage.is_whole_recording and _instances(stage) > 1:  # side by side
+        took = recorded = took / _instances(stage)
+        takes = f"{subject(stage)} takes {_time(took)} in each of {_instances(stage)} processes"
     part = "" if took == recorded else f" Of that, {_time(recorded)} were recorded: what follows is about those."
     if len(stages) == 1:
         return f"{takes}.{part}"

@@ -33,7 +33,6 @@ class CauseWords:
     bound: str
     title: str
     text: str
-    rule_without_graph: str | None = None
 
 
 @define(frozen=True)
@@ -55,22 +54,22 @@ def idle_words() -> Mapping[str, CauseWords]:
     return {name: CauseWords(**of) for name, of in read_toml(__package__, "idle.toml")["cause"].items()}
 
 
-def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool) -> list[IdlePart]:
+def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool, graphs: bool = False) -> list[IdlePart]:
     """The waiting of a region by rule, most first; together no more than `waiting_ns`.
 
-    `graphable`: a CUDA graph would save launches.
+    `graphable`: a CUDA graph would save launches. `graphs`: it has them already.
     """
-    groups = _by_rule(idle, graphable)
+    groups = _by_rule(idle, graphable, graphs)
     times = {rule: float(sum(one.time_ns for one in group)) for rule, group in groups.items()}
     times = _fitted(times, waiting_ns)
     found = [IdlePart(rule, times[rule], _what(group)) for rule, group in groups.items() if rule and times[rule] > 0]
     return sorted(found, key=lambda part: -part.time_ns)
 
 
-def _by_rule(idle: IdleTime, graphable: bool) -> dict[str, list[IdleCause]]:
+def _by_rule(idle: IdleTime, graphable: bool, graphs: bool) -> dict[str, list[IdleCause]]:
     groups: dict[str, list[IdleCause]] = {}
     for one in idle.causes:
-        groups.setdefault(_rule(one.cause, graphable), []).append(one)
+        groups.setdefault(idle_words()[_cause(one.cause, graphable, graphs)].rule, []).append(one)
     return groups
 
 
@@ -79,9 +78,11 @@ def _texts(rule: str) -> str:
     return f"{rule}.waiting" if rule == "copy.host" else rule
 
 
-def _rule(cause: str, graphable: bool) -> str:
-    words = idle_words()[cause]
-    return words.rule if graphable or words.rule_without_graph is None else words.rule_without_graph
+def _cause(cause: str, graphable: bool, graphs: bool) -> str:
+    """Launches that no graph would save are host work like any other."""
+    if cause != "launch" or graphable:
+        return cause
+    return "graphs" if graphs else "python"
 
 
 def _fitted(times: dict[str, float], to: float) -> dict[str, float]:
@@ -109,16 +110,14 @@ def _gaps(count: int, which: str = "") -> str:
     return f"{count:,} {which}gap{'' if count == 1 else 's'}"
 
 
-def with_cause(found: Verdict, idle: IdleTime, facts: Facts, graphable: bool) -> Verdict:
+def with_cause(found: Verdict, idle: IdleTime, facts: Facts, graphable: bool, graphs: bool = False) -> Verdict:
     """A verdict about waiting, by what has the largest part of it; as it was where nothing is known."""
-    groups = _by_rule(idle, graphable)
+    groups = _by_rule(idle, graphable, graphs)
     if not idle.total_ns or not groups:
         return found
     rule, group = max(groups.items(), key=lambda item: sum(one.time_ns for one in item[1]))
     time = sum(one.time_ns for one in group)
-    causes = idle_words()
-    # Launches that no graph would save are host work like any other.
-    main, share = causes[group[0].cause if rule == causes[group[0].cause].rule else "python"], time / idle.total_ns
+    main, share = idle_words()[_cause(group[0].cause, graphable, graphs)], time / idle.total_ns
     launches = facts.numbers.get("launches") or 1.0
     words = facts.words | {"share": f"{100 * share:.0f} %", "what": _what(group)}
     words["each"] = shown(nanoseconds(time / launches))

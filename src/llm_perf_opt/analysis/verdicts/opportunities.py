@@ -72,7 +72,7 @@ def _waiting(of: Evaluated) -> Iterator[Found]:
         return
     launches = {"launches": counted(split.launches, "launch")}
     if of.idle is not None:
-        for part in idle_parts(of.idle, waiting.of("ns"), of.graphable):
+        for part in idle_parts(of.idle, waiting.of("ns"), of.graphable, from_graphs(of.region)):
             time = nanoseconds(part.time_ns)
             words = launches | {"what": part.what, "each": shown(time / split.launches)}
             yield Found(part.rule, "waiting", time, time, words=words, texts=part.texts)

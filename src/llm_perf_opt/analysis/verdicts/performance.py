@@ -137,7 +137,7 @@ class Evaluator:
         gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
         verdict = _region_verdict(region, split, facts, gpu_verdict)
         if idle is not None and verdict.bound in ("launch", "host") and split.launches:
-            verdict = with_cause(verdict, idle, facts, graphable)
+            verdict = with_cause(verdict, idle, facts, graphable, from_graphs(region))
         verdict = communication.doubted(_with_doubt(verdict, split))
         if side is not None:
             verdict = evolve(verdict, text=f"{_steps(side)} {verdict.text}")
