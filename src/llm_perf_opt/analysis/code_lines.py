@@ -21,6 +21,7 @@ from llm_perf_opt.regions.code import Place, SpansByThread, parse_place
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int64s, Timeline
 from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.operator_calls import operator_spans
 from llm_perf_opt.regions.signatures import Signature, describe_signatures, distinct_rows
 
 _MOST_LINES = 40  # of idle time, listed of a region
@@ -48,7 +49,7 @@ class CodeLines:
     @staticmethod
     def of(warmth: SteadyTimeline) -> CodeLines | None:
         timeline = warmth.timeline
-        return CodeLines(warmth) if len(timeline.code) or len(timeline.called) else None
+        return CodeLines(warmth) if len(timeline.code) or len(timeline.calls) else None
 
     @property
     def source(self) -> str:
@@ -98,7 +99,8 @@ class _Launches:
     described: list[Signature]
     signature: Int64s
     place: Int64s  # of each kernel, as an index into the strings; UNKNOWN where nothing says
-    operator: Int64s  # the same
+    operator: Int64s  # the same, into `operators`
+    operators: list[str]
     alike: Int64s  # number of the launches that each kernel is like
     rows: tuple[
         Int64s, Int64s, Int64s
@@ -108,7 +110,9 @@ class _Launches:
     def of(timeline: Timeline, attribution: Attribution) -> _Launches:
         signature, described = describe_signatures(timeline)
         place = launching_places(timeline, timeline.code)
-        operator = launching_places(timeline, timeline.called)
+        # Of a launch whose line is not known, the operator is not asked for.
+        spans, operators = operator_spans(timeline) if len(timeline.code) else (CodeSpans.empty(), [])
+        operator = launching_places(timeline, spans)
         within, _ = distinct_rows([signature, *attribution.kernels.by_domain])
         known = place != UNKNOWN
         # Where no launch of a region is known, those of the same kernel elsewhere have to do.
@@ -116,15 +120,16 @@ class _Launches:
         alone[within[known]] = True
         alike = np.where(alone[within], within, within.max(initial=0) + 1 + signature)
         both = np.concatenate([within[known], within.max(initial=0) + 1 + signature[known]])
-        what = (place[known] + 1) * (len(timeline.strings) + 1) + operator[known] + 1
+        what = (place[known] + 1) * (len(operators) + 1) + operator[known] + 1
         pairs, count = np.unique(np.stack([both, np.tile(what, 2)], axis=1), axis=0, return_counts=True)
-        return _Launches(timeline, described, signature, place, operator, alike, (pairs[:, 0], pairs[:, 1], count))
+        rows = pairs[:, 0], pairs[:, 1], count
+        return _Launches(timeline, described, signature, place, operator, operators, alike, rows)
 
     def summed(self, held: Bools) -> list[LaunchedFrom]:
-        kernels, strings = self.timeline.kernels, len(self.timeline.strings) + 1
+        kernels, operators = self.timeline.kernels, len(self.operators) + 1
         chosen = np.flatnonzero(held)
         time = (kernels.end - kernels.start)[chosen].astype(np.float64)
-        what = (self.place[chosen] + 1) * strings + self.operator[chosen] + 1
+        what = (self.place[chosen] + 1) * operators + self.operator[chosen] + 1
         known = self.place[chosen] != UNKNOWN
         found: dict[tuple[int, int], list[float]] = {}
 
@@ -140,7 +145,7 @@ class _Launches:
         for alike, signature, calls, spent in _grouped(self.alike[rest], self.signature[rest], time[~known]):
             first, last = np.searchsorted(number, alike), np.searchsorted(number, alike, side="right")
             if first == last:
-                add(signature, int(0 * strings), calls, spent)
+                add(signature, 0, calls, spent)
                 continue
             shares = count[first:last] / count[first:last].sum()
             for of, share in zip(places[first:last].tolist(), shares.tolist(), strict=True):
@@ -148,11 +153,10 @@ class _Launches:
         texts, described = self.timeline.strings, self.described
         rows = []
         for (signature, of), (calls, spent) in found.items():
-            place, operator = of // strings - 1, of % strings - 1
+            place, operator = of // operators - 1, of % operators - 1
             where = parse_place(texts[place]) if place >= 0 else None
-            rows.append(
-                LaunchedFrom(where, texts[operator] if operator >= 0 else "", described[signature], calls, spent)
-            )
+            named = self.operators[operator] if operator >= 0 else ""
+            rows.append(LaunchedFrom(where, named, described[signature], calls, spent))
         return rows
 
 
