@@ -199,11 +199,10 @@ def test_parts_never_promise_more_than_the_program_alone_waits() -> None:
 
 def test_every_cause_has_words_and_a_fix() -> None:
     words, fixes = idle_words(), fix_words()
-    assert set(words) == set(CAUSES) - {"warmup"}
+    assert set(words) == {*CAUSES, "graphs"} - {"warmup"}
     for cause in words.values():
         assert not cause.rule or cause.rule in fixes
-        assert cause.rule_without_graph is None or cause.rule_without_graph in fixes
-        assert cause.rule_between_graphs is None or cause.rule_between_graphs in fixes
+        assert {cause.without_graph or "launch", cause.between_graphs or "launch"} <= set(words)
 
 
 # -- from the GPU's side ------------------------------------------------------------------------------------

@@ -24,12 +24,13 @@ from llm_perf_opt.inject import environment, with_lines
 from llm_perf_opt.inject.environment import INJECTED, OWN_CODE
 from llm_perf_opt.metrics.families import fused_operators
 from llm_perf_opt.metrics.own_code import is_own, library_name
-from llm_perf_opt.readers.kineto_code import product_shape
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.code import Place, parse_place
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import RegionPerformance
+from llm_perf_opt.regions.operator_calls import product_shape
+from llm_perf_opt.regions.tensors import as_text, from_text
 from llm_perf_opt.rundir.scrub import sqlite as scrubbed
 from llm_perf_opt.rundir.scrub.private import Private
 from synthetic import MAIN_THREAD, make_export
@@ -466,11 +467,10 @@ def test_a_stack_as_nsys_2025_3_1_stored_it(export: Path) -> None:
         ("aten::mm", [[512, 1024]], ""),
         ("aten::mm", [[512, "x"], [1024, 3072]], ""),
         ("aten::relu", [[512, 1024], [1024, 3072]], ""),
-        ("aten::mm", "no list", ""),
     ],
 )
 def test_the_shape_of_a_product(name: str, dims: Any, shape: str) -> None:
-    assert product_shape({"name": name, "args": {"Input Dims": dims}}) == shape
+    assert product_shape(name, from_text(as_text([], dims))) == shape
 
 
 def test_a_kernel_of_torch_compile_says_what_it_is_made_of() -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from conftest import plain_bytes, recording
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.open import MAX_RATIO, SMALL, read_recording, unpacked
+from llm_perf_opt.readers.open import read_recording, unpacked
+from llm_perf_opt.readers.packed import MAX_RATIO, SMALL
 from llm_perf_opt.readers.xz import xz_parts
 
 CONTENT = bytes(range(256)) * 500

@@ -21,6 +21,7 @@ from llm_perf_opt.regions.code import Place, SpansByThread, parse_place
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int64s, Timeline
 from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.operator_calls import operator_spans
 from llm_perf_opt.regions.signatures import Signature, describe_signatures, distinct_rows
 
 _MOST_LINES = 40  # of idle time, listed of a region
@@ -49,7 +50,7 @@ class CodeLines:
     @staticmethod
     def of(warmth: SteadyTimeline) -> CodeLines | None:
         timeline = warmth.timeline
-        return CodeLines(warmth) if len(timeline.code) or len(timeline.called) else None
+        return CodeLines(warmth) if len(timeline.code) or len(timeline.calls) else None
 
     @property
     def source(self) -> str:
@@ -102,7 +103,8 @@ class _Launches:
     group: Int64s  # of each kernel
     signature: Int64s  # of each group
     place: Int64s  # of each group, as an index into the strings; UNKNOWN where nothing says
-    operator: Int64s  # the same
+    operator: Int64s  # the same, into `operators`
+    operators: list[str]
     alike: Int64s  # of each group: the row of `known` for the launches it is like
     known: dict[int, list[tuple[int, int, float]]]  # of launches that are alike: place, operator, and their part
 
@@ -110,7 +112,9 @@ class _Launches:
     def of(timeline: Timeline, attribution: Attribution) -> _Launches:
         signature, described = describe_signatures(timeline)
         place = launching_places(timeline, timeline.code)
-        operator = launching_places(timeline, timeline.called)
+        # Of a launch whose line is not known, the operator is not asked for.
+        spans, operators = operator_spans(timeline) if len(timeline.code) else (CodeSpans.empty(), [])
+        operator = launching_places(timeline, spans)
         within, _ = distinct_rows([signature, *attribution.kernels.by_domain])
         # Where no launch of a region is known, those of the same kernel elsewhere have to do.
         here, elsewhere = (_shares(of, place, operator) for of in (within, signature))
@@ -125,6 +129,7 @@ class _Launches:
             signature[first],
             place[first],
             operator[first],
+            operators,
             alike[first],
             here | {-1 - number: rows for number, rows in elsewhere.items()},
         )
@@ -146,7 +151,7 @@ class _Launches:
         return [
             LaunchedFrom(
                 parse_place(texts[place]) if place != UNKNOWN else None,
-                texts[operator] if operator != UNKNOWN else fused_operators(self.described[signature].shown),
+                self.operators[operator] if operator != UNKNOWN else fused_operators(self.described[signature].shown),
                 self.described[signature],
                 *sums,
             )

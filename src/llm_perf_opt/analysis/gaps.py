@@ -24,6 +24,7 @@ _CODE = {cause: number for number, cause in enumerate(CAUSES)}
 NAMED = 100_000  # ns: gaps from here on are given a name
 LONG = 1_000_000  # ns: no launch of a kernel takes the host that long
 _AHEAD = 20_000  # ns: work launched so long before a gap began did not wait for the host
+TIGHT = 3  # times as long as a gap: a range around it that is longer, and not part of what is asked about, says nothing
 _REPEATED = 3  # long gaps before attention: one or two are its first use
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
@@ -94,10 +95,14 @@ class _Finder:
         self.start, self.end, self.launched, self.next_name, threads = self._between()
         self.length = self.end - self.start
         host, ranges = timeline.host, timeline.ranges
+        if not len(threads):  # launching calls were not recorded: any thread with ranges may be the one
+            threads = np.unique(ranges.thread[ranges.process == process])
         launches = np.isin(host.thread, threads)
         self.own = (host.process == process) & launches
         self.of_others = (host.process == process) & ~launches
-        self.own_ranges = (ranges.process == process) & np.isin(ranges.thread, threads)
+        mine = ranges.process == process
+        self.own_ranges = mine & np.isin(ranges.thread, threads)
+        self.ranges_of_others = mine & ~self.own_ranges & (ranges.thread != UNKNOWN)
 
     def _between(self) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s]:
         """Starts and ends of the gaps, when the work behind each was launched, its name, and the threads that launch."""
@@ -137,7 +142,7 @@ class _Finder:
         by_call = np.append(call, "")[called]  # UNKNOWN is the last
         by_call[(called == UNKNOWN) & self._full_of(call, "alloc", named)] = "alloc"
         new[long] = _CODE["unseen"]
-        new[long & (over.other_thread != UNKNOWN)] = _CODE["thread"]
+        new[long & ((over.other_thread != UNKNOWN) | (over.other_range != UNKNOWN))] = _CODE["thread"]
         new[long & ((over.code != UNKNOWN) | (over.range != UNKNOWN))] = _CODE["python"]
         new[self._plans(named[long], long) | (long & over.plans)] = _CODE["replan"]
         new[over.compiles] = _CODE["module"]
@@ -152,7 +157,9 @@ class _Finder:
         choices = [over.reads_input, called != UNKNOWN, over.code != UNKNOWN]
         event = np.select(choices, [over.input, called, over.code], over.other_thread)
         name = np.append(host.name.astype(np.int64), UNKNOWN)[event]
-        elsewhere = ~np.logical_or.reduce(choices) & (over.other_thread != UNKNOWN)
+        by_range = (event == UNKNOWN) & (over.other_range != UNKNOWN)
+        name[by_range] = self.timeline.ranges.name[over.other_range[by_range]]
+        elsewhere = ~np.logical_or.reduce(choices) & ((over.other_thread != UNKNOWN) | by_range)
         return Gaps(self.start, self.end, cause, named, name, elsewhere, over.range)
 
     def _plans(self, long_gaps: Int64s, long: Bools) -> Bools:
@@ -212,15 +219,24 @@ class _Covering:
         def in_ranges(chosen: Bools) -> Int64s:
             return gaps.of(ranges.start, ranges.end, np.flatnonzero(of.own_ranges & chosen))
 
+        def elsewhere() -> Int64s:
+            """Ranges of threads that launch nothing; one around many gaps is what a thread is for, not what it does."""
+            found = gaps.of(ranges.start, ranges.end, np.flatnonzero(of.ranges_of_others))
+            length = (ranges.end - ranges.start)[found] if len(ranges) else found
+            return np.where(length <= TIGHT * (gaps.end - gaps.start), found, UNKNOWN)
+
         self.call, self.code = events(is_call), events(~is_call)
         self.other_thread = gaps.of(host.start, host.end, np.flatnonzero(of.of_others))
+        self.other_range = elsewhere()
+        kind_elsewhere = np.append(kind_of_range, "")[self.other_range]
         self.input = events(~is_call & (kind == "data"))
         input_range = in_ranges(kind_of_range == "data")
-        self.reads_input = (self.input != UNKNOWN) | (input_range != UNKNOWN)
+        self.reads_input = (self.input != UNKNOWN) | (input_range != UNKNOWN) | (kind_elsewhere == "data")
         # Functions that compile are around every call of what was compiled before, too.
         compiling = (~is_call) & (host.kind != PYTHON) & (kind == "compile")
         self.plans = events(~is_call & (kind == "plan")) != UNKNOWN
         self.compiles = (events(compiling) != UNKNOWN) | (in_ranges(kind_of_range == "compile") != UNKNOWN)
+        self.compiles |= kind_elsewhere == "compile"
         self.range = np.where(input_range != UNKNOWN, input_range, in_ranges(np.ones(len(ranges), dtype=np.bool_)))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from attrs import Factory, define, evolve
 
 from llm_perf_opt.analysis.code_lines import IdleLines
-from llm_perf_opt.analysis.gaps import CAUSES, NAMED, Gaps, find_gaps
+from llm_perf_opt.analysis.gaps import CAUSES, NAMED, TIGHT, Gaps, find_gaps
 from llm_perf_opt.analysis.gpu_side import GpuSteps, inside_region
 from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchTable
@@ -127,7 +127,7 @@ class Waiting:
     def _named_causes(self, gaps: Gaps, named: Int64s, time: Int64s, region: int) -> list[IdleCause]:
         """Time by cause and name."""
         cause = gaps.cause[gaps.named[named]].astype(np.int64)
-        inside = self._inside(gaps.range[named], region)
+        inside = self._inside(gaps, named, region)
         label = gaps.event[named].copy()
         by_range = inside & (~np.isin(cause, _NAMED_BY_CALL) | (label == UNKNOWN))
         label[by_range] = self._timeline.ranges.name[gaps.range[named[by_range]]]
@@ -146,11 +146,17 @@ class Waiting:
             found.append(IdleCause(CAUSES[pair % len(CAUSES)], what, gaps_of_it, int(time_of_it)))
         return found
 
-    def _inside(self, covering: Int64s, region: int) -> Bools:
-        """Which ranges, where there is one, lie in a region and are not its own."""
+    def _inside(self, gaps: Gaps, named: Int64s, region: int) -> Bools:
+        """Which of the gaps are covered by a range that lies in a region and is not its own."""
+        covering, table, ranges = gaps.range[named], self._attribution.table, self._timeline.ranges
         inside, known = np.zeros(len(covering), dtype=np.bool_), covering != UNKNOWN
         regions = self._attribution.range_region[covering[known]]
-        inside[known] = inside_region(regions, region, self._attribution.table) & (regions != region)
+        if region in table.whole:  # none lies in it, as a region; those around many gaps say nothing about one
+            gap, which = gaps.named[named[known]], covering[known]
+            tight = ranges.end[which] - ranges.start[which] <= TIGHT * (gaps.end[gap] - gaps.start[gap])
+            inside[known] = tight & (gaps.event[named[known]] == UNKNOWN) & ~np.isin(regions, list(table.whole))
+        else:
+            inside[known] = inside_region(regions, region, table) & (regions != region)
         return inside
 
 

@@ -8,6 +8,7 @@ NVTX ranges, and kernels, copies and launching calls are recorded by the same CU
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import zlib
@@ -19,17 +20,22 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
-from llm_perf_opt.readers.kineto_code import innermost
-from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, NoEvents, Rows, Trace
+from llm_perf_opt.readers.kineto_chunks import Chunks, is_gzipped, unpacked_parts
+from llm_perf_opt.readers.kineto_columns import Rows
+from llm_perf_opt.readers.kineto_events import GRAPH, LARGEST_SIZE, NOTHING, NoEvents, Trace
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
-from llm_perf_opt.readers.kineto_operators import is_of_pytorch
+from llm_perf_opt.readers.kineto_operators import engine_threads, is_of_pytorch, operator_ranges, outermost_calls
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges
 from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.readers.plausible import refuse_implausible, shortened
 from llm_perf_opt.readers.sandbox import Notes
+from llm_perf_opt.regions.code import innermost
 from llm_perf_opt.regions.columns import (
+    OPERATOR,
+    SHORTEST_EVENT,
     UNKNOWN,
+    CodeSpans,
     GraphNodes,
     HostEvents,
     Int32s,
@@ -44,6 +50,8 @@ from llm_perf_opt.regions.columns import (
 
 _EXPECTED = "Expected a trace of the PyTorch profiler (a JSON object with `traceEvents`, or a list of events), or a report.json."
 _TOOL = "PyTorch profiler (Kineto)"
+_QUEUED = 1_000_000  # ns from a launch to its work: something else was before it
+_FEWEST_OF_A_GRAPH = 4  # kernels with one correlation id; merged traces of several processes share some too
 
 
 # --- from columns to a timeline ----------------------------------------------------------------------------
@@ -80,6 +88,15 @@ def _calls_before(correlation: Int64s, start: Int64s, wanted: Int64s, moment: In
     return before
 
 
+def _launched_together(device: Int32s, correlation: Int64s) -> NDArray[np.bool_]:
+    """Which work of a GPU has the correlation id of much other work: only the launch of a graph starts so many."""
+    _, which, count = np.unique(
+        np.stack((device.astype(np.int64), correlation)), axis=1, return_inverse=True, return_counts=True
+    )
+    together: NDArray[np.bool_] = (count[which.reshape(-1)] >= _FEWEST_OF_A_GRAPH) & (correlation > 0)
+    return together
+
+
 def _taken(values: NDArray[Any], chosen: Int64s) -> NDArray[Any]:
     """Values at the chosen places, UNKNOWN where nothing was chosen."""
     if len(values) == 0:
@@ -108,9 +125,11 @@ def _work(rows: Rows, trace: Trace) -> Work:
         return rows.column(name, dtype)[order]
 
     start, device, name = column("start", np.int64), column("device"), column("name")
-    chosen = _launch_of(column("correlation", np.int64), start, launches)
+    correlation = column("correlation", np.int64)
+    chosen = _launch_of(correlation, start, launches)
     thread = _taken(launches.column("thread"), chosen)
-    in_graph = (column("in_graph") > 0) | (_taken(launches.column("of_graph"), chosen) > 0)
+    in_graph = (column("in_graph") > 0) | (_taken(launches.column("launches"), chosen) == GRAPH)
+    in_graph |= (chosen == UNKNOWN) & _launched_together(device, correlation)
     process = _taken(np.array(trace.thread_process, dtype=np.int32), thread.astype(np.int64))
     work = Work(
         start=start,
@@ -142,34 +161,46 @@ def _pageable(name: Int32s, strings: list[str]) -> NDArray[np.bool_] | None:
 
 
 def _host(trace: Trace) -> HostEvents:
-    rows = trace.host
-    threads = [trace.threads.get(key, UNKNOWN) for key in trace.host_threads]
-    processes = [trace.pids.get(pid, UNKNOWN) for pid, _ in trace.host_threads]
-    which = rows.column("thread", np.int64)
+    """Operators that take long are among the calls."""
+    code = trace.code
+    threads = [trace.threads.get(key, UNKNOWN) for key in code.threads]
+    processes = [trace.pids.get(pid, UNKNOWN) for pid, _ in code.threads]
+    long = code.calls.column("end", np.int64) - code.calls.column("start", np.int64) >= SHORTEST_EVENT
+
+    def column(name: str, dtype: type[np.integer[Any]] = np.int32) -> NDArray[Any]:
+        return np.concatenate((code.events.column(name, dtype), code.calls.column(name, dtype)[long]))
+
+    which = column("thread", np.int64)
+    kind = np.append(code.events.column("kind"), np.full(long.sum(), OPERATOR, dtype=np.int32))
     process = np.array([*processes, UNKNOWN], dtype=np.int32)[which]
     mine = process != UNKNOWN
     return HostEvents(
-        start=rows.column("start", np.int64)[mine],
-        end=rows.column("end", np.int64)[mine],
+        start=column("start", np.int64)[mine],
+        end=column("end", np.int64)[mine],
         process=process[mine],
         thread=np.array([*threads, UNKNOWN], dtype=np.int32)[which][mine],
-        name=rows.column("name")[mine],
-        kind=rows.column("kind")[mine],
+        name=column("name")[mine],
+        kind=kind[mine],
     )
+
+
+def _in_threads(rows: Rows, trace: Trace) -> tuple[Int64s, Int64s, Int32s, Int32s, NDArray[np.bool_]]:
+    """Start, end, thread and name of host code, in threads that launch something or have ranges; and which rows."""
+    threads = [trace.threads.get(key, UNKNOWN) for key in trace.code.threads]
+    thread = np.array([*threads, UNKNOWN], dtype=np.int32)[rows.column("thread", np.int64)]
+    mine = thread != UNKNOWN
+    start, end = (rows.column(side, np.int64)[mine] for side in ("start", "end"))
+    return start, end, thread[mine], rows.column("name")[mine], mine
 
 
 def _calls(trace: Trace) -> OperatorCalls:
-    """Of threads that launch something."""
-    rows, threads = trace.calls, [trace.threads.get(key, UNKNOWN) for key in trace.host_threads]
-    thread = np.array([*threads, UNKNOWN], dtype=np.int32)[rows.column("thread", np.int64)]
-    mine = thread != UNKNOWN
-    return OperatorCalls(
-        start=rows.column("start", np.int64)[mine],
-        end=rows.column("end", np.int64)[mine],
-        thread=thread[mine],
-        name=rows.column("name")[mine],
-        inputs=rows.column("inputs")[mine],
-    )
+    start, end, thread, name, mine = _in_threads(trace.code.calls, trace)
+    return OperatorCalls(start, end, thread, name, inputs=trace.code.calls.column("inputs")[mine])
+
+
+def _functions(trace: Trace) -> CodeSpans:
+    start, end, thread, name, _ = _in_threads(trace.code.functions, trace)
+    return innermost(start, end, thread, name.astype(np.int64), trace.thread_process)
 
 
 def _ranges(rows: Rows, thread_process: list[int]) -> Ranges:
@@ -186,16 +217,36 @@ def _ranges(rows: Rows, thread_process: list[int]) -> Ranges:
     )
 
 
-def _add_operators(trace: Trace) -> list[str]:
+def _add_operators(trace: Trace, calls: OperatorCalls, outermost: Int64s) -> list[str]:
     """Operators and modules as ranges, where the program has none of its own; their names."""
     names = list(trace.strings)
     if not all(is_of_pytorch(names[number]) for number in np.unique(trace.ranges.column("name")).tolist()):
         return []
-    found = trace.operators.outermost(trace.threads, trace.strings)
-    for row in found:
-        trace.ranges.add(*row)
-    names = list(trace.strings)
-    return sorted({names[row[-1]] for row in found})
+    start, end, thread, name, _ = _in_threads(trace.code.modules, trace)
+    found = operator_ranges(calls, outermost, np.stack((start, end, thread, name), axis=1).astype(np.int64))
+    found = found[found[:, 1] > _gpu_recorded_since(trace)]
+    trace.ranges.add_rows(found)
+    return sorted(names[number] for number in np.unique(found[:, 3]).tolist())
+
+
+def _gpu_recorded_since(trace: Trace) -> int:
+    """Until when only the host was recorded, ns: the profiler began while the GPU had work from before.
+
+    That is so where launches left no work before the first that did, or where that had to wait for long.
+    """
+    work = [rows for rows in (trace.kernels, trace.copies) if len(rows)]
+    if not work:
+        return 0
+    correlation, start = (trace.launches.column(name, np.int64) for name in ("correlation", "start"))
+    began, of_call = (
+        np.concatenate([rows.column(name, np.int64) for rows in work]) for name in ("start", "correlation")
+    )
+    first = int(began.min())
+    call = start[np.isin(correlation, of_call[began == first])]
+    if len(call) and first - int(call.max()) >= _QUEUED:
+        return first
+    lost = (trace.launches.column("launches") != NOTHING) & (start < first) & ~np.isin(correlation, of_call)
+    return int(start[lost].max()) if lost.any() else 0
 
 
 def _processes(trace: Trace, rank: object) -> list[Process]:
@@ -250,12 +301,10 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
     distributed, version = about.get("distributedInfo"), about.get("schemaVersion")
     facts = _gpu_facts(about.get("deviceProperties"))
     devices = {number: known["name"] for number, known in facts.items()}
-    operators = _add_operators(trace)
+    calls = _calls(trace)
+    outermost = outermost_calls(calls)
+    operators = _add_operators(trace, calls, outermost)
     kernels, copies = _work(trace.kernels, trace), _work(trace.copies, trace)
-    code, called = (
-        innermost(rows, trace.threads, trace.thread_process, trace.strings)
-        for rows in (trace.functions.rows, trace.operators.called())
-    )
     timeline = Timeline(
         source=source,
         kind="kineto",
@@ -268,16 +317,15 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
         graphs=Work.empty(),
         ranges=_ranges(trace.ranges, trace.thread_process),
         host=_host(trace),
-        code=code,
-        called=called,
+        code=_functions(trace),
         lines_are_functions=True,
-        calls=_calls(trace),
+        calls=calls,
         devices=devices,
         # Nothing else of the metadata: it is free text of the program and may hold secrets.
         environment={"tool": _TOOL, "schema_version": version if isinstance(version, int) else None, "gpus": devices},
         diagnostics=_diagnostics(trace, source),
         gpu_facts=facts,
-        engine_threads=trace.operators.engine_threads(trace.threads),
+        engine_threads=engine_threads(calls, outermost, list(trace.strings)),
         operators=operators,
     )
     if (kernels.graph_node != UNKNOWN).any() or (copies.graph_node != UNKNOWN).any():
@@ -311,18 +359,18 @@ _OWN_RANGES = "llm_perf_ranges"  # written by stage 1, whose ranges are called D
 _ABOUT = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", _OWN_RANGES})
 
 
-def _text(stream: BinaryIO, source: str) -> str:
+def _remaining_text(stream: BinaryIO, trace: Trace, source: str) -> tuple[str, int]:
+    """Give `trace` all events that can be read in chunks. The text without them, and how many bytes they were."""
     try:
-        data = stream.read()
-        if data.startswith(b"\x1f\x8b"):  # the profiler itself writes .json.gz
-            data = gzip.decompress(data)
+        chunks = Chunks(unpacked_parts(stream, source), trace.add_all, trace.code)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise UnreadableInput(
             f"{source} is a gzip file that is cut off or damaged.", "Copy or record it again."
         ) from None
-    encoding = json.detect_encoding(data)
+    trace.events += chunks.dropped
+    encoding = json.detect_encoding(chunks.rest)
     # Names of kernels may hold any bytes; what is no text must not cost the trace.
-    return data.decode(encoding, "replace")
+    return chunks.rest.decode(encoding, "replace"), chunks.taken
 
 
 class _NotATrace(Exception):
@@ -379,9 +427,10 @@ def _read(json_text: JsonText, trace: Trace) -> dict[str, Any]:
 
 def read_kineto(stream: BinaryIO, source: str) -> Timeline:
     """Reads a trace, plain or gzipped. Raises `UnreadableInput` for what is no trace, or not a whole one."""
-    json_text = JsonText(_text(stream, source))
     trace = Trace()
     try:
+        text, before = _remaining_text(stream, trace, source)
+        json_text = JsonText(text)
         about = _read(json_text, trace)
     except _NotATrace as what:
         raise UnreadableInput(f"{source} {what}.", _EXPECTED) from None
@@ -392,12 +441,13 @@ def read_kineto(stream: BinaryIO, source: str) -> Timeline:
         if damage.at >= len(json_text.text.rstrip()) - len("\\u123"):
             what_it_is = "is truncated: its JSON ends in the middle"
         else:
-            what_it_is = f"is not valid JSON (from character {damage.at} on)"
+            what_it_is = f"is not valid JSON (from character {before + damage.at} on)"
         raise UnreadableInput(f"{source} {what_it_is}.", "Copy or record the trace again, whole.") from None
     return _timeline(trace, about, source)
 
 
-_MEMORY_PER_BYTE = 3  # from the file to the finished report, measured (benchmarks/results/load.md)
+_MEMORY_PER_BYTE = 0.5  # of JSON, measured: most of it is never in memory at the same time
+_PACKED = 13  # times as large as gzipped: usual for such JSON
 
 
 def read_here(
@@ -405,9 +455,10 @@ def read_here(
 ) -> Timeline:
     """Read a trace, in this process (see `sandbox`); it always has all columns."""
     notes("begin", None)
-    size = Path(path).stat().st_size
-    refuse_if_too_large(source, size * _MEMORY_PER_BYTE, f"{size / 1e9:.1f} GB of JSON")
+    gc.disable()  # millions of events are made and dropped, none of them in a circle
     with Path(path).open("rb") as file:
+        size = Path(path).stat().st_size * (_PACKED if is_gzipped(file) else 1)
+        refuse_if_too_large(source, int(size * _MEMORY_PER_BYTE), f"{size / 1e9:.1f} GB of JSON")
         timeline = read_kineto(file, source)
     refuse_implausible(timeline)
     return timeline if marker_ranges else without_marker_ranges(timeline)

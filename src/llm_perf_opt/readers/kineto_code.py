@@ -1,97 +1,154 @@
-"""What a PyTorch trace says of the code behind the launches: functions of the program's own, and operators with shapes.
+"""What threads of a PyTorch trace did on the host: operators with their inputs, functions of Python, modules.
 
 `with_stack` records Python functions by the line they begin at, `record_shapes` the dimensions of operators' inputs.
-Both are nested; what counts at a moment is the innermost function that is the program's own, and the outermost
-operator, with M×N×K of the product inside it.
+In a large trace these are most events: they are taken as text, a chunk at a time (`Found`), and never decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import marshal
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from attrs import Factory, define
+from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.own_code import is_own
-from llm_perf_opt.readers.kineto_json import nanoseconds
+from llm_perf_opt.readers.kineto_columns import Rows, Unusual, all_nanoseconds, number_of
 from llm_perf_opt.regions.code import parse_place
-from llm_perf_opt.regions.columns import UNKNOWN, CodeSpans, Int64s
-from llm_perf_opt.regions.stacks import build_stacks, group_by
+from llm_perf_opt.regions.columns import PYTHON, SHORTEST_EVENT, UNKNOWN
+from llm_perf_opt.regions.operator_names import MODULE
+from llm_perf_opt.regions.tensors import as_text
 
-# Which of an operator's inputs are multiplied.
-_PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_scaled_mm": (0, 1), "_int_mm": (0, 1)}
-_Thread = tuple[int, str]
-_Row = tuple[int, int, _Thread, str]  # start, end, thread, text
+_WHERE = re.compile(rb'"pid"\s*:\s*(\d{1,18}),\s*"tid"\s*:\s*"?(\d+)"?')
+
+Thread = tuple[int, str]  # process and thread id, as the trace numbers its threads by
+Text = tuple[bytes, ...]  # name, thread, start and duration of an event, as the file writes them
 
 
 @define(eq=False)
-class Functions:
-    """Functions of the program's own, as they come."""
+class Found:
+    """Events of a chunk, as text."""
 
-    rows: list[_Row] = Factory(list)
-
-    def add(self, event: dict[str, Any]) -> None:
-        name, pid = event.get("name"), event.get("pid")
-        if event.get("ph") != "X" or type(name) is not str or not isinstance(pid, int):
-            return
-        place = parse_place(name)
-        if place is None or not is_own(place.file):
-            return
-        with suppress(TypeError, ValueError):  # what is damaged is counted where all events are
-            start = nanoseconds(event.get("ts"))
-            self.rows.append((start, start + nanoseconds(event.get("dur")), (pid, str(event.get("tid"))), name))
+    operators: list[Text] = Factory(list)
+    inputs: list[bytes] = Factory(list)  # of the operators; empty where none were recorded
+    functions: list[Text] = Factory(list)
 
 
-def product_shape(event: dict[str, Any]) -> str:
-    """`512×3072×1024` for a product of 512×1024 and 1024×3072; empty where it is none, or its shapes were not recorded."""
-    which = _PRODUCTS.get(str(event.get("name")).removeprefix("aten::"))
-    args = event.get("args")
-    dims = args.get("Input Dims") if which is not None and isinstance(args, dict) else None
-    if which is None or not isinstance(dims, list) or len(dims) <= which[1]:
-        return ""
-    left, right = dims[which[0]], dims[which[1]]
-    sizes = [*left, *right] if isinstance(left, list) and isinstance(right, list) else []
-    if len(sizes) not in (4, 6) or len(left) != len(right) or not all(type(size) is int for size in sizes):
-        return ""
-    return "×".join(map(str, (*left[:-1], right[-1], left[-1])))
+HostRows = tuple[NDArray[np.int64], ...]  # of calls, of own functions, of modules, of functions that take long
+
+_OF_A_LIBRARY, _OWN, _MODULE = range(3)
 
 
-def innermost(
-    rows: Sequence[_Row], threads: Mapping[_Thread, int], process_of: Sequence[int], strings: dict[str, int]
-) -> CodeSpans:
-    """Nested intervals as spans that do not overlap; an empty text holds as long as what is around it."""
-    known = [row for row in rows if row[2] in threads and row[1] > row[0]]
-    if not known:
-        return CodeSpans.empty()
-    start, end = (np.array([row[side] for row in known], dtype=np.int64) for side in (0, 1))
-    thread = np.array([threads[row[2]] for row in known], dtype=np.int64)
-    parts: list[tuple[Int64s, Int64s, Int64s, Int64s]] = []
-    for number, mine in group_by(thread):
-        stacks = build_stacks(start, end, mine)
-        cuts = np.unique(np.concatenate([start[mine], end[mine]]))
-        top = stacks.top_at(cuts[:-1])
-        inside = top >= 0
-        nodes = top[inside]
-        labels = _labels(known, stacks.instance, stacks.parent, np.unique(nodes), strings)
-        place = np.array([labels[node] for node in nodes.tolist()], dtype=np.int64)
-        parts.append((cuts[:-1][inside], cuts[1:][inside], place, np.full(len(place), number)))
-    begin, finish, place, owner = (np.concatenate(column) for column in zip(*parts, strict=True))
-    process = np.array(process_of, dtype=np.int32)[owner]
-    return CodeSpans(begin, finish, process, owner.astype(np.int32), place.astype(np.int32))
+class FunctionKinds(dict[bytes, int]):
+    """Is a function the program's own, a module, or neither? Asked once for each name."""
+
+    def __missing__(self, name: bytes) -> int:
+        self[name] = found = _kind(name.decode("utf-8", "replace"))
+        return found
 
 
-def _labels(
-    rows: Sequence[_Row], instance: Int64s, parent: Int64s, nodes: Int64s, strings: dict[str, int]
-) -> dict[int, int]:
-    """The text of each node; that of a product is the operator around it, with its shape."""
-    found = {}
-    for node in nodes.tolist():
-        text, outer = rows[int(instance[node])][3], node
-        while text.startswith("×") and int(parent[outer]) != UNKNOWN:
-            outer = int(parent[outer])
-            around = rows[int(instance[outer])][3]
-            text = text if around.startswith("×") else f"{around} {text[1:]}"
-        found[node] = strings.setdefault(text.removeprefix("×"), len(strings))
-    return found
+def _kind(name: str) -> int:
+    if name.startswith(MODULE):
+        return _MODULE
+    place = parse_place(name)
+    return _OWN if place is not None and is_own(place.file) else _OF_A_LIBRARY
+
+
+@define(eq=False)
+class HostCode:
+    """What has been seen so far. Its threads are numbered apart: what launches nothing is no thread of the timeline."""
+
+    strings: dict[str, int]
+    threads: dict[Thread, int] = Factory(dict)
+    calls: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "inputs"))  # of operators
+    functions: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))  # of the program's own
+    modules: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
+    events: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "kind"))  # others that may explain idle time
+    kinds: FunctionKinds = Factory(FunctionKinds)
+    _given: dict[bytes, int] = Factory(dict)  # inputs of operators -> their string
+    _places: dict[bytes, int] = Factory(dict)  # threads as text -> their number
+    _names: dict[bytes, int] = Factory(dict)  # names as text -> their string
+
+    # -- one by one ------------------------------------------------------------------------------------------
+
+    def add_call(self, span: tuple[int, int], thread: Thread, name: str, args: dict[str, Any]) -> None:
+        given = args.get("Input type"), args.get("Input Dims", args.get("Input dims")), args.get("Input Strides")
+        inputs = UNKNOWN if given[1] is None else self._inputs(marshal.dumps(given, 2), given)
+        self.calls.add(*span, number_of(thread, self.threads), number_of(name, self.strings), inputs)
+
+    def add_function(self, span: tuple[int, int], thread: Thread, name: str) -> None:
+        kind = _kind(name)
+        if span[1] - span[0] >= SHORTEST_EVENT:
+            self.add_event(span, thread, name, PYTHON)
+        if kind != _OF_A_LIBRARY:
+            rows = self.modules if kind == _MODULE else self.functions
+            rows.add(*span, number_of(thread, self.threads), number_of(name, self.strings))
+
+    def add_event(self, span: tuple[int, int], thread: Thread, name: str, kind: int) -> None:
+        self.events.add(*span, number_of(thread, self.threads), number_of(name, self.strings), kind)
+
+    def _inputs(self, key: bytes, given: Sequence[object]) -> int:
+        """What an operator was given, as a string. The same comes a thousand times."""
+        if key not in self._given:
+            text = as_text(*(one if isinstance(one, list) else [] for one in given))
+            self._given[key] = number_of(text, self.strings) if text else UNKNOWN
+        return self._given[key]
+
+    # -- a chunk at once -------------------------------------------------------------------------------------
+
+    def rows_of(self, found: Found) -> HostRows:
+        """Columns of what a chunk holds; nothing is taken yet. Raises `Unusual`, or `ValueError`."""
+        calls, functions = self._columns(found.operators), self._columns(found.functions)
+        inputs = [self._inputs_of(text) for text in found.inputs] or [UNKNOWN] * len(calls)
+        kind = np.array([self.kinds[text[0]] for text in found.functions], dtype=np.int64)
+        long = functions[functions[:, 1] - functions[:, 0] >= SHORTEST_EVENT]
+        return (
+            np.column_stack((calls, np.array(inputs, dtype=np.int64))),
+            functions[kind == _OWN],
+            functions[kind == _MODULE],
+            np.column_stack((long, np.full(len(long), PYTHON))),
+        )
+
+    def add_rows(self, rows: HostRows) -> None:
+        for table, part in zip((self.calls, self.functions, self.modules, self.events), rows, strict=True):
+            table.add_rows(part)
+
+    def _columns(self, found: Sequence[Text]) -> NDArray[np.int64]:
+        """Start, end, thread and name."""
+        if not found:
+            return np.zeros((0, 4), dtype=np.int64)
+        names, places, starts, lengths = zip(*found, strict=True)
+        start, length = (all_nanoseconds(_numbers(texts)) for texts in (starts, lengths))
+        thread, name = [self._place(text) for text in places], [self._name(text) for text in names]
+        return np.stack((start, start + length, thread, name), axis=1)
+
+    def _place(self, text: bytes) -> int:
+        number = self._places.get(text)
+        if number is None:
+            where = _WHERE.fullmatch(text)
+            if where is None:
+                raise Unusual
+            number = self._places[text] = number_of((int(where[1]), where[2].decode("ascii")), self.threads)
+        return number
+
+    def _name(self, text: bytes) -> int:
+        number = self._names.get(text)
+        if number is None:
+            number = self._names[text] = number_of(text.decode("utf-8", "replace"), self.strings)
+        return number
+
+    def _inputs_of(self, text: bytes) -> int:
+        found = self._given.get(text)
+        if found is None:
+            args = orjson.loads(b"{" + text + b"}")
+            given = args.get("Input type"), args.get("Input Dims", args.get("Input dims")), args.get("Input Strides")
+            found = self._inputs(text, given)
+        return found
+
+
+def _numbers(texts: Sequence[bytes]) -> list[int] | list[float]:
+    return [float(text) for text in texts] if b"." in b" ".join(texts) else [int(text) for text in texts]

@@ -5,24 +5,20 @@ Events are decoded one at a time and go straight into columns; the events themse
 
 from __future__ import annotations
 
-import marshal
 import re
-from array import array
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-import numpy as np
 from attrs import Factory, define
-from numpy.typing import NDArray
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
-from llm_perf_opt.readers.kineto_code import Functions
+from llm_perf_opt.readers.kineto_code import HostCode, HostRows
+from llm_perf_opt.readers.kineto_columns import Rows, Unusual, host_rows, kernel_rows, launch_rows, number_of
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
-from llm_perf_opt.readers.kineto_operators import Operators
+from llm_perf_opt.readers.kineto_operators import STEP
 from llm_perf_opt.readers.nsys_schema import AXES
-from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, SHORTEST_EVENT, UNKNOWN
-from llm_perf_opt.regions.tensors import as_text
+from llm_perf_opt.regions.columns import CALL, SHORTEST_EVENT, UNKNOWN
 
 LARGEST_SIZE = 2**31 - 1
 
@@ -39,7 +35,13 @@ _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 _WORK = ("start", "end", "device", "name", "correlation", "stream", "in_graph")
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
-K = TypeVar("K")
+_LONG = SHORTEST_EVENT / 1000  # µs
+
+NOTHING, KERNEL, GRAPH = range(3)  # what a call launches
+
+
+def what_it_launches(call: str) -> int:
+    return GRAPH if call.startswith(_GRAPH_LAUNCHES) else KERNEL if call_kind(call) == "launch" else NOTHING
 
 
 class Malformed(Exception):
@@ -54,29 +56,6 @@ _MANY = 100_000
 _ODD_AT_MOST = 10  # times as many as events: none was ever seen in a trace
 
 
-class Rows:
-    """Rows of whole numbers under named columns, flat in memory: a trace has millions."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-        self._values = array("q")
-
-    def __len__(self) -> int:
-        return len(self._values) // len(self._names)
-
-    def add(self, *row: int) -> None:
-        self._values.extend(row)
-
-    def column(self, name: str, dtype: type[np.integer[Any]] = np.int32) -> NDArray[Any]:
-        """In the order of the file."""
-        return np.asarray(self._values)[self._names.index(name) :: len(self._names)].astype(dtype)
-
-
-def _number_of(thing: K, numbers: dict[K, int]) -> int:
-    """The number of a thing: they are numbered in the order they first appear."""
-    return numbers.setdefault(thing, len(numbers))
-
-
 @define
 class Trace:
     """What the events of one file have said so far."""
@@ -87,19 +66,45 @@ class Trace:
     thread_process: list[int] = Factory(list)
     kernels: Rows = Factory(lambda: Rows(*_WORK, "shared", *AXES))
     copies: Rows = Factory(lambda: Rows(*_WORK, "bytes"))
-    launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "of_graph"))  # calls of the CUDA API
+    launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "launches"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
-    operators: Operators = Factory(Operators)
-    functions: Functions = Factory(Functions)
-    host: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "kind"))
-    host_threads: dict[tuple[int, str], int] = Factory(dict)
-    calls: Rows = Factory(lambda: Rows("start", "end", "thread", "name", "inputs"))  # of operators
-    given: dict[bytes, int] = Factory(dict)  # inputs of operators -> their string
+    code: HostCode = Factory(lambda trace: HostCode(trace.strings), takes_self=True)
     process_names: dict[int, str] = Factory(dict)
     host_pids: set[int] = Factory(set)  # labelled CPU by Kineto, events or not
     events: int = 0  # that are JSON objects with a phase: what makes a list a trace
     malformed: int = 0
     odd: int = 0  # that are no events at all
+
+    def add_all(self, events: list[Any], host_code: HostRows | None) -> None:
+        """Takes many events: kernels and calls at once where they are as usual, the others one by one."""
+        if host_code is not None:
+            self.code.add_rows(host_code)
+        for event in self._without_columns(events):
+            self.add(event)
+
+    def _without_columns(self, events: list[Any]) -> list[Any]:
+        """Takes what can be taken at once; returns the others."""
+        found: dict[str, list[dict[str, Any]]] = {"kernel": [], "cuda_runtime": [], "cuda_driver": []}
+        others: list[Any] = []
+        try:
+            for event in events:
+                found.get(event.get("cat"), others).append(event)
+            kernels, calls = found["kernel"], found["cuda_runtime"] + found["cuda_driver"]
+            if not all(event["ph"] == "X" for event in (*kernels, *calls)):
+                return events
+            slow = [event for event in calls if event["dur"] >= _LONG or call_kind(event["name"]) in WAITING_CALLS]
+            waiting = host_rows(slow, CALL, self.code.threads, self.strings) if slow else None
+            launches = launch_rows(calls, self.threads, what_it_launches) if calls else None
+            if kernels:
+                self.kernels.add_rows(kernel_rows(kernels, self.strings))
+        except (Unusual, AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            return events
+        if launches is not None:
+            self.launches.add_rows(launches)
+        if waiting is not None:
+            self.code.events.add_rows(waiting)
+        self.events += len(events) - len(others)
+        return others
 
     def add(self, event: object) -> None:
         """Takes one event; what is damaged is counted and left out."""
@@ -125,16 +130,11 @@ class Trace:
         if phase != "X" or not isinstance(category, str):
             return None
         category = category.lower()
-        if category == "python_function":
-            self.operators.add_module(event)
-            self.functions.add(event)
         if category in _OPERATORS:
-            self.operators.add(event)
             # Until 2021 every annotation was an `Operator`. Only the profiler's own step is certain.
-            step = str(event.get("name", "")).startswith("ProfilerStep#")
-            return self._add_range if step else self._add_operator
+            return self._add_range if str(event.get("name", "")).startswith(f"{STEP}#") else self._add_operator
         if category in _PYTHON:
-            return self._add_function if _is_long(event) else None
+            return self._add_function
         if category in _LAUNCHES:
             return self._add_launch
         if category in _KERNELS:
@@ -151,45 +151,24 @@ class Trace:
         # Every step has its number in its name; without it the steps are instances of one region.
         name = "ProfilerStep" if _PROFILER_STEP.fullmatch(name) else name
         thread = self._thread(event)
-        self.ranges.add(start, end, thread, _number_of(name, self.strings))
+        self.ranges.add(start, end, thread, number_of(name, self.strings))
 
     def _add_operator(self, event: dict[str, Any]) -> None:
-        if _is_long(event):
-            self._add_host(event, OPERATOR)
-        with suppress(Malformed, ValueError):  # a damaged one explains nothing, and costs nothing
-            inputs = self._inputs(_args(event))
-            thread = _number_of(_thread_of(event), self.host_threads)
-            self.calls.add(*_span(event), thread, _number_of(_name(event), self.strings), inputs)
-
-    def _inputs(self, args: dict[str, Any]) -> int:
-        """What an operator was given, as a string; UNKNOWN where that was not recorded. The same comes a thousand times."""
-        given = args.get("Input type"), args.get("Input Dims", args.get("Input dims")), args.get("Input Strides")
-        if given[1] is None:
-            return UNKNOWN
-        key = marshal.dumps(given, 2)
-        if key not in self.given:
-            types, sizes, strides = (one if isinstance(one, list) else [] for one in given)
-            text = as_text(types, sizes, strides)
-            self.given[key] = _number_of(text, self.strings) if text else UNKNOWN
-        return self.given[key]
+        with _damage_counts(event):
+            self.code.add_call(_span(event), _thread_of(event), _name(event), _args(event))
 
     def _add_function(self, event: dict[str, Any]) -> None:
-        self._add_host(event, PYTHON)
-
-    def _add_host(self, event: dict[str, Any], kind: int) -> None:
-        start, end = _span(event)
-        # Numbered apart: what only waits or computes makes no thread or process of the timeline.
-        thread = _number_of(_thread_of(event), self.host_threads)
-        self.host.add(start, end, thread, _number_of(_name(event), self.strings), kind)
+        with _damage_counts(event):
+            self.code.add_function(_span(event), _thread_of(event), _name(event))
 
     def _add_launch(self, event: dict[str, Any]) -> None:
         correlation = _optional_integer(_args(event).get("correlation"))
         name = _name(event)
         if correlation != UNKNOWN:
             start = nanoseconds(event.get("ts"))
-            self.launches.add(correlation, start, self._thread(event), name.startswith(_GRAPH_LAUNCHES))
+            self.launches.add(correlation, start, self._thread(event), what_it_launches(name))
         if "dur" in event and (_is_long(event) or call_kind(name) in WAITING_CALLS):
-            self._add_host(event, CALL)
+            self.code.add_event(_span(event), _thread_of(event), name, CALL)
 
     def _add_kernel(self, event: dict[str, Any]) -> None:
         args = _args(event)
@@ -208,7 +187,7 @@ class Trace:
         device = _integer(args.get("device", args.get("inDevice", event.get("pid"))))
         if not 0 <= device <= LARGEST_SIZE:
             raise Malformed
-        name = _number_of(_name(event), self.strings)
+        name = number_of(_name(event), self.strings)
         correlation, stream = (_optional_integer(args.get(key)) for key in ("correlation", "stream"))
         in_graph = _optional_integer(args.get("graph node id")) > 0
         return start, end, device, name, correlation, stream if stream <= LARGEST_SIZE else UNKNOWN, in_graph
@@ -224,9 +203,9 @@ class Trace:
 
     def _thread(self, event: dict[str, Any]) -> int:
         key = _thread_of(event)
-        thread = _number_of(key, self.threads)
+        thread = number_of(key, self.threads)
         if thread == len(self.thread_process):
-            self.thread_process.append(_number_of(key[0], self.pids))
+            self.thread_process.append(number_of(key[0], self.pids))
         return thread
 
 
@@ -235,6 +214,16 @@ def _thread_of(event: dict[str, Any]) -> tuple[int, str]:
     if not isinstance(tid, int | str):
         raise Malformed
     return pid, str(tid)  # old traces write the same thread as 123 and as "123"
+
+
+@contextmanager
+def _damage_counts(event: dict[str, Any]) -> Iterator[None]:
+    """A damaged event that is short explains nothing, and costs nothing."""
+    try:
+        yield
+    except (Malformed, ValueError):
+        if _is_long(event):
+            raise
 
 
 def _is_long(event: dict[str, Any]) -> bool:

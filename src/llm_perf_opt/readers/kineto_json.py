@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 LARGEST = 2**63 - 1
+EXACT_FLOATS = float(2**43)  # µs: below it a float is close enough to its three decimals to give them back
 
 
 class DecimalText(str):
@@ -36,6 +37,8 @@ def nanoseconds(microseconds: object) -> int:
             whole, fraction = usual.groups()
             return int(whole) * 1000 + int(fraction.ljust(3, "0"))
         value = _rounded(microseconds)
+    elif isinstance(microseconds, float) and abs(microseconds) < LARGEST:
+        value = round(microseconds * 1000)
     elif isinstance(microseconds, int) and not isinstance(microseconds, bool):
         value = microseconds * 1000
     else:

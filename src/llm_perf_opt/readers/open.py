@@ -20,6 +20,7 @@ from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.readers import sandbox
 from llm_perf_opt.readers.ncu_container import MAGIC as NCU_MAGIC
 from llm_perf_opt.readers.nsys_export import looks_like_sqlite
+from llm_perf_opt.readers.packed import most_unpacked, unpacks_to_too_much
 from llm_perf_opt.readers.plausible import plausible_facts
 from llm_perf_opt.readers.sandbox import Limits, Notes
 from llm_perf_opt.readers.sqlite_open import log_of, refuse_unfinished
@@ -32,9 +33,6 @@ _GZIP = b"\x1f\x8b"
 MEASURED = '{"kind": "llm-perf measured",'  # what times that a program took of itself begin with
 _HEAD = 65536
 _READS = ".sqlite, .nsys-rep, .ncu-rep, ncu CSV, PyTorch trace (.json), each also as .gz or .xz, or a run directory"
-
-# More than any real recording unpacks to in proportion, and far less than an archive made to fill a disk.
-MAX_RATIO, SMALL = 200, 8 << 20
 
 _JOBS = {
     "sqlite": "llm_perf_opt.readers.nsys_sqlite:read_here",
@@ -77,11 +75,13 @@ def read_recording(
     _refuse_what_is_no_file(path, source)
     with contextlib.ExitStack() as stack:
         try:
-            plain = stack.enter_context(unpacked(path, source))
-            packed = None if plain == path else path.stat().st_size
-            recording = _read_plain(
-                plain, source, packed, (launch_config, streams, marker_ranges), observer or Silent(), stack
-            )
+            columns, watch = (launch_config, streams, marker_ranges), observer or Silent()
+            if _is_packed_trace(path):  # its reader unpacks it as it goes
+                recording = _read_as("json", path, source, Limits.of_packed(path.stat().st_size), columns, watch)
+            else:
+                plain = stack.enter_context(unpacked(path, source))
+                packed = None if plain == path else path.stat().st_size
+                recording = _read_plain(plain, source, packed, columns, watch, stack)
             recording.gpu_facts = plausible_facts(recording.gpu_facts)
             return recording
         except OSError as error:
@@ -101,19 +101,37 @@ def is_measured(path: Path) -> bool:
 
 def is_timeline(path: Path) -> bool:
     """Is this a timeline, and no counters? Only the beginning is looked at; False where that does not tell."""
+    head = _unpacked_head(path)
+    if looks_like_sqlite(head) or (_is_nsys_rep(path.name) and not head.startswith(NCU_MAGIC)):
+        return bool(head)
+    return _looks_like_json(_as_text(head))
+
+
+def _unpacked_head(path: Path) -> bytes:
+    """Nothing where it cannot be read."""
     try:
         if not path.is_file():
-            return False
+            return b""
         with path.open("rb") as file:
             head = file.read(4096)
             file.seek(0)
             if head.startswith((_GZIP, XZ_MAGIC)):
                 head = next(gzip_parts(file, 4096) if head.startswith(_GZIP) else xz_parts(file), b"")[:4096]
+            return head
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
-        return False
-    if looks_like_sqlite(head) or (_is_nsys_rep(path.name) and not head.startswith(NCU_MAGIC)):
-        return True
-    return (_as_text(head) or "").lstrip("\ufeff \t\r\n").startswith(("{", "["))
+        return b""
+
+
+def _looks_like_json(text: str | None) -> bool:
+    return (text or "").lstrip("\ufeff \t\r\n").startswith(("{", "["))
+
+
+def _is_packed_trace(path: Path) -> bool:
+    with path.open("rb") as file:
+        if not file.read(len(_GZIP)).startswith(_GZIP):
+            return False
+    text = _as_text(_unpacked_head(path)) or ""
+    return _looks_like_json(text) and not text.startswith(MEASURED)
 
 
 def _refuse_what_is_no_file(path: Path, source: str) -> None:
@@ -141,7 +159,7 @@ def unpacked(path: Path, source: str) -> Iterator[Path]:
         yield path
         return
     size = path.stat().st_size
-    most = max(SMALL, size * MAX_RATIO)
+    most = most_unpacked(size)
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
         target = Path(folder) / "recording"
         job = [str(path), str(target), head.startswith(_GZIP), most, source]
@@ -159,10 +177,7 @@ def unpack_here(path: str, target: str, gzipped: bool, most: int, source: str, *
             for part in gzip_parts(packed) if gzipped else xz_parts(packed):
                 written += len(part)
                 if written > most:
-                    raise UnreadableInput(
-                        f"{source} unpacks to more than {MAX_RATIO} times its size, which no recording does.",
-                        "If you trust it, unpack it yourself and give the unpacked file.",
-                    )
+                    raise unpacks_to_too_much(source)
                 out.write(part)
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         raise UnreadableInput(
@@ -224,6 +239,12 @@ def _read_plain(
         path, packed = export_nsys_rep(path, source, folder), None
     elif kind == "sqlite":
         path = stack.enter_context(settled(path, source))
+    return _read_as(kind, path, source, Limits(path.stat().st_size, packed), columns, watch)
+
+
+def _read_as(
+    kind: str, path: Path, source: str, limits: Limits, columns: tuple[bool, bool, bool], watch: Observer
+) -> Recording:
     progress: list[Progress] = []
 
     def heard(name: str, value: Any) -> None:
@@ -232,7 +253,6 @@ def _read_plain(
         elif progress:
             progress[0](value)
 
-    limits = Limits(path.stat().st_size, packed)
     recording: Recording = sandbox.call(_JOBS[kind], [str(path), source, *columns], source, limits, heard)
     return recording
 
@@ -256,7 +276,7 @@ def _kind_of(head: bytes, source: str) -> str:
         )
     if text is not None and text.startswith(MEASURED):
         return "measured"
-    if text is not None and text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
+    if _looks_like_json(text):
         return "json"
     if text is not None and ("==PROF==" in text or "==WARNING==" in text or "==ERROR==" in text or '"' in text):
         return "csv"

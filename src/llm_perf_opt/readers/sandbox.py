@@ -58,6 +58,11 @@ class Limits:
     packed: int | None = None  # bytes of the file it was unpacked from
     written: int = 0  # bytes of files, where that is more than an answer takes
 
+    @classmethod
+    def of_packed(cls, packed: int) -> Limits:
+        """Of a file that is unpacked as it is read: it holds what such files do, at most."""
+        return cls(_USUAL_RATIO * packed, packed)
+
     @property
     def seconds(self) -> int:
         size = self.size if self.packed is None else min(self.size, _USUAL_RATIO * self.packed)

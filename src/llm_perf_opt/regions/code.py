@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from attrs import Factory, define
 
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int32s, Int64s
+from llm_perf_opt.regions.stacks import build_stacks, group_by
 
 _PLACE = re.compile(r"(?P<file>.*)\((?P<line>\d{1,9})\): (?P<function>.*)", re.DOTALL)
 
@@ -33,6 +35,22 @@ def parse_place(text: str) -> Place | None:
     """A place as PyTorch's profiler writes it, `file.py(12): function`; None where it is something else."""
     found = _PLACE.fullmatch(text)
     return None if found is None else Place(found["file"], int(found["line"]), found["function"])
+
+
+def innermost(start: Int64s, end: Int64s, thread: Int32s, place: Int64s, process_of: Sequence[int]) -> CodeSpans:
+    """Nested intervals as spans that do not overlap: each holds while nothing inside it does."""
+    parts: list[tuple[Int64s, Int64s, Int64s]] = []
+    for _, mine in group_by(thread):
+        stacks = build_stacks(start, end, mine)
+        cuts = np.unique(np.concatenate([start[mine], end[mine]]))
+        top = stacks.top_at(cuts[:-1])
+        inside = top >= 0
+        parts.append((cuts[:-1][inside], cuts[1:][inside], stacks.instance[top[inside]]))
+    if not parts:
+        return CodeSpans.empty()
+    begin, finish, which = (np.concatenate(column) for column in zip(*parts, strict=True))
+    process = np.array(process_of, dtype=np.int32)[thread[which]]
+    return CodeSpans(begin, finish, process, thread[which].astype(np.int32), place[which].astype(np.int32))
 
 
 @define(eq=False)

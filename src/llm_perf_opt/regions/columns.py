@@ -258,7 +258,6 @@ class Timeline:
     graph_nodes: GraphNodes = field(factory=GraphNodes.empty)
     host: HostEvents = field(factory=HostEvents.empty)
     code: CodeSpans = field(factory=CodeSpans.empty)
-    called: CodeSpans = field(factory=CodeSpans.empty)  # operators of PyTorch with their shapes, in the same way
     lines_are_functions: bool = False  # lines of `code` are those where functions begin, as PyTorch's profiler has them
     calls: OperatorCalls = field(factory=OperatorCalls.empty)
     devices: dict[int, str] = Factory(dict)  # id -> product name

@@ -72,8 +72,8 @@ class Tensor:
 def as_text(types: Sequence[object], dims: Sequence[object], strides: Sequence[object] = ()) -> str:
     """The inputs of an operator as one text; "" where none is a tensor."""
     words: list[str] = []
-    padded = [*strides, *([None] * len(dims))]
-    for kind, sizes, steps in zip(types[:_MOST_INPUTS], dims[:_MOST_INPUTS], padded, strict=False):
+    kinds, padded = [*types, *([""] * len(dims))], [*strides, *([None] * len(dims))]
+    for kind, sizes, steps in zip(kinds, dims[:_MOST_INPUTS], padded, strict=False):
         if isinstance(sizes, list) and sizes and isinstance(sizes[0], list):
             words += [_word(_LIST, inner, None) for inner in sizes[:_MOST_INPUTS]]
         else:

@@ -22,6 +22,7 @@ from llm_perf_opt.regions.budget import in_rows
 from llm_perf_opt.regions.columns import UNKNOWN, CodeSpans, Int32s, Int64s, Timeline, Work
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.names import short_kernel_name
+from llm_perf_opt.regions.operator_calls import operator_spans
 from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.report.files import make_folder, replaced
 from llm_perf_opt.report.renderers import Exporter, ExportSource
@@ -138,8 +139,8 @@ class _Trace:
             rank = f"rank {about.rank} · " if about.rank is not None else ""
             yield from _about_process(self._pids[process], f"{rank}{name}", process)
         yield from self._ranges()
-        yield from self._code("line", timeline.code, _CODE_TRACK)
-        yield from self._code("operator", timeline.called, _CODE_TRACK + _CALLED)
+        yield from self._code("line", timeline.code, timeline.strings, _CODE_TRACK)
+        yield from self._code("operator", *operator_spans(timeline), _CODE_TRACK + _CALLED)
         yield from self._work("kernel", timeline.kernels)
         yield from self._work("gpu_memcpy", timeline.copies)
         yield from self._work("cuda_graph", timeline.graphs)
@@ -168,9 +169,9 @@ class _Trace:
                     yield _about_thread(pid, track, f"thread {tid} · {self._domains[domain]}")
                 yield from self._nested_ranges(pushed[part], pid, track)
 
-    def _code(self, what: str, spans: CodeSpans, offset: int) -> Iterator[Event]:
+    def _code(self, what: str, spans: CodeSpans, texts: list[str], offset: int) -> Iterator[Event]:
         """Lines of the program, or operators, that each thread was in; on tracks beside those of the ranges."""
-        names = _texts(self.timeline.strings, spans.place)
+        names = _texts(texts, spans.place)
         for thread, mine in group_by(spans.thread):
             pid, tid = self._pids[int(spans.process[mine[0]])], self._tids[thread]
             yield _about_thread(pid, tid + offset, f"thread {tid} · {what}")

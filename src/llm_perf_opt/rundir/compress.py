@@ -21,7 +21,8 @@ from typing import IO, Literal
 from attrs import define
 
 from llm_perf_opt.files import open_new, replacing, unfinished_name
-from llm_perf_opt.readers.open import MAX_RATIO, SMALL, unpacked
+from llm_perf_opt.readers.open import unpacked
+from llm_perf_opt.readers.packed import most_unpacked
 from llm_perf_opt.rundir.contents import RunFile, files_of, remove
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.layout import PACKED, artefact, unfinished
@@ -84,7 +85,7 @@ def _pack_file(directory: RunDirectory, file: RunFile, form: Form) -> Packing:
         packed = temporary.stat().st_size
         if packed > _LEAST_GAIN * before.st_size:
             return stays("it hardly gets smaller")
-        if before.st_size > max(SMALL, packed * MAX_RATIO):
+        if before.st_size > most_unpacked(packed):
             return stays("packed so small, it would be taken for a trap when it is read")
         after = source.stat(follow_symlinks=False)
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):

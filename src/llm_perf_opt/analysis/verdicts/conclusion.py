@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from llm_perf_opt.analysis.verdicts.idle_causes import idle_words
+from llm_perf_opt.analysis.verdicts.idle_causes import causes_of
 from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, verdict_rules
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
@@ -120,11 +120,7 @@ def _lines(stage: NCUProfileRegion, found: Sequence[Opportunity]) -> list[CodeLi
     if performance is None:
         return []
     rules, kernels = {o.rule for o in found}, {name for o in found for name in o.kernels}
-    causes = {
-        name
-        for name, words in idle_words().items()
-        if rules & {words.rule, words.rule_without_graph, words.rule_between_graphs} - {""}
-    }
+    causes = causes_of(rules)
     idle = [line for line in performance.idle.lines if line.cause in causes] if performance.idle is not None else []
     lines = [(line.file, line.line, line.function, float(line.time_ns)) for line in idle]
     for source in performance.sources:
@@ -170,6 +166,9 @@ def _where(stage: NCUProfileRegion, stages: Sequence[NCUProfileRegion]) -> str:
     if took is None:
         return f"How long {full_label(stage)} takes is not known."
     takes = f"{subject(stage)} takes {_time(took)}{steadily(stage)}"
+    if stage.is_whole_recording and _instances(stage) > 1:  # side by side
+        took = recorded = took / _instances(stage)
+        takes = f"{subject(stage)} takes {_time(took)} in each of {_instances(stage)} processes"
     part = "" if took == recorded else f" Of that, {_time(recorded)} were recorded: what follows is about those."
     if len(stages) == 1:
         return f"{takes}.{part}"

@@ -5,7 +5,7 @@ The table of causes is in `idle.toml`, the words of their fixes in `analysis/rul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 
 from attrs import define, evolve
@@ -33,8 +33,8 @@ class CauseWords:
     bound: str
     title: str
     text: str
-    rule_without_graph: str | None = None
-    rule_between_graphs: str | None = None
+    without_graph: str | None = None
+    between_graphs: str | None = None
 
 
 @define(frozen=True)
@@ -56,6 +56,13 @@ def idle_words() -> Mapping[str, CauseWords]:
     return {name: CauseWords(**of) for name, of in read_toml(__package__, "idle.toml")["cause"].items()}
 
 
+def causes_of(rules: Collection[str]) -> set[str]:
+    """Causes that may have led to one of these rules."""
+    words = idle_words()
+    entries = {name: {name, of.without_graph or name, of.between_graphs or name} for name, of in words.items()}
+    return {name for name, used in entries.items() if any(words[one].rule in rules for one in used if words[one].rule)}
+
+
 def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool, graphs: bool) -> list[IdlePart]:
     """The waiting of a region by rule, most first; together no more than `waiting_ns`.
 
@@ -71,7 +78,7 @@ def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool, graphs: bool)
 def _by_rule(idle: IdleTime, graphable: bool, graphs: bool) -> dict[str, list[IdleCause]]:
     groups: dict[str, list[IdleCause]] = {}
     for one in idle.causes:
-        groups.setdefault(_rule(one.cause, graphable, graphs), []).append(one)
+        groups.setdefault(idle_words()[_cause(one.cause, graphable, graphs)].rule, []).append(one)
     return groups
 
 
@@ -80,11 +87,11 @@ def texts_of(rule: str) -> str:
     return f"{rule}.waiting" if rule == "copy.host" else rule
 
 
-def _rule(cause: str, graphable: bool, graphs: bool) -> str:
+def _cause(cause: str, graphable: bool, graphs: bool) -> str:
+    """The cause whose words and fix hold for another one, here."""
     words = idle_words()[cause]
-    if graphs and words.rule_between_graphs is not None:
-        return words.rule_between_graphs
-    return words.rule if graphable or words.rule_without_graph is None else words.rule_without_graph
+    instead = words.between_graphs if graphs else None if graphable else words.without_graph
+    return cause if instead is None else instead
 
 
 def _fitted(times: dict[str, float], to: float) -> dict[str, float]:
@@ -124,9 +131,7 @@ def with_cause(
         return found
     rule, group = max(groups.items(), key=lambda item: sum(one.time_ns for one in item[1]))
     time = sum(one.time_ns for one in group)
-    causes = idle_words()
-    # Launches that no graph would save are host work like any other.
-    main, share = causes[group[0].cause if rule == causes[group[0].cause].rule else "python"], time / idle.total_ns
+    main, share = idle_words()[_cause(group[0].cause, graphable, graphs)], time / idle.total_ns
     launches = facts.numbers.get("launches") or 1.0
     words = facts.words | {"share": f"{100 * share:.0f} %", "what": _what(group)}
     words["each"] = shown(nanoseconds(time / launches))
