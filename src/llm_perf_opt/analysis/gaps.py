@@ -154,6 +154,7 @@ class _Finder:
         for one in ("alloc", "module"):
             many = self._filled(named, call == one) & (by_call == "")
             new[many & ~over.reads_input] = _CODE[one]
+            called[many] = UNKNOWN  # none of them alone
         cause[named] = new
         cause[self._inside(warmup)] = _CODE["warmup"]
 
