@@ -8,7 +8,8 @@ the page cache; the best time of several rounds counts, and the highest memory:
   nsys stats         `nsys stats --report nvtx_kern_sum`, its nearest answer, where there is an nsys
 
 The timeline is a real recording repeated (make_timeline.py): 1.08 million kernels, and with --large also ten
-million, where llm-perf alone is run, to show how time and memory grow. The results go to benchmarks/results.
+million, where llm-perf alone is run, to show how time and memory grow. With --trace a PyTorch trace of two million
+events (make_trace.py) is read as well, beside Python's `json.load` of it. The results go to benchmarks/results.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from make_timeline import KERNELS, RANGES, RUNTIME, SOURCE
+from make_trace import SOURCE as TRACE_SOURCE
 from provenance import commit
 
 HERE = Path(__file__).resolve().parent
@@ -51,6 +53,9 @@ ranges = db.execute(
     'SELECT start, "end", eventType, globalTid, domainId, text, textId FROM NVTX_EVENTS'
 ).fetchall()
 """
+
+
+JSON_LOAD = "import gzip, json, sys\nwith gzip.open(sys.argv[1]) as file: json.load(file)"
 
 
 class BenchmarkFailed(Exception):
@@ -241,6 +246,8 @@ def benchmark(arguments: argparse.Namespace, llm_perf: str, nsys: str | None) ->
             name: round(figure["wall_s"] / ours, 2) for name, figure in figures.items() if name != "llm-perf report"
         },
     }
+    if arguments.trace:
+        result["trace"] = benchmark_trace(arguments, llm_perf)
     if arguments.large:
         result["large"] = benchmark_large(arguments, llm_perf, figures["llm-perf report"])
     return result
@@ -261,6 +268,34 @@ def benchmark_large(arguments: argparse.Namespace, llm_perf: str, small: dict[st
         "time_per_kernel_against_the_small_timeline": round(figure["us_per_kernel"] / small["us_per_kernel"], 2),
         "peak_rss_bytes_per_kernel": round(figure["peak_rss_mb"] * 1e6 / kernels, 1),
     }
+
+
+def benchmark_trace(arguments: argparse.Namespace, llm_perf: str) -> dict[str, Any]:
+    """A gzipped PyTorch trace, beside Python's own decoder of its text."""
+    digest = hashlib.sha256(TRACE_SOURCE.read_bytes()).hexdigest()[:8]
+    path = DATA / f"trace-{arguments.events}-{digest}.json.gz"
+    if not path.exists():
+        print(f"Making {path.name} ...", flush=True)
+        maker = [sys.executable, str(HERE / "make_trace.py"), "--events", str(arguments.events), str(path)]
+        subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
+
+    def report() -> Run:
+        with tempfile.TemporaryDirectory(dir=DATA) as out:
+            run = measured([llm_perf, "report", str(path), "--format", "json", "--out", out])
+            if not reported_kernels(Path(out) / "report.json"):
+                raise BenchmarkFailed("the report of the trace has no kernels")
+        return run
+
+    runners: dict[str, Callable[[], Run]] = {
+        "json.load": lambda: measured([sys.executable, "-c", JSON_LOAD, str(path)]),
+        "llm-perf report": report,
+    }
+    print(f"{arguments.events:,} events", flush=True)
+    runs = rounds(runners, arguments.repeat, path)
+    figures = {name: summary(found, arguments.events) for name, found in runs.items()}
+    for figure in figures.values():
+        figure["us_per_event"] = figure.pop("us_per_kernel")
+    return {"events": arguments.events, "size_mb": round(path.stat().st_size / 1e6, 1), "figures": figures}
 
 
 def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -307,6 +342,16 @@ def markdown(result: dict[str, Any]) -> str:
         "|---:|---|---:|---:|---:|---:|",
         *("| " + " | ".join(row) + " |" for row in rows(result)),
     ]
+    trace = result.get("trace")
+    if trace:
+        told = (
+            f"{name} {figure['wall_s']:.2f} s ({figure['cpu_s']:.2f} s of CPU, {figure['peak_rss_mb']:,.0f} MB)"
+            for name, figure in trace["figures"].items()
+        )
+        lines += [
+            "",
+            f"PyTorch trace, {trace['events']:,} events, {trace['size_mb']:.0f} MB gzipped: {'; '.join(told)}.",
+        ]
     large = result.get("large")
     if large:
         ratio = large["time_per_kernel_against_the_small_timeline"]
@@ -345,6 +390,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeat", type=int, default=3, help="rounds; the best counts (default: %(default)s)")
     parser.add_argument("--kernels", type=int, default=1_080_000, help="size of the timeline (default: %(default)s)")
+    parser.add_argument("--trace", action="store_true", help="also read a PyTorch trace, beside json.load")
+    parser.add_argument("--events", type=int, default=2_000_000, help="size of that (default: %(default)s)")
     parser.add_argument("--large", action="store_true", help="also run llm-perf on the large timeline")
     parser.add_argument("--large-kernels", type=int, default=10_000_000, help="its size (default: %(default)s)")
     parser.add_argument("--large-repeat", type=int, default=1, help="rounds on it (default: %(default)s)")
@@ -352,7 +399,7 @@ def main() -> int:
     parser.add_argument("--nsys", metavar="PATH", help="the nsys to measure (default: the one on PATH, if any)")
     parser.add_argument("--results", type=Path, default=RESULTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if min(arguments.repeat, arguments.large_repeat, arguments.kernels, arguments.large_kernels) < 1:
+    if min(arguments.repeat, arguments.large_repeat, arguments.kernels, arguments.large_kernels, arguments.events) < 1:
         parser.error("counts must be at least 1")
     llm_perf = find(arguments.llm_perf, "llm-perf")
     if llm_perf is None:

@@ -182,6 +182,57 @@ def test_short_gaps_after_a_synchronisation_are_its_cost() -> None:
     assert of.opportunities[0].rule == "host.sync"
 
 
+def test_work_of_the_host_behind_a_tiny_copy_is_the_cost_of_waiting_for_it() -> None:
+    """`.item()` is a copy of a few bytes: pinned memory would not help, not asking for the value would."""
+    kernels = [("k", 500_000 * i, 300_000) for i in range(20)]
+    timeline = made([("step", 0, 10 * MS)], kernels)
+    waits = [(CALL, "cudaMemcpyAsync", 500_000 * i + 9_000, 500_000 * i + 305_000) for i in range(20)]
+    of = performance(evaluated(with_host(timeline, *waits)), "step")
+    assert next(iter(causes(of))) == "sync"
+    assert of.opportunities[0].rule == "host.sync"
+
+
+def test_many_short_allocations_fill_a_gap_together() -> None:
+    frees = [(CALL, "cudaFree", MS * i, MS * i + 900_000) for i in range(2, 19)]
+    of = one_long_gap((PYTHON, "memory.py(100): empty_cache", 2 * MS, 20 * MS), *frees)
+    assert next(iter(causes(of))) == "alloc"
+    assert of.opportunities[0].rule == "host.alloc"
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "rule"),
+    [
+        ("load_batch", "data", "host.data"),
+        ("compile kernels", "module", "warmup"),
+        ("postprocess", "thread", "host.python"),
+    ],
+)
+def test_a_range_of_a_thread_that_launches_nothing_may_explain_a_gap(name: str, cause: str, rule: str) -> None:
+    timeline = made([("step", 0, 22 * MS), (name, 2 * MS, 20 * MS)], [("k", 1_000, MS), ("k", 21 * MS, MS)])
+    timeline = evolve(timeline, threads=[0, 0])
+    timeline.ranges.thread[1] = 1
+    of = performance(evaluated(timeline), "step")
+    assert of.idle is not None
+    assert (of.idle.causes[0].cause, of.idle.causes[0].what) == (cause, name)
+    assert of.opportunities[0].rule == rule
+
+
+def test_ranges_explain_gaps_where_the_launching_calls_are_missing_too() -> None:
+    """Ranges that hold no work: the whole recording is the stage, and what lies around one gap alone names it."""
+    ranges = [("IO", 2 * MS, 19 * MS), ("IO", 23 * MS, 40 * MS), ("all of it", 0, 43 * MS)]
+    timeline = made(ranges, [("k", 1_000, MS), ("k", 21 * MS, MS), ("k", 42 * MS, MS)])
+    timeline.kernels.host_time[:], timeline.kernels.thread[:] = UNKNOWN, UNKNOWN
+    of = performance(evaluated(timeline), "whole recording")
+    assert of.idle is not None
+    assert (of.idle.causes[0].cause, of.idle.causes[0].what, of.idle.causes[0].gaps) == ("python", "IO", 2)
+
+
+def test_launches_of_graphs_have_words_of_their_own() -> None:
+    idle = IdleTime(1000, 16, [], [IdleCause("launch", "cudaGraphLaunch", 10, 1000)])
+    rules = [part.rule for graphs in (False, True) for part in idle_parts(idle, 1000, False, graphs)]
+    assert rules == ["host.python", "host.graphs"]
+
+
 def test_few_launches_gain_nothing_by_a_graph() -> None:
     few = performance(evaluated(made([("step", 0, 400_000)], [("k", 200_000, 2_000)])), "step")
     assert [o.rule for o in few.opportunities] == ["host.python"]

@@ -239,6 +239,25 @@ def test_graph_kernels_are_marked_by_node_or_by_launch() -> None:
     assert timeline.graph_nodes.thread.tolist() == [UNKNOWN]
 
 
+def test_graph_kernels_are_known_by_one_correlation_id_where_the_launch_is_not_in_the_trace() -> None:
+    together = [kernel("node", 10 + 3 * i, 7) for i in range(6)]
+    other_gpu = [kernel("node", 10 + 3 * i, 7, device=1) for i in range(2)]
+    timeline = read_events(launch(2, 8), *together, *other_gpu, kernel("plain", 50, 8))
+    assert (timeline.kernels.graph_node == 0).sum() == 6
+    assert (timeline.kernels.graph_node == UNKNOWN).tolist()[-1]
+
+
+def test_operators_from_before_the_gpu_was_recorded_are_no_part_of_the_run() -> None:
+    """The profiler began while the GPU worked on what had been launched before."""
+    early, late = complete("cpu_op", "aten::early", 10, 50), complete("cpu_op", "aten::late", 9000, 50)
+    lost = read_events(early, late, launch(20, 1), launch(9010, 2), kernel("k", 9030, 2))
+    assert names(lost, lost.ranges.name) == ["aten::early", "aten::late"]  # it was open when the last one was lost
+    lost = read_events(early, late, launch(20, 1), launch(100, 3), launch(9010, 2), kernel("k", 9030, 2))
+    assert names(lost, lost.ranges.name) == ["aten::late"]
+    queued = read_events(early, late, launch(20, 1), launch(9010, 2), kernel("k", 9030, 2), kernel("q", 8900, 1))
+    assert names(queued, queued.ranges.name) == ["aten::late"]
+
+
 def test_copies_and_fills_carry_their_bytes() -> None:
     copy = complete("gpu_memcpy", "Memcpy HtoD", 5, 1, pid=0, args={"device": 0, "bytes": 4096})
     fill = complete("gpu_memset", "Memset", 6, 1, pid=1, args={"bytes": 16})

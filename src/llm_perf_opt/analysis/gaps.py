@@ -138,9 +138,9 @@ class _Finder:
         named = np.flatnonzero(self.length >= NAMED)
         long, new = self.length[named] >= LONG, cause[named]
         over = _Covering(self, Cover(self.start[named], self.end[named]), self.by_name(host.name, code_kind))
+        # Behind a call in which the host had waited, be it a copy of a few bytes, it is the waiting that counts.
         called = np.where((over.call == UNKNOWN) & (new == _CODE["sync"]), waited[named], over.call)
-        by_call = np.append(call, "")[called]  # UNKNOWN is the last
-        by_call[(called == UNKNOWN) & self._full_of(call, "alloc", named)] = "alloc"
+        by_call = np.append(call, "")[over.call]  # UNKNOWN is the last
         new[long] = _CODE["unseen"]
         new[long & ((over.other_thread != UNKNOWN) | (over.other_range != UNKNOWN))] = _CODE["thread"]
         new[long & ((over.code != UNKNOWN) | (over.range != UNKNOWN))] = _CODE["python"]
@@ -151,6 +151,10 @@ class _Finder:
         for one in ("sync", "alloc", "module", "copy"):
             new[(by_call == one) & ~over.reads_input] = _CODE[one]
         new[(by_call == "launch") & long] = _CODE["module"]  # a launch takes that long when its code is loaded
+        for one in ("alloc", "module"):
+            many = self._filled(named, call == one) & (by_call == "")
+            new[many & ~over.reads_input] = _CODE[one]
+            called[many] = UNKNOWN  # none of them alone
         cause[named] = new
         cause[self._inside(warmup)] = _CODE["warmup"]
 
@@ -183,13 +187,13 @@ class _Finder:
         waiting = np.flatnonzero(self.own & (host.kind == CALL) & np.isin(call, WAITING_CALLS))
         return _open_at(self.start, host.start, host.end, waiting)
 
-    def _full_of(self, call: NDArray[Any], kind: str, gaps: Int64s) -> Bools:
-        """Which gaps calls of a kind fill by half, though none of them does alone: many small allocations."""
+    def _filled(self, gaps: Int64s, chosen: Bools) -> Bools:
+        """Which gaps some calls fill for the most part, though none of them alone does."""
         host = self.timeline.host
-        mine = self.own & (host.kind == CALL) & (call == kind)
-        inside = BusyTime.of(host.start[mine], host.end[mine]).within(self.start[gaps], self.end[gaps])
-        full: Bools = 2 * inside >= self.length[gaps]
-        return full
+        calls = np.flatnonzero(self.own & (host.kind == CALL) & chosen)
+        start, end = self.start[gaps], self.end[gaps]
+        filled: Bools = 2 * BusyTime.of(host.start[calls], host.end[calls]).within(start, end) >= end - start
+        return filled
 
     def by_name(self, names: Int32s, value: Callable[[str], str]) -> NDArray[Any]:
         """What `value` says of each name, asked once for each."""

@@ -71,7 +71,8 @@ class GpuSteps:
             time_ns=steps.total + idle - inside,
             idle_ns=idle,
             idle_between_ns=idle - inside,
-            step_ns=int(np.median(np.diff(start))) if len(start) > 1 else None,
+            # Copies and collectives on streams of their own may start steps ahead: then the ends tell.
+            step_ns=max(int(np.median(np.diff(np.sort(side)))) for side in (start, end)) if len(start) > 1 else None,
         )
 
     def windows(self, process: int, instances: Int64s, region: int) -> BusyTime:

@@ -8,6 +8,7 @@ chunks only take events away from the beginning of the list, and what remains is
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import queue
@@ -66,24 +67,40 @@ def unpacked_parts(stream: BinaryIO, source: str) -> Iterator[bytes]:
     most = most_unpacked(stream.seek(0, os.SEEK_END) - here)
     stream.seek(here)
     ready: queue.Queue[bytes | BaseException] = queue.Queue(_WAITING)
-    threading.Thread(target=_unpack, args=(stream, ready), daemon=True).start()
-    while unpacked := ready.get():
-        if isinstance(unpacked, BaseException):
-            raise unpacked
-        most -= len(unpacked)
-        if most < 0:
-            raise unpacks_to_too_much(source)
-        yield unpacked
+    closed = threading.Event()
+    threading.Thread(target=_unpack, args=(stream, ready, closed), daemon=True).start()
+    try:
+        while unpacked := ready.get():
+            if isinstance(unpacked, BaseException):
+                raise unpacked
+            most -= len(unpacked)
+            if most < 0:
+                raise unpacks_to_too_much(source)
+            yield unpacked
+    finally:
+        closed.set()
 
 
-def _unpack(stream: BinaryIO, ready: queue.Queue[bytes | BaseException]) -> None:
+def _unpack(stream: BinaryIO, ready: queue.Queue[bytes | BaseException], closed: threading.Event) -> None:
+    """Until the end, or until nobody wants more."""
     try:
         with gzip.GzipFile(fileobj=stream) as packed:
-            while part := packed.read(CHUNK):
-                ready.put(part)
-        ready.put(b"")
+            part = packed.read(CHUNK)
+            while part and _handed_over(part, ready, closed):
+                part = packed.read(CHUNK)
+        _handed_over(b"", ready, closed)
     except BaseException as error:  # raised where the parts are asked for
-        ready.put(error)
+        _handed_over(error, ready, closed)
+
+
+def _handed_over(
+    part: bytes | BaseException, ready: queue.Queue[bytes | BaseException], closed: threading.Event
+) -> bool:
+    while not closed.is_set():
+        with contextlib.suppress(queue.Full):
+            ready.put(part, timeout=0.1)
+            return True
+    return False
 
 
 class Sieve:

@@ -56,6 +56,8 @@ def _recorded(view: View) -> Account | None:
     totals = view.scope.totals if view.scope else None
     if totals is None or not totals.recorded_ns or totals.outside_ranges_ns is None:
         return None
+    if any(region.performance and region.performance.time.basis == "gpu" for region in view.stages):
+        return None  # their ranges are closed before their work is done: what they hold says nothing
     in_ranges = totals.recorded_ns - totals.outside_ranges_ns
     staged = sum(region.wall_ns or 0 for region in view.stages)
     several = "" if totals.recorded_ns == totals.span_ns else " in all processes together"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from attrs import define
 
 from llm_perf_opt.metrics.catalogue import with_roles
+from llm_perf_opt.metrics.quantity import shown
 from llm_perf_opt.regions.fixes import Answer, Fix
 from llm_perf_opt.regions.labels import host_sentence, subject
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
@@ -34,6 +35,7 @@ from llm_perf_opt.report.text import (
 
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
 _LATE = 0.1  # GPU work after the end of the range, as a share of its wall time, above which it returns early
+_TOGETHER = 0.05  # of the summed time of GPU work, above which work is said to overlap
 _REGIONS = 6
 _LINES = 2  # named with a fix
 
@@ -118,7 +120,9 @@ def answer(report: NCUProfileRegionReport) -> list[str]:
     if is_host_only(report):
         others = [region for region in outer if region.key != report.answer.stage]
         return [*(host_sentence(region, scope.regions) for region in others), *more]
-    return [*map(_sentence, outer), *more, *_whole(scope)]
+    one_gpu = sum(other.scope.startswith("device:") for other in report.scopes) <= 1
+    told = [_sentence(region) + (_overlap(region) if one_gpu else "") for region in outer]
+    return [*told, *more, *_whole(scope)]
 
 
 def time_sentences(report: NCUProfileRegionReport) -> list[str]:
@@ -170,6 +174,17 @@ def _time(region: NCUProfileRegion) -> str:
     if idle > _WAITING * wall and region.gpu_busy_ns:
         text += f" The GPU waits for the host: {duration(idle)} idle."
     return text
+
+
+def _overlap(region: NCUProfileRegion) -> str:
+    """That work runs side by side, where it does: its times add up to more than the GPU is busy."""
+    split = region.performance.time if region.performance else None
+    if split is None or split.overlap is None or split.busy is None:
+        return ""
+    summed = split.busy + split.overlap
+    if split.overlap.value <= _TOGETHER * summed.value:
+        return ""
+    return f" GPU work overlaps: it adds up to {shown(summed)}, and the GPU is busy for {shown(split.busy)}."
 
 
 def _work(region: NCUProfileRegion) -> str:

@@ -113,7 +113,11 @@ def _evaluator(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, lau
     # kernels they never launched.
     lists = {id(x.kinds): x.kinds for x in launches}
     tables = {number: {d: RoofTable.of(kinds, p) for d, p in peaks.items()} for number, kinds in lists.items()}
-    return Evaluator(one, _side_by_side(report, scope), tables, inputs, scope.scope)
+    totals = scope.totals
+    return Evaluator(
+        *(one, _side_by_side(report, scope), tables, inputs, scope.scope),
+        launches_known=2 * totals.unknown_launch_count <= totals.kernel_count,
+    )
 
 
 def _side_by_side(report: NCUProfileRegionReport, scope: Scope) -> int:

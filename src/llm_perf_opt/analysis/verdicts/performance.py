@@ -102,6 +102,7 @@ class Evaluator:
     scope: str = ""
     waiting: WaitingFacts | None = None  # None where nothing is known of this scope
     code: CodeLines | None = None  # the same
+    launches_known: bool = True  # most kernels have a launching call: which region they belong to can be told
 
     def performance(
         self,
@@ -148,7 +149,10 @@ class Evaluator:
         sampled = any(kind.amounts is not None and kind.family != MEMCPY for kind, _ in launches.timed_kinds())
         facts.words["counters_command"] = self.command(region, all_types=sampled)
         gpu_verdict = self._kernel_verdict(region, facts, roofed, work)
-        verdict = _region_verdict(region, split, facts, gpu_verdict)
+        if split.launches or self.launches_known or region.time_source != "timeline":
+            verdict = _region_verdict(region, split, facts, gpu_verdict)
+        else:
+            verdict = cannot_tell("launches", facts)
         if idle is not None and verdict.bound in ("launch", "host") and split.launches:
             verdict = with_cause(verdict, idle, facts, graphable, from_graphs(region), _action)
         verdict = communication.doubted(_with_doubt(verdict, split), _action)
