@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 import llm_perf_opt
-from llm_perf_opt.cli.main import main
+from llm_perf_opt.cli.main import _parsed, main
 from llm_perf_opt.report.schema import build_schema, shipped_schema
 from synthetic import make_export
 
@@ -345,6 +345,30 @@ def test_bad_command_lines_are_explained(arguments: list[str], words: str, capsy
     if arguments:
         assert main([*arguments, "--json"]) == 2
         assert words in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "command", "out"),
+    [
+        (["--out", "x", "python", "a.py", "--steps", "3"], ["python", "a.py", "--steps", "3"], "x"),
+        (["-q", "--out=x", "python", "-c", "pass"], ["python", "-c", "pass"], "x"),
+        (["--no-meas", "python", "a.py"], ["python", "a.py"], None),
+        (["--out", "x", "--", "python", "a.py", "--out", "y"], ["python", "a.py", "--out", "y"], "x"),
+    ],
+)
+def test_words_behind_the_program_are_the_programs(typed: list[str], command: list[str], out: str | None) -> None:
+    found = _parsed(["profile", *typed])
+    assert (found.command, found.out) == (command, out)
+
+
+@pytest.mark.parametrize("verb", ["profile", "plan", "measure"])
+def test_an_option_of_ours_behind_the_program_is_not_taken_from_it(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--timeout", "3", "python", "a.py", "--out", "weights"]) == 2
+    told = capsys.readouterr().err
+    assert "--out stands behind the program" in told
+    assert f"llm-perf {verb} --timeout 3 -- python a.py --out weights" in told
 
 
 def test_an_option_of_another_verb_is_not_suggested_in_its_own_place(capsys: pytest.CaptureFixture[str]) -> None:

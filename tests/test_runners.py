@@ -213,6 +213,8 @@ def test_a_mistake_is_answered_before_anything_is_launched(tools: Path, here: He
         ("device=tpu", "device=cpu"),
         ("model.dtype=int7", "model.dtype='int7' is not known"),
         ("inputs.manifest=/nowhere.yaml", "named by inputs.manifest, is not there"),
+        ("model.name=tiny_lm", "There is no model called 'tiny_lm'. Did you mean tiny_llm?"),
+        ("model=hf_causal_lm model.path=/nowhere", "model.path=/nowhere is not a model folder"),
         ("pipeline.torch_profiler.activities=[gpu]", "Did you mean cpu?"),
     ],
 )
@@ -222,7 +224,9 @@ def test_a_value_that_cannot_be_leaves_no_run_directory(
     tmp_path: Path, here: Here, job: app.Job, word: str, answer: str
 ) -> None:
     pytest.importorskip("transformers", reason="stage 1 runs a model")
-    done = here("pipeline.workload.command=[]", "device=cpu", f"hydra.run.dir={tmp_path / 'run'}", word, job=job)
+    done = here(
+        "pipeline.workload.command=[]", "device=cpu", f"hydra.run.dir={tmp_path / 'run'}", *word.split(), job=job
+    )
     assert done.returncode == 2
     assert answer in done.stderr
     assert not (tmp_path / "run").exists()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from llm_perf_opt.cli.arguments import add_options
+from llm_perf_opt.cli.program_words import with_separator
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.json_output import print_json
 from llm_perf_opt.options.declared import SHOWING, options_of
@@ -115,6 +116,14 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
     return parser
 
 
+def _parsed(words: list[str]) -> argparse.Namespace:
+    parser = build_parser(words[0])
+    if words[0] in VERBS:
+        (verb,) = (action.choices[words[0]] for action in parser._actions if isinstance(action.choices, dict))
+        return parser.parse_args(with_separator(words, verb))
+    return parser.parse_args(words)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -124,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser().print_help(sys.stderr)
         return int(ExitCode.BAD_INPUT)
     try:
-        arguments = build_parser(words[0]).parse_args(words)
+        arguments = _parsed(words)
         arguments.typed = [_PROGRAM, *words]
         code = int(arguments.run(arguments))
         sys.stdout.flush()

@@ -30,9 +30,12 @@ def job(config: dict[str, Any], run: Path) -> int:
     from llm_perf_opt.runners.requests import deep_request, is_stage1
     from llm_perf_opt.runners.stage1_settings import stage1_settings
     from llm_perf_opt.stage1.workload_run import choose_inputs
+    from llm_perf_opt.workloads.registry import check_model
 
     if is_stage1(config):  # values that cannot be are answered here, and leave no run directory
-        choose_inputs(stage1_settings(config, folder=start_folder()))
+        settings = stage1_settings(config, folder=start_folder())
+        check_model(settings.model)
+        choose_inputs(settings)
     # The workload gets the configuration as it is; what the run directory keeps has no secrets in it.
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as private:
         file = Path(private) / "config.yaml"

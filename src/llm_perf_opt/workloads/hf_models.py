@@ -19,7 +19,7 @@ import torch
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
 from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.workloads.device import explained_failures, import_transformers
-from llm_perf_opt.workloads.workload_options import ModelOptions, nearest
+from llm_perf_opt.workloads.workload_options import ModelOptions, nearest, refuse_no_folder
 
 # Accepted by every configuration although no field is called so.
 _OLDER_KEYS = frozenset({"rope_theta", "rope_scaling", "partial_rotary_factor", "torch_dtype"})
@@ -84,12 +84,7 @@ def read_config(options: ModelOptions, default: Mapping[str, Any] | None = None)
 def _config_of_folder(options: ModelOptions, transformers: Any) -> Any:
     path = options.path
     assert path is not None
-    if not (path / "config.json").is_file():
-        raise UserError(
-            f"model.path={path} is not a model folder: there is no {path / 'config.json'}.",
-            "Give a local folder as Hugging Face lays it out; nothing is downloaded. "
-            "For random weights leave model.path empty and set model.config.",
-        )
+    refuse_no_folder(path)
     try:
         return transformers.AutoConfig.from_pretrained(
             str(path), trust_remote_code=options.trust_remote_code, local_files_only=True, **options.config

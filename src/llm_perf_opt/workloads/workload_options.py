@@ -31,6 +31,16 @@ def refuse(key: str, value: object, wanted: str) -> UserError:
     return UserError(f"{key}={value!r} is not possible: {wanted}.", f"Set {key} to such a value.")
 
 
+def refuse_no_folder(path: Path) -> None:
+    """Raise where `model.path` is no folder of a model."""
+    if not (path / "config.json").is_file():
+        raise UserError(
+            f"model.path={path} is not a model folder: there is no {path / 'config.json'}.",
+            "Give a local folder as Hugging Face lays it out; nothing is downloaded. "
+            "For random weights leave model.path empty and set model.config.",
+        )
+
+
 def _to_dtype(value: object) -> str:
     text = str(value).removeprefix("torch.").lower()
     if text not in DTYPES:

@@ -1,0 +1,34 @@
+"""Where our words end and those of the program begin, for who leaves out `--`.
+
+argparse takes an option that it knows wherever it stands: `profile python train.py --out weights` would lose two words of
+the program, and profile another one than was typed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from llm_perf_opt.errors import UserError
+
+
+def with_separator(words: list[str], verb: argparse.ArgumentParser) -> list[str]:
+    """The same words with `--` before the program; as they are where it is there, or where no program is run."""
+    if "--" in words or not any(action.dest == "command" for action in verb._actions):
+        return words
+    switches = {name: action.nargs == 0 for action in verb._actions for name in action.option_strings}
+    at = 1  # behind the verb
+    while at < len(words) and words[at].startswith("-"):
+        name, equals, _ = words[at].partition("=")
+        meant = {name} & switches.keys() or {known for known in switches if known.startswith(name)}
+        if len(meant) != 1:
+            return words  # argparse says what is wrong with it
+        at += 1 if equals or switches[meant.pop()] else 2
+    theirs = words[at:]
+    if claimed := next((word for word in theirs[1:] if word.partition("=")[0] in switches), None):
+        raise UserError(
+            f"{claimed} stands behind the program: it is not clear whether it is the program's or llm-perf's.",
+            "Put options of llm-perf first, then --, then the program with its own, as in: "
+            f"{shlex.join(['llm-perf', *words[:at], '--', *theirs])}",
+        )
+    return [*words[:at], "--", *theirs] if theirs else words
