@@ -54,12 +54,12 @@ def find_causes(
             if change
             else []
         )
-    slower = _clock_ratio(clocks)
-    known = {use.name for use in before.kernels} & {use.name for use in after.kernels}
     if not detailed:
         busy = after.busy_ns - before.busy_ns
         parts = [Cause("other", "its GPU work", busy), Cause("idle", _why_idle(change - busy, exact), change - busy)]
         return _listed(parts, change)
+    slower = _clock_ratio(clocks)
+    known = {use.name for use in before.kernels} & {use.name for use in after.kernels}
     places = _Places(before.launch_lines(), after.launch_lines())
     found = [cause for pair in pairs for cause in _of_pair(pair, slower, known, places)]
     work = [sum(use.time_ns for use in region.kernels) for region in (before, after)]

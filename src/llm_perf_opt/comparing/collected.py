@@ -178,6 +178,8 @@ class _Collected:
         return [number for number in known if number in kept]
 
     def _keeps(self, number: int) -> bool:
+        if not (self.chosen.include or self.chosen.exclude):
+            return True
         table = self.warmth.attribution.table
         return self.chosen.keeps(table.domain[number], table.path(number))
 

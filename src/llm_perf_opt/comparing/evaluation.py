@@ -23,6 +23,7 @@ _SHORTEST = 1_000.0  # ns: a change that is less is nobody's
 _HEAVY = 0.01  # part of the time of all: a region that takes less decides nothing
 _DETAILED = 300  # regions whose kernels are compared one by one, the heaviest
 _MOST = 0.5  # part of a region's time
+_DEEPEST = 50  # levels, below which nothing is looked for that repeats
 _ENOUGH = 5  # steady instances, from which on a region can be told by itself
 _EARLY = 0.1  # of the time on the host, GPU work after the end of a range: then its time there says little
 _CARRIES = 0.7  # part of a region's change
@@ -77,13 +78,13 @@ def _deciding(pairs: Sequence[tuple[RegionSide, RegionSide]]) -> set[str]:
         parent = pair[1].parent
         below.setdefault(parent if parent in keys else None, []).append(pair)
 
-    def chosen(parent: str | None) -> list[tuple[RegionSide, RegionSide]]:
+    def chosen(parent: str | None, level: int = 0) -> list[tuple[RegionSide, RegionSide]]:
         found = []
         for old, now in below.get(parent, []):
             if _told_by(old) and _told_by(now):
                 found.append((old, now))
                 continue
-            inside = chosen(now.key)
+            inside = chosen(now.key, level + 1) if level < _DEEPEST else []
             # What repeats inside has to be most of it, or it says nothing about it.
             repeated = sum(n.weight_ns for b, n in inside if _told_by(b) and _told_by(n))
             found += inside if repeated > _MOST * now.weight_ns else [(old, now)]
@@ -171,10 +172,8 @@ class _Evaluated:
             return (WORSE if worse else BETTER if changed else SAME), ""
         if self.difference is None or self.times is None:
             timed = before.times and after.times
-            return (
-                NOT_COMPARABLE,
-                "one side was timed under a profiler, the other without" if timed else "it was not timed",
-            )
+            why = "one side was timed under a profiler, the other without" if timed else "it was not timed"
+            return NOT_COMPARABLE, why
         return _evaluate(self.difference, self.times, self._in_cycles(), self.settings.min_change, self.room)
 
     def _in_cycles(self) -> float | None:
@@ -275,8 +274,8 @@ def _sentences(regions: Sequence[RegionComparison], pairs: Sequence[RegionPair],
     ordered = sorted((region for region in regions if region.decides), key=lambda region: -abs(_impact(region)))
     found = [describe_region(region, _carrier(region, regions)) for region in ordered]
     for word, side, other, place in (("Gone", base, new, 0), ("New", new, base, 1)):
-        alone = {pair[place].key: pair[place] for pair in pairs if pair[1 - place] is None and pair[place] is not None}  # type: ignore[union-attr]
-        top = [key for key in alone if side.regions[key].parent not in alone]
+        alone = {r.key for pair in pairs if (r := pair[place]) is not None and pair[1 - place] is None}
+        top = [key for key, region in side.regions.items() if key in alone and region.parent not in alone]
         if top and other.regions:
             names = ", ".join(visible(key, 80) for key in top[:4])
             found.append(f"{word}: {names}" + (f" and {len(top) - 4} more." if len(top) > 4 else "."))

@@ -138,7 +138,7 @@ def _unlisted(
         small = [use for use in long if use.time_ns <= least and use.kind != GRAPH]
         rest = [use for use in short if use.kind == "rest"]
         short[:] = [use for use in short if use.kind != "rest"]
-        long[:] = [use for use in long if use not in small]
+        _drop(long, small)
         pooled = [evolve(rest[0], calls=sum(u.calls for u in small), time_ns=sum(u.time_ns for u in small))]
         sides = (rest, pooled) if short is left_old else (pooled, rest)
         return [KernelPair(tuple(sides[0]), tuple(sides[1]), "rest")]
@@ -183,8 +183,8 @@ def _graphs(before: list[KernelUse], after: list[KernelUse]) -> list[KernelPair]
     )
     if not (left and right):
         return []
-    before[:] = [use for use in before if use not in left]
-    after[:] = [use for use in after if use not in right]
+    _drop(before, left)
+    _drop(after, right)
     return [KernelPair(left, right, GRAPH)]
 
 
@@ -214,9 +214,15 @@ def _by_order(
     pairs = []
     for gone, come in _joined(groups):
         pairs.append(KernelPair(tuple(gone), tuple(come), ORDER))
-        left_old[:] = [use for use in left_old if use not in gone]
-        left_now[:] = [use for use in left_now if use not in come]
+        _drop(left_old, gone)
+        _drop(left_now, come)
     return pairs
+
+
+def _drop(uses: list[KernelUse], gone: Iterable[KernelUse]) -> None:
+    """Take some out of a list in which each signature is once."""
+    signatures = {use.signature for use in gone}
+    uses[:] = [use for use in uses if use.signature not in signatures]
 
 
 def _joined(groups: list[_Group]) -> list[_Group]:
@@ -224,12 +230,14 @@ def _joined(groups: list[_Group]) -> list[_Group]:
     found: list[_Group] = []
     for gone, come in groups:
         apart = []
+        own = [{use.signature: use for use in uses} for uses in (gone, come)]
         for group in found:
-            if any(use in gone for use in group[0]) or any(use in come for use in group[1]):
-                gone, come = (list(dict.fromkeys(a + b)) for a, b in zip(group, (gone, come), strict=True))
+            if any(use.signature in known for uses, known in zip(group, own, strict=True) for use in uses):
+                for uses, known in zip(group, own, strict=True):
+                    known.update({use.signature: use for use in uses})
             else:
                 apart.append(group)
-        found = [*apart, (gone, come)]
+        found = [*apart, (list(own[0].values()), list(own[1].values()))]
     return found
 
 

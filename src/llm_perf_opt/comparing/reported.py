@@ -20,7 +20,6 @@ from llm_perf_opt.comparing.side import (
     LAUNCHES,
     PEAK_MEMORY,
     REPLAYS,
-    REST,
     TENSOR,
     TIMELINE,
     UNDISTURBED,
@@ -28,6 +27,7 @@ from llm_perf_opt.comparing.side import (
     RegionSide,
     Side,
     Times,
+    rest_of,
 )
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.table import WHOLE
@@ -112,7 +112,7 @@ def _kernels(region: NCUProfileRegion, instances: int) -> list[KernelUse]:
     ]
     if region.kernels_omitted:
         rest = (work.gpu_time_ns or 0) / instances - sum(use.time_ns for use in found)
-        found.append(KernelUse(REST, float(region.kernels_omitted), rest, kind="rest"))
+        found.append(rest_of(region.kernels_omitted, rest))
     others = (("copies and fills", memory.count, memory.time_ns), ("graphs", work.graph_launches, work.graph_time_ns))
     for (name, count, time), kind in zip(others, ("copy", "graph"), strict=True):
         if count:

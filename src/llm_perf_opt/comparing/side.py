@@ -97,7 +97,12 @@ def shortened(uses: Sequence[KernelUse], most: int) -> list[KernelUse]:
     ordered = sorted(uses, key=lambda use: -use.time_ns)
     kept = [use for use in ordered[:most] if use.kind != "rest"]
     left = [*(use for use in ordered[:most] if use.kind == "rest"), *ordered[most:]]
-    return [*kept, KernelUse(REST, sum(u.calls for u in left), sum(u.time_ns for u in left), kind="rest")]
+    return [*kept, rest_of(sum(u.calls for u in left), sum(u.time_ns for u in left))]
+
+
+def rest_of(calls: float, time_ns: float) -> KernelUse:
+    """What a side does not list one by one."""
+    return KernelUse(REST, float(calls), float(time_ns), kind="rest")
 
 
 @define(eq=False)

@@ -9,12 +9,12 @@ from attrs import Factory, define, evolve, field
 
 from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.verdicts.launches import Launches
-from llm_perf_opt.comparing.side import KernelUse, SignatureKey, shortened
+from llm_perf_opt.comparing.side import KernelUse, SignatureKey, rest_of, shortened
 from llm_perf_opt.regions.columns import Int64s, Timeline, Work
 from llm_perf_opt.regions.rollup import KernelRows, Selection, exclusive_rows, lift, rows_per_region
 from llm_perf_opt.regions.signatures import Signature, describe_signatures
 
-_MOST_USES = 2_000  # signatures of one region, listed one by one
+_MOST_USES = 500  # signatures of one region, listed one by one
 _MOST_LAUNCHES = 600  # of one instance, whose order is looked at
 
 
@@ -123,18 +123,19 @@ def _uses(
     instances: int,
     use: Callable[[int, float, float], KernelUse],
 ) -> list[KernelUse]:
-    """Rows of one region per instance, devices added up."""
+    """Rows of one region per instance, devices added up; of very many the longest, and the rest as one."""
     if number not in rows:
         return []
     table, which = rows[number]
-    sums: dict[int, list[int]] = {}
-    for label, calls, total in zip(
-        table.label[which].tolist(), table.calls[which].tolist(), table.total[which].tolist(), strict=True
-    ):
-        known = sums.setdefault(label, [0, 0])
-        known[0] += calls
-        known[1] += total
-    return [use(label, calls / instances, total / instances) for label, (calls, total) in sums.items()]
+    labels, place = np.unique(table.label[which], return_inverse=True)
+    calls, total = (
+        np.bincount(place.reshape(-1), weights=column[which], minlength=len(labels)) / instances
+        for column in (table.calls, table.total)
+    )
+    order = np.argsort(-total, kind="stable")
+    kept, rest = order[:_MOST_USES], order[_MOST_USES:]
+    found = [use(*one) for one in zip(labels[kept].tolist(), calls[kept].tolist(), total[kept].tolist(), strict=True)]
+    return [*found, rest_of(calls[rest].sum(), total[rest].sum())] if len(rest) else found
 
 
 def _together(one: KernelUse, other: KernelUse) -> KernelUse:
