@@ -34,13 +34,11 @@ def _find(of: Evaluated) -> Iterator[Found]:
         gain = Gain(*(time * part for part in (_HALF.likely, _HALF.low, _HALF.high)))
     else:
         # Runs of neighbours: one kernel in their place takes about as long as the longest of them.
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], rows, [False]]).astype(np.int8)))
-        saved = 0.0
-        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            times = launched.time_ns[begin:end]
-            saved += float(times.sum() - times.max())
-            rows[begin:end] = end - begin > 1
-        gain = Gain.certain(saved * launched.scale, 0.25)
+        rows = rows & (np.append(rows[1:], False) | np.append(False, rows[:-1]))
+        begins = np.flatnonzero(rows & ~np.append(False, rows[:-1]))
+        times = np.where(rows, launched.time_ns, 0)
+        longest = np.maximum.reduceat(times, begins).sum() if len(begins) else 0
+        gain = Gain.certain(float(times.sum() - longest) * launched.scale, 0.25)
     yield from found_in_kernels(of, "fuse.elementwise", rows, gain, kind="fusion")
 
 

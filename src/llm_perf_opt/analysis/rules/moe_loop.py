@@ -26,7 +26,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     product = launched.fits(lambda kind: kind.family == "gemm")
     # Select, multiply, put back, many times: what lies between a select and the put behind it is an expert's.
     turns = np.flatnonzero(np.diff(np.where(puts, 2, np.where(product, 1, 0))) > 0)
-    experts = int((puts[1:] & ~puts[:-1]).sum()) / launched.instances
+    experts = int((puts[1:] & ~puts[:-1]).sum()) * launched.scale / launched.instances
     if experts < _FEWEST or not product.any() or not selects.any() or len(turns) < _FEWEST:
         return
     rows = (selects | puts | product) & of.free.rows
@@ -47,6 +47,7 @@ RULE = Rule(
         action="sort tokens by expert and multiply all experts at once (torch.nn.functional.grouped_mm, a fused MoE kernel)",
     ),
     find=_find,
+    operators=True,
     gain="The idle time between the experts, most of selecting and putting back, and products down to their roof.",
     before="for e, expert in enumerate(experts):\n    rows = torch.where(chosen == e)[0]\n    out.index_add_(0, rows, expert(x[rows]))",
     after="y = torch.nn.functional.grouped_mm(x[order], weights, offs=ends)",
