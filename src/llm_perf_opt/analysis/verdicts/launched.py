@@ -2,7 +2,7 @@
 
 An expert who looks for a known fault reads the kernels in their order, and at each the operator that launched it with
 its shapes. `Launched` is that as columns, with one `LaunchKind` for launches that are alike. Where nothing but sums is
-known (several recordings, counters alone), launches of a kernel are one row, and there is no order.
+known (counters alone), launches of a kernel are one row, and there is no order.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Launched:
     ordered: bool = True
     scale: float = 1.0  # of all launches of the region, what these stand for
     on_host: Sequence[HostOperator] = ()
-    annotations: dict[str, int] = field(factory=dict)  # operators that launched nothing themselves -> calls
+    annotations: dict[str, int] = field(factory=dict)  # names of all operators while it ran -> calls
 
     @staticmethod
     def of_sums(launches: Launches) -> Launched:
@@ -141,6 +141,7 @@ class LaunchTable:
         self._paths: dict[tuple[int, int, int], int] = {}
         self._path_list: list[tuple[tuple[str, ...], int]] = [((), UNKNOWN)]
         self._path_of_launch = self._find_paths()
+        self._launch_times = np.sort(np.concatenate([timeline.kernels.host_time, timeline.copies.host_time]))
 
     def of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
         """Kernels of a region in some processes; None where there are none. `windows`: its instances on the host."""
@@ -242,8 +243,8 @@ class LaunchTable:
         return number
 
     def _without_launches(self, windows: tuple[Int64s, Int64s]) -> tuple[list[HostOperator], dict[str, int]]:
-        """Operators in some windows that launched nothing: long outermost ones, and how often each name came."""
-        calls, kernels, copies = self._timeline.calls, self._timeline.kernels, self._timeline.copies
+        """Long operators in some windows that launched nothing, the outermost; and how often each name came."""
+        calls, launched = self._timeline.calls, self._launch_times
         if not len(calls):
             return [], {}
         starts, ends = (np.sort(side) for side in windows)
@@ -252,7 +253,6 @@ class LaunchTable:
         names = np.bincount(calls.name[inside]) if inside.any() else np.zeros(0, dtype=np.int64)
         counted = {self._timeline.strings[n]: int(names[n]) for n in np.flatnonzero(names).tolist()}
         long = np.flatnonzero(inside & (calls.end - calls.start >= _LONG))
-        launched = np.sort(np.concatenate([kernels.host_time, copies.host_time]))
         first, last = (np.searchsorted(launched, side[long]) for side in (calls.start, calls.end))
         quiet = long[first == last]
         quiet = quiet[np.lexsort((-calls.end[quiet], calls.start[quiet]))]
