@@ -32,8 +32,12 @@ def above_the_roof(rule: str) -> Find:
     """What is found for one of these rules."""
 
     def find(of: Evaluated) -> Iterator[Found]:
-        found = (*_fusable_kernels(of), *_other_kernels(of), *_at_the_memory_roof(of))
-        return (one for one in found if one.rule == rule)
+        if not of.roofed.analysed.any():
+            return
+        fusable, memory = (verdict_rules().kernel_fixes[name] for name in ("fusable", "gemm_dram"))
+        found = [*(_fusable_kernels(of) if rule == fusable else _other_kernels(of))]
+        found += _at_the_memory_roof(of) if rule in (fusable, memory) else ()
+        yield from (one for one in found if one.rule == rule)
 
     return find
 

@@ -40,6 +40,7 @@ RULE = Rule(
         action="let attention share them: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), or FlashAttention, which takes fewer heads of keys",
     ),
     find=_find,
+    operators=True,
     gain="The time of the copies.",
     before="k = k[:, :, None].expand(b, h, n, s, d).reshape(b, h * n, s, d)\ny = F.scaled_dot_product_attention(q, k, v)",
     after="y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)",

@@ -39,6 +39,7 @@ RULE = Rule(
         action='allocate the cache once and write into it (cache_implementation="static", index_copy_ or slices)',
     ),
     find=_find,
+    operators=True,
     gain="The time of the concatenations.",
     before="k = torch.cat([k, new], dim=2)",
     after="k[:, :, n : n + 1] = new  # allocated for the longest sequence",

@@ -23,9 +23,9 @@ def _find(of: Evaluated) -> Iterator[Found]:
     product = launched.fits(lambda kind: kind.family in ("gemm", "attention"))
     # Several casts may stand in a row: of weights and of activations.
     other = np.flatnonzero(~casts)
-    before, after = (np.searchsorted(other, np.arange(len(casts)), side=side) for side in ("left", "left"))
-    padded = np.concatenate([product[other], [False]])
-    beside = padded[np.minimum(after, len(other))] | (padded[before - 1] & (before > 0))
+    following = np.searchsorted(other, np.arange(len(casts)))
+    padded = np.concatenate([product[other], [False]])  # nothing before the first (-1) and behind the last
+    beside = padded[following] | padded[following - 1]
     rows = casts & beside
     yield from found_in_kernels(of, "cast.pingpong", rows, Gain.certain(launched.time(rows), 0.25))
 

@@ -37,6 +37,7 @@ RULE = Rule(
         action='find what changes (TORCH_LOGS="recompiles") and make it dynamic: torch.compile(dynamic=True), torch._dynamo.mark_dynamic, sizes padded to a few, numbers as tensors',
     ),
     find=_find,
+    operators=True,
     gain="The idle time while it compiles.",
     before="step = torch.compile(step, dynamic=False)\nfor position in range(n):\n    step(x, position)",
     after="step = torch.compile(step, dynamic=True)",

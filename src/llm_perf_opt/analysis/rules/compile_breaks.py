@@ -37,6 +37,7 @@ RULE = Rule(
         action='find the graph breaks (TORCH_LOGS="graph_breaks", or torch.compile(fullgraph=True)) and take them out of the model: print, .item(), data-dependent branches',
     ),
     find=_find,
+    operators=True,
     gain="The idle time between launches.",
     before="@torch.compile\ndef f(x):\n    x = layer(x)\n    print(x.shape)\n    return head(x)",
     after="@torch.compile(fullgraph=True)\ndef f(x):\n    return head(layer(x))",

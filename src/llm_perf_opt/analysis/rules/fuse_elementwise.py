@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from llm_perf_opt.analysis.rules.above_roof import above_the_roof, has_neighbours
-from llm_perf_opt.analysis.rules.gains import Gain, found_in_kernels, named, unclaimed
+from llm_perf_opt.analysis.rules.gains import Gain, counted_kernels, found_in_kernels, named, unclaimed
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
@@ -22,7 +22,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
     yield from above_the_roof("fuse.elementwise")(of)
     if not has_neighbours(of):
         return
-    launched, counted = of.launched, _counted(of)
+    launched, counted = of.launched, counted_kernels(of)
 
     def fits(kind: LaunchKind) -> bool:
         families = _TAKEN_ALONG if launched.ordered else _ONLY_MOVING
@@ -34,20 +34,12 @@ def _find(of: Evaluated) -> Iterator[Found]:
         gain = Gain(*(time * part for part in (_HALF.likely, _HALF.low, _HALF.high)))
     else:
         # Runs of neighbours: one kernel in their place takes about as long as the longest of them.
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], rows, [False]]).astype(np.int8)))
-        saved = 0.0
-        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            times = launched.time_ns[begin:end]
-            saved += float(times.sum() - times.max())
-            rows[begin:end] = end - begin > 1
-        gain = Gain.certain(saved * launched.scale, 0.25)
+        rows = rows & (np.append(rows[1:], False) | np.append(False, rows[:-1]))
+        begins = np.flatnonzero(rows & ~np.append(False, rows[:-1]))
+        times = np.where(rows, launched.time_ns, 0)
+        longest = np.maximum.reduceat(times, begins).sum() if len(begins) else 0
+        gain = Gain.certain(float(times.sum() - longest) * launched.scale, 0.25)
     yield from found_in_kernels(of, "fuse.elementwise", rows, gain, kind="fusion")
-
-
-def _counted(of: Evaluated) -> set[str]:
-    """Kernels with counters."""
-    rows = zip(of.roofed.launches.timed_kinds(), of.roofed.analysed.tolist(), strict=True)
-    return {kind.kernel_name for (kind, _), analysed in rows if analysed}
 
 
 RULE = Rule(

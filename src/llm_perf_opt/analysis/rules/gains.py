@@ -46,9 +46,6 @@ class Gain:
     def certain(ns: float, around: float = 0.1) -> Gain:
         return Gain(ns, ns * (1 - around), ns * (1 + around))
 
-    def plus(self, ns: float) -> Gain:
-        return Gain(self.likely + ns, self.low + ns, self.high + ns)
-
 
 @lru_cache(maxsize=_NAMES_KEPT)
 def named(what: str, name: str) -> bool:
@@ -89,7 +86,7 @@ _OPERANDS = {
 
 def product_of(kind: LaunchKind) -> Product | None:
     """What a product multiplies, where its operator says so."""
-    first = next((_OPERANDS[name] for name in reversed(kind.operators) if name in _OPERANDS), None)
+    first = _OPERANDS.get(kind.operators[-1]) if kind.operators else None
     operands = kind.inputs[first : first + 2] if first is not None else ()
     if len(operands) != 2 or operands[0] is None or operands[1] is None or operands[0].bytes is None:
         return None
@@ -129,7 +126,7 @@ def above_peak(of: Evaluated, rows: Bools, guess: tuple[float, float, float], dt
 
     `dtype`: the type that they should have; as it is where none is given.
     """
-    launched, counted = of.launched, _counted(of)
+    launched, counted = of.launched, counted_kernels(of)
     time = np.bincount(launched.which[rows], weights=launched.time_ns[rows], minlength=len(launched.kinds))
     calls = np.bincount(launched.which[rows], weights=launched.calls[rows], minlength=len(launched.kinds))
     sums = [0.0, 0.0, 0.0]
@@ -148,7 +145,7 @@ def above_peak(of: Evaluated, rows: Bools, guess: tuple[float, float, float], dt
     return Gain(*(value * launched.scale for value in sums))
 
 
-def _counted(of: Evaluated) -> dict[str, float]:
+def counted_kernels(of: Evaluated) -> dict[str, float]:
     """Of kernels with counters, the part of their time above the roof."""
     launches, lost = of.roofed.launches, of.roofed.recoverable_ns
     sums: dict[str, list[float]] = {}

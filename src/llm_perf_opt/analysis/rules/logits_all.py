@@ -78,6 +78,7 @@ RULE = Rule(
         action="take the last position before the head: head(hidden[:, -1:]) (logits_to_keep=1 in transformers)",
     ),
     find=_find,
+    operators=True,
     gain="The product less what the rows that are used need.",
     before="logits = head(hidden)[:, -1]",
     after="logits = head(hidden[:, -1])",

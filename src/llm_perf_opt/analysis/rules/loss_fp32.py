@@ -59,6 +59,7 @@ RULE = Rule(
         action="fuse the loss: torch.compile around it (the cast stays on the chip), or a fused or chunked cross entropy (Liger, cut-cross-entropy)",
     ),
     find=_find,
+    operators=True,
     gain="All but four passes over the logits in 16 bits.",
     before="loss = F.cross_entropy(logits.float(), words)",
     after="loss = torch.compile(cross_entropy)(logits, words)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llm_perf_opt.analysis.rules.above_roof import above_the_roof
-from llm_perf_opt.analysis.rules.gains import Gain, bytes_of, found_in_kernels, product_of, unclaimed
+from llm_perf_opt.analysis.rules.gains import Gain, bytes_of, counted_kernels, found_in_kernels, product_of, unclaimed
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
@@ -19,14 +19,13 @@ _NEAR = 0.5  # of the bandwidth
 
 def _find(of: Evaluated) -> Iterator[Found]:
     yield from above_the_roof("memory.bound")(of)
-    if of.roofed.analysed.any():
-        return  # counters know better
+    counted = counted_kernels(of)  # which know better
     cache = of.gpu.l2_cache.of("B") if of.gpu and of.gpu.l2_cache else 0.0
 
     def reads_weights(kind: LaunchKind) -> bool:
         product = product_of(kind)
         few = product is not None and product.batches == 1 and min(product.rows, product.columns) <= _MOST_ROWS
-        return few and product is not None and product.dtype in _WIDE
+        return few and product is not None and product.dtype in _WIDE and kind.kernel not in counted
 
     rows, launched = unclaimed(of, reads_weights), of.launched
     moved, time = launched.sum(rows, bytes_of), launched.time(rows)

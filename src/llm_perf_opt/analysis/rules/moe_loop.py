@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from llm_perf_opt.analysis.rules.gains import Gain, above_peak, found_in_kernels
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
@@ -24,10 +22,8 @@ def _find(of: Evaluated) -> Iterator[Found]:
     selects = launched.fits(lambda kind: kind.under(*_SELECTS))
     puts = launched.fits(lambda kind: kind.under(*_PUTS))
     product = launched.fits(lambda kind: kind.family == "gemm")
-    # Select, multiply, put back, many times: what lies between a select and the put behind it is an expert's.
-    turns = np.flatnonzero(np.diff(np.where(puts, 2, np.where(product, 1, 0))) > 0)
-    experts = int((puts[1:] & ~puts[:-1]).sum()) / launched.instances
-    if experts < _FEWEST or not product.any() or not selects.any() or len(turns) < _FEWEST:
+    experts = int((puts[1:] & ~puts[:-1]).sum()) * launched.scale / launched.instances
+    if experts < _FEWEST or not product.any() or not selects.any():
         return
     rows = (selects | puts | product) & of.free.rows
     products = above_peak(of, rows & product, (0.3, 0.1, 0.5))
@@ -47,6 +43,7 @@ RULE = Rule(
         action="sort tokens by expert and multiply all experts at once (torch.nn.functional.grouped_mm, a fused MoE kernel)",
     ),
     find=_find,
+    operators=True,
     gain="The idle time between the experts, most of selecting and putting back, and products down to their roof.",
     before="for e, expert in enumerate(experts):\n    rows = torch.where(chosen == e)[0]\n    out.index_add_(0, rows, expert(x[rows]))",
     after="y = torch.nn.functional.grouped_mm(x[order], weights, offs=ends)",

@@ -60,6 +60,7 @@ RULE = Rule(
         action="checkpoint less where memory allows (fewer blocks, or selective: torch.utils.checkpoint with create_selective_checkpoint_contexts)",
     ),
     find=_find,
+    operators=True,
     gain="The time of the repeated kernels.",
     before="y = checkpoint(block, x, use_reentrant=False)",
     after="y = block(x)",

@@ -33,6 +33,7 @@ class Rule:
     seen: str  # how it is recognised
     words: Words
     find: Find
+    operators: bool = False  # does it need to know the operators behind the launches?
     gain: str = "The idle time that it causes."  # how the gain is predicted
     before: str = ""  # an example in code
     after: str = ""

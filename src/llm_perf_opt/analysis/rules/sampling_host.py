@@ -44,6 +44,7 @@ RULE = Rule(
         action="sample on the GPU: topk, softmax and multinomial there, and copy the chosen tokens only",
     ),
     find=_find,
+    operators=True,
     gain="The idle time, and the copies of logits in which nothing else runs.",
     before="word = sample(logits.cpu())",
     after='word = sample(logits)  # and word.to("cpu", non_blocking=True) where it is needed',

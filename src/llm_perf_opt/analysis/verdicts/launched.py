@@ -2,7 +2,7 @@
 
 An expert who looks for a known fault reads the kernels in their order, and at each the operator that launched it with
 its shapes. `Launched` is that as columns, with one `LaunchKind` for launches that are alike. Where nothing but sums is
-known (several recordings, counters alone), launches of a kernel are one row, and there is no order.
+known (counters alone), launches of a kernel are one row, and there is no order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from llm_perf_opt.regions.stacks import build_stacks, group_by
 from llm_perf_opt.regions.table import ROOT
 from llm_perf_opt.regions.tensors import Tensor, from_text
 
-_MOST = 20_000  # launches of a region that are looked at
+# Launches of a region that are looked at: the last instances that have so many, and no more of a single one.
+_ENOUGH, _MOST = 3_000, 20_000
 _DEEPEST = 24  # operators around a launch
 _LONG = 50_000  # ns: an operator without launches that takes less holds nobody up
 
@@ -65,7 +66,7 @@ class Launched:
     ordered: bool = True
     scale: float = 1.0  # of all launches of the region, what these stand for
     on_host: Sequence[HostOperator] = ()
-    annotations: dict[str, int] = field(factory=dict)  # operators that launched nothing themselves -> calls
+    annotations: dict[str, int] = field(factory=dict)  # names of all operators while it ran -> calls
 
     @staticmethod
     def of_sums(launches: Launches) -> Launched:
@@ -101,6 +102,10 @@ class Launched:
     def __len__(self) -> int:
         return len(self.which)
 
+    @property
+    def has_operators(self) -> bool:
+        return bool(self.annotations) or any(kind.operators for kind in self.kinds)
+
     def fits(self, test: Callable[[LaunchKind], bool]) -> Bools:
         """Rows whose kind passes a test, which is asked once for each kind."""
         return np.array([test(kind) for kind in self.kinds], dtype=np.bool_)[self.which]
@@ -131,21 +136,28 @@ class LaunchTable:
         self._own = [(region, part) for region, part in groups if region != ROOT]
         self._own_regions = np.array([region for region, _ in self._own], dtype=np.int64)
         self._parent, self._depth = attribution.table.arrays()
+        self._known: dict[tuple[int, tuple[int, ...]], Launched | None] = {}
         self._kinds: dict[tuple[int, int], LaunchKind] = {}
         self._paths: dict[tuple[int, int, int], int] = {}
         self._path_list: list[tuple[tuple[str, ...], int]] = [((), UNKNOWN)]
         self._path_of_launch = self._find_paths()
+        self._launch_times = np.sort(np.concatenate([timeline.kernels.host_time, timeline.copies.host_time]))
 
     def of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
         """Kernels of a region in some processes; None where there are none. `windows`: its instances on the host."""
+        key = region, tuple(processes)
+        if key not in self._known:  # scopes of the same processes ask for the same
+            self._known[key] = self._of(region, processes, windows)
+        return self._known[key]
+
+    def _of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
         kernels = self._timeline.kernels
         members = self._members(region)
         if len(self._timeline.processes) > 1:
             members = members[np.isin(kernels.process[members], processes)]
         if not len(members):
             return None
-        # Kernels are numbered as they began.
-        chosen = np.sort(np.partition(members, _MOST)[:_MOST] if len(members) > _MOST else members)
+        chosen = self._last(members, windows[0])
         chosen = chosen[np.argsort(kernels.process[chosen], kind="stable")]
         whole = (kernels.end[members] - kernels.start[members]).sum()
         time = kernels.end[chosen] - kernels.start[chosen]
@@ -163,6 +175,15 @@ class LaunchTable:
             annotations=annotations,
         )
 
+    def _last(self, members: Int64s, starts: Int64s) -> Int64s:
+        """Kernels of the last instances, whole ones, that have enough of them."""
+        if len(members) <= _ENOUGH:
+            return members
+        instance = np.searchsorted(np.sort(starts), self._timeline.kernels.host_time[members], side="right")
+        so_far = np.cumsum(np.bincount(instance)[::-1])
+        first = len(so_far) - 1 - int(np.searchsorted(so_far, _ENOUGH))
+        return members[instance >= first][:_MOST]
+
     def _members(self, region: int) -> Int64s:
         above = self._own_regions.copy()
         while len(deeper := np.flatnonzero(self._depth[above] > self._depth[region])):
@@ -170,6 +191,9 @@ class LaunchTable:
         parts = [self._own[number][1] for number in np.flatnonzero(above == region).tolist()]
         more = self._attribution.kernels.start_end.get(region)
         parts += [] if more is None else [more]
+        if len(parts) == 1:
+            return parts[0]
+        # Kernels are numbered as they began.
         return np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
 
     def _kind(self, path: int, name: int) -> LaunchKind:
@@ -219,8 +243,8 @@ class LaunchTable:
         return number
 
     def _without_launches(self, windows: tuple[Int64s, Int64s]) -> tuple[list[HostOperator], dict[str, int]]:
-        """Operators in some windows that launched nothing: long outermost ones, and how often each name came."""
-        calls, kernels, copies = self._timeline.calls, self._timeline.kernels, self._timeline.copies
+        """Long operators in some windows that launched nothing, the outermost; and how often each name came."""
+        calls, launched = self._timeline.calls, self._launch_times
         if not len(calls):
             return [], {}
         starts, ends = (np.sort(side) for side in windows)
@@ -229,7 +253,6 @@ class LaunchTable:
         names = np.bincount(calls.name[inside]) if inside.any() else np.zeros(0, dtype=np.int64)
         counted = {self._timeline.strings[n]: int(names[n]) for n in np.flatnonzero(names).tolist()}
         long = np.flatnonzero(inside & (calls.end - calls.start >= _LONG))
-        launched = np.sort(np.concatenate([kernels.host_time, copies.host_time]))
         first, last = (np.searchsorted(launched, side[long]) for side in (calls.start, calls.end))
         quiet = long[first == last]
         quiet = quiet[np.lexsort((-calls.end[quiet], calls.start[quiet]))]

@@ -16,7 +16,9 @@ from llm_perf_opt.regions.names import visible
 def opportunities(of: Evaluated) -> list[Opportunity]:
     """All that are worth a line, ranked."""
     least = of.light.now * verdict_rules().thresholds["least_opportunity"]
-    found = [one for rule in RULES for one in rule.find(of) if one.recoverable >= least]
+    known = of.launched.has_operators
+    rules = (rule for rule in RULES if known or not rule.operators)
+    found = [one for rule in rules for one in rule.find(of) if one.recoverable >= least]
     return ranked(_opportunity(of, one) for one in found)
 
 
