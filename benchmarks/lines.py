@@ -44,7 +44,7 @@ TEXT = PROGRAM.read_text(encoding="utf-8").splitlines()
 LINE_OF = {found[1]: at for at, line in enumerate(TEXT, 1) if (found := re.search(r"  #: (\w+)$", line))}
 # A wait in code that a library calls has its own line: that of the data set, not that of the loader.
 INSIDE = {"loader": next(at for at, line in enumerate(TEXT, 1) if "time.sleep(0.012)" in line)}
-# Seconds over six steps, as the program printed them when tests/recordings/*lines_waits* was made.
+# Seconds over six steps, as the program printed them when tests/recordings/lines-*-waits* was made.
 RECORDED_WAITS = {"sleep": 0.09095, "loader": 0.07565, "lock": 0.12074, "malloc": 0.02208, "item": 0.07255}
 RECORDED_FIRST = {"sleep": 0.01516, "loader": 0.01308, "lock": 0.02017, "malloc": 0.00070, "item": 0.03228}  # of those
 LIMITS = {"eager": 0.95, "train": 0.95, "long": 0.95, "graph": 0.90, "waits": 0.10, "flops": 0.05, "profile": 4.0}
@@ -112,7 +112,7 @@ def reported(recording: Path, folder: Path) -> dict[str, Any]:
 
 
 def recorded(part: str) -> Path:
-    return next((PROGRAM.parents[1]).glob(f"*-lines_{part}.sqlite.xz"))
+    return next((PROGRAM.parents[1]).glob(f"lines-*-{part}.sqlite.xz"))
 
 
 def recorded_part(part: str, folder: Path) -> dict[str, Any]:

@@ -368,7 +368,7 @@ LINE_OF = {
 @pytest.mark.parametrize(("program", "least"), [("eager", 0.95), ("train", 0.95), ("graph", 0.90)])
 def test_gpu_time_is_on_the_line_it_comes_from(program: str, least: float) -> None:
     """An NVTX range around every tagged line is the truth; kernels of graphs belong to the line they were captured in."""
-    timeline = read_timeline(recording(f"lines_{program}"))
+    timeline = read_timeline(recording(f"lines-*-{program}"))
     attribution, place = attribute(timeline, "auto"), launching_places(timeline, timeline.code)
     right = whole = 0
     for at, inside in enumerate(attribution.kernels.by_domain[0].tolist()):
@@ -383,8 +383,8 @@ def test_gpu_time_is_on_the_line_it_comes_from(program: str, least: float) -> No
 
 
 def test_the_table_by_line_has_the_times_of_the_truth() -> None:
-    found = evaluated(read_timeline(recording("lines_eager")), include=["step"])
-    regions = regions_of(evaluated(read_timeline(recording("lines_eager"))).main_scope)
+    found = evaluated(read_timeline(recording("lines-*-eager")), include=["step"])
+    regions = regions_of(evaluated(read_timeline(recording("lines-*-eager"))).main_scope)
     truth = Counter[int]()
     for key, region in regions.items():
         if (tag := key.rpartition("/")[2]).startswith("truth "):
@@ -395,7 +395,7 @@ def test_the_table_by_line_has_the_times_of_the_truth() -> None:
 
 
 def test_every_output_shows_the_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = str(recording("lines_eager"))
+    source = str(recording("lines-*-eager"))
     assert main(["report", source, "--out", str(tmp_path / "out")]) == 0
     assert "lines.py:31 forward" in capsys.readouterr().out
     for name in ("report.md", "report.html"):
@@ -415,7 +415,7 @@ _EAGER = ("qkv", "scores", "mixed", "out", "norm", "residual", "up", "gelu", "do
 
 
 def test_a_fix_names_the_lines_it_is_about() -> None:
-    told = evaluated(read_timeline(recording("lines_waits"))).answer
+    told = evaluated(read_timeline(recording("lines-*-waits"))).answer
     (fix,) = [fix for fix in told.fixes if fix.rule == "host.sync"]
     assert fix.lines[0].line == LINE_OF["item"]
     assert fix.lines[0].function == "waits"
@@ -423,7 +423,7 @@ def test_a_fix_names_the_lines_it_is_about() -> None:
 
 def test_planted_waits_are_named_with_their_line_and_their_time() -> None:
     """Five steady steps of six, in milliseconds: what the program itself measured, without the first step."""
-    found = step_of(read_timeline(recording("lines_waits")))
+    found = step_of(read_timeline(recording("lines-*-waits")))
     assert found.idle is not None
     idle = {(line.line, line.cause): line.time_ns / 1e6 for line in found.idle.lines}
     assert idle[LINE_OF["sleep"], "python"] == pytest.approx(90.95 - 15.16, rel=0.02)
