@@ -24,6 +24,7 @@ from llm_perf_opt.regions.operator_names import MODULE
 from llm_perf_opt.regions.tensors import as_text
 
 _WHERE = re.compile(rb'"pid"\s*:\s*(\d{1,18}),\s*"tid"\s*:\s*"?(\d+)"?')
+_THREE_DECIMALS = re.compile(rb"\d{1,15}\.\d{3}(?: \d{1,15}\.\d{3})*")
 
 Thread = tuple[int, str]  # process and thread id, as the trace numbers its threads by
 Text = tuple[bytes, ...]  # name, thread, start and duration of an event, as the file writes them
@@ -122,7 +123,7 @@ class HostCode:
         if not found:
             return np.zeros((0, 4), dtype=np.int64)
         names, places, starts, lengths = zip(*found, strict=True)
-        start, length = (all_nanoseconds(_numbers(texts)) for texts in (starts, lengths))
+        start, length = (_nanoseconds(texts) for texts in (starts, lengths))
         thread, name = [self._place(text) for text in places], [self._name(text) for text in names]
         return np.stack((start, start + length, thread, name), axis=1)
 
@@ -150,5 +151,9 @@ class HostCode:
         return found
 
 
-def _numbers(texts: Sequence[bytes]) -> list[int] | list[float]:
-    return [float(text) for text in texts] if b"." in b" ".join(texts) else [int(text) for text in texts]
+def _nanoseconds(texts: Sequence[bytes]) -> NDArray[np.int64]:
+    """From microseconds: by their digits where there are three decimals, which floats since 1970 have no room for."""
+    joined = b" ".join(texts)
+    if _THREE_DECIMALS.fullmatch(joined):
+        return np.fromstring(joined.replace(b".", b""), dtype=np.int64, sep=" ")
+    return all_nanoseconds([float(text) for text in texts] if b"." in joined else [int(text) for text in texts])
