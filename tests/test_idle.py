@@ -217,6 +217,15 @@ def test_a_range_of_a_thread_that_launches_nothing_may_explain_a_gap(name: str, 
     assert of.opportunities[0].rule == rule
 
 
+def test_a_region_of_a_thread_that_launches_nothing_does_not_explain_itself() -> None:
+    timeline = made([("step", 0, 22 * MS)], [("k", 1_000, MS), ("k", 21 * MS, MS)])
+    timeline = evolve(timeline, threads=[0, 0])
+    timeline.ranges.thread[0] = 1
+    of = performance(evaluated(timeline), "step")
+    assert of.idle is not None
+    assert (of.idle.causes[0].cause, of.idle.causes[0].what) == ("unseen", "")
+
+
 def test_ranges_explain_gaps_where_the_launching_calls_are_missing_too() -> None:
     """Ranges that hold no work: the whole recording is the stage, and what lies around one gap alone names it."""
     ranges = [("IO", 2 * MS, 19 * MS), ("IO", 23 * MS, 40 * MS), ("all of it", 0, 43 * MS)]

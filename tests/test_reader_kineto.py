@@ -181,6 +181,14 @@ def test_a_kernel_knows_its_launch_its_thread_and_its_process() -> None:
     assert names(timeline, kernels.config.mangled) == names(timeline, kernels.config.short) == ["k"]
 
 
+def test_a_launch_is_found_by_the_external_id_where_there_is_no_correlation_id() -> None:
+    call, work = launch(1, 1), kernel("k", 5, 1)
+    for event in (call, work):
+        event["args"]["External id"] = 100 + event["args"].pop("correlation")
+    timeline = read_events(call, work)
+    assert timeline.kernels.host_time.tolist() == [1000]
+
+
 def test_work_is_in_the_order_of_its_start() -> None:
     timeline = read_events(kernel("late", 30, 3), kernel("early", 20, 2), launch(2, 3), launch(1, 2))
     assert names(timeline, timeline.kernels.name) == ["early", "late"]
@@ -266,6 +274,20 @@ def test_copies_and_fills_carry_their_bytes() -> None:
     assert copies.bytes is not None
     assert copies.bytes.tolist() == [4096, 16, 8]
     assert copies.device.tolist() == [0, 1, 2]
+
+
+def test_the_gpu_of_the_first_traces_of_2021_is_known() -> None:
+    gpu = {
+        "id": 0,
+        "name": "Tesla V100",
+        "totalGlobalMem": 34084028416,
+        "major": 7,
+        "minor": 0,
+        "multiProcessorCount": 80,
+    }
+    timeline = read({"computeProperties": [gpu], "traceEvents": [kernel("k", 5, 1)]})
+    facts = {"name": "Tesla V100", "memory_bytes": 34084028416, "sm_count": 80, "compute_capability": "7.0"}
+    assert timeline.gpu_facts == {0: facts}
 
 
 def test_the_rank_and_nothing_else_is_taken_from_the_metadata() -> None:

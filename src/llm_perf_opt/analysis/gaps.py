@@ -40,6 +40,7 @@ class Gaps:
     event: Int64s  # what covers it on the host: a name, as an index into the timeline's strings; UNKNOWN where nothing
     elsewhere: Bools  # that is on a thread that launches nothing
     range: Int64s  # the range that covers it, as an index; UNKNOWN where none does
+    other_range: Int64s  # the same of a thread that launches nothing, where `event` is its name
 
     def __len__(self) -> int:
         return len(self.start)
@@ -164,7 +165,8 @@ class _Finder:
         by_range = (event == UNKNOWN) & (over.other_range != UNKNOWN)
         name[by_range] = self.timeline.ranges.name[over.other_range[by_range]]
         elsewhere = ~np.logical_or.reduce(choices) & ((over.other_thread != UNKNOWN) | by_range)
-        return Gaps(self.start, self.end, cause, named, name, elsewhere, over.range)
+        other = np.where(by_range, over.other_range, UNKNOWN)
+        return Gaps(self.start, self.end, cause, named, name, elsewhere, over.range, other)
 
     def _plans(self, long_gaps: Int64s, long: Bools) -> Bools:
         """Which gaps end with attention, several of them being long: a library that plans for each length anew.

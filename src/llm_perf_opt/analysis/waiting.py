@@ -23,6 +23,7 @@ from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
 from llm_perf_opt.regions.intervals import BusyTime
 from llm_perf_opt.regions.rollup import Selection
+from llm_perf_opt.regions.table import ROOT
 
 SIZES = (10_000_000, 1_000_000, NAMED, 0)  # ns, of gaps
 _MOST_CAUSES = 12  # listed of a region
@@ -129,6 +130,9 @@ class Waiting:
         cause = gaps.cause[gaps.named[named]].astype(np.int64)
         inside = self._inside(gaps, named, region)
         label = gaps.event[named].copy()
+        around = self._around(gaps.other_range[named], region)
+        label[around] = UNKNOWN
+        cause[around & (cause == _THREAD)] = _UNSEEN
         by_range = inside & (~np.isin(cause, _NAMED_BY_CALL) | (label == UNKNOWN))
         label[by_range] = self._timeline.ranges.name[gaps.range[named[by_range]]]
         # That the region itself was open says nothing about what it did.
@@ -144,6 +148,15 @@ class Waiting:
             name = pair // len(CAUSES) - 1
             what = "" if name == UNKNOWN else _pooled(self._timeline.strings[name])
             found.append(IdleCause(CAUSES[pair % len(CAUSES)], what, gaps_of_it, int(time_of_it)))
+        return found
+
+    def _around(self, covering: Int64s, region: int) -> Bools:
+        """Which ranges, where there is one, are the region's own or lie around it: they say nothing about it."""
+        table, own = self._attribution.table, {region}
+        while (region := table.parent[region]) != ROOT:
+            own.add(region)
+        regions = np.append(self._attribution.range_region, UNKNOWN)[covering]  # UNKNOWN is the last
+        found: Bools = (covering != UNKNOWN) & np.isin(regions, list(own))
         return found
 
     def _inside(self, gaps: Gaps, named: Int64s, region: int) -> Bools:

@@ -263,7 +263,8 @@ def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_FACTS = {"totalGlobalMem": "memory_bytes", "numSms": "sm_count"}
+# `multiProcessorCount`, `major` and `minor` are what the first traces of 2021 have.
+_FACTS = {"totalGlobalMem": "memory_bytes", "numSms": "sm_count", "multiProcessorCount": "sm_count"}
 
 
 def _gpu_facts(properties: object) -> dict[int, dict[str, Any]]:
@@ -275,7 +276,7 @@ def _gpu_facts(properties: object) -> dict[int, dict[str, Any]]:
             continue
         facts[number] = {"name": _printable(name)}
         facts[number] |= {fact: device[key] for key, fact in _FACTS.items() if isinstance(device.get(key), int)}
-        major, minor = device.get("computeMajor"), device.get("computeMinor")
+        major, minor = (device.get(f"compute{part}", device.get(part.lower())) for part in ("Major", "Minor"))
         if isinstance(major, int) and isinstance(minor, int):
             facts[number]["compute_capability"] = f"{major}.{minor}"
     return facts
@@ -299,7 +300,7 @@ def _diagnostics(trace: Trace, source: str) -> list[Diagnosis]:
 
 def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
     distributed, version = about.get("distributedInfo"), about.get("schemaVersion")
-    facts = _gpu_facts(about.get("deviceProperties"))
+    facts = _gpu_facts(about.get("deviceProperties", about.get("computeProperties")))
     devices = {number: known["name"] for number, known in facts.items()}
     calls = _calls(trace)
     outermost = outermost_calls(calls)
@@ -356,7 +357,7 @@ def _split_domains(timeline: Timeline) -> None:
 # --- the file ----------------------------------------------------------------------------------------------
 
 _OWN_RANGES = "llm_perf_ranges"  # written by stage 1, whose ranges are called DOMAIN@NAME
-_ABOUT = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", _OWN_RANGES})
+_ABOUT = frozenset({"schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", _OWN_RANGES})
 
 
 def _remaining_text(stream: BinaryIO, trace: Trace, source: str) -> tuple[str, int]:

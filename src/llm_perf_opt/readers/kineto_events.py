@@ -162,7 +162,7 @@ class Trace:
             self.code.add_function(_span(event), _thread_of(event), _name(event))
 
     def _add_launch(self, event: dict[str, Any]) -> None:
-        correlation = _optional_integer(_args(event).get("correlation"))
+        correlation = _correlation(_args(event))
         name = _name(event)
         if correlation != UNKNOWN:
             start = nanoseconds(event.get("ts"))
@@ -188,7 +188,7 @@ class Trace:
         if not 0 <= device <= LARGEST_SIZE:
             raise Malformed
         name = number_of(_name(event), self.strings)
-        correlation, stream = (_optional_integer(args.get(key)) for key in ("correlation", "stream"))
+        correlation, stream = _correlation(args), _optional_integer(args.get("stream"))
         in_graph = _optional_integer(args.get("graph node id")) > 0
         return start, end, device, name, correlation, stream if stream <= LARGEST_SIZE else UNKNOWN, in_graph
 
@@ -237,6 +237,11 @@ def _is_long(event: dict[str, Any]) -> bool:
 def _args(event: dict[str, Any]) -> dict[str, Any]:
     args = event.get("args")
     return args if isinstance(args, dict) else {}
+
+
+def _correlation(args: dict[str, Any]) -> int:
+    """What a launch and its work have in common. Tools that rewrite traces may leave no more than the external id."""
+    return _optional_integer(args.get("correlation", args.get("External id")))
 
 
 def _span(event: dict[str, Any]) -> tuple[int, int]:

@@ -35,7 +35,7 @@ from llm_perf_opt.metrics.groups import MetricGroups, groups_for
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.idle import GpuSide, IdleTime
-from llm_perf_opt.regions.labels import counted
+from llm_perf_opt.regions.labels import counted as count_of
 from llm_perf_opt.regions.model import (
     FamilyTime,
     NCUProfileRegion,
@@ -48,6 +48,7 @@ from llm_perf_opt.regions.model import (
 )
 
 WORKLOAD_DOMAIN = "LLM"  # the built-in workload marks its stages there
+_FEWEST_LAUNCHES = 3  # of a whole recording, below which nothing about the program is certain
 _UNCOUNTED = 0.02  # part of the kernel time above which uncounted matrix products are mentioned
 
 
@@ -156,6 +157,9 @@ class Evaluator:
         if idle is not None and verdict.bound in ("launch", "host") and split.launches:
             verdict = with_cause(verdict, idle, facts, graphable, from_graphs(region), _action)
         verdict = communication.doubted(_with_doubt(verdict, split), _action)
+        if 0 < split.launches < _FEWEST_LAUNCHES and verdict.bound != UNKNOWN and region.is_whole_recording:
+            reason = f"the recording holds no more than {count_of(split.launches, 'launch')}"
+            verdict = evolve(verdict, confidence="low", confidence_reasons=[*verdict.confidence_reasons, reason])
         if side is not None:
             verdict = evolve(verdict, text=f"{_steps(side)} {verdict.text}")
         kernel_time = launches.kernel_time
