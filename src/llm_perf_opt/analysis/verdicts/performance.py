@@ -354,7 +354,7 @@ def _waiting(
         return idle_parts(idle, waiting, graphable, graphs=from_graphs(region))
     rule = "host.unknown" if verdict.bound == "host" else "host.graphs" if from_graphs(region) else "launch.graph"
     each = "–" if split.gap_per_launch is None else shown(split.gap_per_launch)
-    return [IdlePart(rule, waiting, f"{counted(split.launches, 'launch')}, {each} each")]
+    return [IdlePart(rule, waiting, f"{count_of(split.launches, 'launch')}, {each} each")]
 
 
 def _could_be_a_graph(region: NCUProfileRegion, split: TimeSplit) -> bool:
