@@ -540,6 +540,7 @@ def test_bad_words_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no percentage" in capsys.readouterr().err
     assert run(WARM) == 2
     assert run(WARM, tmp_path / "nothing.sqlite") == 2
+    assert run(WARM, WARM, "--include", "ncu:decode/") == 2
 
 
 def test_names_are_text_in_every_output(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.api.comparing_sides import compare_sides, write_comparison
+    from llm_perf_opt.api.reporting import refuse_ncu_expressions
     from llm_perf_opt.api.sides import open_side
     from llm_perf_opt.comparing.budgets import read_budgets
     from llm_perf_opt.regions.patterns import RegionFilter
@@ -48,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     least = _parse_percent(arguments.min_change)
     limits = read_budgets(Path(arguments.budgets)) if arguments.budgets else []
     chosen = RegionFilter.of(arguments.include, arguments.exclude)
+    refuse_ncu_expressions(chosen)
     quiet = arguments.json or arguments.quiet
 
     def side(path: str) -> Side:
