@@ -483,7 +483,7 @@ def test_a_baseline_is_saved_compared_and_accepted(
     assert other.read_text() == "{}"
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
+def test_files_of_others_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "compare.html").write_text("<!doctype html><p>mine")
@@ -491,6 +491,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     assert (out / "compare.html").read_text() == "<!doctype html><p>mine"
     assert not (out / "compare.json").exists()
     assert run(WARM, WARM, "--out", out, "--force", "--quiet") == 0
+    assert f"Replacing {out / 'compare.html'}" in capsys.readouterr().err
     assert run(WARM, WARM, "--out", out, "--quiet") == 0
 
 

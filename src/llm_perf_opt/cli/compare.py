@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,7 +102,8 @@ def _save(side: Side, file: Path, arguments: argparse.Namespace) -> Path:
     from llm_perf_opt.comparing.baseline import is_baseline, render_baseline
     from llm_perf_opt.report.files import make_folder, replaceable, write_text
 
-    replaceable([file], is_baseline, inputs=_inputs(arguments), force=arguments.force)
+    for path in replaceable([file], is_baseline, inputs=_inputs(arguments), force=arguments.force):
+        print(f"Replacing {path}, which llm-perf did not write.", file=sys.stderr)
     make_folder(file.parent)
     return write_text(file, render_baseline(side))
 
