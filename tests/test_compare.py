@@ -388,6 +388,14 @@ def test_causes_always_add_up(
     assert all(0 <= bar["x"] <= 100.01 for bar in bars)
 
 
+def test_a_kernel_on_a_larger_grid_has_more_to_do_where_grids_are_known() -> None:
+    for grid, kind in (((10, 1, 1), "more work"), ((), "slower kernel")):
+        old, now = (KernelUse("gelu", 10, time, g, (128, 1, 1)) for time, g in ((1e6, (8, 1, 1)), (1.25e6, grid)))
+        sides = [_side(_times(2e6, spread=0.0), _kernels=[old], busy_ns=1e6)]
+        sides.append(_side(_times(2.25e6, spread=0.0), _kernels=[now], busy_ns=1.25e6))
+        assert [cause.kind for cause in compare(*sides).region("step").causes] == [kind]
+
+
 def test_the_line_that_launches_more_is_named() -> None:
     uses = [KernelUse("copy_", calls, calls * 1e3, (8, 1, 1), (128, 1, 1)) for calls in (8, 80)]
     sides = [_side(_times(2e6, spread=0.0), _kernels=[use], busy_ns=use.time_ns) for use in uses]
