@@ -31,6 +31,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "answers": (*_READING, "metrics"),
     "bridge-h200": (*_CAPTURING, *_READING, "metrics", "workloads"),
     "calibration-h200": ("calibration",),
+    "compare-recordings": ("readers", "regions", "analysis", "comparing"),
     "contract-commands-h200": (*_CAPTURING, *_READING, "conf", "options", "runners", "stage1", "workloads"),
     "faults": ("capture", "process", "rundir", "inject"),
     "fuzz": ("readers", "regions"),

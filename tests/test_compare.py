@@ -388,6 +388,14 @@ def test_causes_always_add_up(
     assert all(0 <= bar["x"] <= 100.01 for bar in bars)
 
 
+def test_a_kernel_on_a_larger_grid_has_more_to_do_where_grids_are_known() -> None:
+    for grid, kind in (((10, 1, 1), "more work"), ((), "slower kernel")):
+        old, now = (KernelUse("gelu", 10, time, g, (128, 1, 1)) for time, g in ((1e6, (8, 1, 1)), (1.25e6, grid)))
+        sides = [_side(_times(2e6, spread=0.0), _kernels=[old], busy_ns=1e6)]
+        sides.append(_side(_times(2.25e6, spread=0.0), _kernels=[now], busy_ns=1.25e6))
+        assert [cause.kind for cause in compare(*sides).region("step").causes] == [kind]
+
+
 def test_the_line_that_launches_more_is_named() -> None:
     uses = [KernelUse("copy_", calls, calls * 1e3, (8, 1, 1), (128, 1, 1)) for calls in (8, 80)]
     sides = [_side(_times(2e6, spread=0.0), _kernels=[use], busy_ns=use.time_ns) for use in uses]
@@ -483,7 +491,7 @@ def test_a_baseline_is_saved_compared_and_accepted(
     assert other.read_text() == "{}"
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
+def test_files_of_others_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "compare.html").write_text("<!doctype html><p>mine")
@@ -491,6 +499,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     assert (out / "compare.html").read_text() == "<!doctype html><p>mine"
     assert not (out / "compare.json").exists()
     assert run(WARM, WARM, "--out", out, "--force", "--quiet") == 0
+    assert f"Replacing {out / 'compare.html'}" in capsys.readouterr().err
     assert run(WARM, WARM, "--out", out, "--quiet") == 0
 
 
@@ -540,6 +549,7 @@ def test_bad_words_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no percentage" in capsys.readouterr().err
     assert run(WARM) == 2
     assert run(WARM, tmp_path / "nothing.sqlite") == 2
+    assert run(WARM, WARM, "--include", "ncu:decode/") == 2
 
 
 def test_names_are_text_in_every_output(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,13 @@ def write_comparison(found: Comparison, out: Path, *, inputs: Sequence[Path] = (
         "compare.xml": junit.render_junit(found),
         "compare.html": render_comparison_html(found),
     }
-    replaceable([out / name for name in texts], is_ours, inputs=inputs, force=force)
+    return write_files(texts, out, inputs=inputs, force=force)
+
+
+def write_files(texts: Mapping[str, str], out: Path, *, inputs: Sequence[Path] = (), force: bool = False) -> list[Path]:
+    """Files of ours into a folder; those of others stay, or are named where `force` has them replaced."""
+    for path in replaceable([out / name for name in texts], is_ours, inputs=inputs, force=force):
+        print(f"Replacing {path}, which llm-perf did not write.", file=sys.stderr)
     make_folder(out, "--out")
     return [write_text(out / name, text) for name, text in texts.items()]
 

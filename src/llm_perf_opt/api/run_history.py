@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.api.comparing_sides import is_ours
+from llm_perf_opt.api.comparing_sides import write_files
 from llm_perf_opt.comparing.history import ProgramHistory, histories
 from llm_perf_opt.errors import UserError
-from llm_perf_opt.report.files import make_folder, replaceable, write_text
 
 if TYPE_CHECKING:
     from llm_perf_opt.comparing.side import Side
@@ -59,6 +58,4 @@ def write_history(programs: list[ProgramHistory], out: Path, *, force: bool = Fa
         "history.json": json.dumps(content, indent=1, allow_nan=False) + "\n",
         "history.html": render_history_html(programs),
     }
-    replaceable([out / name for name in texts], is_ours, force=force)
-    make_folder(out, "--out")
-    return [write_text(out / name, text) for name, text in texts.items()]
+    return write_files(texts, out, force=force)

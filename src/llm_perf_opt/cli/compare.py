@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.api.comparing_sides import compare_sides, write_comparison
+    from llm_perf_opt.api.reporting import refuse_ncu_expressions
     from llm_perf_opt.api.sides import open_side
     from llm_perf_opt.comparing.budgets import read_budgets
     from llm_perf_opt.regions.patterns import RegionFilter
@@ -48,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     least = _parse_percent(arguments.min_change)
     limits = read_budgets(Path(arguments.budgets)) if arguments.budgets else []
     chosen = RegionFilter.of(arguments.include, arguments.exclude)
+    refuse_ncu_expressions(chosen)
     quiet = arguments.json or arguments.quiet
 
     def side(path: str) -> Side:
@@ -99,7 +102,8 @@ def _save(side: Side, file: Path, arguments: argparse.Namespace) -> Path:
     from llm_perf_opt.comparing.baseline import is_baseline, render_baseline
     from llm_perf_opt.report.files import make_folder, replaceable, write_text
 
-    replaceable([file], is_baseline, inputs=_inputs(arguments), force=arguments.force)
+    for path in replaceable([file], is_baseline, inputs=_inputs(arguments), force=arguments.force):
+        print(f"Replacing {path}, which llm-perf did not write.", file=sys.stderr)
     make_folder(file.parent)
     return write_text(file, render_baseline(side))
 

@@ -20,6 +20,7 @@ from llm_perf_opt.comparing.side import COPIED, LAUNCHES, REPLAYS, SYNCS, Kernel
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.report.text import counted, quantity
 
+_NOT_RECORDED = "what the GPU did was not recorded on both sides: llm-perf profile does that"
 _MOST = 16  # causes listed of a region, the largest; what is left is one more
 _SMALL = 0.005  # of the largest cause: what is less is no cause worth a line
 _ROUNDING = 0.5  # ns
@@ -43,17 +44,7 @@ def find_causes(
     """
     change = times[1] - times[0]
     if before.busy_ns is None or after.busy_ns is None:
-        return (
-            [
-                Cause(
-                    "not recorded",
-                    "what the GPU did was not recorded on both sides: llm-perf profile does that",
-                    change,
-                )
-            ]
-            if change
-            else []
-        )
+        return [Cause("not recorded", _NOT_RECORDED, change)] if change else []
     if not detailed:
         busy = after.busy_ns - before.busy_ns
         parts = [Cause("other", "its GPU work", busy), Cause("idle", _why_idle(change - busy, exact), change - busy)]

@@ -118,7 +118,9 @@ def match_kernels(before: RegionSide, after: RegionSide) -> list[KernelPair]:
     old, now = _by_name(one.values()), _by_name(other.values())
     for name in [n for n in old if n in now]:
         # Several grids of one kernel are one: which of them became which nobody can tell.
-        pairs.append(KernelPair((_pooled(old.pop(name)),), (_pooled(now.pop(name)),), GRID))
+        uses = old.pop(name), now.pop(name)
+        told = all(use.grid for side in uses for use in side)  # a report knows no grids: then nothing is said of them
+        pairs.append(KernelPair((_pooled(uses[0]),), (_pooled(uses[1]),), GRID if told else SIGNATURE))
     left_old, left_now = [u for uses in old.values() for u in uses], [u for uses in now.values() for u in uses]
     pairs += _unlisted(before, after, left_old, left_now)
     pairs += _graphs(left_old, left_now)
