@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from llm_perf_opt.process import interrupts
+TYPE_CHECKING = False  # as in `interrupts`
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal
+# The next import takes a moment on a busy machine: until it is done, Ctrl-C ends the process without a traceback.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+from llm_perf_opt.process import interrupts  # noqa: E402
 
 
 def entry() -> None:
