@@ -23,7 +23,7 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.inject import environment, with_lines
 from llm_perf_opt.inject.environment import INJECTED, OWN_CODE
 from llm_perf_opt.metrics.families import fused_operators
-from llm_perf_opt.metrics.own_code import is_own, library_name
+from llm_perf_opt.metrics.source_owner import is_own, library_name
 from llm_perf_opt.readers.kineto_code import product_shape
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.metrics.own_code import is_own
+from llm_perf_opt.metrics.source_owner import is_own
 from llm_perf_opt.readers.kineto_json import nanoseconds
 from llm_perf_opt.regions.code import parse_place
 from llm_perf_opt.regions.columns import UNKNOWN, CodeSpans, Int64s
