@@ -271,7 +271,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="result files, without their ending")
     parser.add_argument("--only", default=",".join(PARTS))
-    parser.add_argument("--recorded", action="store_true", help="judge the recordings of the repository: no GPU")
+    parser.add_argument("--recorded", action="store_true", help="rate the recordings of the repository: no GPU")
     asked = parser.parse_args()
     parts = ["eager", "graph", "train", "waits"] if asked.recorded else asked.only.split(",")
     known = asked.out.with_suffix(".json")

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 from attrs import define, evolve
 
+from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.gaps import Gaps
 from llm_perf_opt.analysis.gpu_side import GpuSteps
 from llm_perf_opt.analysis.sample_matrix import Samples
@@ -35,6 +36,7 @@ from llm_perf_opt.comparing.side import (
     UNDISTURBED,
     RegionSide,
     Side,
+    SignatureKey,
     Times,
 )
 from llm_perf_opt.comparing.work_table import WorkTable
@@ -86,6 +88,19 @@ def collect(
     return side
 
 
+def _launch_lines(code: CodeLines, key: str, instances: int) -> dict[SignatureKey, dict[str, float]]:
+    """Of each signature in a region: launches of an instance by the line they come from, where that is known."""
+    found: dict[SignatureKey, dict[str, float]] = {}
+    for launched in code.launches(key):
+        if launched.place is not None:
+            signature, line = launched.signature, f"{launched.place.name}:{launched.place.line}"
+            lines = found.setdefault(
+                (signature.shown or signature.name, tuple(signature.grid or ()), tuple(signature.block or ())), {}
+            )
+            lines[line] = lines.get(line, 0.0) + launched.calls / instances
+    return found
+
+
 def _clock(measured: Sequence[Timeline]) -> float | None:
     """The median SM clock while ranges were open."""
     seen = []
@@ -107,6 +122,7 @@ class _Collected:
     rolled: RolledUp
     chosen: RegionFilter
     work: WorkTable
+    code: CodeLines | None
 
     @staticmethod
     def of(timeline: Timeline, counters: list[CounterSet], chosen: RegionFilter, mode: Mode) -> _Collected:
@@ -121,7 +137,8 @@ class _Collected:
             joined = TimelineCounters(timeline, attribution, samples, kept, every)
             launches = joined.attributed(warmth.lifted).launches(part)
         work = WorkTable(warmth, part.selection, launches)
-        return _Collected(timeline, warmth, part, warmth.rolled(whole.selection), chosen, work)
+        rolled = warmth.rolled(whole.selection)
+        return _Collected(timeline, warmth, part, rolled, chosen, work, CodeLines.of(warmth))
 
     def add_to(self, side: Side) -> None:
         """Add the regions; of those that are there, what this timeline knows and the other does not."""
@@ -207,6 +224,8 @@ class _Collected:
         counts.update({what: float(total) / instances for what, total in per_instance.items()})
         region._kernels = partial(self.work.uses_of, number, instances)
         region._order = partial(self.work.order_of, number)
+        if self.code is not None:
+            region._lines = partial(_launch_lines, self.code, region.key, instances)
         if self.work.has_counters:
             _add_counters(region)
 

@@ -16,7 +16,7 @@ import orjson
 from attrs import Factory, define
 from numpy.typing import NDArray
 
-from llm_perf_opt.metrics.own_code import is_own
+from llm_perf_opt.metrics.source_owner import is_own
 from llm_perf_opt.readers.kineto_columns import Rows, Unusual, all_nanoseconds, number_of
 from llm_perf_opt.regions.code import parse_place
 from llm_perf_opt.regions.columns import PYTHON, SHORTEST_EVENT, UNKNOWN

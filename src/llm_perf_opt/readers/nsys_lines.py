@@ -15,7 +15,7 @@ import numpy as np
 from attrs import Factory, define
 from numpy.typing import NDArray
 
-from llm_perf_opt.metrics.own_code import is_own, library_name
+from llm_perf_opt.metrics.source_owner import is_own, library_name
 from llm_perf_opt.readers.marker_ranges import PREFIX
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
 from llm_perf_opt.readers.nsys_schema import MARK, NVTX

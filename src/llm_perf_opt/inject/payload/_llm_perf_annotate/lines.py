@@ -24,8 +24,9 @@ import re
 import sys
 import threading
 import time
+from functools import wraps
 from types import CodeType, FrameType
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from . import log
 from .seen_ranges import MARKER
@@ -38,6 +39,7 @@ _OF_A_MARK = 0.02  # charged for a call that is only looked at: there may be mil
 _MOST_PLACES = 100_000
 
 Mark = Callable[[str], Any]
+_Known = tuple[CodeType, bool, Optional[str]]
 
 
 class OwnCode:
@@ -63,7 +65,8 @@ class Lines:
 
     def __init__(self, own: OwnCode, mark: Mark) -> None:
         self.own, self._mark = own, mark
-        self._known: dict[int, tuple[CodeType, bool, str | None]] = {}  # by id; the code is kept, so that ids stay
+        self._files: dict[str, bool] = {}  # whether they are the program's own
+        self._known: dict[int, _Known] = {}  # own or named, by id; the code is kept, so that ids stay
         self._texts: dict[tuple[int, int], str] = {}  # code and line -> text of its mark
         self.left: float = _FIRST
         self.captures = 0  # CUDA graphs that are being captured
@@ -71,26 +74,38 @@ class Lines:
         self.pause: Callable[[], None] = lambda: None
         self.go_on: Callable[[], None] = lambda: None
 
-    def look_at(self, code: CodeType) -> tuple[CodeType, bool, str | None]:
+    def look_at(self, code: CodeType) -> _Known:
         """The code, whether it is the program's own, and the name it has where it is a library's."""
         known = self._known.get(id(code))
-        if known is None:
-            own = self.own.owns(code.co_filename)
-            known = self._known[id(code)] = (code, own, None if own else self.own.name_of(code))
+        if known is not None:
+            return known
+        own = self._files.get(code.co_filename)
+        if own is None:
+            own = self._files[code.co_filename] = self.own.owns(code.co_filename)
+        known = (code, own, None if own else self.own.name_of(code))
+        if not own and known[2] is None:
+            return known
+        if len(self._known) >= _MOST_PLACES:  # a program that makes code without end
+            return code, False, None
+        self._known[id(code)] = known
         return known
 
-    def own_codes(self) -> list[tuple[CodeType, bool, str | None]]:
-        return [known for known in list(self._known.values()) if known[1] or known[2]]
+    def own_codes(self) -> list[_Known]:
+        return list(self._known.values())
 
     def enter(self, code: CodeType, line: int) -> None:
         """A line begins."""
         if not self.on:
             return
-        text = self._texts.get((id(code), line))
-        if text is None:
-            text = self._defined(code, line)
-        self._mark(text)
-        self.charge(1)
+        try:
+            text = self._texts.get((id(code), line))
+            if text is None:
+                text = self._defined(code, line)
+            self._mark(text)
+            self.charge(1)
+        except Exception as error:  # it must never reach the program
+            self.on = False
+            log.failed("marking the lines of the program", error, of="ranges")
 
     def charge(self, marks: float) -> None:
         """Pay for what costs as much as so many marks."""
@@ -124,7 +139,8 @@ class Lines:
         if len(self._texts) >= _MOST_PLACES:
             return f"{MARKER}0"
         number = len(self._texts) + 1
-        self._mark(f"{MARKER}line {number} {code.co_filename}({line}): {code.co_name}")
+        place = f"{code.co_filename}({line}): {code.co_name}".encode("utf-8", "backslashreplace").decode()
+        self._mark(f"{MARKER}line {number} {place}")
         text = self._texts[id(code), line] = f"{MARKER}{number}"
         return text
 
@@ -285,12 +301,14 @@ def _follow_captures(cuda: Any, lines: Lines) -> None:
         return
     begin, end = graph.capture_begin, graph.capture_end
 
+    @wraps(begin)
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         lines.captures += 1
         if active is lines and not lines.on:
             lines.go_on()
         return begin(self, *args, **kwargs)
 
+    @wraps(end)
     def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
         lines.captures = max(lines.captures - 1, 0)
         return end(self, *args, **kwargs)
