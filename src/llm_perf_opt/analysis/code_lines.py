@@ -58,7 +58,7 @@ class CodeLines:
     def of_scope(self, kernels: Int64s) -> CodeLines:
         """The same of a scope that has these kernels."""
         every = self._warmth.timeline.kernels
-        if len(kernels) == len(every):
+        if len(kernels) == len(every) or not len(self._warmth.timeline.code):
             return self
         mask = np.zeros(len(every), dtype=np.bool_)
         mask[kernels] = True
@@ -68,6 +68,8 @@ class CodeLines:
 
     def launches(self, key: str) -> list[LaunchedFrom]:
         """The launches of a region's steady instances."""
+        if not len(self._warmth.timeline.code):  # operators alone are no lines
+            return []
         attribution = self._warmth.lifted
         number = next((n for n in range(len(attribution.table)) if attribution.table.key(n) == key), None)
         if number is None:
@@ -110,8 +112,7 @@ class _Launches:
     def of(timeline: Timeline, attribution: Attribution) -> _Launches:
         signature, described = describe_signatures(timeline)
         place = launching_places(timeline, timeline.code)
-        # Of a launch whose line is not known, the operator is not asked for.
-        spans, operators = operator_spans(timeline) if len(timeline.code) else (CodeSpans.empty(), [])
+        spans, operators = operator_spans(timeline)
         operator = launching_places(timeline, spans)
         within, _ = distinct_rows([signature, *attribution.kernels.by_domain])
         known = place != UNKNOWN
@@ -164,10 +165,12 @@ def _grouped(first: Int64s, second: Int64s, time: NDArray[np.float64]) -> list[t
     """Number and time of the rows of each pair."""
     if not len(first):
         return []
-    pairs, which = np.unique(np.stack([first, second], axis=1), axis=0, return_inverse=True)
+    many = int(second.max()) + 1
+    pairs, which = np.unique(first * many + second, return_inverse=True)
     count = np.bincount(which.reshape(-1), minlength=len(pairs))
     spent = np.bincount(which.reshape(-1), weights=time, minlength=len(pairs))
-    return list(zip(pairs[:, 0].tolist(), pairs[:, 1].tolist(), count.tolist(), spent.tolist(), strict=True))
+    columns = (pairs // many, pairs % many, count, spent)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def launching_places(timeline: Timeline, spans: CodeSpans) -> Int64s:
