@@ -59,7 +59,7 @@ class CodeLines:
     def of_scope(self, kernels: Int64s) -> CodeLines:
         """The same of a scope that has these kernels."""
         every = self._warmth.timeline.kernels
-        if len(kernels) == len(every):
+        if len(kernels) == len(every) or not len(self._warmth.timeline.code):
             return self
         mask = np.zeros(len(every), dtype=np.bool_)
         mask[kernels] = True
@@ -69,6 +69,8 @@ class CodeLines:
 
     def launches(self, key: str) -> list[LaunchedFrom]:
         """The launches of a region's steady instances."""
+        if not len(self._warmth.timeline.code):  # operators alone are no lines
+            return []
         attribution = self._warmth.lifted
         if not self._numbers:
             self._numbers.update((attribution.table.key(n), n) for n in range(len(attribution.table)))
@@ -112,8 +114,7 @@ class _Launches:
     def of(timeline: Timeline, attribution: Attribution) -> _Launches:
         signature, described = describe_signatures(timeline)
         place = launching_places(timeline, timeline.code)
-        # Of a launch whose line is not known, the operator is not asked for.
-        spans, operators = operator_spans(timeline) if len(timeline.code) else (CodeSpans.empty(), [])
+        spans, operators = operator_spans(timeline)
         operator = launching_places(timeline, spans)
         within, _ = distinct_rows([signature, *attribution.kernels.by_domain])
         # Where no launch of a region is known, those of the same kernel elsewhere have to do.
