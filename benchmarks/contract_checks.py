@@ -45,6 +45,19 @@ def counted(report: Report, at_least: int = 1) -> Iterator[str]:
         yield f"{len(having)} regions have counters, {at_least} or more were expected"
 
 
+def stages_counted(report: Report, least: float = 0.9) -> Iterator[str]:
+    """Launches that ncu profiled stand for nearly all of the time of every stage: a few of a library's are not enough."""
+    for region in regions(report):
+        if region["key"] in report["stages"]:
+            of_launches = [
+                1.0 if value["coverage"] is None else value["coverage"]
+                for name, value in counters_of(region).items()
+                if "time_duration" not in name and value["source"] != "GPU sampling"
+            ]
+            if max(of_launches, default=0.0) < least:
+                yield f"{region['key']}: counters cover {max(of_launches, default=0.0):.0%} of its time"
+
+
 def timed(report: Report) -> Iterator[str]:
     """Every region has kernels and time; there is one."""
     if not regions(report):

@@ -304,7 +304,8 @@ PARTS = (
     Part("annotate-verify", "counters of a program whose stages are marked from outside, against regions as wholes", 130,
          profile("--annotate", "stages", "--verify", "--", "python", _PLAIN),
          with_counters(named("generate", "^CCCL@"), check.verified)),
-    Part("no-ranges", "counters of a program that has no ranges", 90, profile("--", "python", _PLAIN), with_counters()),
+    Part("no-ranges", "counters of a program that has no ranges", 90, profile("--", "python", _PLAIN),
+         with_counters(check.stages_counted)),
     Part("manual-ncu", "tests/manual/ncu", 70, lambda _: ["python", str(MANUAL / "ncu" / "manual_nvtx_regions.py"), "run"],
          said_well, keeps_output=True),
     # -- three models

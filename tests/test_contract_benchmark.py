@@ -80,6 +80,15 @@ def test_a_report_with_times_alone_has_no_counters(broken: check.Report) -> None
     assert list(check.counted(broken)) == ["0 regions have counters, 1 or more were expected"]
 
 
+def test_counters_of_a_few_launches_are_not_those_of_a_stage(broken: check.Report) -> None:
+    assert list(check.stages_counted(broken)) == []
+    for value in next(r for r in check.regions(broken) if r["key"] in broken["stages"])["inclusive"][
+        "metrics"
+    ].values():
+        value["coverage"] = 0.04
+    assert "counters cover 4% of its time" in next(check.stages_counted(broken))
+
+
 def test_values_out_of_range_are_found(broken: check.Report) -> None:
     value = next(iter(some_region(broken)["inclusive"]["metrics"].values()))
     value |= {"unit": "%", "value": 3302.7}

@@ -317,6 +317,23 @@ def test_no_more_launches_are_predicted_than_will_be_profiled(more: dict[str, An
     assert 0 < (capture.expected or 0) <= planned().results
 
 
+def test_ranges_of_libraries_alone_do_not_keep_a_program_from_being_profiled_whole() -> None:
+    """As seen on an H200: of a program with no ranges of its own, the four launches in ranges of CUB got counters."""
+    ocr = read(recording("profile-*-ocr.sqlite"), launch_config=True)
+    assert isinstance(ocr, Timeline)
+    library = ocr.ranges.domain == ocr.domains.index("CCCL")
+    assert 0 < library.sum() < len(library)
+    columns = attrs.asdict(ocr.ranges, recurse=False)
+    left = {name: column[library] if isinstance(column, np.ndarray) else column for name, column in columns.items()}
+    plain = attrs.evolve(ocr, ranges=Ranges(**left))
+    seen = build_report([plain], ReportOptions(verdicts=False))
+    plan = decide(ProfileRequest(command=["program"]), seen, plain, facts_of({}))
+    assert plan.table is not None
+    assert plan.table.launches == len(plain.kernels)
+    assert all(capture.expressions == () for capture in plan.captures)
+    assert len(plan.captures) > 0
+
+
 def test_without_a_filter_for_ranges_nothing_changes_where_there_are_none() -> None:
     (capture,) = planned(gating_nvtx=False).captures
     assert (capture.expressions, capture.options.filter_mode) == ((), "per-launch-config")

@@ -21,8 +21,11 @@ def outermost(report: NCUProfileRegionReport) -> list[NCUProfileRegion]:
 
 def _outermost(scope: Scope) -> list[NCUProfileRegion]:
     ranges = [region for region in scope.regions if not region.is_whole_recording]
-    # Beside ranges the whole recording is there to be evaluated: ncu is asked for what was marked.
-    regions = ranges if any(region.inclusive.kernel_count for region in ranges) else scope.regions
+    whole = [region for region in scope.regions if region.is_whole_recording]
+    # Beside ranges the whole recording is there to be evaluated: ncu is asked for what was marked. Ranges that a library
+    # makes around its own calls are no marks: PyTorch has some in every program.
+    marked = any(region.inclusive.kernel_count and not is_library_range(region) for region in ranges)
+    regions = ranges if marked or not whole else whole
     chosen = {region.key for region in regions}
     return [region for region in regions if region.parent not in chosen]
 

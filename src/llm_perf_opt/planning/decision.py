@@ -38,6 +38,7 @@ from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.patterns import RegionFilter
 from llm_perf_opt.regions.prepared import prepare_timeline
 from llm_perf_opt.regions.traffic import ROLES
+from llm_perf_opt.regions.whole_recording import covered
 from llm_perf_opt.request import ProfileRequest
 
 
@@ -150,7 +151,10 @@ def launches_of(timeline: Timeline, report: NCUProfileRegionReport, request: Pro
     chosen_by_user = RegionFilter.of(request.report.include, request.report.exclude)
     timeline = prepare_timeline(without_marker_ranges(timeline), chosen_by_user)
     expressions, chosen = selectable_regions(report.main_scope)
-    launches = describe_launches(timeline, attribute(timeline, request.report.attribution), expressions, chosen)
+    attribution = attribute(timeline, request.report.attribution)
+    if any(r.is_whole_recording for r in outermost(report)):
+        timeline, attribution = covered(timeline, attribution)
+    launches = describe_launches(timeline, attribution, expressions, chosen)
     # Other levels ask for more than bytes and operations, and metrics chosen by hand for nobody knows what.
     bytes_suffice = request.counters.level in ("time", "roofline") and not request.counters.options.metrics
     launches.bytes_are_known = bytes_suffice and _all_sampled(timeline)
