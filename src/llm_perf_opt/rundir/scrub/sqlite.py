@@ -36,7 +36,7 @@ from llm_perf_opt.rundir.secrets import SECRET_IN_TEXT
 _NO_UUID = b"00000000-0000-0000-0000-000000000000"
 _THREAD_BITS = 0xFFFFFF
 _LARGER, _AT_LEAST = 2, 16 << 20
-_FOLDERS = re.compile(rb"^([^/]*)/(?:.*-packages/|[^(]*/)?(?=[^/]*)", re.DOTALL)
+_PLACE = re.compile(rb"(?P<what>\S+ \d+ )(?P<file>.*)(?P<line>\(\d+\): .*)", re.DOTALL)
 _CONTENT = ((NVTX, "text"), (STRINGS, "value"))  # names of ranges and kernels
 
 
@@ -183,10 +183,14 @@ def _text(table: str, column: str) -> str:
 
 
 def _without_folders(raw: bytes | None) -> bytes | None:
-    """A mark that says what a line is names a file of the machine: its name alone is enough, below a library's folder that."""
+    """A mark that says what a line is names a file of the machine: its name is enough, or its path in a package."""
     if raw is None or not raw.startswith(f"{PREFIX}line ".encode()):
         return raw
-    return _FOLDERS.sub(rb"\1", raw)
+    place = _PLACE.fullmatch(raw)
+    if place is None:
+        return b""
+    below, installed = place["file"].rpartition(b"-packages/")[2], b"-packages/" in place["file"]
+    return place["what"] + (below if installed else below.rpartition(b"/")[2]) + place["line"]
 
 
 def _wanted_rows(
