@@ -367,7 +367,7 @@ def test_the_page_begins_with_stage_cause_and_what_to_do() -> None:
     assert verdict == "Launch-bound."
     assert "GPU sits idle for 91.0 %" in why
     assert advice.startswith("Capture the step in a CUDA graph")
-    assert "up to 114 ms of the 125 ms" in gain
+    assert "up to 110 ms of the 125 ms" in gain
     assert "What these words mean" in page
     # what to do stands before its reason, and the stage is not told twice
     row = page[page.index('id="opportunities"') :]
