@@ -116,14 +116,14 @@ def _counted(
     plan: CounterPlan, request: ProfileRequest, report: NCUProfileRegionReport, timeline: Timeline | None
 ) -> CounterPlan:
     """With as many launches of each signature as the timeline has in the chosen regions, where the plan takes some of each."""
-    bounded = [capture for capture in plan.captures if by_hand.is_bounded(capture.options)]
-    gated = request.counters.gating_nvtx and not raw_expressions(request.report.include)
-    if timeline is None or timeline.kernels.config is None or not gated or len(bounded) != 1:
+    asked = request.counters
+    of_regions = asked.gating_nvtx and asked.sample == "all" and not raw_expressions(request.report.include)
+    if timeline is None or timeline.kernels.config is None or not of_regions or len(plan.captures) != 1:
         return plan
-    launches = launches_of(timeline, report, request)
+    (capture,) = plan.captures
+    launches = launches_of(timeline, report, request) if by_hand.is_bounded(capture.options) else None
     if launches is None or not len(launches):
         return plan
-    (capture,) = bounded
     of_each = np.bincount(launches.by_signature[1])
     expected = int(np.minimum(of_each, capture.options.launch_count or 0).sum())
     return attrs.evolve(plan, captures=[attrs.evolve(capture, expected=expected)])
