@@ -157,7 +157,12 @@ def test_a_lost_cuda_graph_is_said_to_be_gone() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["kineto-torch2.11", "nsys-2025.3.1-h200-train.sqlite", "ncu-2025.3.1-h200-decoder-2layers", "ncu-2025.3.1-h200-basic-raw.csv"],
+    [
+        "kineto-torch2.11",
+        "nsys-2025.3.1-h200-train.sqlite",
+        "ncu-2025.3.1-h200-decoder-2layers",
+        "ncu-2025.3.1-h200-basic-raw.csv",
+    ],
 )
 def test_every_kind_of_recording_is_a_side(name: str) -> None:
     side = open_side(recording(name), quiet=True)
