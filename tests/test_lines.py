@@ -18,6 +18,8 @@ import pytest
 from conftest import RECORDINGS, recording, regions_of
 from fake_tools import tools  # noqa: F401 - a fixture
 from llm_perf_opt.analysis.code_lines import launching_places
+from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.api.reporting import build_from, publish
 from llm_perf_opt.api.source_text import with_source
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.inject import environment, with_lines
@@ -607,3 +609,31 @@ def test_functions_and_operators_of_a_trace_with_stacks(tmp_path: Path) -> None:
     assert lines["train.py:5"].operators == ["aten::add"]
     assert found.lines_are_functions
     assert Counter(source.operator for source in found.sources) == {"aten::linear 8×32×16": 1, "aten::add": 1}
+
+
+@pytest.mark.process
+def test_a_shared_run_names_files_without_folders_and_quotes_no_source(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, source = tmp_path / "run", tmp_path / "client"
+    (folder / "nsys").mkdir(parents=True)
+    source.mkdir()
+    (source / "train.py").write_text("x = 1\nlogits = model(prompt_of_our_client)\n", encoding="utf-8")
+    line = f"llm-perf:line 1 {source}/train.py(2): step"
+    stack = (("step", "/home/me/train.py", 30),)
+    samples = [(at, stack) for at in range(11 * MS + 500_000, 16 * MS, MS)]
+    with_marks(export, [(0, line), (500, "llm-perf:1"), (8 * MS, "llm-perf:0")], samples)
+    export.rename(folder / "nsys/run.sqlite")
+    publish(with_source(build_from([str(folder)], ReportOptions(), quiet=True)), folder)
+    written = (folder / "report.json").read_text(encoding="utf-8") + (folder / "report.html").read_text(
+        encoding="utf-8"
+    )
+    assert written.count("prompt_of_our_client") >= 2
+    assert main(["scrub", "run", "--out", "shared"]) == 0
+    for name in ("report.json", "report.html"):
+        shared = (tmp_path / "shared" / name).read_text(encoding="utf-8")
+        assert "train.py" in shared
+        assert "prompt_of_our_client" not in shared
+        assert str(source) not in shared
+    json.loads((tmp_path / "shared" / "report.json").read_text(encoding="utf-8"))
