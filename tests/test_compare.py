@@ -53,6 +53,19 @@ def adds_up(found: Comparison) -> bool:
     )
 
 
+def test_a_step_that_became_a_graph_is_compared_by_what_it_takes_on_the_gpu(tmp_path: Path) -> None:
+    """Its range ends before the replay does: 101 µs on the host, 284 µs on the GPU."""
+    eager, graph = (recording(f"lines-*-{name}") for name in ("eager", "graph"))
+    found = compare(open_side(eager, quiet=True), open_side(graph, quiet=True)).region("step")
+    assert found.source == GPU
+    assert found.verdict == "better"
+    assert found.change == pytest.approx(-0.773, abs=0.01)
+    assert main(["report", str(graph), "--out", str(tmp_path), "--quiet"]) == 0
+    told = compare(open_side(eager, quiet=True), open_side(tmp_path / "report.json", quiet=True)).region("step")
+    assert told.verdict == "unsure"
+    assert "end before their GPU work" in told.reason
+
+
 # -- planted changes ---------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,6 @@ from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.regions.table import ROOT
 
 _MOST_REGIONS = 2_000  # compared: the heaviest, with those around them
-_EARLY = 0.02  # of the wall time, work that goes on after a range was closed: its instances are also timed on the GPU
 _SPOKEN_FOR = 0.9  # part of the GPU time whose launches were counted: less, and sums of counters say nothing
 
 
@@ -174,7 +173,8 @@ class _Collected:
                 continue
             region.instances, region.recorded = region.instances or instances, instances
             self._add_work(region, number, instances, syncs)
-            if region.early > _EARLY and (spans := gpu_side(number)) is not None:
+            # Of every region: the other side may be the one whose ranges end before their work.
+            if (spans := gpu_side(number)) is not None:
                 region.times[GPU] = spans
             if not region.times and region.busy_ns:  # known through CUDA graphs alone: no range, no time on the host
                 region.times[GPU] = Times.of([np.array([region.busy_ns])])

@@ -15,7 +15,7 @@ from llm_perf_opt.comparing.exact import compare_counts, is_worse
 from llm_perf_opt.comparing.matching import RegionPair, match_kernels, match_regions, without_numbers
 from llm_perf_opt.comparing.noise import INSTANCES, NOTHING, RUNS, Difference, difference, run_room, run_spread
 from llm_perf_opt.comparing.sentences import describe_region, percent
-from llm_perf_opt.comparing.side import GPU, SOURCES, UNDISTURBED, RegionSide, Side, Times
+from llm_perf_opt.comparing.side import COUNTERS, TIMELINE, UNDISTURBED, RegionSide, Side, Times, sources_of
 from llm_perf_opt.regions.names import visible
 
 _ALPHA = 0.01  # of all comparisons of one pair of runs together
@@ -25,7 +25,7 @@ _DETAILED = 300  # regions whose kernels are compared one by one, the heaviest
 _MOST = 0.5  # part of a region's time
 _DEEPEST = 50  # levels, below which nothing is looked for that repeats
 _ENOUGH = 5  # steady instances, from which on a region can be told by itself
-_EARLY = 0.1  # of the time on the host, GPU work after the end of a range: then its time there says little
+_ENDS_EARLY = "its ranges end before their GPU work, which one side does not time: compare the recordings themselves"
 _CARRIES = 0.7  # part of a region's change
 _ROOM = 2.0  # times the least change that counts: an interval that stays within is called the same
 
@@ -171,10 +171,11 @@ class _Evaluated:
             worse = any(map(is_worse, changed))
             return (WORSE if worse else BETTER if changed else SAME), ""
         if self.difference is None or self.times is None:
-            timed = before.times and after.times
-            why = "one side was timed under a profiler, the other without" if timed else "it was not timed"
-            return NOT_COMPARABLE, why
-        return _evaluate(self.difference, self.times, self._in_cycles(), self.settings.min_change, self.room)
+            return NOT_COMPARABLE, _why_not_timed(before, after)
+        found = _evaluate(self.difference, self.times, self._in_cycles(), self.settings.min_change, self.room)
+        if found[0] in (BETTER, WORSE) and self.source == TIMELINE and (before.ends_early or after.ends_early):
+            return UNSURE, _ENDS_EARLY
+        return found
 
     def _in_cycles(self) -> float | None:
         """The change in clock cycles, where clocks were recorded and differ: of the part that the GPU works."""
@@ -219,11 +220,17 @@ def _what_would_settle(found: Difference, times: tuple[Times, Times], floor: flo
 
 
 def _source(before: RegionSide, after: RegionSide) -> str:
-    """The kind of times that both have; those of the GPU's side only where a range ends before its work."""
-    both = [source for source in SOURCES if source in before.times and source in after.times]
-    if both[:1] == [GPU] and max(before.early, after.early) <= _EARLY and len(both) > 1:
-        return both[1]
-    return both[0] if both else ""
+    """The kind of times that both have."""
+    sources = sources_of((before, after))
+    return next((source for source in sources if source in before.times and source in after.times), "")
+
+
+def _why_not_timed(before: RegionSide, after: RegionSide) -> str:
+    if not before.times or not after.times:
+        return "it was not timed"
+    if COUNTERS in before.times or COUNTERS in after.times:
+        return "one side has only the kernel times of ncu: give a timeline of both"
+    return "one side was timed under a profiler, the other without"
 
 
 def _other_numbers(before: RegionSide, after: RegionSide) -> str:

@@ -12,7 +12,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.comparing.causes import describe_exact
 from llm_perf_opt.comparing.exact import compare_counts
-from llm_perf_opt.comparing.side import SOURCES, RegionSide, Side
+from llm_perf_opt.comparing.side import RegionSide, Side, sources_of
 
 _LEAST_CHANGE = math.log1p(0.02)
 _LEAST_NOISE = 0.003  # of a time, between runs
@@ -97,7 +97,10 @@ def histories(sides: Sequence[Side]) -> list[ProgramHistory]:
 def _region(key: str, sides: Sequence[Side]) -> RegionHistory | None:
     """Of the kind of times that most runs have."""
     there = [(side, side.regions[key]) for side in sides if key in side.regions]
-    source = max(SOURCES, key=lambda source: sum(source in region.times for _, region in there))
+    source = max(
+        sources_of([region for _, region in there]),
+        key=lambda source: sum(source in region.times for _, region in there),
+    )
     known = [(side, region) for side, region in there if source in region.times]
     if not known:
         return None

@@ -61,6 +61,8 @@ def _region(region: NCUProfileRegion) -> RegionSide:
     work, memory = region.inclusive, region.inclusive.memory
     summed = (work.gpu_time_ns or 0) + memory.time_ns + work.graph_time_ns
     found.busy_ns = (summed if region.gpu_busy_ns is None else region.gpu_busy_ns) / instances
+    if region.wall_ns and region.gpu_busy_ns is not None and region.gpu_idle_ns is not None:
+        found.early = max(region.gpu_busy_ns - (region.wall_ns - region.gpu_idle_ns), 0) / region.wall_ns
     replays = region.graph_replays + work.graph_launches
     totals = {
         LAUNCHES: work.kernel_count - region.graph_kernels + replays + memory.count,

@@ -27,6 +27,7 @@ COPIES, COPIED, TENSOR, DRAM = "copies", "copied bytes", "tensor operations", "D
 RECOMPILATIONS, PEAK_MEMORY = "recompilations", "peak memory"
 COUNTED = (LAUNCHES, KERNELS, REPLAYS, SYNCS, COPIES, COPIED, TENSOR, DRAM, RECOMPILATIONS, PEAK_MEMORY)
 BYTES = (COPIED, DRAM, PEAK_MEMORY)
+_EARLY = 0.1  # of the time on the host, GPU work after the end of a range
 REST = "(other kernels)"  # stands for those that a side does not list one by one
 
 
@@ -154,8 +155,19 @@ class RegionSide:
         return self.busy_ns is not None
 
     @property
+    def ends_early(self) -> bool:
+        """Its ranges end before their GPU work: how long they are on the host says little."""
+        return self.early > _EARLY
+
+    @property
     def name(self) -> str:
         return self.path[-1] if self.path else self.key
+
+
+def sources_of(regions: Sequence[RegionSide]) -> list[str]:
+    """Which times of a region to compare, best first; those of the GPU's side only where a range ends early."""
+    early = any(region.ends_early or set(region.times) == {GPU} for region in regions)
+    return [source for source in SOURCES if source != GPU or early]
 
 
 @define(eq=False)
