@@ -17,6 +17,7 @@ import pytest
 
 from conftest import RECORDINGS
 from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.analysis.rules import gemm_old_kernel
 from llm_perf_opt.analysis.rules.all_rules import RULES, fix_words
 from llm_perf_opt.readers.kineto import read_kineto
 from llm_perf_opt.readers.measured import read_measured
@@ -202,6 +203,22 @@ FINE: dict[str, list[Launch]] = {
 @pytest.mark.parametrize("name", FINE)
 def test_what_is_fine_gets_no_fix(name: str) -> None:
     assert set(fixes(FINE[name])) - {"launch.graph"} == set()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "written_for"),
+    [
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n", 8),
+        ("cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1", 8),
+        ("nvjet_sm90_tst_64x64_64x13_2x1_v_bz_TNT", 9),
+        ("nvjet_sm100_tst_32x64_64x16_4x1_v_bz_splitK_bias_TNN", 10),  # of B200 itself, no older GPU
+        ("bmm_Bfloat16_MxE2m1MxE4m3_Fp32_Ab32_Bb_dynB_sm100f", 10),
+        ("cutlass3x_sm120_tensorop_gemm", 12),
+        ("gemm", None),
+    ],
+)
+def test_for_which_gpu_a_kernel_was_written(kernel: str, written_for: int | None) -> None:
+    assert gemm_old_kernel._generation(kernel) == written_for
 
 
 def test_pieces_of_compiled_code_are_not_called_many_launches() -> None:

@@ -210,7 +210,10 @@ def _gain(stage: NCUProfileRegion, fix: Fix) -> str:
     )
     light = stage.performance.speed_of_light if stage.performance else None
     if light is not None and light.limit.value > 0 and stage.time_source == "timeline":
-        text += f" Its GPU work alone takes {shown((light.limit + light.above_roof) / runs)}"
+        work = (light.limit + light.above_roof) / runs
+        if not roofs_known(light) and fix.gain_ns > takes - work.value:
+            return text  # the gain is a part of that work: the two would seem to contradict each other
+        text += f" Its GPU work alone takes {shown(work)}"
         text += f"; at the limit of the GPU it would be {shown(light.limit / runs)}." if roofs_known(light) else "."
     return text
 
