@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _FIXES = 5
 _LINES = 5
+_NUMBERS = 40  # characters of their columns
 _TABLE_ROWS = 40
 _WIDTH_WITHOUT_TERMINAL = 150
 _SECONDS_A_REFRESH = 0.1
@@ -201,10 +202,13 @@ def show_lines(view: View, out: Console) -> None:
 
     for region, _, rows in line_tables(view, _LINES):
         table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column(f"line of {full_label(region)}", overflow="fold", min_width=20)
+        longest = min(max(len(row.where) for row in rows), out.width // 2)
+        table.add_column(f"line of {full_label(region)}", overflow="fold", min_width=longest)
         for title in HEAD[:4]:
             table.add_column(title, justify="right", no_wrap=True)
-        table.add_column("what it launches", overflow="ellipsis", no_wrap=True)
+        # As much as is left of the width: it would take from the others else.
+        left = max(out.width - longest - _NUMBERS, 20)
+        table.add_column("what it launches", overflow="ellipsis", no_wrap=True, max_width=left)
         for row in rows:
             table.add_row(Text(row.where), *map(Text, row.cells[:4]), Text(row.what))
         out.print()
