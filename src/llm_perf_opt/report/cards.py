@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import define
 
 from llm_perf_opt.regions.model import NCUProfileRegion, Verdict
+from llm_perf_opt.regions.ranking import evaluated_instances
 from llm_perf_opt.report.region_table import mean_ns
 from llm_perf_opt.report.stages import stage_columns, stage_time, time_parts
 from llm_perf_opt.report.text import NOT_MEASURED, duration, evaluated_times, quantity, without_profiler
@@ -42,6 +43,7 @@ class Card:
     place: int  # number of the region on the page
     time: float | None
     time_name: str
+    instances: int | None  # that the time is of
     verdict: Verdict | None
     parts: list[Part]
     parts_missing: str
@@ -62,7 +64,7 @@ def _host_card(region: NCUProfileRegion, place: int) -> Card:
     if region.performance and region.performance.tokens:
         tokens = region.performance.tokens
         facts.append(Fact("tokens", quantity(tokens.now.value, "tok/s"), tokens.source))
-    return Card(region, place, region.wall_ns, "wall time", None, [], "", facts)
+    return Card(region, place, region.wall_ns, "wall time", region.instances, None, [], "", facts)
 
 
 def _card(region: NCUProfileRegion, place: int) -> Card:
@@ -75,6 +77,7 @@ def _card(region: NCUProfileRegion, place: int) -> Card:
         place,
         stage_time(region),
         f"wall time{without_profiler(region)}" if timed else "GPU time",
+        evaluated_instances(region),
         region.performance.verdict if region.performance else None,
         parts,
         "" if parts else missing,

@@ -13,6 +13,7 @@ from attrs import define, evolve
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.package_data import read_toml
+from llm_perf_opt.regions.code import parse_place
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import Evidence, Verdict
 from llm_perf_opt.regions.names import visible
@@ -106,13 +107,19 @@ def _fitted(times: dict[str, float], to: float) -> dict[str, float]:
 def _what(group: Sequence[IdleCause]) -> str:
     """`enumerate(DataLoader) 354 ms in 6 gaps, 12 ms in 40 other gaps`."""
     named = [one for one in group if one.what][:_NAMES]
-    words = [f"{visible(one.what, 60)} {shown(nanoseconds(one.time_ns))} in {_gaps(one.gaps)}" for one in named]
+    words = [f"{_name(one.what)} {shown(nanoseconds(one.time_ns))} in {_gaps(one.gaps)}" for one in named]
     others = [one for one in group if one not in named]
     if others:
         rest = "other " if named else ""
         time = shown(nanoseconds(sum(one.time_ns for one in others)))
         words.append(f"{time} in {_gaps(sum(one.gaps for one in others), rest)}")
     return ", ".join(words)
+
+
+def _name(what: str) -> str:
+    """A line as everywhere else, `train.py:33 step`."""
+    place = parse_place(what)
+    return visible(what if place is None else f"{place.file}:{place.line} {place.function}", 60)
 
 
 def _gaps(count: int, which: str = "") -> str:
