@@ -18,12 +18,15 @@ import pytest
 from conftest import RECORDINGS, recording, regions_of
 from fake_tools import tools  # noqa: F401 - a fixture
 from llm_perf_opt.analysis.code_lines import launching_places
+from llm_perf_opt.analysis.report_options import ReportOptions
+from llm_perf_opt.api.reporting import build_from, publish
 from llm_perf_opt.api.source_text import with_source
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.inject import environment, with_lines
 from llm_perf_opt.inject.environment import INJECTED, OWN_CODE
 from llm_perf_opt.metrics.families import fused_operators
 from llm_perf_opt.metrics.source_owner import is_own, library_name
+from llm_perf_opt.readers import nsys_lines
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import attribute
 from llm_perf_opt.regions.code import Place, parse_place
@@ -166,6 +169,67 @@ def test_what_goes_wrong_never_reaches_the_program(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
+_OTHERS = """
+import json, os, sys, threading
+sys.path.insert(0, sys.argv[1])
+from _llm_perf_annotate import lines
+rule = json.load(open(sys.argv[2]))
+rule["library"].append("library.py$")
+rule["named"] = [["library.py", "__next__", "Loader.__next__"]]
+marks = []
+found = lines.Lines(lines.OwnCode(rule), marks.append)
+
+def theirs(frame, event, value):
+    return None
+
+def one_more():
+    x = 1
+    return x
+
+def epoch(loader):
+    lines.start(found)
+    for batch in loader:
+        pass
+    child = os.fork()
+    if child == 0:
+        before = len(marks)
+        one_more()
+        os._exit(len(marks) - before)
+    assert os.waitpid(child, 0)[1] == 0
+    one_more()
+    sys.settrace(theirs)
+    threading.settrace(theirs)
+    found.stop()
+    found.pause()
+    return sys.gettrace() is theirs and threading.gettrace() is theirs
+
+import library
+print(json.dumps([epoch(library.Loader()), marks]))
+"""
+_LIBRARY = """
+class Loader:
+    left = 2
+    def __iter__(self):
+        return self
+    def __next__(self):
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+"""
+
+
+@pytest.mark.process
+def test_loaders_end_forked_children_are_left_alone_and_so_is_a_tracer_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(_OTHERS, encoding="utf-8")
+    (tmp_path / "library.py").write_text(_LIBRARY, encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "program.py"), str(INJECTED), str(OWN_CODE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    kept, marks = json.loads(done.stdout)
+    assert kept
+    named = [mark.removeprefix("llm-perf:") for mark in marks if "in Loader" in mark or mark.endswith("out")]
+    assert named == ["in Loader.__next__", "out"] * 3  # the last call raises StopIteration
+
+
 @pytest.mark.process
 @pytest.mark.torch
 @pytest.mark.slow
@@ -304,6 +368,29 @@ def test_a_launch_belongs_to_the_line_its_thread_was_in_and_those_like_it_to_the
     assert found.lines_known == pytest.approx(1.0)
     assert lines[10].file == "/home/me/train.py"
     assert lines[10].function == "main"
+
+
+def test_a_pause_ends_what_is_known_of_all_threads_and_so_do_marks_that_are_too_many_to_read(
+    export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = MAIN_THREAD + 1
+    with_marks(export, [(0, LOOP), (500, "llm-perf:1"), (2 * MS, "llm-perf:0"), (20 * MS, "llm-perf:1")])
+    with closing(sqlite3.connect(export)) as db:
+        rows = [(0, 9 * MS, 59, "other", other), (1 * MS, None, 34, "llm-perf:in DataLoader.__next__", other)]
+        db.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, NULL, 0, NULL)", rows)
+        db.commit()
+
+    def spans(name: str) -> list[tuple[int, int]]:
+        timeline = read_timeline(export)
+        host = timeline.host
+        names = [timeline.strings[number] for number in host.name.tolist()]
+        found = zip(names, host.start.tolist(), host.end.tolist(), strict=True)
+        return [(start, end) for of, start, end in found if of == name]
+
+    assert spans("DataLoader.__next__") == [(1 * MS, 2 * MS)]
+    assert spans("train.py(10): main")[-1][0] == 20 * MS
+    monkeypatch.setattr(nsys_lines, "_MOST_MARKS", 4)
+    assert spans("train.py(10): main") == [(500, 2 * MS)]
 
 
 def test_the_idle_time_of_a_line_is_what_the_gpu_waited_while_the_host_was_in_it(export: Path) -> None:
@@ -522,3 +609,31 @@ def test_functions_and_operators_of_a_trace_with_stacks(tmp_path: Path) -> None:
     assert lines["train.py:5"].operators == ["aten::add"]
     assert found.lines_are_functions
     assert Counter(source.operator for source in found.sources) == {"aten::linear 8×32×16": 1, "aten::add": 1}
+
+
+@pytest.mark.process
+def test_a_shared_run_names_files_without_folders_and_quotes_no_source(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, source = tmp_path / "run", tmp_path / "client"
+    (folder / "nsys").mkdir(parents=True)
+    source.mkdir()
+    (source / "train.py").write_text("x = 1\nlogits = model(prompt_of_our_client)\n", encoding="utf-8")
+    line = f"llm-perf:line 1 {source}/train.py(2): step"
+    stack = (("step", "/home/me/train.py", 30),)
+    samples = [(at, stack) for at in range(11 * MS + 500_000, 16 * MS, MS)]
+    with_marks(export, [(0, line), (500, "llm-perf:1"), (8 * MS, "llm-perf:0")], samples)
+    export.rename(folder / "nsys/run.sqlite")
+    publish(with_source(build_from([str(folder)], ReportOptions(), quiet=True)), folder)
+    written = (folder / "report.json").read_text(encoding="utf-8") + (folder / "report.html").read_text(
+        encoding="utf-8"
+    )
+    assert written.count("prompt_of_our_client") >= 2
+    assert main(["scrub", "run", "--out", "shared"]) == 0
+    for name in ("report.json", "report.html"):
+        shared = (tmp_path / "shared" / name).read_text(encoding="utf-8")
+        assert "train.py" in shared
+        assert "prompt_of_our_client" not in shared
+        assert str(source) not in shared
+    json.loads((tmp_path / "shared" / "report.json").read_text(encoding="utf-8"))

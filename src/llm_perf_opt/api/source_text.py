@@ -14,6 +14,7 @@ from attrs import evolve
 
 from llm_perf_opt.regions.fixes import LineRecord
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.rundir.secrets import without_secret_text
 
 _LARGEST = 5_000_000  # bytes of a source file
 _LONGEST = 200  # characters of a line
@@ -31,7 +32,9 @@ def with_source(report: NCUProfileRegionReport) -> NCUProfileRegionReport:
 
 
 def _text(line: LineRecord) -> str:
-    return linecache.getline(line.file, line.line).strip()[:_LONGEST] if _is_source(line.file) else ""
+    if not _is_source(line.file):
+        return ""
+    return without_secret_text(linecache.getline(line.file, line.line).strip())[:_LONGEST]
 
 
 @cache

@@ -28,7 +28,7 @@ _DEEPEST = 512  # frames of a sample
 _LINE = 0x0FFFFFFF
 _LONGEST_SAMPLE = 100_000_000  # ns: samples further apart than this say nothing of what is between them
 _LATEST = 2**61
-_MOST_MARKS = 2_000_000  # inject makes a tenth of that
+_MOST_MARKS = 2_000_000  # inject makes that many in four minutes
 _MOST_ENDS = 1_000_000
 
 
@@ -59,7 +59,7 @@ def read_code(export: Export, process_ids: Int64s, thread_ids: Int64s, last: int
     if not export.has(NVTX, "start", "eventType", "globalTid"):
         return CodeSpans.empty(), CodeSpans.empty()
     marks, samples = _Seen(), _Seen()
-    _read(export, marks, samples)
+    last = min(last, _read(export, marks, samples))
     exact, named = (
         _built(_until_next(*rows.columns(), last), process_ids, thread_ids) for rows in (marks.lines, marks.named)
     )
@@ -86,13 +86,14 @@ class _Seen:
     named: _Rows = Factory(_Rows)
 
 
-def _read(export: Export, marks: _Seen, samples: _Seen) -> None:
+def _read(export: Export, marks: _Seen, samples: _Seen) -> int:
+    """Until when they tell of it: where there are too many, those behind the last that was read are not known."""
     text, text_id, blob = (c if export.has(NVTX, c) else "NULL" for c in ("text", "textId", "binaryData"))
     query = (
         f"SELECT start, globalTid, {text}, {text_id}, {blob} FROM {NVTX} WHERE eventType = {MARK} LIMIT {_MOST_MARKS}"  # noqa: S608 - constants
     )
-    rows = [row for row in export.rows(query) if isinstance(row[0], int) and isinstance(row[1], int)]
-    rows = [row for row in rows if abs(row[0]) < _LATEST]
+    every = list(export.rows(query))
+    rows = [row for row in every if isinstance(row[0], int) and isinstance(row[1], int) and abs(row[0]) < _LATEST]
     named = export.texts({row[3] for row in rows if row[2] is None and isinstance(row[3], int)})
     stacks, ours = [], []
     places: dict[tuple[int, str], int] = {}
@@ -108,6 +109,7 @@ def _read(export: Export, marks: _Seen, samples: _Seen) -> None:
             stacks.append((start, tid, data))
     _add_marks(export, ours, places, marks)
     _add_stacks(export, stacks, samples)
+    return _LATEST if len(every) < _MOST_MARKS else max((row[0] for row in rows), default=0)
 
 
 def _add_marks(
@@ -121,19 +123,19 @@ def _add_marks(
         else:
             place = places.get((tid & ~THREAD_BITS, name.removeprefix(PREFIX)), UNKNOWN)
             marks.lines.add(start, tid, place)
-            if place == UNKNOWN:
-                marks.named.add(start, tid, UNKNOWN)
-    _add_ends(marks.lines)
+    of = marks.lines
+    ends = [(start, tid) for start, tid, place in zip(of.start, of.tid, of.place, strict=True) if place == UNKNOWN]
+    _add_ends(marks.lines, ends)
+    _add_ends(marks.named, ends)
 
 
-def _add_ends(marks: _Rows) -> None:
+def _add_ends(rows: _Rows, ends: list[tuple[int, int]]) -> None:
     """What ends the knowledge of one thread ends that of all threads of its process."""
-    ends = [(start, tid) for start, tid, place in zip(marks.start, marks.tid, marks.place, strict=True) if place < 0]
-    threads = set(marks.tid)
+    threads = set(rows.tid)
     for tid in threads if len(threads) * len(ends) <= _MOST_ENDS else ():
         for start, by in ends:
-            if by != tid and by & ~THREAD_BITS == tid & ~THREAD_BITS:
-                marks.add(start, tid, UNKNOWN)
+            if by & ~THREAD_BITS == tid & ~THREAD_BITS:
+                rows.add(start, tid, UNKNOWN)
 
 
 def _add_stacks(export: Export, stacks: list[tuple[int, int, bytes]], samples: _Seen) -> None:

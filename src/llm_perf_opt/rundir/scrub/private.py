@@ -58,6 +58,12 @@ def is_distinctive(value: str) -> bool:
     return not (value.isdigit() and len(value) < 8) and not (value.isalpha() and len(value) < 12)
 
 
+def without_folders(path: str) -> str:
+    """A source file of somebody's machine: its name is enough, or its path in a package."""
+    _, installed, below = path.rpartition("-packages/")
+    return below if installed else path.rpartition("/")[2]
+
+
 @define
 class Private:
     """What must not be in a copy."""
@@ -66,6 +72,7 @@ class Private:
     homes: dict[str, None] = Factory(dict)
     users: dict[str, None] = Factory(dict)
     hosts: dict[str, None] = Factory(dict)
+    files: dict[str, str] = Factory(dict)  # source files of the program: path → what is said instead
     variables: set[str] = Factory(set)  # names of all variables that were seen
 
     def learn_environment(self, environment: Mapping[str, str]) -> None:
@@ -102,10 +109,15 @@ class Private:
         if len(name) > 3 and name.lower() not in _COMMON_HOSTS:
             self.hosts[name] = None
 
+    def learn_file(self, path: str) -> None:
+        """A source file of the program."""
+        if path.startswith("/"):
+            self.files[path] = without_folders(path)
+
     def as_json(self) -> dict[str, Any]:
         """All that is known, for another process."""
         names = {"homes": list(self.homes), "users": list(self.users), "hosts": list(self.hosts)}
-        return {"secrets": self.secrets, **names, "variables": sorted(self.variables)}
+        return {"secrets": self.secrets, "files": self.files, **names, "variables": sorted(self.variables)}
 
     def take_over(self, known: Mapping[str, Any]) -> None:
         """What another process has learnt."""
@@ -113,6 +125,7 @@ class Private:
             self.secrets.setdefault(value, name)
         for mine, theirs in ((self.homes, "homes"), (self.users, "users"), (self.hosts, "hosts")):
             mine.update(dict.fromkeys(known[theirs]))
+        self.files.update(known["files"])
         self.variables.update(known["variables"])
 
     def text(self, text: str, *, looks_secret: bool = True, page: bool = False) -> str:
@@ -141,6 +154,8 @@ class Private:
                 text = text.replace(form, REMOVED)
         if looks_secret:
             text = without_secret_text(text)
+        for file in sorted(self.files, key=len, reverse=True):
+            text = text.replace(file, self.files[file])
         text = self._homes().sub("~", text)
         for user in self.users:
             text = re.sub(rf"(?<=/){re.escape(user)}{_END_OF_FOLDER}", USER, text)

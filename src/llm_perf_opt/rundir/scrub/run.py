@@ -310,7 +310,9 @@ def _clean(item: _Item, copy: Path, private: Private, kept: set[str], result: Re
         while lines := source.readlines(_PART):
             text = b"".join(lines).decode("utf-8", "surrogateescape")
             if item.kind == "page":
-                cleaned = private.page(text)
+                cleaned = private.page(texts.without_source(text))
+            elif item.kind == "report":
+                cleaned = private.text(texts.without_source(text), looks_secret=False)
             else:
                 cleaned = private.text(text, looks_secret=item.kind == "text")
             changed = changed or cleaned != text

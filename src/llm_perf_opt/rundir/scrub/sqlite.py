@@ -30,7 +30,7 @@ from llm_perf_opt.readers.marker_ranges import PREFIX
 from llm_perf_opt.readers.nsys_schema import MARK, NVTX, STRINGS, TABLES, Table
 from llm_perf_opt.readers.sqlite_columns import quoted
 from llm_perf_opt.readers.sqlite_open import limit, plain_tables, sqlite_uri
-from llm_perf_opt.rundir.scrub.private import Private, environment_of
+from llm_perf_opt.rundir.scrub.private import Private, environment_of, without_folders
 from llm_perf_opt.rundir.secrets import SECRET_IN_TEXT
 
 _NO_UUID = b"00000000-0000-0000-0000-000000000000"
@@ -114,6 +114,13 @@ def _learn(path: Path, private: Private) -> None:
         if {"id", "value"} <= _columns(db, "main", STRINGS):
             for (value,) in db.execute("SELECT value FROM StringIds WHERE instr(CAST(value AS BLOB), x'00') > 0"):
                 private.learn_environment(environment_of(str(value).split("\0")))
+            for (value,) in db.execute("SELECT value FROM StringIds WHERE value GLOB '/*.py'"):  # of stacks
+                private.learn_file(str(value))
+        if {"text", "eventType"} <= _columns(db, "main", NVTX):
+            ours = (MARK, f"{PREFIX}line *")
+            for (value,) in db.execute(f"SELECT text FROM {NVTX} WHERE eventType = ? AND text GLOB ?", ours):
+                if place := _PLACE.fullmatch(str(value).encode("utf-8", "surrogateescape")):
+                    private.learn_file(place["file"].decode("utf-8", "surrogateescape"))
 
 
 def _clean(source: Path, target: Path, private: Private) -> Cleaned:
@@ -183,14 +190,14 @@ def _text(table: str, column: str) -> str:
 
 
 def _without_folders(raw: bytes | None) -> bytes | None:
-    """A mark that says what a line is names a file of the machine: its name is enough, or its path in a package."""
+    """A mark that says what a line is names a file of the machine."""
     if raw is None or not raw.startswith(f"{PREFIX}line ".encode()):
         return raw
     place = _PLACE.fullmatch(raw)
     if place is None:
         return b""
-    below, installed = place["file"].rpartition(b"-packages/")[2], b"-packages/" in place["file"]
-    return place["what"] + (below if installed else below.rpartition(b"/")[2]) + place["line"]
+    file = without_folders(place["file"].decode("utf-8", "surrogateescape"))
+    return place["what"] + file.encode("utf-8", "surrogateescape") + place["line"]
 
 
 def _wanted_rows(

@@ -28,6 +28,13 @@ _KNOWN = re.compile(
 )
 _QUOTED = re.compile(r'(?:The program said[^:]*|line of output): "(.*)"', re.DOTALL)
 _QUOTE = re.compile("'[^']*'")  # of a path
+# Lines of the program's source: in `report.json` the last value of a record, in the page below the name of the line.
+_SOURCE = re.compile(r'^(\s*"text": )"(?:[^"\\]|\\.)*"$|<br><code class="dim small">[^<]*</code>', re.MULTILINE)
+
+
+def without_source(text: str) -> str:
+    """Whole lines of a report or a page, without those of the program's source."""
+    return _SOURCE.sub(lambda found: f'{found[1]}""' if found[1] else "", text)
 
 
 def only_counted(lines: Iterable[str]) -> str:

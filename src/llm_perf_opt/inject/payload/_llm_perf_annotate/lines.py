@@ -18,6 +18,7 @@ marked after the first pause.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -153,8 +154,12 @@ class Monitored:
         self._api: Any = vars(sys)["monitoring"]
         events = self._api.events
         self._of_own = events.LINE | events.PY_RETURN | events.PY_YIELD
-        self._of_named = events.PY_RETURN  # that they begin is noticed of all functions
+        self._of_named = (
+            events.PY_RETURN
+        )  # that they begin, and that an exception ends them, is noticed of all functions
+        self._named: set[int] = set()  # ids of code
         self._thread: threading.Thread | None = None
+        self._ended = False
         lines.pause, lines.go_on = self.pause, self.go_on
 
     def start(self) -> bool:
@@ -164,6 +169,7 @@ class Monitored:
         api.use_tool_id(_TOOL, "llm-perf")
         api.register_callback(_TOOL, events.LINE, self._lines.enter)
         api.register_callback(_TOOL, events.PY_START, self._begins)
+        api.register_callback(_TOOL, events.PY_UNWIND, self._fails)
         for event in (events.PY_RETURN, events.PY_YIELD):
             api.register_callback(_TOOL, event, self._ends)
         for frame in list(sys._current_frames().values()):
@@ -172,24 +178,35 @@ class Monitored:
                 self._lines.look_at(around.f_code)
                 around = around.f_back
         self.go_on()
-        api.set_events(_TOOL, events.PY_START)
+        api.set_events(_TOOL, events.PY_START | events.PY_UNWIND)
         return True
 
+    def end(self) -> None:
+        """For good: the program ends, or this is a child that it forked."""
+        self._lines.on, self._ended = False, True
+        self._api.set_events(_TOOL, 0)
+        self._switch_off()
+
     def go_on(self) -> None:
+        if self._ended:
+            return
         self._lines.on = True
         for code, own, _ in self._lines.own_codes():
             self._api.set_local_events(_TOOL, code, self._of_own if own else self._of_named)
 
-    def pause(self) -> None:
+    def _switch_off(self) -> None:
         for code, _, _ in self._lines.own_codes():
             self._api.set_local_events(_TOOL, code, 0)
+
+    def pause(self) -> None:
+        self._switch_off()
         if self._thread is None:
             self._thread = threading.Thread(target=self._resume, name="llm-perf lines", daemon=True)
             self._thread.start()
 
     def _resume(self) -> None:
         pause = _PAUSE_S
-        while True:
+        while not self._ended:
             time.sleep(pause)
             if not self._lines.on:
                 self._lines.left = _LATER
@@ -204,8 +221,14 @@ class Monitored:
             self._api.set_local_events(_TOOL, code, self._of_own if own else self._of_named)
         if name is None:
             return self._api.DISABLE  # each function has to be looked at once
+        self._named.add(id(code))
         self._lines.enter_named(name)
         return None
+
+    def _fails(self, code: CodeType, _offset: int, _error: object) -> None:
+        """An exception ends a function: that of a `DataLoader` at the end of every epoch."""
+        if id(code) in self._named:
+            self._lines.leave_named()
 
     def _ends(self, code: CodeType, _offset: int, _value: object) -> None:
         if self._lines.look_at(code)[1]:
@@ -235,8 +258,15 @@ class Traced:
         return True
 
     def pause(self) -> None:
-        threading.settrace(None)
-        sys.settrace(None)
+        """Give up what is still ours: the program may have set a tracer of its own since."""
+        if vars(threading).get("_trace_hook") == self._called:  # `gettrace` is there from Python 3.10 on
+            threading.settrace(None)
+        if sys.gettrace() == self._called:
+            sys.settrace(None)
+
+    def end(self) -> None:
+        self._lines.on = False
+        self.pause()
 
     def _called(self, frame: FrameType, _event: str, _value: object) -> Any:
         if not self._lines.on:
@@ -290,7 +320,8 @@ def start(lines: Lines) -> bool:
     watcher = Monitored(lines) if hasattr(sys, "monitoring") else Traced(lines)
     if watcher.start():
         active = lines
-        os.register_at_fork(after_in_child=lambda: setattr(lines, "on", False))
+        os.register_at_fork(after_in_child=watcher.end)
+        atexit.register(watcher.end)  # code that runs later, as objects are deleted, would find no modules
     return lines.on
 
 
@@ -306,7 +337,11 @@ def _follow_captures(cuda: Any, lines: Lines) -> None:
         lines.captures += 1
         if active is lines and not lines.on:
             lines.go_on()
-        return begin(self, *args, **kwargs)
+        try:
+            return begin(self, *args, **kwargs)
+        except BaseException:
+            lines.captures = max(lines.captures - 1, 0)
+            raise
 
     @wraps(end)
     def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
