@@ -250,8 +250,9 @@ def test_every_option_of_the_tools_has_a_key_with_the_same_default() -> None:
             list(default) if isinstance(default, tuple) else default
         )
     for name, default in attrs.asdict(NsysOptions(cuda_graph_trace="node")).items():
-        # Those of the metrics follow from `traffic_hz`.
-        if name not in ("force_overwrite", "session_new") and not name.startswith("gpu_metrics"):
+        # Those of the metrics follow from `traffic_hz`, those of Python from `lines`.
+        follows = name.startswith(("gpu_metrics", "python_sampling"))
+        if name not in ("force_overwrite", "session_new") and not follows:
             assert KEYS[f"pipeline.nsys.{name}"].default == (list(default) if isinstance(default, tuple) else default)
 
 

@@ -406,9 +406,8 @@ def test_kernels_and_the_operators_that_launch_them_are_counted_once() -> None:
     assert profile.notes == []
 
 
-def test_python_frames_are_no_operators(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_python_frames_are_no_operators(tmp_path: Path) -> None:
     run = quick(tmp_path, torch_profiler=TorchProfilerOptions(with_stack=True, record_shapes=True, warmup_rounds=0))
-    assert "profiler_start" not in capfd.readouterr().err  # what libkineto says of itself
     profile = metrics(run)["torch_profiler"]
     assert not [row["name"] for row in profile["operators"] if "(" in row["name"]]
     assert {"aten::mm", "aten::linear"} <= {row["name"] for row in profile["operators"]}

@@ -57,7 +57,7 @@ def answer(change: Change, tmp_path: Path) -> Answer:
             "host.unknown",
         ),
         (without(*GPU), "decode", "unknown", None),
-        (of_one_graph, "whole recording", "host", "host.unknown"),
+        (of_one_graph, "whole recording", "host", "host.graphs"),
     ],
 )
 def test_an_answer_outlives_what_it_does_not_rest_on(

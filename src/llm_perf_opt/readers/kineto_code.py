@@ -6,7 +6,6 @@ In a large trace these are most events: they are taken as text, a chunk at a tim
 
 from __future__ import annotations
 
-import marshal
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -78,7 +77,7 @@ class HostCode:
 
     def add_call(self, span: tuple[int, int], thread: Thread, name: str, args: dict[str, Any]) -> None:
         given = args.get("Input type"), args.get("Input Dims", args.get("Input dims")), args.get("Input Strides")
-        inputs = UNKNOWN if given[1] is None else self._inputs(marshal.dumps(given, 2), given)
+        inputs = UNKNOWN if given[1] is None else self._inputs(repr(given).encode("utf-8", "replace"), given)
         self.calls.add(*span, number_of(thread, self.threads), number_of(name, self.strings), inputs)
 
     def add_function(self, span: tuple[int, int], thread: Thread, name: str) -> None:

@@ -65,7 +65,7 @@ def _gone(run: Path, steps: Sequence[dict[str, Any]]) -> list[Diagnosis]:
         name
         for step in steps
         if step["status"] in ("captured", "partial", "done")
-        for name in names_of_step(step["name"], str(step.get("capture", "")), step["files"])
+        for name in names_of_step(step["name"], str(step.get("capture", "")), step.get("files") or {})
     )
     taken: dict[str, list[str]] = {}
     for name in dict.fromkeys(islice(names, _MOST_NAMES)):

@@ -71,8 +71,9 @@ class Launched:
     @staticmethod
     def of_sums(launches: Launches) -> Launched:
         """The same from sums alone."""
-        kinds = [LaunchKind(kind.kernel_name, kind.family) for kind in launches.kinds]
-        return Launched(kinds, launches.which, launches.time_ns, launches.calls, ordered=False)
+        used, which = np.unique(launches.which, return_inverse=True)  # of all kinds of the scope, few are in a region
+        kinds = [LaunchKind(launches.kinds[n].kernel_name, launches.kinds[n].family) for n in used.tolist()]
+        return Launched(kinds, which.reshape(-1), launches.time_ns, launches.calls, ordered=False)
 
     @staticmethod
     def together(parts: Sequence[Launched]) -> Launched:
