@@ -187,7 +187,8 @@ def _history(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.regions.labels import counted
     from llm_perf_opt.rundir.inventory import RUNS
 
-    programs, failed = read_history(Path(arguments.folder) if arguments.folder else RUNS)
+    folder = Path(arguments.folder) if arguments.folder else RUNS
+    programs, failed = read_history(folder)
     written = write_history(programs, Path(arguments.out), force=arguments.force) if arguments.out else []
     if arguments.json:
         others = [{"run": run_, "reason": reason} for run_, reason in failed]
@@ -202,7 +203,7 @@ def _history(arguments: argparse.Namespace) -> int:
         if not changed:
             print("  nothing changed")
     if not programs:
-        print("There are no runs with regions.")
+        print(f"There are no runs with regions in {_shown(folder)}.")
     for run_, reason in failed:
         print(f"left out {_shown(run_)}: {_shown(reason, 400)}")
     for file in written:
