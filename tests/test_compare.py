@@ -20,7 +20,8 @@ from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing import noise
 from llm_perf_opt.comparing.baseline import read_baseline, render_baseline
 from llm_perf_opt.comparing.budgets import check_budgets, read_budgets
-from llm_perf_opt.comparing.comparison import Comparison
+from llm_perf_opt.comparing.causes import replaced_names
+from llm_perf_opt.comparing.comparison import ORDER, Comparison, KernelPair
 from llm_perf_opt.comparing.comparison_page import waterfall
 from llm_perf_opt.comparing.evaluation import Settings, compare
 from llm_perf_opt.comparing.floors import learn, learned_spreads
@@ -592,3 +593,10 @@ def test_names_are_text_in_every_output(tmp_path: Path) -> None:
 def test_a_budget_needs_a_file(tmp_path: Path) -> None:
     with pytest.raises(UserError):
         read_budgets(tmp_path / "none.toml")
+
+
+def test_kernels_that_differ_only_in_what_short_names_leave_out_are_variants() -> None:
+    one, other = (KernelUse(f"void f<{n}>(int)", 1.0, 10.0, (n,)) for n in (1, 2))
+    assert replaced_names(KernelPair((one,), (other,), ORDER)) == "another variant of f"
+    gone = KernelUse("gemm", 1.0, 10.0)
+    assert replaced_names(KernelPair((gone,), (other,), ORDER)) == "gemm → f"

@@ -98,9 +98,7 @@ def _of_pair(pair: KernelPair, slower: float, known: set[str], places: _Places) 
     if pair.how == "rest":
         return [Cause("other", "small kernels that one side does not list", pair.delta_ns)]
     if pair.how == ORDER:
-        return [
-            Cause("replaced kernel", f"{kernel_names(pair.before)} → {kernel_names(pair.after)}{where}", pair.delta_ns)
-        ]
+        return [Cause("replaced kernel", f"{replaced_names(pair)}{where}", pair.delta_ns)]
     if pair.how in (NEW, GONE):
         use = (pair.after or pair.before)[0]
         # Of a kernel that both have, on a grid that one has: not new.
@@ -225,6 +223,12 @@ def kernel_names(uses: Sequence[KernelUse]) -> str:
     """Those that take longest first; the same name once."""
     names = list(dict.fromkeys(_name(use) for use in sorted(uses, key=lambda use: -use.time_ns)))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def replaced_names(pair: KernelPair) -> str:
+    """`flash_fwd_kernel → gemm, softmax`; names may differ only in what short ones leave out."""
+    before, after = kernel_names(pair.before), kernel_names(pair.after)
+    return f"{before} → {after}" if before != after else f"another variant of {after}"
 
 
 def _on_grid(use: KernelUse) -> str:

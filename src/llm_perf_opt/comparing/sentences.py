@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.comparing.causes import describe_exact, kernel_names
+from llm_perf_opt.comparing.causes import describe_exact, replaced_names
 from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, ORDER, SAME, UNSURE, Cause, KernelPair, RegionComparison
 from llm_perf_opt.comparing.matching import GRAPH
 from llm_perf_opt.report.text import duration
@@ -67,16 +67,12 @@ def _other_kernels(region: RegionComparison, besides: str = "") -> str:
     least = _WORTH_NAMING * (region.after_ns or 0)
     found = [pair for pair in region.pairs if pair.how in (ORDER, GRAPH) and _weight(pair) >= least]
     found = sorted(found, key=lambda pair: -_weight(pair))[:2]
-    told = [text for pair in found if (text := _names(pair)) not in besides]
+    told = [text for pair in found if (text := replaced_names(pair)) not in besides]
     return f" Replaced: {', '.join(told)}." if told else ""
 
 
 def _weight(pair: KernelPair) -> float:
     return max(sum(use.time_ns for use in uses) for uses in (pair.before, pair.after))
-
-
-def _names(pair: KernelPair) -> str:
-    return " → ".join(kernel_names(uses) for uses in (pair.before, pair.after))
 
 
 def _exact(region: RegionComparison, besides: str = "") -> str:
