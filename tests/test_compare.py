@@ -327,6 +327,15 @@ def test_learned_noise_makes_one_run_as_careful_as_the_machine_needs(tmp_path: P
     assert learned_spreads(program, store) == {}
 
 
+@pytest.mark.parametrize(("small", "verdict"), [(1.0, "not_comparable"), (0.5, "not_comparable"), (2.0, "worse")])
+def test_a_small_region_does_not_speak_for_a_large_one_with_another_input(small: float, verdict: str) -> None:
+    """Unless it got worse."""
+    sides = [_side(_times(40e6), key=f"step[bs={size}]") for size in (1, 64)]
+    for side, factor in zip(sides, (1.0, small), strict=True):
+        side.regions |= _side(_times(2e6 * factor, runs=5), key="broadcast").regions
+    assert compare(*sides).verdict == verdict
+
+
 def test_other_gpus_and_inputs_are_not_compared() -> None:
     before, after = _side(_times(40e6)), _side(_times(60e6))
     after.gpus = ("NVIDIA A100",)

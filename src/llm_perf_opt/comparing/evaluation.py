@@ -254,6 +254,9 @@ def _overall(regions: Sequence[RegionComparison], barred: list[str]) -> tuple[st
         verdict: sorted((r for r in deciding if r.verdict == verdict), key=_impact)
         for verdict in (WORSE, UNSURE, BETTER, NOT_COMPARABLE, SAME)
     }
+    barring = sum(region.weight_ns for region in by_verdict[NOT_COMPARABLE])
+    if not by_verdict[WORSE] and barring > _MOST * sum(region.weight_ns for region in deciding):
+        return NOT_COMPARABLE, [_reason(region) for region in by_verdict[NOT_COMPARABLE]]
     for verdict in (WORSE, UNSURE, BETTER, NOT_COMPARABLE):
         if found := by_verdict[verdict]:
             if verdict == UNSURE and by_verdict[BETTER] and _total(by_verdict[BETTER]) > _total(found):
