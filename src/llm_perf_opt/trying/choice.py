@@ -1,0 +1,50 @@
+"""Which levers a trial takes: those that fixes of the answer ask for, or those that could help such a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.trying.levers import Lever, all_levers
+from llm_perf_opt.trying.process_notes import ProcessNotes
+from llm_perf_opt.trying.program_runs import already_set
+
+_MOST_SHARE = 0.98  # nothing gains more than fifty times
+
+
+def choose_levers(fixes: Sequence[Fix], notes: ProcessNotes) -> list[Lever]:
+    """The largest promise first. `notes`: of a run of the program as it is."""
+    possible = [lever for lever in all_levers().values() if not lacking(lever, notes)]
+    asked = [lever for lever in possible if promised(lever, fixes)]
+    if asked:
+        return sorted(asked, key=lambda lever: -promised(lever, fixes))
+    return [lever for lever in possible if lever.general]
+
+
+def lacking(lever: Lever, notes: ProcessNotes) -> str:
+    """Why a lever would change nothing of this program; nothing where it may."""
+    if name := already_set(lever):
+        return f"{name} is set already"
+    missing = [need for need in lever.needs if not notes.counts.get(need)]
+    return f"the program has no {missing[0]}" if missing else ""
+
+
+def promised(lever: Lever, fixes: Sequence[Fix]) -> float:
+    """What part of their stage's time the fixes would win that this lever stands for: of the stage with most."""
+    shares: dict[str, float] = {}
+    for fix in fixes:
+        if fix.rule in lever.rules:
+            shares[fix.stage] = shares.get(fix.stage, 0.0) + fix.gain_share
+    return max(shares.values(), default=0.0)
+
+
+def predicted_gain(levers: Sequence[Lever], fixes: Sequence[Fix], stage: str) -> float | None:
+    """By what factor a stage was said to become faster; None where nothing was said of it."""
+    rules = {rule for lever in levers for rule in lever.rules}
+    shares = [fix.gain_share for fix in fixes if fix.rule in rules and _is_in(fix.stage, stage)]
+    return 1 / (1 - min(sum(shares), _MOST_SHARE)) if shares else None
+
+
+def _is_in(stage: str, other: str) -> bool:
+    """The same stage, or one that is around the other: a whole program of which a step is nearly all."""
+    return stage == other or stage.startswith(f"{other}/") or other.startswith(f"{stage}/")
