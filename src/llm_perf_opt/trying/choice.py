@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llm_perf_opt.comparing.comparison import RegionComparison
 from llm_perf_opt.regions.fixes import Fix
 from llm_perf_opt.trying.levers import Lever, all_levers
+from llm_perf_opt.trying.loop_steps import STEP
 from llm_perf_opt.trying.process_notes import ProcessNotes
 from llm_perf_opt.trying.program_runs import already_set
 
@@ -38,13 +40,23 @@ def promised(lever: Lever, fixes: Sequence[Fix]) -> float:
     return max(shares.values(), default=0.0)
 
 
-def predicted_gain(levers: Sequence[Lever], fixes: Sequence[Fix], stage: str) -> float | None:
-    """By what factor a stage was said to become faster; None where nothing was said of it."""
+def predicted_gain(
+    levers: Sequence[Lever], fixes: Sequence[Fix], regions: Sequence[RegionComparison], stage: RegionComparison
+) -> float | None:
+    """By what factor a stage was said to become faster; None where nothing was said of what is in it."""
     rules = {rule for lever in levers for rule in lever.rules}
-    shares = [fix.gain_share for fix in fixes if fix.rule in rules and _is_in(fix.stage, stage)]
-    return 1 / (1 - min(sum(shares), _MOST_SHARE)) if shares else None
+    whole = _time(stage)
+    by_key = {_without_step(r.key): r for r in regions if r.key == stage.key or r.key.startswith(f"{stage.key}/")}
+    saved = [fix.gain_share * _time(by_key[fix.stage]) for fix in fixes if fix.rule in rules and fix.stage in by_key]
+    return 1 / (1 - min(sum(saved) / whole, _MOST_SHARE)) if saved and whole else None
 
 
-def _is_in(stage: str, other: str) -> bool:
-    """The same stage, or one that is around the other: a whole program of which a step is nearly all."""
-    return stage == other or stage.startswith(f"{other}/") or other.startswith(f"{stage}/")
+def _time(region: RegionComparison) -> float:
+    """Of all its steady instances."""
+    return (region.before_ns or 0.0) * region.instances[0]
+
+
+def _without_step(key: str) -> str:
+    """As the report calls it, which knows no steps."""
+    domain, at, path = key.rpartition("@")
+    return f"{domain}{at}{path.removeprefix(f'{STEP}/')}"

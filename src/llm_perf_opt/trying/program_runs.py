@@ -34,6 +34,7 @@ from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.log_cleaning import clean_logs
 from llm_perf_opt.trying.levers import Lever
+from llm_perf_opt.trying.loop_steps import with_steps
 from llm_perf_opt.trying.process_notes import ProcessNotes, read_notes, use_text
 from llm_perf_opt.untrusted import read_text
 
@@ -127,7 +128,7 @@ class ProgramRuns:
         file = self._raw / "side.json"
         try:
             collect([run.times for run in runs], file, [run.gpus for run in runs])
-            return collect_side([], [read_measured(file)], label, RegionFilter())
+            return collect_side([], [with_steps(read_measured(file))], label, RegionFilter())
         except UserError:
             return None
 

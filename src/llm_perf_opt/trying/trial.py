@@ -164,7 +164,9 @@ class _Session:
         reasons = [_MORE_RUNS.sub(r"add --runs \1", reason) for reason in attempt.comparison.reasons[:2]]
         attempt.reason = "; ".join(reasons) if unclear else ""
         stage = attempt.stage
-        attempt.predicted_gain = predicted_gain(attempt.levers, self.wanted.fixes, stage.key) if stage else None
+        if stage is not None:
+            regions = attempt.comparison.regions
+            attempt.predicted_gain = predicted_gain(attempt.levers, self.wanted.fixes, regions, stage)
 
     def _best_together(self) -> Attempt | None:
         """Levers that won and go together, the best first; None where there are not two."""

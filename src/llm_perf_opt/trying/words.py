@@ -21,6 +21,9 @@ VERDICT_WORDS = {
 }
 
 
+_SAYS_NOTHING = 20.0  # an interval that is wider
+
+
 def factor(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}×"
 
@@ -52,7 +55,8 @@ def _why(attempt: Attempt) -> str:
 
 
 def _between(attempt: Attempt) -> str:
-    return "" if attempt.interval is None else f" ({attempt.interval[0]:.3g} to {attempt.interval[1]:.3g})"
+    found = attempt.interval
+    return "" if found is None or found[1] > _SAYS_NOTHING * found[0] else f" ({found[0]:.3g} to {found[1]:.3g})"
 
 
 def _predicted(attempt: Attempt) -> str:

@@ -20,7 +20,7 @@ _WORKERS = 4
 def apply(program: Any) -> None:
     loader = program.torch.utils.data.DataLoader
     load, signature = loader.__init__, inspect.signature(loader.__init__)
-    workers = max(min(_WORKERS, (os.cpu_count() or 2) - 1), 1)
+    workers = min(_WORKERS, max(os.cpu_count() or 2, 2))
 
     @functools.wraps(load)
     def with_workers(self: Any, *args: Any, **kwargs: Any) -> None:
