@@ -35,4 +35,4 @@ def _best(fix: Fix, levers: list[dict[str, Any]]) -> dict[str, Any] | None:
     if not fitting:
         return None
     best = min(fitting, key=lambda lever: (_RANKS.index(lever["verdict"]), -(lever.get("gain") or 0.0)))
-    return {name: best[name] for name in _FIELDS if isinstance(best.get(name), _PLAIN)}
+    return {name: best.get(name) for name in _FIELDS if isinstance(best.get(name), _PLAIN)}

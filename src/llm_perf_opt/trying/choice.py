@@ -28,7 +28,9 @@ def lacking(lever: Lever, notes: ProcessNotes) -> str:
     if name := already_set(lever):
         return f"{name} is set already"
     missing = [need for need in lever.needs if not notes.counts.get(need)]
-    return f"the program has no {missing[0]}" if missing else ""
+    if "cuda" in missing:
+        return "the program uses no GPU"
+    return f"there are none in this program: {missing[0]}" if missing else ""
 
 
 def promised(lever: Lever, fixes: Sequence[Fix]) -> float:

@@ -134,7 +134,7 @@ class _Channel:
                 worst, at = rms, tolerance
         if not compared:
             return Agreement(NOT_COMPARED, f"the noise of {self.name} is too large: rounding alone changes them")
-        if not wanders and compared == len(before) and base.calls[self.key] != new.calls.get(self.key):
+        if not wanders and compared == min(len(before), len(after)) and base.calls[self.key] != new.calls.get(self.key):
             counts = f"{new.calls.get(self.key)} calls in place of {base.calls[self.key]}"
             return Agreement(DIFFERENT, f"{self.name}: {counts}", 1.0)
         calls = f"{compared} call{'s' * (compared > 1)} compared{wanders}"
@@ -186,7 +186,7 @@ def _difference(old: Computed, now: Computed) -> tuple[float, float]:
     if not len(old.sample):
         return 0.0, 0.0
     difference = np.nan_to_num(old.sample - now.sample)
-    size = max(float(np.nan_to_num(old.rms)), float(np.sqrt(np.nanmean(np.square(old.sample)))), 1e-30)
+    size = max(float(np.nan_to_num(old.rms)), float(np.sqrt(np.mean(np.square(np.nan_to_num(old.sample))))), 1e-30)
     whole = abs(float(np.nan_to_num(old.rms)) - float(np.nan_to_num(now.rms)))  # of all of the tensor
     rms = max(float(np.sqrt(np.mean(np.square(difference)))), whole)
     return rms / size, max(float(np.abs(difference).max()), whole) / size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from llm_perf_opt.capture.preparation import check_program, known_patterns, read
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.session import run_profile
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.nsight.tools import find_nsys
 from llm_perf_opt.options.declared import LEVER_NAMES, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS
 from llm_perf_opt.options.values import parse_seconds
 from llm_perf_opt.process.bytecode import bytecode_cache
@@ -24,7 +24,7 @@ from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.trying.files_of_trial import show_trial, write_trial
 from llm_perf_opt.trying.levers import named_levers
 from llm_perf_opt.trying.program_runs import ProgramRuns
-from llm_perf_opt.trying.trial import Interrupted, Wanted, run_trial
+from llm_perf_opt.trying.turns import Interrupted, Wanted, run_trial
 
 
 def try_program(
@@ -34,7 +34,7 @@ def try_program(
     wanted = wanted_of(request)
     check_program(request.command)
     mode = request.annotate.mode if request.annotate.mode != "off" else "stages"
-    has_nsys = shutil.which("nsys") is not None and not wanted.levers
+    has_nsys = not wanted.levers and _has_nsys()
     request = attrs.evolve(
         request,
         annotate=attrs.evolve(request.annotate, mode=mode),
@@ -56,6 +56,15 @@ def try_program(
     if code in (ExitCode.WORKLOAD_FAILED, ExitCode.INTERRUPTED):
         return code
     return try_run(request, directory.path, wanted, as_json=as_json, quiet=quiet)
+
+
+def _has_nsys() -> bool:
+    """Without it, the program is timed and no more."""
+    try:
+        find_nsys()
+    except UserError:
+        return False
+    return True
 
 
 def wanted_of(request: ProfileRequest) -> Wanted:
