@@ -13,9 +13,9 @@ LONGEST = 500
 SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # Of Python. 41,061 without what came after: reading apart and safe outputs, secrets, programs without ranges, measuring;
 # 45,450 without undisturbed times with energy and memory, pooled names, explained idle time, ranks, and the answer.
-# 51,650 without lines of code, fix rules one file each, comparisons with gates and history, and traces read in chunks.
+# 51,650 without lines of code, fix rules one file each, comparisons with budgets and history, trials, and traces read in chunks.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 60_700
+MOST_LINES = 63_200
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
