@@ -82,6 +82,10 @@ def make_report(
         return report
     if (state := _state_of(run)) is not None:
         report = _explained(report, _why_stopped(state), first=state.diagnostics)
+    if run.is_dir():
+        from llm_perf_opt.api.tried import with_tried
+
+        report = with_tried(report, run)
     if facts := inputs.run_facts(run):
         report = attrs.evolve(report, environment={**report.environment, "run": facts})
     return report

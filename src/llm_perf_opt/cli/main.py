@@ -37,13 +37,14 @@ examples:
   llm-perf report run.sqlite counters.ncu-rep      the same with hardware counters joined to it
   llm-perf ranges run.sqlite                       which regions exist, and how to select each in ncu
   llm-perf compare before after                    is it faster, and why
+  llm-perf try -- python my_model.py               what would make it faster: tried, measured, outputs compared
 """
 
 
 # A module of this name each, with HELP, DESCRIPTION, EXAMPLES, run, and add_arguments where options are not all; in the
 # order of the help.
 VERBS = (
-    *("doctor", "measure", "profile", "plan", "report", "ranges", "compare", "export"),
+    *("doctor", "measure", "profile", "plan", "report", "ranges", "compare", "try", "export"),
     *("demo", "scrub", "calibrate", "runs", "completion"),
 )
 

@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from llm_perf_opt.nsight.nvidia_smi import GpusAsked
     from llm_perf_opt.nsight.tools import Asked
+    from llm_perf_opt.options.declared import TRY
     from llm_perf_opt.request import profile_request
 
     request = profile_request(values_of(arguments), arguments.command)
@@ -58,7 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
                 gpus=gpus.facts,
             )
             whole.enter_context(directory.interrupted_in_order())
-        return run_profile(request, tools, directory, as_json=arguments.json, quiet=arguments.quiet)
+        shown = {"as_json": arguments.json, "quiet": arguments.quiet}
+        if not request.value(TRY):
+            return run_profile(request, tools, directory, **shown)
+        code = run_profile(request, tools, directory, quiet=arguments.quiet, silent=arguments.json)
+    from llm_perf_opt.trying.start import try_run, wanted_of
+
+    return code or try_run(request, directory.path, wanted_of(request), **shown)
 
 
 _NOT_SETTINGS = ("run", "verb", "command", "resume", "typed")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from llm_perf_opt.errors import UserError
@@ -11,6 +12,7 @@ from llm_perf_opt.errors import UserError
 DEFAULT_DEPTH = 3
 # Put on PYTHONPATH: Python imports `sitecustomize` from there when it starts.
 INJECTED = Path(__file__).resolve().with_name("payload")
+LEVERS = INJECTED / "_llm_perf_annotate" / "levers"  # files, one a lever
 OWN_CODE = INJECTED.parents[1] / "metrics" / "own_code.json"  # which code is the program's own
 
 
@@ -47,6 +49,7 @@ def environment(
             "LLM_PERF_WINDOWS",
             "LLM_PERF_TIMERS",
             "LLM_PERF_LINES",
+            "LLM_PERF_TRY",
         )
         return {name: "off" for name in ours if name in base}
     theirs = base.get("PYTHONPATH", "")
@@ -61,6 +64,7 @@ def environment(
         "LLM_PERF_WINDOWS": "",  # that of an outer run is not this one's
         "LLM_PERF_TIMERS": "" if timers is None else str(timers.resolve()),
         "LLM_PERF_LINES": "",
+        "LLM_PERF_TRY": "",
     }
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())
@@ -75,6 +79,18 @@ def with_lines(environment: Mapping[str, str], base_env: Mapping[str, str] | Non
     theirs = base.get("PYTHONPATH", "")
     path = os.pathsep.join(p for p in (str(INJECTED), theirs) if p)
     return {"PYTHONPATH": path, **environment, "LLM_PERF_LINES": str(OWN_CODE.resolve())}
+
+
+def with_levers(
+    environment: Mapping[str, str], folder: Path, levers: Sequence[tuple[str, Path]], *, outputs: bool
+) -> dict[str, str]:
+    """The variables with those that pull levers, by name and file, in every Python process that imports torch.
+
+    `folder`: where the processes note what became of them. `outputs`: have them note what the program computes, too.
+    """
+    named = json.dumps([[name, str(file)] for name, file in levers])
+    added = {"LLM_PERF_TRY": str(folder.resolve()), "LLM_PERF_LEVERS": named, "LLM_PERF_OUTPUTS": str(int(outputs))}
+    return {**environment, **added}
 
 
 def under_ncu(environment: Mapping[str, str], *, windows: bool) -> dict[str, str]:

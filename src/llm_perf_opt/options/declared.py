@@ -15,7 +15,7 @@ from llm_perf_opt.options.option import Kind, Option
 
 _NCU, _NSYS, _CLI = "pipeline.ncu.", "pipeline.nsys.", "pipeline.ncu.ncu_cli."
 _PROFILE = ("profile", "plan")
-_RUN = (*_PROFILE, "measure")  # verbs that run a program
+_RUN = (*_PROFILE, "measure", "try")  # verbs that run a program
 _BUILD = (*_PROFILE, "report")  # verbs that build a whole report
 _READ = (*_BUILD, "ranges")
 LEVELS = ("time", "roofline", "bound", "stalls", "full")  # of metrics; each holds the ones before it
@@ -57,6 +57,27 @@ INSTANCES: Option[int | None] = Option(
     flag="--instances", kind="count", metavar="N", verbs=("profile",),
     help="Steady instances of each repeated stage to record, of a program that goes on much longer (default: by what they take).",
 )  # fmt: skip
+# Of trials: see `trying/`.
+LEVER_NAMES: Option[str] = Option(
+    flag="--levers", default="auto", metavar="NAMES", verbs=("try",),
+    help="What to try, with commas: names of levers, and files of your own; auto: what the fixes of the answer ask for.",
+)  # fmt: skip
+TRIAL_RUNS: Option[int] = Option(
+    flag="--runs", kind="count", default=3, metavar="N", verbs=("try",),
+    help="How often each is timed, in turns with the program as it is.",
+)  # fmt: skip
+TRIAL_BUDGET: Option[float | None] = Option(
+    flag="--budget", kind="duration", metavar="TIME", verbs=("try",),
+    help="Begin no run that would end later, as in 10m (default: no limit).",
+)  # fmt: skip
+TRIAL_OUTPUT: Option[str | None] = Option(
+    flag="--output", metavar="FILE", verbs=("try",),
+    help="What the program computes: a text file it writes, or stdout (default: found by itself).",
+)  # fmt: skip
+TRY: Option[bool] = Option(
+    flag="--try", kind="switch", default=False, verbs=("profile",),
+    help="Then try the fixes that have a lever, as llm-perf try does.",
+)  # fmt: skip
 # Every verb has these; they decide how an answer is shown, not what it is.
 SHOWING: tuple[Option[bool], ...] = (
     Option(flag="--json", kind="switch", default=False, help="Print one JSON object instead of text."),
@@ -90,8 +111,14 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Do not run the program by itself first: times are then those of the profiled run.",
     ),
     INSTANCES,
+    TRY,
+    LEVER_NAMES,
+    TRIAL_RUNS,
+    TRIAL_BUDGET,
+    TRIAL_OUTPUT,
+    Option(flag="--list", kind="switch", default=False, verbs=("try",), help="Print the levers there are, and end."),
     Option(
-        flag="--timeout", kind="seconds", metavar="S", verbs=("measure",), to="measure.timeout_s",
+        flag="--timeout", kind="seconds", metavar="S", verbs=("measure", "try"), to="measure.timeout_s",
         help="Seconds after which a run of the program is stopped; what it timed by then is kept.",
     ),
     Option(

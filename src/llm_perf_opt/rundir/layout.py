@@ -30,7 +30,9 @@ VERIFY = "verify"  # the capture of whole regions that the estimates are compare
 PACKED = (".gz", ".xz")
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 
-Writer = Literal["run", "measure", "stage1", "nsys", "export", "stats", "ncu", "raw", "details", "report", "hydra"]
+Writer = Literal[
+    "run", "measure", "stage1", "nsys", "export", "stats", "ncu", "raw", "details", "report", "try", "hydra"
+]
 # What a copy to share has of it: rebuilt from known tables, cleaned in its format or as a text (of a report only known
 # secrets go: its words are names of regions), or not at all because it cannot be cleaned or is of use here only.
 # Of what a program printed only the number of lines is shared, of a profiler's log the lines that are known; settings
@@ -111,7 +113,10 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("config.yaml", "run", "settings", "what was asked for"),
     Artefact("plan.json", "run", "commands", "which launches were planned, and what they were to cost"),
     *_rows(
-        "run", "cmd", "the commands, to paste into a shell", *(f"{f}cmd.txt" for f in ("", "nsys/", "ncu/", "measure/"))
+        "run",
+        "cmd",
+        "the commands, to paste into a shell",
+        *(f"{f}cmd.txt" for f in ("", "nsys/", "ncu/", "measure/", "try/")),
     ),
     Artefact("annotate.jsonl", "nsys", "output", "what the injected ranges noted", retaken=True),
     Artefact(
@@ -121,6 +126,9 @@ ARTEFACTS: tuple[Artefact, ...] = (
     ),
     Artefact("measure/annotate.jsonl", "measure", "output", "what the injected timers noted", retaken=True),
     Artefact("measure/workload.log", "measure", "output", "what the program printed in each run", retaken=True),
+    Artefact("try.json", "try", "report", "which levers were tried, what each gained, and whether the outputs agree"),
+    Artefact("try.html", "try", "page", "the same as a page"),
+    Artefact("try/workload.log", "try", "output", "what the program printed in each run"),
     Artefact("stage1.log", "stage1", "output", "what stage 1 printed", retaken=True),
     Artefact("workload.log", "nsys", "output", "what the program printed in each run", retaken=True),
     # -- the timeline

@@ -39,6 +39,9 @@ identity: Callable[[Any], int] = object.__hash__
 class Calls:
     """The descriptor, and the tables it answers from."""
 
+    # Who runs the calls of outermost modules, where somebody does: module, what to call, its arguments.
+    seen: Callable[[Any, Call, tuple[Any, ...], dict[str, Any]], Any] | None = None
+
     def __init__(self, stages: Stages, push: Push, pop: Pop, names: Names) -> None:
         self._stages = stages
         self._push = push
@@ -177,7 +180,7 @@ class Calls:
                 self._push(name)
             state.model = model
             try:
-                return run(*args, **kwargs)
+                return run(*args, **kwargs) if self.seen is None else self.seen(module, run, args, kwargs)
             finally:
                 state.model = None
                 if name is not None:

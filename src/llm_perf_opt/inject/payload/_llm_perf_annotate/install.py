@@ -147,7 +147,7 @@ def _annotate(torch: ModuleType, wanted_markers: str) -> None:
     source, push, pop = chosen
 
     # The first only to be hidden with the others: `generate()` is annotated later.
-    from . import generation, calls, graphs, marker_ranges, products, training, tree  # noqa: F401, I001
+    from . import generation, calls, graphs, marker_ranges, products, training, trial, tree  # noqa: F401, I001
 
     installed = Stages(push, pop)
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
@@ -160,6 +160,7 @@ def _annotate(torch: ModuleType, wanted_markers: str) -> None:
     calls.annotate(torch.nn.Module, calls.Calls(installed, *around_modules, names))
     training.annotate(torch, installed)
     graphs.annotate(torch.cuda.CUDAGraph, installed)
+    trial.begin(torch)
     _hide_from_dynamo(torch, [*_nvtx_package(), *_ours()])
     active = installed
     log.note("torch", version=version, mode=mode, ranges=source)
@@ -171,6 +172,10 @@ def into_generation(module: ModuleType) -> None:
         from . import generation
 
         generation.annotate(module.GenerationMixin, active)
+        from . import trial
+
+        if trial.active is not None:
+            trial.active.into_generation(module.GenerationMixin)
 
 
 def _depth() -> int:

@@ -1,0 +1,117 @@
+"""What a program computes, as far as two runs of it have to agree: outputs of its models, losses, generated tokens.
+
+Samples of tensors are copied where they are, without waiting for the GPU, and read when the process ends. Only check
+runs do this; runs that are timed do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_ALL_UNTIL = 128  # calls of each channel; then ever fewer, about as many for each time that their number doubles
+_MOST_VALUES = 256  # of a tensor
+_MOST_TOKENS = 4096
+_MOST_ROWS = 64  # of a batch
+
+OUTPUTS, LOSS, TOKENS = "outputs", "loss", "tokens"
+
+
+class Outputs:
+    """Of one process."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._whole = (torch.int64, torch.int32)
+        self._found: dict[str, list[dict[str, Any]]] = {OUTPUTS: [], LOSS: [], TOKENS: []}
+        self._calls: dict[str, int] = {}
+
+    def called(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What a model gave back, and the whole numbers it was given: tokens, which outputs before may have chosen."""
+        tensor = self._tensor(result)
+        if tensor is not None:
+            given = [value for value in (*args, *kwargs.values()) if isinstance(value, self._torch.Tensor)]
+            self._add(OUTPUTS, tensor, next((value for value in given if value.dtype in self._whole), None))
+
+    def generated(self, result: Any) -> None:
+        tensor = getattr(result, "sequences", result)
+        if isinstance(tensor, self._torch.Tensor):
+            self._add(TOKENS, tensor)
+
+    def lost(self, tensors: Any) -> None:
+        """What `backward()` begins at."""
+        tensor = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+        if isinstance(tensor, self._torch.Tensor) and tensor.numel() == 1:
+            self._add(LOSS, tensor)
+
+    def _tensor(self, result: Any, level: int = 0) -> Any:
+        """The logits, or else the first tensor of numbers."""
+        torch = self._torch
+        if isinstance(result, torch.Tensor):
+            return result if result.is_floating_point() and result.numel() else None
+        logits = getattr(result, "logits", None)
+        if isinstance(logits, torch.Tensor):
+            return logits
+        values = result.values() if isinstance(result, Mapping) else result if isinstance(result, (tuple, list)) else ()
+        for value in list(values)[:8] if level < 3 else ():
+            found = self._tensor(value, level + 1)
+            if found is not None:
+                return found
+        return None
+
+    def _add(self, channel: str, tensor: Any, given: Any = None) -> None:
+        torch = self._torch
+        number = self._calls[channel] = self._calls.get(channel, 0) + 1
+        if _is_left_out(number) or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        most = _MOST_TOKENS if channel == TOKENS else _MOST_VALUES
+        facts = {"call": number, "shape": list(tensor.shape), "dtype": str(tensor.dtype).rpartition(".")[2]}
+        with torch.no_grad():
+            facts["sample"] = _sample(tensor, most)
+            if given is not None:
+                facts["given"] = _sample(given, most)
+            if tensor.is_floating_point():
+                facts["rms"] = tensor.detach().float().square().mean().sqrt()
+                last = tensor.detach()[:, -1] if tensor.dim() == 3 else tensor.detach()
+                if last.dim() == 2 and last.shape[1] > 1:
+                    facts["top"] = last[:_MOST_ROWS].float().topk(2)
+        self._found[channel].append(facts)
+
+    def read(self) -> dict[str, Any]:
+        """As numbers, when the program has ended."""
+        return {
+            "calls": self._calls,
+            **{channel: [_as_numbers(one) for one in found] for channel, found in self._found.items() if found},
+        }
+
+
+def _is_left_out(number: int) -> bool:
+    return number % (1 << (number // _ALL_UNTIL).bit_length()) != 0
+
+
+def _sample(tensor: Any, most: int) -> Any:
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(len(flat) // most, 1)][:most].clone()
+
+
+def _as_numbers(facts: dict[str, Any]) -> dict[str, Any]:
+    found = {name: facts[name] for name in ("call", "shape", "dtype")}
+    found["sample"] = _listed(facts["sample"])
+    if "given" in facts:
+        found["given"] = facts["given"].tolist()
+    if "rms" in facts:
+        found["rms"] = _finite(float(facts["rms"]))
+    if "top" in facts:
+        values, places = facts["top"]
+        found["top"], found["gap"] = places[:, 0].tolist(), _listed(values[:, 0] - values[:, 1])
+    return found
+
+
+def _listed(tensor: Any) -> list[Any]:
+    return [_finite(value) for value in (tensor.double() if tensor.is_floating_point() else tensor).tolist()]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no other numbers."""
+    return value if isinstance(value, int) or math.isfinite(value) else None

@@ -1,0 +1,64 @@
+"""Which levers a trial takes: those that fixes of the answer ask for, or those that could help such a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.comparing.comparison import RegionComparison
+from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.trying.levers import Lever, all_levers
+from llm_perf_opt.trying.loop_steps import STEP
+from llm_perf_opt.trying.process_notes import ProcessNotes
+from llm_perf_opt.trying.program_runs import already_set
+
+_MOST_SHARE = 0.98  # nothing gains more than fifty times
+
+
+def choose_levers(fixes: Sequence[Fix], notes: ProcessNotes) -> list[Lever]:
+    """The largest promise first. `notes`: of a run of the program as it is."""
+    possible = [lever for lever in all_levers().values() if not lacking(lever, notes)]
+    asked = [lever for lever in possible if promised(lever, fixes)]
+    if asked:
+        return sorted(asked, key=lambda lever: -promised(lever, fixes))
+    return [lever for lever in possible if lever.general]
+
+
+def lacking(lever: Lever, notes: ProcessNotes) -> str:
+    """Why a lever would change nothing of this program; nothing where it may."""
+    if name := already_set(lever):
+        return f"{name} is set already"
+    missing = [need for need in lever.needs if not notes.counts.get(need)]
+    if "cuda" in missing:
+        return "the program uses no GPU"
+    return f"there are none in this program: {missing[0]}" if missing else ""
+
+
+def promised(lever: Lever, fixes: Sequence[Fix]) -> float:
+    """What part of their stage's time the fixes would win that this lever stands for: of the stage with most."""
+    shares: dict[str, float] = {}
+    for fix in fixes:
+        if fix.rule in lever.rules:
+            shares[fix.stage] = shares.get(fix.stage, 0.0) + fix.gain_share
+    return max(shares.values(), default=0.0)
+
+
+def predicted_gain(
+    levers: Sequence[Lever], fixes: Sequence[Fix], regions: Sequence[RegionComparison], stage: RegionComparison
+) -> float | None:
+    """By what factor a stage was said to become faster; None where nothing was said of what is in it."""
+    rules = {rule for lever in levers for rule in lever.rules}
+    whole = _time(stage)
+    by_key = {_without_step(r.key): r for r in regions if r.key == stage.key or r.key.startswith(f"{stage.key}/")}
+    saved = [fix.gain_share * _time(by_key[fix.stage]) for fix in fixes if fix.rule in rules and fix.stage in by_key]
+    return 1 / (1 - min(sum(saved) / whole, _MOST_SHARE)) if saved and whole else None
+
+
+def _time(region: RegionComparison) -> float:
+    """Of all its steady instances."""
+    return (region.before_ns or 0.0) * region.instances[0]
+
+
+def _without_step(key: str) -> str:
+    """As the report calls it, which knows no steps."""
+    domain, at, path = key.rpartition("@")
+    return f"{domain}{at}{path.removeprefix(f'{STEP}/')}"

@@ -1,0 +1,166 @@
+"""Runs of the program in a trial: by themselves or with levers, timed from inside as `measure` does it.
+
+Whatever torch.compile keeps between processes goes into a folder of the trial, so that the first run of a lever pays
+for all of its warm-up, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from attrs import define
+
+from llm_perf_opt import inject
+from llm_perf_opt.capture.commands import tail
+from llm_perf_opt.capture.gpu_sampler import GpuSampler
+from llm_perf_opt.capture.progress_reporter import ProgressReporter
+from llm_perf_opt.comparing.collected import collect as collect_side
+from llm_perf_opt.comparing.side import Side
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.nsight.outcome import clean
+from llm_perf_opt.process.bytecode import BytecodeCache
+from llm_perf_opt.process.supervise import run_supervised
+from llm_perf_opt.readers.measured import collect, read_measured
+from llm_perf_opt.regions.columns import COMPILATION, GRAPH_CAPTURE, ONCE
+from llm_perf_opt.regions.patterns import RegionFilter
+from llm_perf_opt.request import ProfileRequest
+from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.rundir.log_cleaning import clean_logs
+from llm_perf_opt.trying.levers import Lever
+from llm_perf_opt.trying.loop_steps import with_steps
+from llm_perf_opt.trying.process_notes import ProcessNotes, read_notes, use_text
+from llm_perf_opt.untrusted import read_text
+
+_FOLDER, LOG = "try", "try/workload.log"
+_LARGEST_OUTPUT = 20_000_000
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+@define(eq=False)
+class Run:
+    """One run of the program."""
+
+    times: Path  # a folder with what its processes timed
+    gpus: list[dict[str, Any]]
+    notes: ProcessNotes
+    seconds: float
+    problem: str = ""  # why it failed
+
+
+class ProgramRuns:
+    """Starts the program, again and again."""
+
+    def __init__(
+        self,
+        request: ProfileRequest,
+        directory: RunDirectory,
+        report_progress: ProgressReporter,
+        bytecode: BytecodeCache,
+        output: str | None = None,
+    ) -> None:
+        self._request, self._directory, self._report_progress = request, directory, report_progress
+        self._bytecode, self._output = bytecode, output
+        self._raw = Path()
+        self.count = 0
+
+    def __enter__(self) -> ProgramRuns:
+        self._raw = Path(tempfile.mkdtemp(prefix="llm-perf-try-"))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        shutil.rmtree(self._raw, ignore_errors=True)
+
+    def run(self, title: str, levers: Sequence[Lever] = (), *, outputs: bool = False) -> Run:
+        """Once. `outputs`: note what it computes, which takes time, so that such a run says nothing of times."""
+        self.count += 1
+        folder = self._raw / str(self.count)
+        times, notes = folder / "times", folder / "notes"
+        for place in (times, notes):
+            place.mkdir(parents=True)
+        request, directory = self._request, self._directory
+        mode = request.annotate.mode if request.annotate.mode != "off" else "stages"
+        environment = inject.environment(mode, request.annotate.depth, ranges=True, timers=times)
+        environment |= {name: value for lever in levers for name, value in lever.environment.items()}
+        named = [(lever.name, lever.file) for lever in levers]
+        environment = inject.with_levers(environment, notes, named, outputs=outputs)
+        environment |= {name: str(self._raw / name.lower()) for name in _CACHES}
+        log = directory.path / LOG
+        log.parent.mkdir(exist_ok=True)
+        printed_before = log.stat().st_size if log.exists() else 0
+        with self._report_progress.work(title, "try"):
+            step = directory.begin(_FOLDER, request.command, _FOLDER, program=request.command, environment=environment)
+            with GpuSampler() as sampler:
+                ended = run_supervised(
+                    request.command,
+                    log=log,
+                    environment={**environment, **self._bytecode.variables()},
+                    timeout_s=request.measure.timeout_s,
+                    report_progress=self._report_progress,
+                    held=directory.handles,
+                )
+        printed = _tail_from(log, printed_before)
+        clean_logs([log], request.command)
+        step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
+        step.status = "failed" if ended.exit_code or ended.timed_out else "done"
+        directory.save()
+        if ended.interrupted:
+            raise KeyboardInterrupt
+        problem = ""
+        if ended.timed_out:
+            problem = "it took too long and was stopped"
+        elif ended.exit_code:
+            lines = [clean(line) for line in tail(log).splitlines() if line.strip()]
+            problem = f"the program ended with {ended.exit_code}: {lines[-1][:200] if lines else 'it printed nothing'}"
+        noted = read_notes(notes)
+        if self._output is not None and outputs and not problem:
+            use_text(noted, printed if self._output == "stdout" else _written(Path(self._output)))
+        return Run(times, sampler.found, noted, ended.seconds, problem)
+
+    def side(self, label: str, runs: Sequence[Run]) -> Side | None:
+        """Steady instances of some runs, run by run; None where nothing was timed."""
+        file = self._raw / "side.json"
+        try:
+            collect([run.times for run in runs], file, [run.gpus for run in runs])
+            return collect_side([], [with_steps(read_measured(file))], label, RegionFilter())
+        except UserError:
+            return None
+
+    def once_seconds(self, run: Run) -> float:
+        """What a run spent on compiling and capturing graphs."""
+        file = self._raw / "once.json"
+        try:
+            collect([run.times], file)
+            once = read_measured(file).only_once
+        except UserError:
+            return 0.0
+        wanted = np.isin(once.what, [ONCE.index(COMPILATION), ONCE.index(GRAPH_CAPTURE)])
+        total = last = 0
+        for start, end in sorted(zip(once.start[wanted].tolist(), once.end[wanted].tolist(), strict=True)):
+            total += max(end - max(start, last), 0)
+            last = max(last, end)
+        return total / 1e9
+
+
+def already_set(lever: Lever) -> str:
+    """A variable of the lever that the user has set otherwise."""
+    return next((name for name, value in lever.environment.items() if os.environ.get(name, value) != value), "")
+
+
+def _written(file: Path) -> str:
+    try:
+        return read_text(file, _LARGEST_OUTPUT, errors="replace")
+    except (OSError, ValueError) as error:
+        raise UserError(f"The output {file} cannot be read: {error}.", "Check --output, or leave it out.") from error
+
+
+def _tail_from(log: Path, start: int) -> str:
+    with log.open("rb") as file:
+        file.seek(start)
+        return file.read(_LARGEST_OUTPUT).decode("utf-8", "replace")

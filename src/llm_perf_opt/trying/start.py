@@ -1,0 +1,121 @@
+"""From a request to a trial on disk: first the answer of the program, then its levers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from llm_perf_opt.api.reporting import INSIDE_RUN, Showing, make_report, publish
+from llm_perf_opt.capture.context import Tools
+from llm_perf_opt.capture.preparation import check_program, known_patterns, ready
+from llm_perf_opt.capture.progress_reporter import ProgressReporter
+from llm_perf_opt.capture.session import run_profile
+from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.nsight.tools import find_nsys
+from llm_perf_opt.options.declared import LEVER_NAMES, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS
+from llm_perf_opt.options.values import parse_seconds
+from llm_perf_opt.process.bytecode import bytecode_cache
+from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.request import ProfileRequest
+from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.trying.files_of_trial import show_trial, write_trial
+from llm_perf_opt.trying.levers import named_levers
+from llm_perf_opt.trying.program_runs import ProgramRuns
+from llm_perf_opt.trying.turns import Interrupted, Wanted, run_trial
+
+
+def try_program(
+    request: ProfileRequest, settings: dict[str, Any], typed: list[str], *, as_json: bool = False, quiet: bool = False
+) -> int:
+    """The program's answer first, with nsys where it is installed; then its levers."""
+    wanted = wanted_of(request)
+    check_program(request.command)
+    mode = request.annotate.mode if request.annotate.mode != "off" else "stages"
+    has_nsys = not wanted.levers and _has_nsys()
+    request = attrs.evolve(
+        request,
+        annotate=attrs.evolve(request.annotate, mode=mode),
+        timeline=attrs.evolve(request.timeline, enable=has_nsys),
+        counters=attrs.evolve(request.counters, enable=False),
+    )
+    tools = Tools(None, None)
+    if has_nsys:
+        request, tools = ready(request)
+    directory = RunDirectory.create(
+        *(Path(request.out) if request.out else None, request.command, settings),
+        recordings=has_nsys,
+        made_by="try",
+        typed=typed,
+        show_command=request.show_command,
+    )
+    with directory.interrupted_in_order():
+        code = run_profile(request, tools, directory, quiet=quiet or as_json, silent=True)
+    if code in (ExitCode.WORKLOAD_FAILED, ExitCode.INTERRUPTED):
+        return code
+    return try_run(request, directory.path, wanted, as_json=as_json, quiet=quiet)
+
+
+def _has_nsys() -> bool:
+    """Without it, the program is timed and no more."""
+    try:
+        find_nsys()
+    except UserError:
+        return False
+    return True
+
+
+def wanted_of(request: ProfileRequest) -> Wanted:
+    """Refuses names of levers that do not exist before anything is run."""
+    names = str(request.value(LEVER_NAMES))
+    budget = request.value(TRIAL_BUDGET)
+    return Wanted(
+        levers=[] if names == "auto" else named_levers([word.strip() for word in names.split(",") if word.strip()]),
+        runs=request.value(TRIAL_RUNS),
+        budget_s=parse_seconds(budget) if isinstance(budget, str) else budget,
+    )
+
+
+def try_run(request: ProfileRequest, path: Path, wanted: Wanted, *, as_json: bool = False, quiet: bool = False) -> int:
+    """Try levers in a run that has its report; `try.json` goes beside it, and what was tried into it."""
+    reporter = ProgressReporter(quiet=quiet, silent=as_json)
+    wanted = attrs.evolve(wanted, fixes=_fixes(request, path))
+    directory = RunDirectory.reopen(path)
+    code, state = ExitCode.DONE, "failed"
+    try:
+        with bytecode_cache() as bytecode:
+            runs = ProgramRuns(request, directory, reporter, bytecode, request.value(TRIAL_OUTPUT))
+            try:
+                with runs:
+                    trial = run_trial(runs, wanted, list(directory.manifest.workload))
+                state = "done"
+            except Interrupted as interrupted:
+                trial, code, state = interrupted.trial, ExitCode.INTERRUPTED, "interrupted"
+        write_trial(trial, path)
+    finally:
+        directory.finish(state)
+        directory.release()
+    _report_again(request, path)
+    if as_json:
+        print(json.dumps({"out": str(path), **trial.as_json()}, indent=1, allow_nan=False))
+    else:
+        show_trial(trial, path, quiet=quiet)
+    return int(code)
+
+
+def _fixes(request: ProfileRequest, path: Path) -> list[Fix]:
+    try:
+        return list(make_report([str(path)], known_patterns(request), quiet=True).answer.fixes)
+    except UserError:  # nothing was timed, or recorded: levers that fit the program are tried
+        return []
+
+
+def _report_again(request: ProfileRequest, path: Path) -> None:
+    """The report says of each fix what became of it."""
+    try:
+        report = make_report([str(path)], known_patterns(request), quiet=True)
+    except UserError:
+        return
+    publish(report, path, regions=INSIDE_RUN, top=request.report.top, showing=Showing(silent=True), force=True)

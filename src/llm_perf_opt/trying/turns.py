@@ -1,0 +1,191 @@
+"""A trial in order: the program as it is, each lever checked once, then timed in turns, then the best together.
+
+Results come first: a lever is timed only if it took effect and the program still computes the same. Runs that are timed
+alternate (A B C A B C): what drifts, drifts for all.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+from attrs import define
+
+from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, UNSURE
+from llm_perf_opt.comparing.evaluation import Settings, compare
+from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
+from llm_perf_opt.trying.levers import ROUNDING, Lever
+from llm_perf_opt.trying.output_comparison import Reference
+from llm_perf_opt.trying.program_runs import ProgramRuns, Run
+from llm_perf_opt.trying.attempts import FAILED, LEFT_OUT, NOT_APPLIED, REFUSED, Attempt, Trial
+
+_NO_TIME = "the budget was spent"
+_MORE_RUNS = re.compile(r"measure both with llm-perf measure --runs (\d+)")  # as `comparing` says it
+_SLOWER = 1.3  # times: a lever that is this much slower in the first round is not run again
+
+
+@define
+class Wanted:
+    """What is asked for."""
+
+    levers: Sequence[Lever] = ()  # none: those that the fixes ask for
+    runs: int = 3
+    budget_s: float | None = None
+    fixes: Sequence[Fix] = ()
+
+
+def run_trial(runs: ProgramRuns, wanted: Wanted, command: list[str]) -> Trial:
+    """All of it; an interrupt ends it, and what is known by then is in `Interrupted.trial`."""
+    session = _Session(runs, wanted, Trial(command))
+    try:
+        session.take()
+    except KeyboardInterrupt:
+        session.trial.notes.append("The trial was interrupted; levers without a verdict were not tried to the end.")
+        raise Interrupted(session.trial) from None
+    return session.trial
+
+
+class Interrupted(KeyboardInterrupt):
+    """With what was found out before."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self.trial = trial
+
+
+class _Session:
+    def __init__(self, runs: ProgramRuns, wanted: Wanted, trial: Trial) -> None:
+        self.runs, self.wanted, self.trial = runs, wanted, trial
+        self.began = time.monotonic()
+        self.longest = 0.0
+        self.once_s = 0.0  # what the program compiles by itself
+
+    def take(self) -> None:
+        reference = self._look()
+        counts = reference.base.counts
+        self.trial.counts = {name: counts[name] for name in sorted(counts)}
+        for lever in self.wanted.levers or choose_levers(self.wanted.fixes, reference.base):
+            place = next((reference.base.places[need] for need in lever.needs if need in reference.base.places), "")
+            attempt = Attempt([lever], place=place)
+            self.trial.attempts.append(attempt)
+            if why := lacking(lever, reference.base):
+                attempt.verdict, attempt.reason = NOT_APPLIED, why
+        checked = [a for a in self.trial.attempts if a.verdict == LEFT_OUT and self._check(a, reference)]
+        self._time(checked)
+        together = self._best_together()
+        if together is not None:
+            self.trial.together = together
+            if self._check(together, reference):
+                self._time([together])
+
+    # -- runs that are not timed --------------------------------------------------------------------
+
+    def _look(self) -> Reference:
+        """The program as it is, twice, and once with its weights moved by rounding."""
+        first = self._run("the program as it is", outputs=True)
+        if first.problem:
+            raise UserError(f"Nothing was tried: {first.problem}.", "Mend the program first.", ExitCode.WORKLOAD_FAILED)
+        if not first.notes.models:
+            raise UserError(
+                "Nothing was tried: no PyTorch model was called where levers can be pulled.",
+                "Levers act on calls of modules, as in model(x), in a Python that reads its environment.",
+                ExitCode.NOTHING_CAPTURED,
+            )
+        self.once_s = self.runs.once_seconds(first)
+        again = self._run("the program as it is, again: its own noise", outputs=True)
+        rounded = self._run("the program with its weights moved by their last digit: what rounding does", [ROUNDING])
+        known = [first.notes, *([] if again.problem else [again.notes])]
+        return Reference(known, None if rounded.problem else rounded.notes)
+
+    def _check(self, attempt: Attempt, reference: Reference) -> bool:
+        """Whether it takes effect and leaves the results what they are."""
+        if self._is_late():
+            attempt.reason = _NO_TIME
+            return False
+        run = self._run(f"{attempt.title}: does it take effect, are the results the same?", attempt.levers)
+        if run.problem:
+            attempt.verdict, attempt.reason = FAILED, run.problem
+            return False
+        found = [run.notes.evidence.get(lever.name, (False, "no process pulled it")) for lever in attempt.levers]
+        attempt.applied = all(applied for applied, _ in found)
+        attempt.evidence = "; ".join(text for _, text in found)
+        if not attempt.applied:
+            attempt.verdict = NOT_APPLIED
+            attempt.reason = next(text for applied, text in found if not applied)
+            return False
+        precision = next((lever.precision for lever in attempt.levers if lever.precision), "")
+        attempt.outputs = reference.compare(run.notes, precision)
+        attempt.warmup_s = max(self.runs.once_seconds(run) - self.once_s, 0.0)
+        if attempt.outputs.is_refused:
+            attempt.verdict, attempt.reason = REFUSED, attempt.outputs.detail
+            return False
+        return True
+
+    # -- runs that are timed ------------------------------------------------------------------------
+
+    def _time(self, attempts: Sequence[Attempt]) -> None:
+        """In turns: the program as it is, then with each lever, and again."""
+        base: list[Run] = []
+        timed: list[list[Run]] = [[] for _ in attempts]
+        going = list(range(len(attempts)))
+        for number in range(1, self.wanted.runs + 1):
+            if not going or self._is_late(len(going)):
+                break
+            of = f"({number} of {self.wanted.runs})"
+            base.append(self._run(f"timed as it is {of}", outputs=False))
+            for place in list(going):
+                attempt = attempts[place]
+                run = self._run(f"timed with {attempt.title} {of}", attempt.levers, outputs=False)
+                if run.problem:
+                    attempt.verdict, attempt.reason = FAILED, run.problem
+                    going.remove(place)
+                    continue
+                timed[place].append(run)
+                self._compare(attempt, base, timed[place])
+                if number == 1 and (attempt.gain or 1.0) < 1 / _SLOWER:
+                    going.remove(place)
+        for attempt, found in zip(attempts, timed, strict=True):
+            if not found and attempt.verdict == LEFT_OUT:
+                attempt.reason = _NO_TIME
+
+    def _compare(self, attempt: Attempt, base: Sequence[Run], timed: Sequence[Run]) -> None:
+        attempt.runs = len(timed)
+        before = self.runs.side("as it is", [run for run in base if not run.problem])
+        after = self.runs.side(attempt.title, timed)
+        if before is None or after is None:
+            attempt.verdict, attempt.reason = UNSURE, "no stage could be timed"
+            return
+        attempt.comparison = compare(before, after, Settings())
+        attempt.verdict = attempt.comparison.verdict
+        unclear = attempt.verdict in (UNSURE, NOT_COMPARABLE)
+        reasons = [_MORE_RUNS.sub(r"add --runs \1", reason) for reason in attempt.comparison.reasons[:2]]
+        attempt.reason = "; ".join(reasons) if unclear else ""
+        stage = attempt.stage
+        if stage is not None:
+            regions = attempt.comparison.regions
+            attempt.predicted_gain = predicted_gain(attempt.levers, self.wanted.fixes, regions, stage)
+
+    def _best_together(self) -> Attempt | None:
+        """Levers that won and go together, the best first; None where there are not two."""
+        named = bool(self.wanted.levers)
+        won = [a for a in self.trial.attempts if a.won and (a.is_harmless or named)]
+        chosen: list[Attempt] = []
+        for attempt in sorted(won, key=lambda a: -(a.gain or 0.0)):
+            if all(attempt.levers[0].goes_with(other.levers[0]) for other in chosen):
+                chosen.append(attempt)
+        return Attempt([a.levers[0] for a in chosen], place=chosen[0].place) if len(chosen) > 1 else None
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def _run(self, title: str, levers: Sequence[Lever] = (), *, outputs: bool = True) -> Run:
+        run = self.runs.run(f"try: {title}", levers, outputs=outputs)
+        self.longest = max(self.longest, run.seconds)
+        return run
+
+    def _is_late(self, more: int = 0) -> bool:
+        """Would the next run, and those that belong to it, end after the budget?"""
+        budget = self.wanted.budget_s
+        return budget is not None and time.monotonic() - self.began + (1 + more) * self.longest > budget

@@ -1,0 +1,335 @@
+"""`llm-perf try`: levers are read without being run, outputs are compared in units of noise, and results come first."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import attrs
+import jsonschema
+import numpy as np
+import pytest
+
+from conftest import RECORDINGS, report
+from llm_perf_opt.api.tried import with_tried
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.comparing.comparison import Comparison, RegionComparison
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.readers.measured import KIND
+from llm_perf_opt.regions.columns import UNKNOWN_HERE, Process, Ranges, Timeline, Work
+from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
+from llm_perf_opt.trying.files_of_trial import render_trial
+from llm_perf_opt.trying.levers import Lever, all_levers, named_levers
+from llm_perf_opt.trying.loop_steps import with_steps
+from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN_NOISE, Agreement, Reference
+from llm_perf_opt.trying.process_notes import Computed, ProcessNotes, read_notes, use_text
+from llm_perf_opt.trying.attempts import REFUSED, Attempt, Trial
+from llm_perf_opt.trying.words import three_sentences
+
+OUTPUTS = ("", "outputs")
+OWN = '''"""Scales what the model gives."""
+TITLE = "scaled"
+CHANGES = "everything"
+def apply(program): {apply}
+def evidence(program): return {evidence}
+'''
+
+
+# -- levers --------------------------------------------------------------------------------------------------
+
+
+def test_every_lever_says_what_it_does_what_it_may_change_and_what_to_write() -> None:
+    from llm_perf_opt.analysis.rules.all_rules import RULES
+
+    known = {rule.id for rule in RULES}
+    for lever in all_levers().values():
+        assert lever.about.endswith("."), lever.name
+        assert lever.changes, lever.name
+        assert lever.patch, lever.name
+        assert lever.needs, lever.name
+        assert set(lever.rules) <= known, lever.name
+        assert set(lever.excludes) <= set(all_levers()), lever.name
+
+
+def test_a_lever_of_ones_own_is_read_and_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "my_lever.py"
+    file.write_text("raise SystemExit\n" + OWN.format(apply="...", evidence="True, ''"))
+    (lever,) = named_levers([str(file)])
+    assert (lever.name, lever.title, lever.own) == ("my-lever", "scaled", True)
+    file.write_text("def apply(program): ...")
+    with pytest.raises(UserError, match="no function evidence"):
+        named_levers([str(file)])
+    with pytest.raises(UserError, match="did you mean compile"):
+        named_levers(["compil"])
+
+
+def test_levers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["try", "--list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"{name}\n" in printed for name in all_levers())
+    assert main(["try", "--list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["levers"]) == len(all_levers())
+
+
+def fix(rule: str, share: float, stage: str = "LLM@decode") -> Fix:
+    return Fix(rule, stage, gain_ns=share * 1e6, gain_share=share, action="", because="")
+
+
+def test_levers_are_those_that_fixes_ask_for_and_the_program_can_use() -> None:
+    notes = ProcessNotes(counts={"calls": 9, "generate": 1, "cuda": 1, "float32 models": 1})
+    chosen = [lever.name for lever in choose_levers([fix("gemm.fp32", 0.5), fix("cache.concat", 0.2)], notes)]
+    assert chosen[-1] == "static-cache"
+    assert set(chosen[:-1]) == {"tf32", "bf16-autocast", "fp16-autocast"}
+    # Without fixes: what fits, and what changes the precision only if it is named.
+    general = [lever.name for lever in choose_levers([], notes)]
+    assert "static-cache" in general
+    assert "tf32" not in general
+    assert "fused-optimizer" not in general
+
+
+def test_a_variable_that_the_user_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    notes = ProcessNotes(counts={"cuda": 1})
+    assert "is set already" in lacking(all_levers()["max-connections"], notes)
+    assert lacking(all_levers()["expandable-segments"], notes) == ""
+
+
+# -- outputs -------------------------------------------------------------------------------------------------
+
+
+def notes_of(*samples: Any, given: list[tuple[int, ...]] | None = None, tops: list[int] | None = None) -> ProcessNotes:
+    found = []
+    for number, sample in enumerate(samples):
+        values = np.array(sample, dtype=np.float64)
+        top = (tops[number],) if tops else ()
+        size = float(np.sqrt(np.mean(np.nan_to_num(values) ** 2)))
+        tokens = given[number] if given else ()
+        found.append(Computed(number + 1, values.shape, "float32", values, size, tokens, top, (1e-7,) if tops else ()))
+    return ProcessNotes(computed={OUTPUTS: found}, calls={OUTPUTS: len(found)})
+
+
+BASE = [np.linspace(-1, 1, 64) + step for step in range(6)]
+
+
+def moved(by: float, start: int = 0) -> list[Any]:
+    random = np.random.default_rng(1)
+    return [v * (1 + by * random.standard_normal(64)) if n >= start else v for n, v in enumerate(BASE)]
+
+
+@pytest.mark.parametrize(
+    ("new", "state"),
+    [
+        (BASE, SAME),
+        (moved(2e-6), WITHIN_NOISE),
+        (moved(1e-3), DIFFERENT),
+        (moved(1e-3, start=5), DIFFERENT),
+        (BASE[:4], DIFFERENT),
+        ([np.full(64, np.nan), *BASE[1:]], DIFFERENT),
+    ],
+)
+def test_outputs_are_compared_with_what_rounding_does(new: list[Any], state: str) -> None:
+    reference = Reference([notes_of(*BASE), notes_of(*BASE)], notes_of(*moved(1e-6)))
+    found = reference.compare(notes_of(*new))
+    assert found.state == state, found
+    assert found.is_refused == (state == DIFFERENT)
+
+
+def test_where_outputs_begin_to_differ_is_said() -> None:
+    reference = Reference([notes_of(*BASE), notes_of(*BASE)], notes_of(*moved(1e-6)))
+    assert "from call 6 on" in reference.compare(notes_of(*moved(1e-3, start=5))).detail
+
+
+def test_lower_precision_is_said_and_not_taken_for_a_mistake() -> None:
+    reference = Reference([notes_of(*BASE), notes_of(*BASE)], notes_of(*moved(1e-6)))
+    found = reference.compare(notes_of(*moved(3e-3)), "bfloat16")
+    assert found.state == DIFFERENT
+    assert not found.is_refused
+    assert reference.compare(notes_of(*moved(0.3)), "bfloat16").is_refused
+
+
+def test_unchanged_runs_that_differ_cannot_be_compared_with() -> None:
+    reference = Reference([notes_of(*BASE), notes_of(*moved(1.0))], None)
+    found = reference.compare(notes_of(*BASE))
+    assert found.state == NOT_COMPARED
+    assert "seed" in found.detail
+    assert Reference([ProcessNotes()], None).compare(notes_of(*BASE)).state == NOT_COMPARED
+
+
+def test_a_text_may_go_another_way_after_a_near_tie_only() -> None:
+    given = [(1,), (2,), (3,), (4,), (5,), (6,)]
+    other = [(1,), (2,), (3,), (9,), (9,), (9,)]
+    base = notes_of(*BASE, given=given, tops=[2, 3, 4, 5, 6, 7])
+    reference = Reference([base, base], None)
+    away = [*BASE[:3], *(value * 5 for value in BASE[3:])]
+    tie = reference.compare(notes_of(*away, given=other, tops=[2, 3, 9, 9, 9, 9]))
+    assert tie.state == WITHIN_NOISE
+    assert "near tie" in tie.detail
+    # The same outputs, and another token all the same: somebody chooses otherwise.
+    assert reference.compare(notes_of(*away, given=other, tops=[2, 3, 4, 9, 9, 9])).is_refused
+
+
+def test_an_output_that_is_named_is_compared_by_its_numbers() -> None:
+    def printed(text: str) -> ProcessNotes:
+        found = ProcessNotes()
+        use_text(found, text)
+        return found
+
+    reference = Reference([printed("loss 2.5"), printed("loss 2.5")], printed("loss 2.50001"))
+    assert reference.compare(printed("loss 2.5")).state == SAME
+    assert reference.compare(printed("loss 2.50002")).state == WITHIN_NOISE
+    assert reference.compare(printed("loss 2.6")).is_refused
+    assert reference.compare(printed("error 2.5")).is_refused
+
+
+def test_notes_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text("[")
+    (tmp_path / "2.json").write_text('{"rank": "", "outputs": {"outputs": [{"call": "x"}]}, "models": []}')
+    good = {"rank": "", "outputs": {}, "models": ["M"], "counts": {"calls": 2}, "places": {}, "levers": [["a", 1, "b"]]}
+    (tmp_path / "3.json").write_text(json.dumps(good))
+    found = read_notes(tmp_path)
+    assert (found.processes, found.models, found.evidence) == (1, ["M"], {"a": (True, "b")})
+
+
+# -- times ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_between_stages_belongs_to_a_step() -> None:
+    """A loop of a forward pass of 10 and an update of 5 in every 100."""
+    start = np.array([t for step in range(8) for t in (1000 + 100 * step, 1020 + 100 * step)])
+    took = np.array([10, 5] * 8)
+    none = np.zeros(16, dtype=np.int32)
+    ranges = Ranges(
+        start=start, end=start + took, process=none, thread=none, domain=none,
+        name=np.array([0, 1] * 8, dtype=np.int32), start_end=none.astype(bool), took=took,
+        gpu_start=np.full(16, UNKNOWN_HERE), memory_peak=np.full(16, -1), memory_growth=np.full(16, -1),
+    )  # fmt: skip
+    empty = Work.empty()
+    timeline = Timeline(
+        source="", kind=KIND, strings=["forward", "update"], domains=[""], processes=[Process(1)], threads=[1],
+        kernels=empty, copies=empty, graphs=empty, ranges=ranges,
+    )  # fmt: skip
+    found = with_steps(timeline).ranges
+    steps = found.name == 2
+    assert steps.sum() == 7
+    assert found.took is not None
+    assert abs(found.took[steps] - 100).max() <= 2
+
+
+def region(key: str, before: float, after: float, instances: int) -> RegionComparison:
+    return RegionComparison(
+        key, key, None, 0, "better", "", before, after, after / before - 1, [-0.76, -0.74], "runs", "undisturbed",
+        (instances, instances), decides=key == "LLM@step",
+    )  # fmt: skip
+
+
+def test_a_prediction_is_of_the_part_that_the_fix_is_about() -> None:
+    step, decode = region("LLM@step", 100e6, 25e6, 10), region("LLM@step/decode", 4e6, 1e6, 200)
+    lever = Lever("a", Path(), rules=("launch.graph",))
+    # 80 % of the step is decoding, and half of that is to be won.
+    assert predicted_gain([lever], [fix("launch.graph", 0.5)], [step, decode], step) == pytest.approx(1 / 0.6)
+    assert predicted_gain([lever], [fix("gemm.fp32", 0.5)], [step, decode], step) is None
+
+
+# -- results -------------------------------------------------------------------------------------------------
+
+
+def trial() -> Trial:
+    compared = Comparison("a", "b", "better", [], [], [region("LLM@step", 100e6, 25e6, 10)])
+    good = Attempt(
+        [Lever("good", Path(), title="<b>good", rules=("launch.graph",), patch="model.compile()")],
+        applied=True, outputs=Agreement(WITHIN_NOISE, "x"), verdict="better", comparison=compared,
+        predicted_gain=3.5, warmup_s=22.0, place="a.py:3",
+    )  # fmt: skip
+    bad = Attempt([Lever("bad", Path(), title="bad")], outputs=Agreement(DIFFERENT, "y", float("inf")), verdict=REFUSED)
+    return Trial(["python", "a.py"], [good, bad])
+
+
+def test_three_sentences_say_what_helps_what_the_outputs_say_and_what_to_write() -> None:
+    first, second, third = three_sentences(trial())
+    assert "100 ms → 25 ms, 4× as fast" in first
+    assert "predicted 3.5×" in first
+    assert "pays off after 293 calls" in first
+    assert second == "Outputs: within noise (x)."
+    assert third == "Write: model.compile() at a.py:3"
+    assert len(three_sentences(Trial([]))) == 3
+
+
+def test_the_file_keeps_to_its_schema_and_the_page_escapes_names() -> None:
+    schema = json.loads(files("llm_perf_opt.trying").joinpath("try.schema.json").read_text())
+    found = trial().as_json()
+    jsonschema.validate(found, schema)
+    json.dumps(found, allow_nan=False)
+    page = render_trial(trial())
+    assert "&lt;b&gt;good" in page
+    assert "<b>good" not in page
+
+
+def test_a_report_says_of_each_fix_what_became_of_it(tmp_path: Path) -> None:
+    found = report(RECORDINGS / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz")
+    rule = found.answer.fixes[0].rule
+    lever = {"name": "x", "rules": [rule], "verdict": "better", "gain": 4.0, "outputs": "same", "predicted_gain": 3.9}
+    (tmp_path / "try.json").write_text(json.dumps({"levers": [{**lever, "verdict": "failed"}, lever]}))
+    tried = with_tried(found, tmp_path).answer.fixes[0].tried
+    assert tried is not None
+    assert (tried["verdict"], tried["gain"], tried["predicted_gain"]) == ("better", 4.0, 3.9)
+    (tmp_path / "try.json").write_text('{"levers": [{"rules": 1, "verdict": "better"}]}')
+    assert with_tried(found, tmp_path) == found
+    assert attrs.evolve(found) == with_tried(found, tmp_path / "absent")
+
+
+# -- the whole of it -----------------------------------------------------------------------------------------
+
+PROGRAM = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(8))
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return x
+
+model, x = Net().eval(), torch.randn(2, 32)
+for _ in range(30):
+    model(x)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_program_is_tried_and_what_breaks_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(PROGRAM)
+    Path("drop.py").write_text(
+        OWN.format(apply="program.on_model(lambda m: m.layers[3].weight.data.zero_())", evidence="True, 'dropped'")
+    )
+    Path("idle.py").write_text(OWN.format(apply="...", evidence="False, 'nothing to pull'"))
+    before = sorted(path.name for path in tmp_path.iterdir())
+    code = main(
+        ["try", "--out", "run", "--runs", "1", "--levers", "inference-mode,drop.py,idle.py,tf32", "--quiet", "--",
+         sys.executable, "net.py"]
+    )  # fmt: skip
+    assert code == 0
+    found = json.loads(Path("run/try.json").read_text())
+    jsonschema.validate(found, json.loads(files("llm_perf_opt.trying").joinpath("try.schema.json").read_text()))
+    levers = {lever["name"]: lever for lever in found["levers"]}
+    assert levers["inference-mode"]["applied"]
+    assert levers["inference-mode"]["outputs"] == "same"
+    assert levers["inference-mode"]["gain"] > 0
+    assert levers["inference-mode"]["place"].endswith("net.py:16")
+    assert levers["drop"]["verdict"] == REFUSED
+    assert levers["drop"]["before"] is None  # a lever that changes the results is not even timed
+    assert (levers["idle"]["verdict"], levers["idle"]["reason"]) == ("not applied", "nothing to pull")
+    assert levers["tf32"]["verdict"] == "not applied"
+    assert "<!-- llm-perf try -->" in Path("run/try.html").read_text()
+    assert json.loads(Path("run/manifest.json").read_text())["state"] == "done"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "run"])
