@@ -221,6 +221,16 @@ def test_for_which_gpu_a_kernel_was_written(kernel: str, written_for: int | None
     assert gemm_old_kernel._generation(kernel) == written_for
 
 
+@pytest.mark.parametrize(("gpu", "newer"), [(H200, True), ({**H200, "name": "Tesla V100", "computeMajor": 7}, False)])
+def test_only_types_that_the_gpu_has_are_recommended(
+    gpu: dict[str, Any], newer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "H200", gpu)
+    action = fixes([*SHOWN["gemm.fp32"][0]])["gemm.fp32"].action
+    assert "fp16" in action
+    assert ("TF32" in action, "bf16" in action) == (newer, newer)
+
+
 def test_pieces_of_compiled_code_are_not_called_many_launches() -> None:
     """Short kernels, each entered as a piece of compiled code of its own."""
 

@@ -10,7 +10,8 @@ from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.launched import LaunchKind
 
-_FIRST_TENSOR_CORES = 7  # compute capability
+_FIRST_TENSOR_CORES, _FIRST_TF32 = 7, 8  # compute capability
+_NEWER = ' or bf16, or torch.set_float32_matmul_precision("high") for TF32'
 _GUESS = (0.75, 0.5, 0.88)  # of their time
 
 
@@ -18,7 +19,8 @@ def _find(of: Evaluated) -> Iterator[Found]:
     capability = of.facts.numbers.get("compute_capability")
     if capability is None or capability >= _FIRST_TENSOR_CORES:
         rows = unclaimed(of, is_single_precision)
-        yield from found_in_kernels(of, "gemm.fp32", rows, above_peak(of, rows, _GUESS, "tf32"))
+        types = "" if capability is not None and capability < _FIRST_TF32 else _NEWER
+        yield from found_in_kernels(of, "gemm.fp32", rows, above_peak(of, rows, _GUESS, "tf32"), newer_types=types)
 
 
 def is_single_precision(kind: LaunchKind) -> bool:
@@ -33,11 +35,11 @@ RULE = Rule(
     seen="Kernels of products whose names say fp32 without tensor cores (sgemm), on a GPU that has them.",
     words=Words(
         because="{families}, {time} of {now}, in fp32 on the CUDA cores",
-        action='use the tensor cores: torch.autocast with bf16 or fp16, or torch.set_float32_matmul_precision("high") for TF32',
+        action="use the tensor cores: torch.autocast with fp16{newer_types}",
     ),
     find=_find,
     gain="The time above what the FLOPs and bytes of the shapes need in TF32.",
     before="y = x @ w  # fp32",
     after='torch.set_float32_matmul_precision("high")\ny = x @ w',
-    unless="The digits of fp32 are needed: TF32 keeps ten bits of the mantissa.",
+    unless="The digits of fp32 are needed: TF32 keeps ten bits of the mantissa. TF32 and bf16 need Ampere or later.",
 )
