@@ -21,13 +21,13 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.readers.measured import KIND
 from llm_perf_opt.regions.columns import UNKNOWN_HERE, Process, Ranges, Timeline, Work
 from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.trying.attempts import REFUSED, Attempt, Trial
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
 from llm_perf_opt.trying.files_of_trial import render_trial
 from llm_perf_opt.trying.levers import Lever, all_levers, named_levers
 from llm_perf_opt.trying.loop_steps import with_steps
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN_NOISE, Agreement, Reference
 from llm_perf_opt.trying.process_notes import Computed, ProcessNotes, read_notes, use_text
-from llm_perf_opt.trying.attempts import REFUSED, Attempt, Trial
 from llm_perf_opt.trying.words import three_sentences
 
 OUTPUTS = ("", "outputs")

@@ -16,11 +16,11 @@ from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, UNSURE
 from llm_perf_opt.comparing.evaluation import Settings, compare
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.trying.attempts import FAILED, LEFT_OUT, NOT_APPLIED, REFUSED, Attempt, Trial
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
 from llm_perf_opt.trying.levers import ROUNDING, Lever
 from llm_perf_opt.trying.output_comparison import Reference
 from llm_perf_opt.trying.program_runs import ProgramRuns, Run
-from llm_perf_opt.trying.attempts import FAILED, LEFT_OUT, NOT_APPLIED, REFUSED, Attempt, Trial
 
 _NO_TIME = "the budget was spent"
 _MORE_RUNS = re.compile(r"measure both with llm-perf measure --runs (\d+)")  # as `comparing` says it

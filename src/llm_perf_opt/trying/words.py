@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from llm_perf_opt.comparing.comparison import BETTER, SAME, UNSURE, WORSE
 from llm_perf_opt.report.text import duration
+from llm_perf_opt.trying.attempts import FAILED, LEFT_OUT, NOT_APPLIED, REFUSED, Attempt, Trial
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED
 from llm_perf_opt.trying.output_comparison import SAME as SAME_OUTPUTS
-from llm_perf_opt.trying.attempts import FAILED, LEFT_OUT, NOT_APPLIED, REFUSED, Attempt, Trial
 
 VERDICT_WORDS = {
     BETTER: "faster",
