@@ -48,7 +48,6 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "report-speed": _READING,
     "rules-h200": (*_READING, "metrics"),
     "safe-hands": ("files.py", "rundir", "report", "api"),
-    "try-levers-h200": ("trying", "inject", "comparing", "analysis"),
     "safe-hands-secrets": ("rundir", "capture", "report", "untrusted.py"),
 }
 
