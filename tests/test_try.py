@@ -101,14 +101,14 @@ def test_a_variable_that_the_user_has_set_is_left_alone(monkeypatch: pytest.Monk
 # -- outputs -------------------------------------------------------------------------------------------------
 
 
-def notes_of(*samples: Any, given: list[tuple[int, ...]] | None = None, tops: list[int] | None = None) -> ProcessNotes:
+def notes_of(*samples: Any, given: list[tuple[int, ...]] | None = None, gap: float | None = None) -> ProcessNotes:
     found = []
     for number, sample in enumerate(samples):
         values = np.array(sample, dtype=np.float64)
-        top = (tops[number],) if tops else ()
+        top, gaps = ((), ()) if gap is None else ((2,), (gap,))
         size = float(np.sqrt(np.mean(np.nan_to_num(values) ** 2)))
         tokens = given[number] if given else ()
-        found.append(Computed(number + 1, values.shape, "float32", values, size, tokens, top, (1e-7,) if tops else ()))
+        found.append(Computed(number + 1, values.shape, "float32", values, size, tokens, top, gaps))
     return ProcessNotes(computed={OUTPUTS: found}, calls={OUTPUTS: len(found)})
 
 
@@ -162,14 +162,17 @@ def test_unchanged_runs_that_differ_cannot_be_compared_with() -> None:
 def test_a_text_may_go_another_way_after_a_near_tie_only() -> None:
     given = [(1,), (2,), (3,), (4,), (5,), (6,)]
     other = [(1,), (2,), (3,), (9,), (9,), (9,)]
-    base = notes_of(*BASE, given=given, tops=[2, 3, 4, 5, 6, 7])
-    reference = Reference([base, base], None)
     away = [*BASE[:3], *(value * 5 for value in BASE[3:])]
-    tie = reference.compare(notes_of(*away, given=other, tops=[2, 3, 9, 9, 9, 9]))
+
+    def compared(gap: float) -> Agreement:
+        base = notes_of(*BASE, given=given, gap=gap)
+        return Reference([base, base], None).compare(notes_of(*away, given=other, gap=gap))
+
+    tie = compared(gap=1e-7)
     assert tie.state == WITHIN_NOISE
     assert "near tie" in tie.detail
-    # The same outputs, and another token all the same: somebody chooses otherwise.
-    assert reference.compare(notes_of(*away, given=other, tops=[2, 3, 4, 9, 9, 9])).is_refused
+    # The same outputs, no tie, and another token all the same: somebody chooses otherwise.
+    assert compared(gap=0.1).is_refused
 
 
 def test_an_output_that_is_named_is_compared_by_its_numbers() -> None:

@@ -108,7 +108,7 @@ class _Channel:
         wanders = ""
         for place, (old, now) in enumerate(zip(before, after, strict=False)):
             if old.given != now.given and place:
-                wanders = self._other_way(before[place - 1], after[place - 1], old)
+                wanders = self._other_way(before[place - 1], after[place - 1], old, now)
                 if not wanders:
                     return Agreement(
                         DIFFERENT,
@@ -146,15 +146,18 @@ class _Channel:
         text = f"{self.name} differ by {_percent(worst)} of their size at most, noise is {_percent(at)}; {calls}"
         return Agreement(WITHIN_NOISE, text, worst, at)
 
-    def _other_way(self, old: Computed, now: Computed, following: Computed) -> str:
+    def _other_way(self, old: Computed, now: Computed, following: Computed, now_following: Computed) -> str:
         """Why a text goes on with another token; nothing where noise is no reason."""
         call = following.call
         if call > old.call + 1:  # not every call of a long run is kept
             return f"; before call {call}, the text went another way"
         _, most = self.reference.tolerance(self.key, 0, old.dtype)
         near = 2 * max(most, 4 * self.allowed) * old.rms
-        changed = [gap for a, b, gap in zip(old.top, now.top, old.gap, strict=False) if a != b]
-        if changed and all(gap <= near for gap in changed):
+        # Rows whose next token is another; a tie may fall either way though the first of both is the same.
+        tokens = list(zip(following.given, now_following.given, strict=False))
+        rows = range(len(old.gap)) if len(tokens) != len(old.gap) else [n for n, (a, b) in enumerate(tokens) if a != b]
+        gaps = [min(old.gap[n], *now.gap[n : n + 1]) for n in rows]
+        if gaps and all(gap <= near for gap in gaps):
             return f"; from call {call} on, the text goes another way after a near tie"
         if self.reference.wanders:
             return f"; from call {call} on, the text goes another way, as it does by noise alone"

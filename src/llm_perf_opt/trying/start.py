@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from llm_perf_opt.capture.preparation import check_program, known_patterns, read
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.session import run_profile
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.json_output import print_json
 from llm_perf_opt.nsight.tools import find_nsys
 from llm_perf_opt.options.declared import LEVER_NAMES, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS
 from llm_perf_opt.options.values import parse_seconds
@@ -99,7 +99,7 @@ def try_run(request: ProfileRequest, path: Path, wanted: Wanted, *, as_json: boo
         directory.release()
     _report_again(request, path)
     if as_json:
-        print(json.dumps({"out": str(path), **trial.as_json()}, indent=1, allow_nan=False))
+        print_json({"out": str(path), **trial.as_json()})
     else:
         show_trial(trial, path, quiet=quiet)
     return int(code)

@@ -42,8 +42,8 @@ def three_sentences(trial: Trial) -> list[str]:
 def _nothing_helps(trial: Trial) -> list[str]:
     if not trial.attempts:
         return ["No lever fits this program.", "Nothing was compared.", "See what there is: llm-perf try --list"]
-    tried = [a for a in trial.attempts if a.verdict != LEFT_OUT]
-    first = f"Nothing that was tried makes it faster ({len(tried)} of {len(trial.attempts)} levers ran)."
+    timed = [a for a in trial.attempts if a.runs]
+    first = f"Nothing that was tried makes it faster ({len(timed)} of {len(trial.attempts)} levers were timed)."
     told = "; ".join(f"{a.title}: {VERDICT_WORDS[a.verdict]}{_why(a)}" for a in trial.attempts[:4])
     return [first, f"{told}.", "Leave the program as it is, or name other levers: llm-perf try --list"]
 

@@ -160,7 +160,10 @@ def _annotate(torch: ModuleType, wanted_markers: str) -> None:
     calls.annotate(torch.nn.Module, calls.Calls(installed, *around_modules, names))
     training.annotate(torch, installed)
     graphs.annotate(torch.cuda.CUDAGraph, installed)
-    trial.begin(torch)
+    try:
+        trial.begin(torch)
+    except Exception as error:
+        log.failed("pulling levers", error)
     _hide_from_dynamo(torch, [*_nvtx_package(), *_ours()])
     active = installed
     log.note("torch", version=version, mode=mode, ranges=source)

@@ -12,6 +12,7 @@ from typing import Any
 
 _ALL_UNTIL = 128  # calls of each channel; then ever fewer, about as many for each time that their number doubles
 _MOST_VALUES = 256  # of a tensor
+_MOST_IN_SIZE = 1 << 20  # values whose size is taken: logits of a long prompt are gigabytes
 _MOST_TOKENS = 4096
 _MOST_ROWS = 64  # of a batch
 
@@ -72,7 +73,7 @@ class Outputs:
             if given is not None:
                 facts["given"] = _sample(given, most)
             if tensor.is_floating_point():
-                facts["rms"] = tensor.detach().float().square().mean().sqrt()
+                facts["rms"] = _sample(tensor, _MOST_IN_SIZE).float().square().mean().sqrt()
                 last = tensor.detach()[:, -1] if tensor.dim() == 3 else tensor.detach()
                 if last.dim() == 2 and last.shape[1] > 1:
                     facts["top"] = last[:_MOST_ROWS].float().topk(2)

@@ -205,7 +205,8 @@ def _own_line() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(("<", sys.base_prefix)) and not any(part in file for part in _PACKAGES):
-            return f"{file}:{frame.f_lineno}"
+            inside = file.startswith(os.path.join(os.getcwd(), ""))  # noqa: PTH109, PTH118
+            return f"{os.path.relpath(file) if inside else os.path.basename(file)}:{frame.f_lineno}"  # noqa: PTH119
         frame = frame.f_back
     return ""
 
@@ -234,3 +235,5 @@ def _seed(torch: Any) -> None:
 
     random.seed(0)
     torch.manual_seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)

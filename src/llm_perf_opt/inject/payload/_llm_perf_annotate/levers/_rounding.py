@@ -6,6 +6,8 @@ from typing import Any
 
 TITLE = "weights moved by their last digit"
 
+_ROW = 4096
+
 
 def apply(program: Any) -> None:
     torch = program.torch
@@ -14,12 +16,14 @@ def apply(program: Any) -> None:
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for parameter in module.parameters():
-                if parameter.is_floating_point() and parameter.dtype.itemsize >= 2:
-                    # Signs of the host: every GPU draws the same.
-                    signs = torch.randint(0, 2, (min(parameter.numel(), 4096),), generator=generator) * 2 - 1
-                    times = -(-parameter.numel() // max(len(signs), 1))
-                    step = signs.repeat(times)[: parameter.numel()].reshape(parameter.shape).to(parameter.device)
-                    parameter.data.mul_(1 + torch.finfo(parameter.dtype).eps * step.to(torch.float32))
+                if parameter.is_floating_point() and parameter.dtype.itemsize >= 2 and parameter.is_contiguous():
+                    # Signs of the host: every GPU draws the same. A row of them is enough, and takes no memory.
+                    signs = torch.randint(0, 2, (_ROW,), generator=generator) * 2 - 1
+                    row = (1 + torch.finfo(parameter.dtype).eps * signs.float()).to(parameter.device)
+                    flat = parameter.data.view(-1)
+                    whole = flat.numel() // _ROW * _ROW
+                    flat[:whole].view(-1, _ROW).mul_(row)
+                    flat[whole:].mul_(row[: flat.numel() - whole])
                     program.count("weights moved")
 
     program.on_model(move)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 TITLE = "int8 weights (torchao)"
@@ -13,11 +14,11 @@ PATCH = "from torchao.quantization import Int8WeightOnlyConfig, quantize_\n\nqua
 
 
 def apply(program: Any) -> None:
-    from torchao.quantization import Int8WeightOnlyConfig, quantize_  # type: ignore[import-not-found]
+    torchao = importlib.import_module("torchao.quantization")  # of the program's own packages
 
     def quantize(module: Any) -> None:
         if not module.training:
-            quantize_(module, Int8WeightOnlyConfig())
+            torchao.quantize_(module, torchao.Int8WeightOnlyConfig())
             program.count("models in int8")
 
     program.on_model(quantize)
