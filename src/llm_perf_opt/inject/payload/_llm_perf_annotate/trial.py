@@ -154,7 +154,8 @@ class Program:
     # -- levers ---------------------------------------------------------------------------------------
 
     def pull(self, name: str, file: str) -> None:
-        module, problem = None, ""
+        module, problem, writes = None, "", sys.dont_write_bytecode
+        sys.dont_write_bytecode = True  # nothing is written beside a file of the user's
         try:
             spec = importlib.util.spec_from_file_location(f"{__package__}.levers.{name.replace('-', '_')}", file)
             assert spec is not None
@@ -165,6 +166,8 @@ class Program:
             module.apply(self)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
+        finally:
+            sys.dont_write_bytecode = writes
         self.levers.append((name, module, problem))
 
     def write(self) -> None:
