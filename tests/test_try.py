@@ -261,6 +261,15 @@ def test_three_sentences_say_what_helps_what_the_outputs_say_and_what_to_write()
     assert len(three_sentences(Trial([]))) == 3
 
 
+def test_what_is_not_certain_is_not_called_useless() -> None:
+    lever = Lever("x", Path(), title="x")
+    slower, unsure = (Attempt([lever], verdict=verdict, runs=3) for verdict in ("worse", "unsure"))
+    assert three_sentences(Trial([], [slower]))[0].startswith("Nothing that was tried makes it faster")
+    first, _, last = three_sentences(Trial([], [slower, unsure]))
+    assert first.startswith("Cannot tell whether anything that was tried makes it faster")
+    assert "--runs" in last
+
+
 def test_the_file_keeps_to_its_schema_and_the_page_escapes_names() -> None:
     schema = json.loads(files("llm_perf_opt.trying").joinpath("try.schema.json").read_text())
     found = trial().as_json()

@@ -43,9 +43,15 @@ def _nothing_helps(trial: Trial) -> list[str]:
     if not trial.attempts:
         return ["No lever fits this program.", "Nothing was compared.", "See what there is: llm-perf try --list"]
     timed = [a for a in trial.attempts if a.runs]
-    first = f"Nothing that was tried makes it faster ({len(timed)} of {len(trial.attempts)} levers were timed)."
+    if any(a.verdict == UNSURE for a in timed):  # not known is not "no"
+        first = "Cannot tell whether anything that was tried makes it faster"
+        last = "Tell with more runs (--runs), or with nothing else on this machine."
+    else:
+        first = "Nothing that was tried makes it faster"
+        last = "Leave the program as it is, or name other levers: llm-perf try --list"
+    first = f"{first} ({len(timed)} of {len(trial.attempts)} levers were timed)."
     told = "; ".join(f"{a.title}: {VERDICT_WORDS[a.verdict]}{_why(a)}" for a in trial.attempts[:4])
-    return [first, f"{told}.", "Leave the program as it is, or name other levers: llm-perf try --list"]
+    return [first, f"{told}.", last]
 
 
 def _why(attempt: Attempt) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import _attention
+
 TITLE = "flash attention"
 RULES = ("attention.kernel",)
 NEEDS = ("calls", "cuda")
@@ -17,20 +19,8 @@ _ON = (True, False, True, False)  # flash, memory-efficient, math, cuDNN
 
 
 def apply(program: Any) -> None:
-    cuda = program.torch.backends.cuda
-    switches = (cuda.enable_flash_sdp, cuda.enable_mem_efficient_sdp, cuda.enable_math_sdp, cuda.enable_cudnn_sdp)
-    for switch, on in zip(switches, _ON):
-        switch(on)
+    _attention.switch(program, _ON)
 
 
 def evidence(program: Any) -> tuple[bool, str]:
-    cuda = program.torch.backends.cuda
-    now = (
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
-    if now != _ON:
-        return False, "the program sets the kernels of attention itself"
-    return bool(program.models), "torch's flags are set" if program.models else "no model was called"
+    return _attention.evidence(program, _ON)

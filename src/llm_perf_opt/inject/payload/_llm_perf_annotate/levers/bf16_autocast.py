@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import _autocast
+
 TITLE = "bf16 autocast"
 RULES = ("gemm.fp32",)
 NEEDS = ("float32 models",)
@@ -14,18 +16,8 @@ PATCH = 'with torch.autocast("cuda", dtype=torch.bfloat16):  # around the forwar
 
 
 def apply(program: Any) -> None:
-    torch = program.torch
-
-    def context(module: Any) -> Any:
-        parameter = next(module.parameters(), None)
-        if parameter is None or parameter.dtype != torch.float32:
-            return None
-        program.count("calls in bf16")
-        return torch.autocast(parameter.device.type, dtype=torch.bfloat16)
-
-    program.around_calls(context)
+    _autocast.around_calls(program, program.torch.bfloat16)
 
 
 def evidence(program: Any) -> tuple[bool, str]:
-    calls = program.counts.get("calls in bf16", 0)
-    return bool(calls), f"{calls} calls under autocast" if calls else "no model has fp32 weights"
+    return _autocast.evidence(program)

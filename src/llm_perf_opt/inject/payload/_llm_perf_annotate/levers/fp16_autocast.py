@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import _autocast
+
 TITLE = "fp16 autocast"
 RULES = ("gemm.fp32",)
 NEEDS = ("float32 models",)
@@ -14,18 +16,8 @@ PATCH = 'with torch.autocast("cuda", dtype=torch.float16):  # around the forward
 
 
 def apply(program: Any) -> None:
-    torch = program.torch
-
-    def context(module: Any) -> Any:
-        parameter = next(module.parameters(), None)
-        if parameter is None or parameter.dtype != torch.float32:
-            return None
-        program.count("calls in fp16")
-        return torch.autocast(parameter.device.type, dtype=torch.float16)
-
-    program.around_calls(context)
+    _autocast.around_calls(program, program.torch.float16)
 
 
 def evidence(program: Any) -> tuple[bool, str]:
-    calls = program.counts.get("calls in fp16", 0)
-    return bool(calls), f"{calls} calls under autocast" if calls else "no model has fp32 weights"
+    return _autocast.evidence(program)
