@@ -12,6 +12,7 @@ import contextlib
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -59,18 +60,40 @@ def bytecode_cache(environment: Mapping[str, str] | None = None) -> Iterator[Byt
 
 
 def _compile(listed: Path, folder: Path) -> None:
-    """With the interpreter that will read it. Whatever fails here costs time at the next start, and nothing else."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+    """With the interpreter that will read it. Whatever fails here costs time at the next start, and nothing else.
+
+    A process for every core has its part of the list: `compileall -j` shares out folders, not files.
+    """
+    with contextlib.suppress(OSError):
         with listed.open("rb") as file:
             lines = file.read(_MOST_BYTES).split(b"\n")
         interpreter = os.fsdecode(lines[0])
-        modules = b"\n".join(sorted({line for line in lines if line.endswith(b".py")}))
-        subprocess.run(
-            [interpreter, "-m", "compileall", "-q", "-j", "0", "-i", "-"],
-            input=modules,
-            env={**os.environ, "PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": ""},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=folder,  # not the user's: a module there may have the name of one that is needed
-            timeout=_PATIENCE_S,
-        )
+        modules = sorted({line for line in lines if line.endswith(b".py")})
+        cores = len(os.sched_getaffinity(0))
+        parts = [part for number in range(cores) if (part := modules[number::cores])]
+        with contextlib.ExitStack() as compilers:
+            for number, part in enumerate(parts):
+                share = folder / f"modules-{number}"
+                share.write_bytes(b"\n".join(part))
+                compilers.enter_context(_compiling(interpreter, share, time.monotonic() + _PATIENCE_S))
+
+
+@contextlib.contextmanager
+def _compiling(interpreter: str, share: Path, until: float) -> Iterator[None]:
+    """While others are started; waited for at the end."""
+    folder = share.parent
+    process = subprocess.Popen(
+        [interpreter, "-m", "compileall", "-q", "-i", str(share)],
+        env={**os.environ, "PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": ""},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,  # not the user's: a module there may have the name of one that is needed
+    )
+    try:
+        yield
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+    finally:
+        process.kill()
+        process.wait()
