@@ -4,7 +4,9 @@
     python benchmarks/true_time.py --out benchmarks/results/true-time-h200 --only decode,graph
     python benchmarks/true_time.py --tiny --out /tmp/true-time                         on a CPU: tests the script itself
 
-Each part runs one program of `programs/self_timed.py` by itself and under `llm-perf measure`, in turns, twice each.
+Each part runs one program of `programs/self_timed.py` by itself and under `llm-perf measure`, in turns, three times
+each. Where runs with us and without are compared, it is the fastest of each: a program that the host holds up takes up
+to half as long again from one process to the next on a machine with other users, and nothing makes it faster.
 Compared are the medians of its regions (its own CUDA events against the report), its tokens per second, the time of a
 step with and without measuring, the time until it starts, and, where the program knows them, energy, memory growth
 and peak. Results are written after each part; parts measured by an earlier call stay in the file. Exit code 1: a
@@ -38,6 +40,7 @@ PARTS = {
     "energy": "half a minute of products, copies and pauses",
 }
 LIMITS = {"region": 0.02, "tokens": 0.02, "step": 0.01, "start": 2.0, "energy": 0.02, "memory": 0.02}
+TURNS = 3
 SECONDS = 100.0  # for one run of a program
 LEAST_MS = 1.0  # regions that take less are told only
 WARMUP = 0.25  # of the own times of a region that are left out at the beginning, for their median
@@ -87,7 +90,7 @@ def part(kind: str, tiny: bool) -> dict[str, Any]:
     """One program, compared."""
     by_itself, under = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(1 if kind == "energy" else 2):
+        for number in range(1 if kind == "energy" else TURNS):
             if kind != "energy":
                 by_itself.append(alone(kind, tiny))
             under.append(measured(kind, tiny, Path(folder) / str(number)))
@@ -133,10 +136,11 @@ def compare_region(name: str, key: str, by_itself: list[Any], under: list[Any]) 
     limit = None if few or own < LEAST_MS else LIMITS["region"]
     checks = [check(f"median of {key}, same runs", own, found, limit, "ms")]
     if by_itself:
-        without = statistics.mean(own_median(run, name) for run in by_itself)
+        without = min(own_median(run, name) for run in by_itself)
+        fastest = min(medians) if found is not None else None
         # What inner ranges take is disturbed most by looking at them: told.
         inner = key.count("/") > 2
-        checks.append(check(f"median of {key}, runs without us", without, found, None if inner else limit, "ms"))
+        checks.append(check(f"median of {key}, runs without us", without, fastest, None if inner else limit, "ms"))
     return checks
 
 
@@ -147,17 +151,18 @@ def compare_cost(by_itself: list[Any], under: list[Any]) -> list[dict[str, Any]]
     start = mean(under, "start_s") - mean(by_itself, "start_s")
     wall = mean(under, "wall_s") - mean(by_itself, "wall_s")
     tokens = check(
-        "steps or tokens per second", mean(by_itself, "tokens_per_second"), mean(under, "tokens_per_second"),
+        "steps or tokens per second", *(max(run["tokens_per_second"] for run in runs) for runs in (by_itself, under)),
         LIMITS["tokens"], "1/s",
     )  # fmt: skip
-    step = check("a step, measured against alone", mean(by_itself, "step_ms"), mean(under, "step_ms"), None, "ms")
+    fastest, measured_fastest = (min(run["step_ms"] for run in runs) for runs in (by_itself, under))
+    step = check("a step, measured against alone", fastest, measured_fastest, None, "ms")
     step |= {"limit": LIMITS["step"], "ok": step["off"] <= LIMITS["step"]}
     noise = max(abs(run["step_ms"] / mean(by_itself, "step_ms") - 1) for run in by_itself)
     seconds = {"true": None, "off": None, "unit": "s"}
     return [
         tokens,
         step,
-        {"what": "how far two runs alone are from their mean", "said": noise, **seconds, "unit": "", "limit": None, "ok": True},
+        {"what": "how far runs alone are from their mean", "said": noise, **seconds, "unit": "", "limit": None, "ok": True},
         {"what": "later start of the program", "said": start, **seconds, "limit": LIMITS["start"], "ok": start <= LIMITS["start"]},
         {"what": "more wall time, report included", "said": wall, **seconds, "limit": None, "ok": True},
     ]  # fmt: skip
