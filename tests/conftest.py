@@ -9,6 +9,7 @@ import importlib
 import lzma
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -44,6 +45,8 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(guard)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a script: tests of Ctrl-C would wait
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def recording(name: str) -> Path:
