@@ -7,8 +7,8 @@ One program (a decoder of 3.2 billion parameters) is used by all parts but `ocr`
 after every part, and parts measured by an earlier call stay in the file, so that they can be spread over several
 calls; a part that needs figures of another (`profile` that of `alone`) takes them from there. Parts:
 
-  alone     the program by itself, twice; the second run counts, because the first has a cold file cache (`ocr` and
-            `graphs` do the same with theirs)
+  alone     the program by itself, three times; the fastest counts: the first has a cold file cache, and the machine may
+            be busy (`ocr` and `graphs` run theirs twice)
   profile   `llm-perf profile --no-measure --level roofline`, from the command to the finished HTML and JSON
   measured  the same with the run of the program by itself that comes first; its times against the program's own clock
   truth     app-range replay of the same program with the same counters, against the estimates of `profile`
@@ -24,6 +24,7 @@ three minutes, measured and profiled.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import re
@@ -235,9 +236,9 @@ class Bench:
 
     def program_alone(self, program: Sequence[str], name: str, times: int) -> float:
         seconds = [self.run(program, f"{name}-{turn}").seconds for turn in range(1, times + 1)]
-        self.now.figures["alone_s"] = seconds[-1]
+        self.now.figures["alone_s"] = fastest = min(seconds)
         self.now.figures["alone_runs_s"] = seconds
-        return seconds[-1]
+        return fastest
 
     def profile(self, program: Sequence[str], name: str, *options: str) -> NCUProfileRegionReport:
         """`llm-perf profile` of a program: how long, what it cost, what it covers."""
@@ -382,8 +383,8 @@ class Bench:
 
 
 def measure_alone(bench: Bench) -> None:
-    bench.program_alone(decoder(), "alone", 2)
-    said = STAGE_TIMES.search((bench.work / "alone-2.log").read_text(errors="replace"))
+    bench.program_alone(decoder(), "alone", 3)
+    said = STAGE_TIMES.search((bench.work / "alone-3.log").read_text(errors="replace"))
     if said is None:
         raise PartFailed("the program did not say how long its stages took")
     bench.now.figures["stages_ms"] = {"LLM@prefill": float(said[1]), "LLM@decode": float(said[2])}
@@ -718,6 +719,7 @@ def main() -> int:
         deadline=time.monotonic() + arguments.in_all,
     )
     say(f"run directories and logs: {work}")
+    compileall.compile_dir(Path(llm_perf_opt.__file__).parent, quiet=2)  # as pip does when it installs the product
     for name in chosen:
         bench.measure(name, limits[name])
     return int(not all(bench.parts[name].good for name in chosen))

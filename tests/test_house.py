@@ -15,7 +15,7 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 45,450 without undisturbed times with energy and memory, pooled names, explained idle time, ranks, and the answer.
 # 51,650 without lines of code, fix rules one file each, comparisons with budgets and history, trials, and traces read in chunks.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 63_200
+MOST_LINES = 63_400
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(

@@ -130,7 +130,7 @@ def decoder(layers, hidden, heads, kv_heads, words):
 def decode():
     """A loop with a range for every layer and what is in it: about a hundred in a step."""
     size = (2, 64, 4, 2, 100) if args.tiny else (32, 2048, 16, 8, 32000)
-    prompt, steps, rounds = (16, 12, 2) if args.tiny else (1024, 96, 8)
+    prompt, steps, rounds = (16, 12, 2) if args.tiny else (1024, 96, 5)
     model = decoder(*size)
     ids = torch.randint(0, size[-1], (1, prompt), device=DEVICE)
     loops = []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from attrs import define, field
 
 from llm_perf_opt.capture import durations
 from llm_perf_opt.capture.commands import Captured
+from llm_perf_opt.capture.head_start import HeadStart
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.diagnosis import Diagnosis
 from llm_perf_opt.errors import ExitCode, UserError
@@ -68,6 +70,7 @@ class RunContext:
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # besides those of the outcomes
     results: dict[str, list[Action]] = field(factory=dict)  # of the captures that succeeded, by their files' name
+    head_start: HeadStart | None = None  # the program under ncu, which waits for its plan
     stopped: bool = False
     interrupted_twice: bool = False
     not_exported: bool = False  # there is a timeline that nsys itself could not read
@@ -90,6 +93,20 @@ class RunContext:
             if isinstance(found, Timeline):
                 self.timelines[file] = found
         return self.timelines.get(file)
+
+    def take_head_start(self, argv: list[str], environment: Mapping[str, str]) -> HeadStart | None:
+        """The command that has begun already, where it is this one; another is ended."""
+        found = self.head_start
+        if found is not None and found.fits(argv, environment):
+            self.head_start = None
+            return found
+        self.drop_head_start()
+        return None
+
+    def drop_head_start(self) -> None:
+        if self.head_start is not None:
+            self.head_start.discard()
+            self.head_start = None
 
     def finish_command(self, captured: Captured) -> None:
         """Report how a command of a profiler ended, and note whether the run goes on."""

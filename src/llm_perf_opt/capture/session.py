@@ -111,7 +111,10 @@ def run_profile(
             context = RunContext(
                 *(request, tools, directory, reporter, environment, state or ResumeState(), bytecode), timelines=read
             )
-            return _Session(context, showing, interrupts, hands_on=timelines is not None).run()
+            try:
+                return _Session(context, showing, interrupts, hands_on=timelines is not None).run()
+            finally:
+                context.drop_head_start()
     finally:
         directory.background.end()
         with contextlib.suppress(OSError):  # of a table that an interrupt came upon while it was noted

@@ -5,7 +5,7 @@ what the processes noted. The folder `payload` is the inside: it is loaded by th
 and shares nothing with llm_perf_opt.
 """
 
-from llm_perf_opt.inject.capture_windows import CaptureWindows, Named
+from llm_perf_opt.inject.capture_windows import CaptureWindows, Named, windows_environment
 from llm_perf_opt.inject.command import problems
 from llm_perf_opt.inject.environment import DEFAULT_DEPTH, LEVERS, environment, under_ncu, with_levers, with_lines
 from llm_perf_opt.inject.log import Annotated, RangesSeen, read_log
@@ -21,6 +21,7 @@ __all__ = [
     "problems",
     "read_log",
     "under_ncu",
+    "windows_environment",
     "with_levers",
     "with_lines",
 ]

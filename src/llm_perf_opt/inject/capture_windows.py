@@ -11,6 +11,7 @@ from attrs import Factory, define
 
 from llm_perf_opt.files import write_text
 
+AWAITED = "LLM_PERF_WINDOWS_WAIT"
 Named = tuple[str, str]  # the domain of a range ("": the default one) and its name
 
 
@@ -38,9 +39,19 @@ class CaptureWindows:
 
     def environment(self, file: Path, log: Path) -> dict[str, str]:
         """Write the windows to `file`; the variables that make the program use them, and note in `log` what it did."""
-        write_text(file, json.dumps(self.as_json()) + "\n")
         log.unlink(missing_ok=True)
-        return {"LLM_PERF_WINDOWS": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
+        self.write(file)
+        return windows_environment(file, log)
+
+    def write(self, file: Path) -> None:
+        """In one step: a program may be waiting for them."""
+        write_text(file, json.dumps(self.as_json()) + "\n")
+
+
+def windows_environment(file: Path, log: Path, *, awaited: bool = False) -> dict[str, str]:
+    """The variables for a program with windows in `file`; `awaited`: it is to wait for the file at its first range."""
+    found = {"LLM_PERF_WINDOWS": str(file.resolve()), "LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
+    return {**found, **({AWAITED: "1"} if awaited else {})}
 
 
 def _rows(ranges: Mapping[Named, tuple[int, ...]]) -> list[Any]:

@@ -8,6 +8,7 @@ from llm_perf_opt.planning.by_hand import in_replay_mode, plan_verification
 from llm_perf_opt.planning.costs import facts_of, learn
 from llm_perf_opt.planning.decision import chooses_launches, decide
 from llm_perf_opt.planning.description import as_json, describe, spoken_seconds
+from llm_perf_opt.planning.likely import likely_capture
 from llm_perf_opt.planning.plan import CounterPlan, PlannedCapture
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "facts_of",
     "in_replay_mode",
     "learn",
+    "likely_capture",
     "plan_verification",
     "spoken_seconds",
 ]

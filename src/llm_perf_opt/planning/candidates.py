@@ -41,6 +41,7 @@ class Candidate:
     why: str
     windows: CaptureWindows | None = None
     no_windows: str = ""  # why it has none
+    windows_suffice: bool = False  # nothing but launches of the chosen regions is in them
 
 
 @define(frozen=True, eq=False)

@@ -205,6 +205,8 @@ def _captures(
         capture = attrs.evolve(
             capture,
             options=attrs.evolve(capture.options, extra_args=(*capture.options.extra_args, *FROM_START_OFF)),
+            # One filter less: what ncu is asked for is then known before the regions are (`likely.py`).
+            expressions=() if candidate.windows_suffice else capture.expressions,
             windows=windows,
             alternatives=tuple(alternatives),
             program_s=_until_last(search, candidate, timeline) if windows.stop else None,

@@ -218,7 +218,8 @@ class _Windows:
         if isinstance(around, str):
             return evolve(capture, no_windows=around)
         windows, held = around
-        way = evolve(capture, windows=windows, taken=capture.filter.taken(self.launches, held[self.kernels]))
+        taken = capture.filter.taken(self.launches, held[self.kernels])
+        way = evolve(capture, windows=windows, taken=taken, windows_suffice=self._suffice(held))
         return self._priced(way, capture)
 
     def _steady(self, group: Int64s, groups: int) -> Bools | None:
@@ -250,7 +251,12 @@ class _Windows:
                     break
                 some = evolve(some, launch_count=count)
                 taken = some.taken(self.launches, seen)
-        return self._priced(evolve(capture, filter=some, windows=windows, taken=taken), capture)
+        way = evolve(capture, filter=some, windows=windows, taken=taken, windows_suffice=self._suffice(held))
+        return self._priced(way, capture)
+
+    def _suffice(self, held: Bools) -> bool:
+        """Do windows around these kernels of the timeline hold launches of the chosen regions alone?"""
+        return int(held.sum()) == int(held[self.kernels].sum())
 
     def _better(self, one: Candidate, other: Candidate) -> Candidate:
         """The way that leaves out less, or costs less for as much."""

@@ -103,6 +103,7 @@ def run_supervised(
     stop_command: Sequence[str] = (),
     report_progress: Callable[[str], None] = lambda _: None,
     held: Sequence[int] = (),
+    started: Guarded | None = None,
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`, of which beginning and end are kept.
 
@@ -116,21 +117,21 @@ def run_supervised(
     `grace_s`: how long a report may take to be written after an interruption (see `grace_seconds`).
     `report_progress`: called with what an interruption does.
     `held`: file descriptors that stay open until everything has ended, even if we are killed before.
+    `started`: the same command, begun before by `start_supervised`; its seconds count from there.
     """
     grace_s = grace_seconds() if grace_s is None else grace_s
     readers = [Follower(path, action) for path, action in (follow or {}).items()]
-    started = time.monotonic()
+    began = time.monotonic()
     interruption = Interruption()
     ended = Ended(exit_code=-1, seconds=0.0)
     settings = {
-        "grace_s": grace_s,
+        **_settings(grace_s),
         "stop": list(stop_command),
-        "log_limit": LOG_BYTES,
         "program_log": None if program_log is None else str(program_log.resolve()),
     }
     with handling(STOPS, interruption.note):
-        command = Guarded(argv, log, environment or {}, settings, program_pid=program_pid, held=held)
-        looked = started
+        command = started or Guarded(argv, log, environment or {}, settings, program_pid=program_pid, held=held)
+        looked = began
         until: float | None = None  # None: it was not asked to end
         try:
             while command.is_running:
@@ -139,7 +140,7 @@ def run_supervised(
                 now = time.monotonic()
                 ended.interrupted = ended.interrupted or interruption.times > 0
                 if until is None:
-                    ended.timed_out = timeout_s is not None and now - started > timeout_s
+                    ended.timed_out = timeout_s is not None and now - began > timeout_s
                     if now - looked > _SIZE_SECONDS:
                         looked = now
                         ended.too_large = too_large(command.pid)
@@ -154,7 +155,7 @@ def run_supervised(
                     ended.interrupted_twice = True
                     report_progress(INTERRUPTED_AGAIN)
                     command.hurry()
-                time.sleep(QUICK_SECONDS if until is not None or now - started < 1.0 else _POLL_SECONDS)
+                time.sleep(QUICK_SECONDS if until is not None or now - began < 1.0 else _POLL_SECONDS)
         finally:
             command.finish(longest_end(grace_s))
     for reader in readers:
@@ -162,8 +163,17 @@ def run_supervised(
     ended.exit_code = command.exit_code
     # A signal may have come after the last look, or while the command was ending for another reason.
     ended.interrupted = ended.interrupted or interruption.times > 0
-    ended.seconds = time.monotonic() - started
+    ended.seconds = time.monotonic() - command.began
     return ended
+
+
+def start_supervised(argv: list[str], *, log: Path, environment: Mapping[str, str], held: Sequence[int]) -> Guarded:
+    """Begin a command that `run_supervised` goes on with, or that is ended with `discard`."""
+    return Guarded(argv, log, environment, _settings(grace_seconds()), held=held)
+
+
+def _settings(grace_s: float) -> dict[str, Any]:
+    return {"grace_s": grace_s, "stop": [], "log_limit": LOG_BYTES, "program_log": None}
 
 
 def grace_seconds() -> float:
@@ -227,6 +237,7 @@ class Guarded:
         errors: int = subprocess.STDOUT,
         held: Sequence[int] = (),
     ) -> None:
+        self.began = time.monotonic()
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"  # in the environment of all its processes
         pipe_read, self._pipe = os.pipe()  # whose closing ends the guard and its command
         try:
@@ -272,6 +283,12 @@ class Guarded:
     def hurry(self) -> None:
         """End it now: nothing is waited for."""
         self._guard.send_signal(signal.SIGUSR1)
+
+    def discard(self) -> None:
+        """End it now, and wait until nothing of it is left."""
+        if self.is_running:
+            self.hurry()
+        self.finish(longest_end(0))
 
     def finish(self, patience_s: float) -> None:
         """Wait for the guard to end what is left, and do it ourselves where the guard cannot."""

@@ -5,25 +5,28 @@ Which of these it is stands in the manifest; the name of its files only has to b
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 from attrs import define
 
+from llm_perf_opt import planning
 from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, files_in, finish, progress_of, start_table
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.early_end import end_of_timeline
+from llm_perf_opt.capture.head_start import HeadStart
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
-from llm_perf_opt.inject import read_log, under_ncu
+from llm_perf_opt.inject import read_log, under_ncu, windows_environment
 from llm_perf_opt.nsight.ncu.argv import build_ncu_cmd, build_ncu_details_cmd, build_ncu_raw_cmd
 from llm_perf_opt.nsight.ncu.replay_modes import left_out, split_metrics
 from llm_perf_opt.nsight.outcome import absent_metrics
 from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.planning import PlannedCapture
-from llm_perf_opt.process.supervise import run_supervised
+from llm_perf_opt.process.supervise import run_supervised, start_supervised
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.rundir.directory import RunDirectory
@@ -134,20 +137,70 @@ def run_attempt(run: RunContext, attempt: Attempt, *, later_s: float = 0.0, repo
     return captured
 
 
+@define(frozen=True)
+class _Command:
+    """What is run for an attempt, and its files."""
+
+    argv: list[str]
+    report: Path
+    log: Path
+    program_log: Path
+
+    @staticmethod
+    def of(run: RunContext, ncu: Tool, capture: PlannedCapture) -> _Command:
+        folder = run.directory.path / "ncu"
+        report, log, program_log = (folder / f"{capture.name}{end}" for end in (".ncu-rep", ".log", "-workload.log"))
+        options = attrs.evolve(capture.options, extra_args=(*capture.options.extra_args, "--log-file", str(log)))
+        argv = build_ncu_cmd(
+            *(folder / capture.name, run.request.command),
+            ncu=ncu.path,
+            options=options,
+            nvtx_include=capture.expressions,
+        )
+        return _Command(argv, report, log, program_log)
+
+
+def begin_likely(run: RunContext) -> None:
+    """Start the program under ncu with what it will most likely be asked for; it waits at its first range."""
+    ncu = run.tools.ncu
+    if ncu is None or run.head_start is not None or run.resume.resumed or len(run.ranges_seen) != 1:
+        return
+    capture = planning.likely_capture(run.request, planning.facts_of(attrs.asdict(run.directory.manifest)))
+    if capture is None:
+        return
+    attempt, directory = Attempt.as_planned(capture), run.directory
+    command = _Command.of(run, ncu, capture)
+    file, log = attempt.windows_file(directory), attempt.windows_log(directory)
+    for one in (file, log):
+        one.unlink(missing_ok=True)
+    environment = under_ncu(run.environment, windows=True) | windows_environment(file, log, awaited=True)
+    with contextlib.suppress(UserError, OSError):  # it is started again when its turn comes, and says why it cannot
+        command.log.parent.mkdir(exist_ok=True)
+        started = start_supervised(
+            command.argv,
+            log=command.program_log,
+            environment={**environment, **run.bytecode.variables()},
+            held=directory.handles,
+        )
+        run.head_start = HeadStart(command.argv, environment, (command.log, command.program_log), started)
+
+
 def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, progress: ReportProgress) -> Captured:
     directory, command, capture = run.directory, run.request.command, attempt.capture
-    folder = directory.path / "ncu"
-    log, program_log = folder / f"{capture.name}.log", folder / f"{capture.name}-workload.log"
-    report = folder / f"{capture.name}.ncu-rep"
-    options = attrs.evolve(capture.options, extra_args=(*capture.options.extra_args, "--log-file", str(log)))
-    argv = build_ncu_cmd(
-        folder / capture.name, command, ncu=ncu.path, options=options, nvtx_include=capture.expressions
-    )
+    asked = _Command.of(run, ncu, capture)
+    argv, report, log, program_log = asked.argv, asked.report, asked.log, asked.program_log
+    folder, options = report.parent, capture.options
     environment = under_ncu(run.environment, windows=capture.windows is not None)
     # Nothing is planned beyond where the timeline was ended, so that the program need not go on here either.
     windows = capture.windows or end_of_timeline(directory)
+    file, notes = attempt.windows_file(directory), attempt.windows_log(directory)
     if windows is not None:
-        environment |= windows.environment(attempt.windows_file(directory), attempt.windows_log(directory))
+        environment |= windows_environment(file, notes)
+    begun = run.take_head_start(argv, environment)
+    if windows is not None:
+        if begun is None:
+            notes.unlink(missing_ok=True)
+        windows.write(file)
     step = directory.begin(
         *(_RUN, argv, "ncu", capture.name),
         program=command,
@@ -164,6 +217,7 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
         follow={log: progress_of(expected, progress)},
         report_progress=run.report_progress,
         held=directory.handles,
+        started=None if begun is None else begun.command,
     )
     mine = (report.name, log.name, program_log.name)  # one folder holds the files of several captures
     finished = finish(

@@ -103,6 +103,7 @@ class Counters:
             if not run.stopped and capture.name not in state.reports:
                 later_s = sum(c.seconds or 0.0 for c in plan.captures[number + 1 :])
                 self._capture(run, Attempt.as_planned(capture), seen, later_s)
+        run.drop_head_start()
         run.planned = plan.captures
         return plan, seen
 

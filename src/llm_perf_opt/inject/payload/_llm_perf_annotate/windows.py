@@ -14,6 +14,9 @@ Without `switch`, no profiler is switched: the windows only say when the program
 
 With `stop`, the next range that would begin after the last window ends the program: SystemExit, so that `finally`,
 `with` and atexit do their work; where the model runs in a thread, the main thread is interrupted as by Ctrl-C.
+
+With `LLM_PERF_WINDOWS_WAIT=1` the program was started before the file is there (`capture/head_start.py`): its first
+range waits for it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from .seen_ranges import Locked, SeenRanges
 
 # A program may catch SystemExit and go on. It is asked again, a few times.
 _MOST_ENDINGS = 3
+_LOOK_EVERY_S = 0.01
 
 Switch = Callable[[], Any]
 Ranges = dict[tuple[str, str], frozenset[int]]
@@ -127,14 +131,43 @@ class CaptureWindows(Locked):
         raise SystemExit(0)
 
 
+class AwaitedWindows(Locked):
+    """Windows that nobody has chosen yet: the first range waits for them."""
+
+    def __init__(self, path: str, torch: Any) -> None:
+        self._path = path
+        self.torch = torch
+        self._chosen: CaptureWindows | None = None
+        self._has_come = False
+        super().__init__()
+
+    def __call__(self, domain: str, name: str, number: int, begins: bool | None) -> None:
+        if not self._has_come:
+            with self._lock:
+                self._await()
+        if self._chosen is not None:
+            self._chosen(domain, name, number, begins)
+
+    def _await(self) -> None:
+        while not self._has_come:  # whoever started us ends us where they never come
+            self._has_come = os.path.exists(self._path)  # noqa: PTH110 - pathlib is slow to import
+            if self._has_come:
+                self._chosen = _read(self._path, self.torch)
+            else:
+                time.sleep(_LOOK_EVERY_S)
+
+
 def install(torch: Any, ranges_seen: SeenRanges) -> None:
     """Listen to the ranges, where a file says which of them are wanted. `torch`: None where only nvtx is there yet."""
     path = os.environ.get("LLM_PERF_WINDOWS")
     if not path:
         return
-    known = next((one for one in ranges_seen.listeners if isinstance(one, CaptureWindows)), None)
+    known = next((one for one in ranges_seen.listeners if isinstance(one, (CaptureWindows, AwaitedWindows))), None)
     if known is not None:
         known.torch = known.torch or torch
+        return
+    if os.environ.get("LLM_PERF_WINDOWS_WAIT") == "1" and torch is not None:
+        ranges_seen.listeners.append(AwaitedWindows(path, torch))
         return
     listener = _read(path, torch)
     if listener is not None and (torch is not None or not listener.switches):
