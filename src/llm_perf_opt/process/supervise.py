@@ -19,6 +19,7 @@ from attrs import define
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.files import open_to_append
 from llm_perf_opt.process.interrupts import STOPS, Interrupts, handle
+from llm_perf_opt.processes import is_alive
 
 GUARD = Path(__file__).with_name("guard.py")
 _POLL_SECONDS = 0.1
@@ -104,6 +105,7 @@ def run_supervised(
     report_progress: Callable[[str], None] = lambda _: None,
     held: Sequence[int] = (),
     started: Guarded | None = None,
+    program_over: Callable[[], None] | None = None,
 ) -> Ended:
     """Run `argv` to its end. Its output goes to `log`, of which beginning and end are kept.
 
@@ -118,6 +120,7 @@ def run_supervised(
     `report_progress`: called with what an interruption does.
     `held`: file descriptors that stay open until everything has ended, even if we are killed before.
     `started`: the same command, begun before by `start_supervised`; its seconds count from there.
+    `program_over`: called once the program of `program_pid` has ended by itself, while the profiler writes.
     """
     grace_s = grace_seconds() if grace_s is None else grace_s
     readers = [Follower(path, action) for path, action in (follow or {}).items()]
@@ -144,6 +147,9 @@ def run_supervised(
                     if now - looked > _SIZE_SECONDS:
                         looked = now
                         ended.too_large = too_large(command.pid)
+                    if program_over is not None and _has_ended(program_pid):
+                        program_over()
+                        program_over = None
                     if ended.timed_out or ended.interrupted or ended.too_large:
                         command.end()
                         until = now + longest_end(grace_s)
@@ -170,6 +176,14 @@ def run_supervised(
 def start_supervised(argv: list[str], *, log: Path, environment: Mapping[str, str], held: Sequence[int]) -> Guarded:
     """Begin a command that `run_supervised` goes on with, or that is ended with `discard`."""
     return Guarded(argv, log, environment, _settings(grace_seconds()), held=held)
+
+
+def _has_ended(program_pid: Path | None) -> bool:
+    """Has the program begun, and is it gone?"""
+    try:
+        return program_pid is not None and not is_alive(int(program_pid.read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return False
 
 
 def _settings(grace_s: float) -> dict[str, Any]:

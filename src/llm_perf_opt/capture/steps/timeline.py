@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -168,7 +168,8 @@ def _record_timeline(
         stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < asked.max_bytes < recording_bytes(guard),
         held=directory.handles,
-        follow={log: _when_over(progress_of(None, progress), lambda: begin_likely(run))},
+        follow={log: progress_of(None, progress)},
+        program_over=lambda: begin_likely(run),
     )
     # A program may remove what it finds: it must not be started again because the note of its start is gone.
     started = program_pid.exists() or not folder.is_dir() or bool(_size(program_log))
@@ -191,17 +192,6 @@ def _record_timeline(
         run.report_progress("  nsys cannot sample what the GPU moves; once more without that")
         return _record_timeline(run, nsys, gpu_metrics.without_sampling(options), progress, end)
     return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(directory, nsys, ended))
-
-
-def _when_over(follow: Callable[[str], None], action: Callable[[], None]) -> Callable[[str], None]:
-    """Also call `action` when nsys says that the program has ended and its report is being written."""
-
-    def read(line: str) -> None:
-        follow(line)
-        if line.startswith("Generating '"):
-            action()
-
-    return read
 
 
 def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None) -> Path | None:
