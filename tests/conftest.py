@@ -45,7 +45,9 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(guard)
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a script: tests of Ctrl-C would wait
+    if (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    ):  # as in the background of a script: tests of Ctrl-C would wait
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
