@@ -49,6 +49,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "rules-h200": (*_READING, "metrics"),
     "safe-hands": ("files.py", "rundir", "report", "api"),
     "safe-hands-secrets": ("rundir", "capture", "report", "untrusted.py"),
+    "true-time-h200": ("inject", "readers", "regions", "analysis"),
 }
 
 
