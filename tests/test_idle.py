@@ -16,7 +16,7 @@ from attrs import evolve
 from conftest import read, recording, regions_of, report
 from llm_perf_opt.analysis.gaps import CAUSES, Cover, find_gaps
 from llm_perf_opt.analysis.rules.all_rules import fix_words
-from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts, idle_words
+from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts, idle_words, undisturbed
 from llm_perf_opt.metrics.host_calls import call_kind, code_kind
 from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, Timeline
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
@@ -238,7 +238,7 @@ def test_ranges_explain_gaps_where_the_launching_calls_are_missing_too() -> None
 
 def test_launches_of_graphs_have_words_of_their_own() -> None:
     idle = IdleTime(1000, 16, [], [IdleCause("launch", "cudaGraphLaunch", 10, 1000)])
-    rules = [part.rule for graphs in (False, True) for part in idle_parts(idle, 1000, False, graphs)]
+    rules = [part.rule for graphs in (False, True) for part in idle_parts(idle, False, graphs)]
     assert rules == ["host.python", "host.graphs"]
 
 
@@ -251,10 +251,16 @@ def test_few_launches_gain_nothing_by_a_graph() -> None:
 def test_parts_never_promise_more_than_the_program_alone_waits() -> None:
     parts = [IdleCause("launch", "", 10, 600), IdleCause("data", "read", 1, 300), IdleCause("gpu", "", 5, 100)]
     idle = IdleTime(1000, 16, [], parts)
-    assert {p.rule: p.time_ns for p in idle_parts(idle, 1000, True, False)} == {"launch.graph": 600, "host.data": 300}
+    assert {p.rule: p.time_ns for p in idle_parts(undisturbed(idle, 1000), True, False)} == {
+        "launch.graph": 600,
+        "host.data": 300,
+    }
     # What a profiler adds, it adds to launches.
-    assert {p.rule: p.time_ns for p in idle_parts(idle, 500, True, False)} == {"launch.graph": 100, "host.data": 300}
-    assert {p.rule: p.time_ns for p in idle_parts(idle, 200, True, False)} == {"host.data": 150}
+    assert {p.rule: p.time_ns for p in idle_parts(undisturbed(idle, 500), True, False)} == {
+        "launch.graph": 100,
+        "host.data": 300,
+    }
+    assert {p.rule: p.time_ns for p in idle_parts(undisturbed(idle, 200), True, False)} == {"host.data": 150}
 
 
 def test_every_cause_has_words_and_a_fix() -> None:

@@ -69,18 +69,39 @@ class CodeLines:
 
     def launches(self, key: str) -> list[LaunchedFrom]:
         """The launches of a region's steady instances."""
-        if not len(self._warmth.timeline.code):  # operators alone are no lines
-            return []
-        attribution = self._warmth.lifted
-        if not self._numbers:
-            self._numbers.update((attribution.table.key(n), n) for n in range(len(attribution.table)))
-        number = self._numbers.get(key)
+        number = self._number(key)
         if number is None:
             return []
+        attribution = self._warmth.lifted
         held = _held(attribution, number, len(self._warmth.timeline.kernels))
         if self._kernels is not None:
             held &= self._kernels
         return self._launches().summed(held)
+
+    def callers(self, key: str) -> dict[Place, Place]:
+        """Of lines in models of libraries, the line of the user's own that led there for most of a region's time."""
+        number, timeline = self._number(key), self._warmth.timeline
+        spans = timeline.code.chosen(timeline.code.caller != UNKNOWN)
+        if number is None or not len(spans):
+            return {}
+        instances = (self._warmth.attribution.range_region == number) & ~self._warmth.instances.warmup
+        windows = BusyTime.of(timeline.ranges.start[instances], timeline.ranges.end[instances])
+        time = windows.within(spans.start, spans.end)
+        rows, first = distinct_rows([spans.place.astype(np.int64), spans.caller.astype(np.int64)])
+        spent = np.bincount(rows, weights=time, minlength=len(first))
+        found: dict[Place, Place] = {}
+        for at in np.argsort(spent, kind="stable").tolist():  # the longest comes last, and stays
+            pair = [parse_place(timeline.strings[int(column[first[at]])]) for column in (spans.place, spans.caller)]
+            if spent[at] > 0 and pair[0] is not None and pair[1] is not None:
+                found[pair[0]] = pair[1]
+        return found
+
+    def _number(self, key: str) -> int | None:
+        """Of a region; None where there is none, or no code: operators alone are no lines."""
+        table = self._warmth.lifted.table
+        if not self._numbers:
+            self._numbers.update((table.key(n), n) for n in range(len(table)))
+        return self._numbers.get(key) if len(self._warmth.timeline.code) else None
 
     def _launches(self) -> _Launches:
         if self._known is None:
@@ -113,11 +134,16 @@ class _Launches:
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution) -> _Launches:
         signature, described = describe_signatures(timeline)
-        place = launching_places(timeline, timeline.code)
+        place = launching_places(timeline, timeline.code.chosen(~timeline.code.sampled))
         spans, operators = operator_spans(timeline)
         operator = launching_places(timeline, spans)
         within, _ = distinct_rows([signature, *attribution.kernels.by_domain])
         # Where no launch of a region is known, those of the same kernel elsewhere have to do.
+        if timeline.code.sampled.any():
+            # A sample stands for a millisecond, and many launches: it counts where nothing else tells of like ones.
+            known = np.zeros(int(signature.max(initial=-1)) + 1, dtype=np.bool_)
+            known[signature[place != UNKNOWN]] = True
+            place = np.where(known[signature], place, launching_places(timeline, timeline.code))
         here, elsewhere = (_shares(of, place, operator) for of in (within, signature))
         has_own = np.zeros(int(within.max(initial=-1)) + 1, dtype=np.bool_)
         has_own[list(here)] = True
@@ -197,6 +223,7 @@ class IdleLines:
 
     _start: Int64s
     _end: Int64s
+    _gap: Int64s  # that it is a part of; in order
     _cause: Int64s
     _place: Int64s
     _strings: list[str]
@@ -219,7 +246,20 @@ class IdleLines:
         both = (gap >= 0) & (span >= 0)
         both &= (finish <= gaps.end[np.maximum(gap, 0)]) & (finish <= spans.end[mine][np.maximum(span, 0)])
         place = spans.place[mine][span[both]].astype(np.int64)
-        return IdleLines(begin[both], finish[both], gaps.cause[gap[both]].astype(np.int64), place, timeline.strings)
+        gap = gap[both]
+        return IdleLines(begin[both], finish[both], gap, gaps.cause[gap].astype(np.int64), place, timeline.strings)
+
+    def places(self) -> Int64s:
+        """All lines, as indices into the strings."""
+        return np.unique(self._place)
+
+    def of_gaps(self, gaps: Int64s, windows: BusyTime) -> tuple[Int64s, Int64s, Int64s]:
+        """The parts of some gaps, which are in order: to which of them each belongs, its line, and its time."""
+        first, last = (np.searchsorted(self._gap, gaps, side=side) for side in ("left", "right"))
+        counts = last - first
+        part = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        time = windows.within(self._start[part], self._end[part])
+        return np.repeat(np.arange(len(gaps)), counts), self._place[part], time
 
     def within(self, windows: BusyTime, causes: Callable[[str], bool]) -> list[IdleLine]:
         """Idle time by line and cause, most first. `causes`: which of them count."""

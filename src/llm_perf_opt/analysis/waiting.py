@@ -114,7 +114,7 @@ class Waiting:
         size = np.searchsorted(-np.array(SIZES), gaps.start[at] - gaps.end[at])
         counts = np.bincount(size, minlength=len(SIZES))
         times = np.bincount(size, weights=time, minlength=len(SIZES)).astype(np.int64)
-        causes = self._named_causes(gaps, named, time, region)
+        causes = self._named_causes(sums, windows, named, time, region)
         for cause, count, spent in sums.short(windows):
             counts[-1] += count
             times[-1] += spent
@@ -125,8 +125,11 @@ class Waiting:
         lines = sums.lines.within(windows, lambda cause: cause != CAUSES[_WARMUP]) if sums.lines is not None else []
         return IdleTime(total, int(counts.sum()), sizes, listed(causes), lines)
 
-    def _named_causes(self, gaps: Gaps, named: Int64s, time: Int64s, region: int) -> list[IdleCause]:
-        """Time by cause and name."""
+    def _named_causes(
+        self, sums: _GapSums, windows: BusyTime, named: Int64s, time: Int64s, region: int
+    ) -> list[IdleCause]:
+        """Time by cause and name; a gap in which the host was in lines of the program is divided among them."""
+        gaps = sums.gaps
         cause = gaps.cause[gaps.named[named]].astype(np.int64)
         inside = self._inside(gaps, named, region)
         label = gaps.event[named].copy()
@@ -139,10 +142,34 @@ class Waiting:
         unknown = (cause == _PYTHON) & ~by_range
         cause[unknown & gaps.elsewhere[named]] = _THREAD
         cause[unknown & (label == UNKNOWN)] = _UNSEEN
-        pairs = (label + 1) * len(CAUSES) + cause
+        in_lines = np.flatnonzero(self._is_line(sums.lines, label))
+        if sums.lines is None or not len(in_lines):
+            return self._summed(np.arange(len(named)), cause, label, time)
+        gap, place, spent = sums.lines.of_gaps(gaps.named[named[in_lines]], windows)
+        rest, row = time.copy(), in_lines[gap]
+        np.subtract.at(rest, row, spent)
+        label[in_lines] = UNKNOWN  # what is left of them
+        rows = np.concatenate([np.arange(len(named)), row])
+        return self._summed(
+            rows, cause[rows], np.concatenate([label, place]), np.concatenate([rest, spent]).astype(np.int64)
+        )
+
+    def _is_line(self, lines: IdleLines | None, label: Int64s) -> Bools:
+        """Which names are those of lines of the program."""
+        strings = self._timeline.strings
+        known = {_pooled(strings[place]) for place in lines.places().tolist()} if lines is not None else set()
+        own = [one for one in np.unique(label).tolist() if one != UNKNOWN and _pooled(strings[one]) in known]
+        return np.isin(label, own)
+
+    def _summed(self, gap: Int64s, cause: Int64s, label: Int64s, time: Int64s) -> list[IdleCause]:
+        """`gap`: which one each time is of, or is a part of."""
+        some = time > 0
+        pairs = ((label + 1) * len(CAUSES) + cause)[some]
         used, which = np.unique(pairs, return_inverse=True)
-        count = np.bincount(which.reshape(-1), minlength=len(used)).tolist()
-        spent = np.bincount(which.reshape(-1), weights=time, minlength=len(used)).tolist()
+        which = which.reshape(-1)
+        once = np.unique(which * (len(gap) + 1) + gap[some]) // (len(gap) + 1)  # a gap counts once for every name
+        count = np.bincount(once, minlength=len(used)).tolist()
+        spent = np.bincount(which, weights=time[some], minlength=len(used)).tolist()
         found = []
         for pair, gaps_of_it, time_of_it in zip(used.tolist(), count, spent, strict=True):
             name = pair // len(CAUSES) - 1

@@ -142,12 +142,13 @@ def shown(quantity: Quantity | None) -> str:
     if quantity.unit in ("s", "ns"):
         seconds = quantity.of("s")
         step, unit = next((s for s in _TIME_STEPS if abs(seconds) >= s[0] * 0.9995), _TIME_STEPS[-1])
-        return f"{_three_digits(seconds / step)} {unit}"
+        return f"{three_digits(seconds / step)} {unit}"
     if quantity.unit in ("token", "token/s", "FLOP/B"):
-        return f"{_three_digits(quantity.value)} {quantity.unit}"
+        return f"{three_digits(quantity.value)} {quantity.unit}"
     step, prefix = next((s for s in _STEPS if abs(quantity.value) >= s[0]), (1.0, ""))
-    return f"{_three_digits(quantity.value / step)} {prefix}{quantity.unit}"
+    return f"{three_digits(quantity.value / step)} {prefix}{quantity.unit}"
 
 
-def _three_digits(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+def three_digits(value: float) -> str:
+    """Never `1e+03`: that is no number for people."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"

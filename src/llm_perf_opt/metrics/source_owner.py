@@ -26,6 +26,12 @@ def is_own(file: str) -> bool:
     return not _expression("library").search(file) or bool(_expression("model").search(file))
 
 
+@lru_cache(maxsize=8192)
+def is_users(file: str) -> bool:
+    """Is this file the program's own, and no model that comes with a library?"""
+    return not _expression("library").search(file)
+
+
 def library_name(file: str, function: str) -> str:
     """Of a function of a library that says more than the line that calls it; empty for all others."""
     named = (name for end, of, name in _rule()["named"] if function == of and file.endswith(end))

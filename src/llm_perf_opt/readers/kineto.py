@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.metrics.source_owner import is_users
 from llm_perf_opt.readers.kineto_chunks import Chunks, is_gzipped, unpacked_parts
 from llm_perf_opt.readers.kineto_columns import Rows
 from llm_perf_opt.readers.kineto_events import GRAPH, LARGEST_SIZE, NOTHING, NoEvents, Trace
@@ -30,7 +31,7 @@ from llm_perf_opt.readers.memory import refuse_if_too_large
 from llm_perf_opt.readers.nsys_schema import AXES
 from llm_perf_opt.readers.plausible import refuse_implausible, shortened
 from llm_perf_opt.readers.sandbox import Notes
-from llm_perf_opt.regions.code import innermost
+from llm_perf_opt.regions.code import innermost, parse_place
 from llm_perf_opt.regions.columns import (
     OPERATOR,
     SHORTEST_EVENT,
@@ -200,7 +201,10 @@ def _calls(trace: Trace) -> OperatorCalls:
 
 def _functions(trace: Trace) -> CodeSpans:
     start, end, thread, name, _ = _in_threads(trace.code.functions, trace)
-    return innermost(start, end, thread, name.astype(np.int64), trace.thread_process)
+    strings = list(trace.code.strings)
+    places = {number: parse_place(strings[number]) for number in np.unique(name).tolist()}
+    users = [number for number, place in places.items() if place is not None and is_users(place.file)]
+    return innermost(start, end, thread, name.astype(np.int64), trace.thread_process, np.isin(name, users))
 
 
 def _ranges(rows: Rows, thread_process: list[int]) -> Ranges:

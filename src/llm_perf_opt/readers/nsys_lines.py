@@ -12,15 +12,15 @@ from html import unescape
 from typing import Any
 
 import numpy as np
-from attrs import Factory, define
+from attrs import Factory, define, evolve, fields
 from numpy.typing import NDArray
 
-from llm_perf_opt.metrics.source_owner import is_own, library_name
+from llm_perf_opt.metrics.source_owner import is_own, is_users, library_name
 from llm_perf_opt.readers.marker_ranges import PREFIX
 from llm_perf_opt.readers.nsys_export import THREAD_BITS, Export, places_of
 from llm_perf_opt.readers.nsys_schema import MARK, NVTX
 from llm_perf_opt.regions.code import SpansByThread, parse_place
-from llm_perf_opt.regions.columns import UNKNOWN, CodeSpans, Int64s
+from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int64s
 
 _DEFINES, _INSIDE, _OUTSIDE = f"{PREFIX}line ", f"{PREFIX}in ", f"{PREFIX}out"
 _COUNT, _FRAMES, _FRAME = 44, 48, 24  # bytes
@@ -30,6 +30,7 @@ _LONGEST_SAMPLE = 100_000_000  # ns: samples further apart than this say nothing
 _LATEST = 2**61
 _MOST_MARKS = 2_000_000  # inject makes that many in four minutes
 _MOST_ENDS = 1_000_000
+_Spans = tuple[Int64s, Int64s, Int64s, Int64s, Int64s, Bools]  # start, end, thread, place, caller, sampled
 
 
 @define(eq=False)
@@ -39,16 +40,19 @@ class _Rows:
     start: list[int] = Factory(list)
     tid: list[int] = Factory(list)
     place: list[int] = Factory(list)
+    caller: list[int] = Factory(list)  # as of `CodeSpans`; where every frame is known
 
-    def add(self, start: int, tid: int, place: int) -> None:
+    def add(self, start: int, tid: int, place: int, caller: int = UNKNOWN) -> None:
         self.start.append(start)
         self.tid.append(tid)
         self.place.append(place)
+        self.caller.append(caller)
 
-    def columns(self) -> tuple[Int64s, Int64s, Int64s]:
-        start, tid, place = (np.array(column, dtype=np.int64) for column in (self.start, self.tid, self.place))
+    def columns(self) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+        every = (self.start, self.tid, self.place, self.caller)
+        start, tid, place, caller = (np.array(column, dtype=np.int64) for column in every)
         order = np.lexsort((start, tid))
-        return start[order], tid[order], place[order]
+        return start[order], tid[order], place[order], caller[order]
 
 
 def read_code(export: Export, process_ids: Int64s, thread_ids: Int64s, last: int) -> tuple[CodeSpans, CodeSpans]:
@@ -60,13 +64,21 @@ def read_code(export: Export, process_ids: Int64s, thread_ids: Int64s, last: int
         return CodeSpans.empty(), CodeSpans.empty()
     marks, samples = _Seen(), _Seen()
     last = min(last, _read(export, marks, samples))
+    users = _users(export, {*marks.lines.place, *samples.lines.place})
     exact, named = (
-        _built(_until_next(*rows.columns(), last), process_ids, thread_ids) for rows in (marks.lines, marks.named)
+        _built(_until_next(*rows.columns()[:3], last, users), process_ids, thread_ids)
+        for rows in (marks.lines, marks.named)
     )
     sampled, more_named = (
         _built(_around(*rows.columns()), process_ids, thread_ids) for rows in (samples.lines, samples.named)
     )
     return _together(exact, sampled), _together(named, more_named)
+
+
+def _users(export: Export, places: set[int]) -> Int64s:
+    """Which of the lines are in the user's own files."""
+    known = ((place, parse_place(export.strings[place])) for place in places if place != UNKNOWN)
+    return np.array([number for number, place in known if place is not None and is_users(place.file)], dtype=np.int64)
 
 
 def _together(exact: CodeSpans, sampled: CodeSpans) -> CodeSpans:
@@ -147,8 +159,8 @@ def _add_stacks(export: Export, stacks: list[tuple[int, int, bytes]], samples: _
     texts = export.texts({one for one in ids if one < _LATEST})
     place_of = {data: _own_place(export, frames, texts) for data, frames in known.items()}
     for start, tid, data in stacks:
-        place, name = place_of[data]
-        samples.lines.add(start, tid, place)
+        place, name, caller = place_of[data]
+        samples.lines.add(start, tid, place, caller)
         samples.named.add(start, tid, name)
 
 
@@ -158,60 +170,76 @@ def _frames(data: bytes) -> NDArray[Any]:
     return np.frombuffer(data, dtype="<u8", count=3 * count, offset=_FRAMES if count else 0).reshape(-1, 3)
 
 
-def _own_place(export: Export, frames: NDArray[Any], texts: dict[int, str]) -> tuple[int, int]:
-    """The innermost line of the program's own code, and a function of a library that has a name, as indices."""
-    place = named = UNKNOWN
+def _own_place(export: Export, frames: NDArray[Any], texts: dict[int, str]) -> tuple[int, int, int]:
+    """The innermost line of the program's own code, a function of a library that has a name, and the user's own line
+    above the first where that is in a library; as indices."""
+    place = named = caller = UNKNOWN
     for function, file, line in frames.tolist():
         name, path = (unescape(texts.get(number, "")) for number in (function, file))
-        if place == UNKNOWN and path and is_own(path):
-            place = export.intern_text(f"{path}({line & _LINE}): {name}")
+        if caller == UNKNOWN and path and is_own(path) and (place == UNKNOWN or is_users(path)):
+            found = export.intern_text(f"{path}({line & _LINE}): {name}")
+            if place == UNKNOWN:
+                place, caller = found, found if is_users(path) else UNKNOWN
+            else:
+                caller = found
         if named == UNKNOWN and (known := library_name(path, name)):
             named = export.intern_text(known)
-    return place, named
+    return place, named, UNKNOWN if caller == place else caller
 
 
 # -- from moments to spans -------------------------------------------------------------------------
 
 
-def _until_next(start: Int64s, tid: Int64s, place: Int64s, last: int) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-    """Each mark holds until the next of its thread; equal ones that follow each other are one."""
+def _until_next(start: Int64s, tid: Int64s, place: Int64s, last: int, users: Int64s) -> _Spans:
+    """Each mark holds until the next of its thread; equal ones that follow each other are one.
+
+    The line that called a library's is the last of the user's own before it: it is marked again at every return.
+    """
     new = np.ones(len(start), dtype=np.bool_)
     new[1:] = (tid[1:] != tid[:-1]) | (place[1:] != place[:-1])
     start, tid, place = start[new], tid[new], place[new]
     end = np.append(start[1:], last)
     same = np.append(tid[1:] == tid[:-1], False)
-    return start, np.where(same, end, np.maximum(start, last)), tid, place
+    own, number = np.isin(place, users), np.arange(len(place))
+    seen = np.maximum.accumulate(np.where(own, number, -1)) if len(place) else number
+    begins = np.append(True, ~same[:-1]) | (place == UNKNOWN)
+    known = (seen >= (np.maximum.accumulate(np.where(begins, number, 0)) if len(place) else number)) & ~own
+    caller = np.where(known, place[seen], UNKNOWN)
+    return start, np.where(same, end, np.maximum(start, last)), tid, place, caller, np.zeros(len(place), dtype=np.bool_)
 
 
-def _around(start: Int64s, tid: Int64s, place: Int64s) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+def _around(start: Int64s, tid: Int64s, place: Int64s, caller: Int64s) -> _Spans:
     """Each sample stands for the time around it, as far as half of the way to its neighbours on the same thread.
 
     Those that follow each other in one place are one span.
     """
     if not len(start):
-        return start, start, tid, place
+        return start, start, tid, place, caller, np.ones(0, dtype=np.bool_)
     same = np.append(tid[1:] == tid[:-1], False)
     apart = np.append(np.diff(start), 0)
     usual = int(np.median(apart[same])) if same.any() else 0
     half = np.where(same & (apart < min(max(8 * usual, 1), _LONGEST_SAMPLE)), apart // 2, usual // 2)
     before = np.append(usual // 2, np.where(same[:-1], half[:-1], usual // 2))
     begin, finish = start - before, start + np.maximum(half, 1)
-    first = np.append(True, (tid[1:] != tid[:-1]) | (place[1:] != place[:-1]) | (begin[1:] > finish[:-1] + 1))
+    new = (tid[1:] != tid[:-1]) | (place[1:] != place[:-1]) | (caller[1:] != caller[:-1])
+    first = np.append(True, new | (begin[1:] > finish[:-1] + 1))
     last = np.append(np.flatnonzero(first)[1:] - 1, len(start) - 1)
-    return begin[first], finish[last], tid[first], place[first]
+    sampled = np.ones(len(last), dtype=np.bool_)
+    return begin[first], finish[last], tid[first], place[first], caller[first], sampled
 
 
-def _built(spans: tuple[Int64s, Int64s, Int64s, Int64s], process_ids: Int64s, thread_ids: Int64s) -> CodeSpans:
-    start, end, tid, place = spans
+def _built(spans: _Spans, process_ids: Int64s, thread_ids: Int64s) -> CodeSpans:
+    start, end, tid, place, caller, sampled = spans
     process = places_of(process_ids, tid & ~THREAD_BITS).astype(np.int32)
     thread = places_of(thread_ids, tid).astype(np.int32)
     known = (place != UNKNOWN) & (process != UNKNOWN) & (thread != UNKNOWN) & (end > start)
-    return CodeSpans(start[known], end[known], process[known], thread[known], place[known].astype(np.int32))
+    columns = (start, end, process, thread, place.astype(np.int32), caller.astype(np.int32), sampled)
+    return CodeSpans(*(column[known] for column in columns))
 
 
 def _without_overlap(exact: CodeSpans, sampled: CodeSpans, more: NDArray[np.bool_]) -> CodeSpans:
     start, end = sampled.start[more].copy(), sampled.end[more].copy()
-    process, thread = sampled.process[more], sampled.thread[more]
+    thread = sampled.thread[more]
     for one in np.unique(thread).tolist():
         mine, theirs = np.flatnonzero(thread == one), np.flatnonzero(exact.thread == one)
         if not len(theirs):
@@ -222,11 +250,5 @@ def _without_overlap(exact: CodeSpans, sampled: CodeSpans, more: NDArray[np.bool
         begins = np.append(exact.start[theirs], _LATEST)[after]
         ended = np.append(-_LATEST, exact.end[theirs])[after]
         start[mine], end[mine] = np.maximum(start[mine], ended), np.minimum(end[mine], begins)
-    kept = end > start
-    return CodeSpans(
-        start=np.concatenate([exact.start, start[kept]]),
-        end=np.concatenate([exact.end, end[kept]]),
-        process=np.concatenate([exact.process, process[kept]]),
-        thread=np.concatenate([exact.thread, thread[kept]]),
-        place=np.concatenate([exact.place, sampled.place[more][kept]]),
-    )
+    rest = evolve(sampled.chosen(more), start=start, end=end).chosen(end > start)
+    return CodeSpans(*(np.concatenate([getattr(part, c.name) for part in (exact, rest)]) for c in fields(CodeSpans)))

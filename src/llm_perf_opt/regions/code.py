@@ -9,7 +9,7 @@ import numpy as np
 from attrs import Factory, define
 
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, CodeSpans, Int32s, Int64s
-from llm_perf_opt.regions.stacks import build_stacks, group_by
+from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
 
 _PLACE = re.compile(r"(?P<file>.*)\((?P<line>\d{1,9})\): (?P<function>.*)", re.DOTALL)
 
@@ -37,20 +37,38 @@ def parse_place(text: str) -> Place | None:
     return None if found is None else Place(found["file"], int(found["line"]), found["function"])
 
 
-def innermost(start: Int64s, end: Int64s, thread: Int32s, place: Int64s, process_of: Sequence[int]) -> CodeSpans:
-    """Nested intervals as spans that do not overlap: each holds while nothing inside it does."""
-    parts: list[tuple[Int64s, Int64s, Int64s]] = []
+def innermost(
+    start: Int64s, end: Int64s, thread: Int32s, place: Int64s, process_of: Sequence[int], users: Bools | None = None
+) -> CodeSpans:
+    """Nested intervals as spans that do not overlap: each holds while nothing inside it does.
+
+    `users`: which of them are in the user's own files; None: callers are not asked for.
+    """
+    parts: list[tuple[Int64s, Int64s, Int64s, Int64s]] = []
     for _, mine in group_by(thread):
         stacks = build_stacks(start, end, mine)
         cuts = np.unique(np.concatenate([start[mine], end[mine]]))
         top = stacks.top_at(cuts[:-1])
         inside = top >= 0
-        parts.append((cuts[:-1][inside], cuts[1:][inside], stacks.instance[top[inside]]))
+        top = top[inside]
+        called = np.full(len(top), UNKNOWN, dtype=np.int64) if users is None else _caller(stacks, users)[top]
+        parts.append((cuts[:-1][inside], cuts[1:][inside], stacks.instance[top], called))
     if not parts:
         return CodeSpans.empty()
-    begin, finish, which = (np.concatenate(column) for column in zip(*parts, strict=True))
+    begin, finish, which, calling = (np.concatenate(column) for column in zip(*parts, strict=True))
     process = np.array(process_of, dtype=np.int32)[thread[which]]
-    return CodeSpans(begin, finish, process, thread[which].astype(np.int32), place[which].astype(np.int32))
+    caller = np.where(calling == UNKNOWN, UNKNOWN, place[calling])
+    mine, at = thread[which].astype(np.int32), place[which].astype(np.int32)
+    return CodeSpans(begin, finish, process, mine, at, caller.astype(np.int32))
+
+
+def _caller(stacks: Stacks, users: Bools) -> Int64s:
+    """Of each node, the interval nearest above it that is the user's own; UNKNOWN where it is itself, or none is."""
+    own, at = users[stacks.instance], stacks.parent.copy()
+    at[own] = UNKNOWN
+    while len(climbing := np.flatnonzero((at != UNKNOWN) & ~own[at])):
+        at[climbing] = stacks.parent[at[climbing]]
+    return np.where(at == UNKNOWN, UNKNOWN, stacks.instance[at])
 
 
 @define(eq=False)

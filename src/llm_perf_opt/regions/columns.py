@@ -202,9 +202,16 @@ class CodeSpans:
     process: Int32s
     thread: Int32s
     place: Int32s  # index into Timeline.strings: `/path/to/file.py(12): function`, see `regions.code`
+    # The same of the user's own line that led there, where `place` is in a model of a library; UNKNOWN elsewhere.
+    caller: Int32s = Factory(lambda self: np.full(len(self.start), UNKNOWN, dtype=np.int32), takes_self=True)
+    # Stands for the time around a sample: right on the whole, and not for any one launch.
+    sampled: Bools = Factory(lambda self: np.zeros(len(self.start), dtype=np.bool_), takes_self=True)
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def chosen(self, which: Bools) -> CodeSpans:
+        return CodeSpans(*(getattr(self, column.name)[which] for column in fields(CodeSpans)))
 
     @staticmethod
     def empty() -> CodeSpans:

@@ -58,6 +58,7 @@ class LineRecord:
     dram: Quantity | None = None
     of_roof: float | None = None  # time at the roof over time, of those launches
     idle: Quantity | None = None  # the GPU waited meanwhile
+    called_from: CodeLine | None = None  # the user's own line that leads there, where this one is in a library
     text: str = ""  # the line itself, where the report was built on the machine of the run
 
 
@@ -73,6 +74,7 @@ class Fix:
     because: str
     gain_interval_ns: list[float] | None = None  # None: `gain_ns` is the most that could be won
     lines: list[CodeLine] = Factory(list)
+    called_from: list[CodeLine] = Factory(list)  # the user's own lines that lead to those of `lines` in libraries
     tried: dict[str, Any] | None = None  # what happened when it was tried; None: it was not
 
 

@@ -49,8 +49,10 @@ def subject(region: NCUProfileRegion) -> str:
 def steadily(region: NCUProfileRegion) -> str:
     """` in 61 instances, median 2.4 ms, after 16.5 s of warm-up`."""
     steady = region.timing.steady if region.timing else None
-    each = ""
-    if steady is not None and steady.instances > 1 and steady.median_ns is not None:
+    side, each = region.performance.gpu_side if region.performance else None, ""
+    if side is not None and side.step_ns is not None:  # its times are the GPU's: those of the ranges say nothing
+        each = f" in {side.instances:,} steps, one every {shown(nanoseconds(side.step_ns))}"
+    elif steady is not None and steady.instances > 1 and steady.median_ns is not None:
         each = f" in {steady.instances:,} instances, median {shown(nanoseconds(steady.median_ns))}"
     warmup = warmup_note(region)
     return f"{each},{warmup}" if each and warmup else each + warmup

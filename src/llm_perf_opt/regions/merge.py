@@ -124,8 +124,8 @@ def _moved(timeline: Timeline, strings: dict[str, int], domains: list[str], befo
         )
 
     def spans(old: CodeSpans) -> CodeSpans:
-        moved = _offset(processes)(old.process), _offset(threads)(old.thread), names(old.place)
-        return CodeSpans(old.start, old.end, *moved)
+        process, thread = _offset(processes)(old.process), _offset(threads)(old.thread)
+        return evolve(old, process=process, thread=thread, place=names(old.place), caller=names(old.caller))
 
     ranges, host, calls = timeline.ranges, timeline.host, timeline.calls
     return evolve(

@@ -65,8 +65,12 @@ class ShownFix:
     @property
     def at(self) -> str:
         """The lines of the program it is about."""
-        lines = [place_words(line.file, line.line, line.function) for line in self.fix.lines[:_LINES]]
-        return f" At {', '.join(lines)}." if lines else ""
+        lines, callers = (
+            ", ".join(place_words(line.file, line.line, line.function) for line in found[:_LINES])
+            for found in (self.fix.lines, self.fix.called_from)
+        )
+        called = f", called from {callers}" if callers else ""
+        return f" At {lines}{called}." if lines else ""
 
 
 @define(frozen=True)

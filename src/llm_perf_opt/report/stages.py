@@ -137,7 +137,7 @@ def _tokens(which: str) -> Callable[[NCUProfileRegion], float | None]:
 
 
 def _rate(value: float) -> str:
-    return quantity(value, "") if value >= 1e6 else f"{value:,.4g}"
+    return quantity(value, "") if value >= 1e6 else f"{value:,.0f}" if value >= 999.95 else f"{value:.4g}"
 
 
 def _peaks(metric: str) -> Callable[[NCUProfileRegion], str]:

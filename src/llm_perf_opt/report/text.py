@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.metrics.catalogue import counter_of, with_roles
+from llm_perf_opt.metrics.quantity import three_digits
 from llm_perf_opt.regions.labels import counted as counted  # for all who write for people, from one place
 from llm_perf_opt.regions.labels import full_label as full_label
 from llm_perf_opt.regions.labels import label as label
@@ -34,7 +35,7 @@ def duration(nanoseconds: float | None) -> str:
         return NOT_MEASURED
     for step, unit in _TIME_STEPS:
         if abs(nanoseconds) >= step:
-            return f"{nanoseconds / step:{'.3g' if nanoseconds < 1000 * step else '.0f'}} {unit}"
+            return f"{three_digits(nanoseconds / step)} {unit}"
     return f"{nanoseconds:.0f} ns"
 
 
@@ -49,7 +50,7 @@ def quantity(value: float | None, unit: str) -> str:
     unit = {"byte": "B", "byte/s": "B/s", "hz": "Hz"}.get(unit, unit)
     for step, prefix in _SI_STEPS:
         if abs(value) >= step:
-            return f"{value / step:.3g} {prefix}{unit}".rstrip()
+            return f"{three_digits(value / step)} {prefix}{unit}".rstrip()
     return f"{value:.4g} {unit}".rstrip()
 
 

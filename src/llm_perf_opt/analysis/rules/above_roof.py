@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.roofs import Floats, Roofed, bounds
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
-from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, is_fusable
+from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MULTIPLYING, is_fusable
 from llm_perf_opt.metrics.quantity import nanoseconds, shown, total
 from llm_perf_opt.regions.columns import Bools
 from llm_perf_opt.regions.model import FamilyTime
@@ -65,12 +65,15 @@ def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
         return
     launches, fixes, free = of.roofed.launches, verdict_rules().kernel_fixes, _free(of)
     near = [bound == "dram" for bound in bounds(of.roofed)]
-    rows: dict[str, list[int]] = {}
+    rows: dict[tuple[str, str], list[int]] = {}
     for row, (kind, _) in enumerate(launches.timed_kinds()):
         if near[row]:
             fuse = is_fusable(kind.family) and has_neighbours(of)
-            rows.setdefault(fixes["fusable"] if fuse else fixes["gemm_dram"], []).append(row)
-    for rule, own in rows.items():
+            rule = fixes["fusable"] if fuse else fixes["gemm_dram"]
+            # What multiplies reads weights or a cache; the rest has neither, so nothing to quantise.
+            texts = rule if fuse or kind.family in MULTIPLYING else f"{rule}.moving"
+            rows.setdefault((rule, texts), []).append(row)
+    for (rule, texts), own in rows.items():
         time, at_roof = (float((part[own] * free[own]).sum()) for part in (launches.time_ns, of.roofed.at_roof_ns))
         if not time:
             continue
@@ -78,7 +81,7 @@ def _at_the_memory_roof(of: Evaluated) -> Iterator[Found]:
         words = {"families": family_names(families), "share_of_roof": shown(nanoseconds(at_roof) / nanoseconds(time))}
         won = nanoseconds(at_roof * (1 - _FEWER_BYTES) * overlap_scale(of.split))
         kind_name = "fusion" if rule == fixes["fusable"] else "kernels"
-        yield Found(rule, kind_name, nanoseconds(time), won, "+".join(families), words)
+        yield Found(rule, kind_name, nanoseconds(time), won, "+".join(families), words, texts=texts)
 
 
 def _above(

@@ -53,4 +53,10 @@ RULE = Rule(
     before="y = F.linear(x, weight)  # 16 rows, bf16",
     after="y = torch._scaled_mm(x8, weight8.t(), scale_a=…, scale_b=…, out_dtype=torch.bfloat16)",
     unless="The accuracy does not allow it, and there are no more sequences to batch.",
+    variants={
+        "moving": Words(
+            because="{families}, {time} of {now}, at {share_of_roof} of the memory's bandwidth",
+            action="move fewer bytes: a smaller data type, or do this work in the kernel that writes or reads the data",
+        )
+    },
 )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from llm_perf_opt.analysis.rules.gains import Gain, above_peak, found_in_kernels
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
+from llm_perf_opt.regions.columns import Bools
 
 _SELECTS = ("aten::nonzero", "aten::where", "aten::index", "aten::index_select", "aten::masked_select")
 _PUTS = ("aten::index_add_", "aten::index_put_", "aten::index_copy_", "aten::scatter_add_", "aten::_index_put_impl_")
 _FEWEST = 8  # experts that are called one behind the other in a step
+_LONGEST = 40  # launches of one expert
 _CAUSES = ("host.sync", "launch.graph", "copy.host")
 
 
@@ -22,10 +26,11 @@ def _find(of: Evaluated) -> Iterator[Found]:
     selects = launched.fits(lambda kind: kind.under(*_SELECTS))
     puts = launched.fits(lambda kind: kind.under(*_PUTS))
     product = launched.fits(lambda kind: kind.family == "gemm")
-    experts = int((puts[1:] & ~puts[:-1]).sum()) * launched.scale / launched.instances
-    if experts < _FEWEST or not product.any() or not selects.any():
+    inside, loops = _called(selects, product, puts)
+    experts = loops * launched.scale / launched.instances
+    if experts < _FEWEST:
         return
-    rows = (selects | puts | product) & of.free.rows
+    rows = (selects | puts | product) & inside & of.free.rows
     products = above_peak(of, rows & product, (0.3, 0.1, 0.5))
     idle = of.free.take_idle(_CAUSES, of.light.waiting.of("ns"))
     around = launched.time(rows & ~product)
@@ -33,11 +38,33 @@ def _find(of: Evaluated) -> Iterator[Found]:
     yield from found_in_kernels(of, "moe.loop", rows, gain, experts=f"{experts:.0f}")
 
 
+def _called(selects: Bools, product: Bools, puts: Bools) -> tuple[Bools, int]:
+    """Which launches lie between the selection of an expert's rows and their return, and how many experts there are.
+
+    Rows that are selected, and others put back hundreds of launches later, are something else.
+    """
+    number = np.arange(len(puts))
+    last_select, last_product = (
+        np.maximum.accumulate(np.where(rows, number, -1)) if len(number) else number for rows in (selects, product)
+    )
+    begins, ends = (
+        np.flatnonzero(puts & ~other) for other in (np.append(False, puts[:-1]), np.append(puts[1:], False))
+    )
+    multiplied = last_product[begins]
+    selected = np.where(multiplied >= 0, last_select[multiplied], -1)
+    before = np.append(-1, ends[:-1])  # the return of the expert before
+    fits = (selected > before) & (begins - selected <= _LONGEST)
+    inside = np.zeros(len(puts) + 1, dtype=np.int64)
+    np.add.at(inside, selected[fits], 1)
+    np.add.at(inside, ends[fits] + 1, -1)
+    return np.cumsum(inside[:-1]) > 0, int(fits.sum())
+
+
 RULE = Rule(
     id="moe.loop",
     title="Experts one behind the other in Python",
     costs="Each expert selects its tokens (the host waits to know how many), multiplies a few rows, and puts them back.",
-    seen="Eight times or more in a step: rows selected (nonzero, where, index), a product, rows put back (index_add_, index_put_).",
+    seen="Eight times or more in a step, within 40 launches: rows selected (nonzero, where, index), a product, rows put back (index_add_, index_put_).",
     words=Words(
         because="{experts} experts are called one behind the other, {time} of {now} in their kernels",
         action="sort tokens by expert and multiply all experts at once (torch.nn.functional.grouped_mm, a fused MoE kernel)",

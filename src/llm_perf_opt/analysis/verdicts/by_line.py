@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from attrs import Factory, define, evolve
@@ -46,9 +46,12 @@ class _Each:
 
 
 def line_records(
-    launched: Sequence[LaunchedFrom], roofed: Roofed, idle: Iterable[IdleLine]
+    launched: Sequence[LaunchedFrom], roofed: Roofed, idle: Iterable[IdleLine], callers: Mapping[Place, Place]
 ) -> tuple[list[LineRecord], float | None]:
-    """The lines that take most time on the GPU or leave it waiting, and the part of the kernel time they know of."""
+    """The lines that take most time on the GPU or leave it waiting, and the part of the kernel time they know of.
+
+    `callers`: of lines in libraries, the user's own that leads there.
+    """
     each, found = _each(roofed), dict[Place, _Line]()
     whole = sum(one.time_ns for one in launched)
     for one in launched:
@@ -58,7 +61,7 @@ def line_records(
         found.setdefault(Place(waited.file, waited.line, waited.function), _Line()).idle += waited.time_ns
     known = sum(line.time for line in found.values())
     ordered = sorted(found.items(), key=lambda item: -(item[1].time + item[1].idle))
-    records = [_record(place, line, whole) for place, line in ordered[:MOST_LINES]]
+    records = [_record(place, line, whole, callers.get(place)) for place, line in ordered[:MOST_LINES]]
     return records, known / whole if whole and records else None
 
 
@@ -108,7 +111,7 @@ def _mean(roofed: Roofed, rows: Int64s, what: str) -> float | None:
     return values / calls if calls else None
 
 
-def _record(place: Place, line: _Line, whole: float) -> LineRecord:
+def _record(place: Place, line: _Line, whole: float, caller: Place | None) -> LineRecord:
     return LineRecord(
         file=place.file,
         line=place.line,
@@ -122,6 +125,7 @@ def _record(place: Place, line: _Line, whole: float) -> LineRecord:
         dram=Quantity(line.dram, "B") if "dram" in line.counted else None,
         of_roof=line.at_roof / line.analysed if line.analysed else None,
         idle=nanoseconds(line.idle) if line.idle else None,
+        called_from=None if caller is None else CodeLine(caller.file, caller.line, caller.function, None),
     )
 
 

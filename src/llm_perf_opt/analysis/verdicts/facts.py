@@ -10,7 +10,7 @@ from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
-from llm_perf_opt.metrics.families import label_of
+from llm_perf_opt.metrics.families import MULTIPLYING, label_of
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
 
@@ -69,6 +69,9 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     time = whole.value if whole else 0.0
     facts.share("collective_share", collective.value / time if time else None)
     facts.share("communication_share", min((collective.value + host.value) / time, 1.0) if time else None)
+    kernels = sum(f.time.value for f in families)
+    multiplying = sum(f.time.value for f in families if f.family in MULTIPLYING)
+    facts.numbers["multiplying_share"] = multiplying / kernels if kernels else None
     named = [f for f in families[:_FAMILIES_NAMED] if f.share and f.share >= 0.01]
     facts.words["family_parts"] = ", ".join(f"{label_of(f.family)} {100 * (f.share or 0):.0f} %" for f in named) or "–"
     count = region.inclusive.kernel_count

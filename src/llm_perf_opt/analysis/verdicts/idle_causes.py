@@ -22,8 +22,8 @@ _IDLE = "The GPU sits idle for {idle_share} of the {basis} ({idle} of {wall}), {
 _NAMES = 3  # of what the host was in, in a text
 _TELLING_SHARE = 0.5  # of the idle time, from which on gaps of a size are mentioned
 _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
-# What a profiler adds to: idle time that the program alone does not have goes off this first.
-_DISTURBED = "launch.graph"
+# What a profiler adds to: idle time that the program alone does not have goes off this first, and off short gaps.
+_DISTURBED = "launch"
 
 
 @define(frozen=True)
@@ -64,15 +64,40 @@ def causes_of(rules: Collection[str]) -> set[str]:
     return {name for name, used in entries.items() if any(words[one].rule in rules for one in used if words[one].rule)}
 
 
-def idle_parts(idle: IdleTime, waiting_ns: float, graphable: bool, graphs: bool) -> list[IdlePart]:
-    """The waiting of a region by rule, most first; together no more than `waiting_ns`.
+def undisturbed(idle: IdleTime, idle_ns: float) -> IdleTime:
+    """The idle time of a recording as it is without a profiler, of which `idle_ns` are known; as it was where equal.
+
+    All that is said about a region's waiting is said of this one, so that its numbers go together. Where the program
+    waits longer by itself than in the recording, the causes explain a part of it only.
+    """
+    by_cause = {cause: float(time) for cause, time in idle.by_cause().items()}
+    left = _fitted(by_cause, idle_ns)
+    scale = {cause: left[cause] / time if time else 1.0 for cause, time in by_cause.items()}
+    sizes, surplus = [], sum(by_cause.values()) - sum(left.values())
+    for size in reversed(idle.sizes):  # the shortest gaps first
+        now = max(size.time_ns - surplus, 0.0)
+        surplus -= size.time_ns - now
+        sizes.append(evolve(size, time_ns=round(now), share=now / idle_ns if idle_ns else 0.0))
+    causes = [evolve(one, time_ns=round(one.time_ns * scale[one.cause])) for one in idle.causes]
+    lines = [evolve(line, time_ns=round(line.time_ns * scale.get(line.cause, 1.0))) for line in idle.lines]
+    return IdleTime(
+        round(idle_ns),
+        idle.gaps,
+        sizes[::-1],
+        sorted((one for one in causes if one.time_ns), key=lambda one: -one.time_ns),
+        sorted((line for line in lines if line.time_ns), key=lambda line: -line.time_ns),
+    )
+
+
+def idle_parts(idle: IdleTime, graphable: bool, graphs: bool) -> list[IdlePart]:
+    """The waiting of a region by rule, most first.
 
     `graphable`: a CUDA graph would save launches. `graphs`: there are some already.
     """
     groups = _by_rule(idle, graphable, graphs)
-    times = {rule: float(sum(one.time_ns for one in group)) for rule, group in groups.items()}
-    times = _fitted(times, waiting_ns)
-    found = [IdlePart(rule, times[rule], _what(group)) for rule, group in groups.items() if rule and times[rule] > 0]
+    found = [
+        IdlePart(rule, float(sum(one.time_ns for one in group)), _what(group)) for rule, group in groups.items() if rule
+    ]
     return sorted(found, key=lambda part: -part.time_ns)
 
 
@@ -101,7 +126,7 @@ def _fitted(times: dict[str, float], to: float) -> dict[str, float]:
     if (surplus := sum(times.values()) - to) > 0 and _DISTURBED in times:
         times[_DISTURBED] = max(times[_DISTURBED] - surplus, 0.0)
     whole = sum(times.values())
-    return {rule: time * to / whole for rule, time in times.items()} if whole > to else times
+    return {cause: time * to / whole for cause, time in times.items()} if whole > to else times
 
 
 def _what(group: Sequence[IdleCause]) -> str:

@@ -20,7 +20,7 @@ from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.free import Free
-from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart, idle_parts, with_cause
+from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart, idle_parts, undisturbed, with_cause
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launched import Launched
 from llm_perf_opt.analysis.verdicts.launches import Launches
@@ -166,7 +166,8 @@ class Evaluator:
         unclassified = sum(f.time.value for f in families if f.family == OTHER)
         listed, existing = signature_records(roofed, signatures) if signatures else ([], 0)
         sources = self.code.launches(region.key) if self.code is not None else []
-        lines, lines_known = line_records(sources, roofed, idle.lines if idle is not None else [])
+        callers = self.code.callers(region.key) if self.code is not None else {}
+        lines, lines_known = line_records(sources, roofed, idle.lines if idle is not None else [], callers)
         found = []
         if light is not None:
             launched = self.waiting.launched(region.key) if self.waiting is not None else None
@@ -221,7 +222,8 @@ class Evaluator:
             return None
         if (split.idle / split.wall).of("ratio") < verdict_rules().thresholds["least_opportunity"]:
             return None
-        return self.waiting.idle(region.key, by_gpu=split.basis == "gpu")
+        found = self.waiting.idle(region.key, by_gpu=split.basis == "gpu")
+        return found if found is None or split.profiled_wall is None else undisturbed(found, split.idle.of("ns"))
 
     def _formula(self, region: NCUProfileRegion) -> Formula:
         """FLOPs by formula. A stage that repeats may be one region around its repeats, or one region for each."""
@@ -351,7 +353,7 @@ def _waiting(
     if not waiting or not split.launches:
         return []
     if idle is not None:
-        return idle_parts(idle, waiting, graphable, graphs=from_graphs(region))
+        return idle_parts(undisturbed(idle, waiting), graphable, graphs=from_graphs(region))
     rule = "host.unknown" if verdict.bound == "host" else "host.graphs" if from_graphs(region) else "launch.graph"
     each = "–" if split.gap_per_launch is None else shown(split.gap_per_launch)
     return [IdlePart(rule, waiting, f"{count_of(split.launches, 'launch')}, {each} each")]
