@@ -249,7 +249,8 @@ def _finished(
     )
     if times is not None:
         times.set_token_rates(found.scopes)
-        report = evolve(report, diagnostics=[*report.diagnostics, *times.diagnoses()])
+        if any(timeline.kind != "kineto" for timeline in timelines):  # such a trace is of a few steps by intent
+            report = evolve(report, diagnostics=[*report.diagnostics, *times.diagnoses()])
     if kernel_filter:
         every = evolve(options, kernel_include=[], kernel_exclude=[], launch_detail=False)
         report = _evaluated_by_all_kernels(report, whole(every), kernel_filter)

@@ -239,6 +239,7 @@ class Process:
     name: str = ""
     rank: int | None = None
     run: int = 0  # which run of the program, where it was run several times
+    warm: bool = False  # it was warm before its first range opened
 
 
 @define(eq=False)

@@ -84,6 +84,11 @@ class Timers(Locked):
         if self._memory is not None:
             self._memory.forget()
 
+    def write_to(self, folder: str) -> None:
+        """Begin anew, with files in another folder."""
+        self._folder = folder
+        self._start_anew()
+
     def use(self, torch: Any) -> None:
         """Torch is there: its GPU, its allocator, and what tells of compilation and graph capture."""
         if self._cuda is None:
@@ -290,7 +295,8 @@ class Timers(Locked):
             return bool(self.evidence.capturing)
         return bool(self._cuda.is_current_stream_capturing())
 
-    def at_exit(self) -> None:
+    def finish(self) -> None:
+        """At the end of the program: wait for the GPU, and write everything."""
         with self._lock:
             for of in self._threads:
                 with contextlib.suppress(Exception):  # of a GPU that has failed: the host clock remains
@@ -317,4 +323,4 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     timers = Timers(folder, torch)
     ranges_seen.timers = timers  # type: ignore[attr-defined]
     ranges_seen.begin, ranges_seen.end, ranges_seen.undo = timers.begin, timers.end, timers.undo  # type: ignore[method-assign]
-    atexit.register(timers.at_exit)
+    atexit.register(timers.finish)
