@@ -102,6 +102,24 @@ def test_runs_that_differ_say_that_the_clock_did_too(tmp_path: Path) -> None:
     assert "between 1500 and 1980 MHz" in said(report)["RUNS_DIFFER"]
 
 
+@pytest.mark.parametrize(
+    ("cpu", "words"),
+    [
+        ([[900, 100], [500, 500]], "the threads of the program waited for one 10 to 50 % of the time"),
+        ([[990, 10], [990, 10]], "nobody else used the CPUs"),
+    ],
+)
+def test_runs_that_differ_say_whether_others_had_the_cpus(cpu: list[list[int]], words: str, tmp_path: Path) -> None:
+    begins = [1_000_000, 1_010_000]
+    folders = [left_by_program(tmp_path / str(b), begin_ms=b, step_ms=s) for b, s in zip(begins, (60, 90), strict=True)]
+    for folder, times in zip(folders, cpu, strict=True):
+        with (folder / "7-1.names").open("a") as file:
+            file.write(json.dumps({"cpu": times}) + "\n")
+    collect(folders, tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), "--out", str(tmp_path / "out"), "--format", "json"]) == 0
+    assert words in said(json.loads((tmp_path / "out" / "report.json").read_text()))["RUNS_DIFFER"]
+
+
 def test_samples_of_one_process_are_shared_out_over_its_runs(tmp_path: Path) -> None:
     """Stage 1 collects its times itself; whoever started it adds what was seen of the GPU all the time."""
     begins, gpu = [1_000_000, 1_005_000], seen(1_000_000)

@@ -51,10 +51,12 @@ class _OfProcess:
     once: list[tuple[int, int, int]] = Factory(list)  # what (of ONCE), from, to
     uuids: list[str] = Factory(list)  # of the GPUs it could use
     warm: bool = False
+    cpu: tuple[int, int] | None = None  # nanoseconds that its threads ran, and waited for a CPU
 
     def as_json(self) -> dict[str, Any]:
         facts = {"run": self.run, "pid": self.pid, "names": self.names, "once": self.once, "uuids": self.uuids}
         facts |= {"warm": True} if self.warm else {}
+        facts |= {"cpu": self.cpu} if self.cpu else {}
         return {**facts, "rows": self.rows.tolist()}
 
 
@@ -140,7 +142,9 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
         kind=KIND,
         strings=list(strings),
         domains=list(domains),
-        processes=[Process(process.pid, run=process.run, warm=process.warm) for process in found],
+        processes=[
+            Process(process.pid, run=process.run, warm=process.warm, cpu_wait=_waited(process.cpu)) for process in found
+        ],
         threads=[number for number, _ in threads],
         kernels=empty,
         copies=empty,
@@ -155,6 +159,13 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
 def read_here(path: str, source: str, *columns: bool, notes: Notes) -> Timeline:
     """The same, in the process of a sandbox."""
     return read_measured(Path(path), source)
+
+
+def _waited(cpu: tuple[int, int] | None) -> float | None:
+    """The part of the time in which threads could have run that they waited."""
+    if cpu is None or min(cpu) < 0 or not sum(cpu):
+        return None
+    return cpu[1] / sum(cpu)
 
 
 def _is_on_gpu(columns: dict[str, Int64s]) -> Any:
@@ -205,6 +216,9 @@ def _content(file: Path) -> tuple[list[_OfProcess], list[GpuSamples]]:
 
 
 def _process(content: dict[str, Any]) -> _OfProcess:
+    cpu = content.get("cpu")
+    if cpu is not None and len(cpu) != 2:
+        raise ValueError("its times of the CPU are not two numbers")
     return _OfProcess(
         int(content["run"]),
         int(content["pid"]),
@@ -213,6 +227,7 @@ def _process(content: dict[str, Any]) -> _OfProcess:
         [(int(what), int(start), int(end)) for what, start, end in content["once"] if 0 <= what < len(ONCE)],
         [str(uuid) for uuid in content["uuids"]],
         content.get("warm") is True,
+        cpu=None if cpu is None else (int(cpu[0]), int(cpu[1])),
     )
 
 
@@ -257,6 +272,8 @@ def _read(file: Path, run: int) -> _OfProcess:
                     found.once.append((ONCE.index(why), start, end))
                 case {"uuid": str(uuid)}:
                     found.uuids.append(uuid if uuid.startswith(_NO_UUID) else _NO_UUID + uuid)
+                case {"cpu": [int(ran), int(waited)]}:
+                    found.cpu = ran, waited
         except ValueError:  # the process was killed while it wrote
             continue
     host = np.pad(host, ((0, 0), (0, width // 2)), constant_values=UNKNOWN_HERE)

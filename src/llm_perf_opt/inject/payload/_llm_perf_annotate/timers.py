@@ -23,7 +23,7 @@ from typing import Any
 
 from . import log
 from .budget import Budget
-from .evidence import Evidence
+from .evidence import Evidence, cpu_times
 from .memory import Memory
 from .seen_ranges import Locked, SeenRanges
 
@@ -81,6 +81,7 @@ class Timers(Locked):
         self._is_on_gpu, self._next_inner = False, 0
         self._outer, self._inner, self._for_memory = map(Budget, (_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE))
         self.evidence.path = self._path + ".names"
+        self._cpu_before = cpu_times()
         if self._memory is not None:
             self._memory.forget()
 
@@ -303,6 +304,9 @@ class Timers(Locked):
                     for _, _, last, _ in of.waiting:
                         last[0].synchronize()
                 self._flush(of, last=True)
+            now, before = cpu_times(), self._cpu_before
+            if now is not None and before is not None:
+                self.evidence.note(cpu=[now[0] - before[0], now[1] - before[1]])
 
     def _forget_lock(self) -> None:
         """In a forked child: what the parent has open and has not written is the parent's."""
