@@ -12,7 +12,7 @@ import pytest
 from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.nvml import Nvml
-from llm_perf_opt.readers.measured import collect
+from llm_perf_opt.readers.measured import add_gpus, collect
 from llm_perf_opt.regions.gpu_samples import COLUMNS
 
 MS = 1_000_000
@@ -100,6 +100,37 @@ def test_other_processes_on_the_gpu_are_named_with_their_share(percent: float, s
 def test_runs_that_differ_say_that_the_clock_did_too(tmp_path: Path) -> None:
     report = reported(tmp_path, [seen(1_000_000), seen(1_010_000, mhz=1500)], [60, 80])
     assert "between 1500 and 1980 MHz" in said(report)["RUNS_DIFFER"]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "words"),
+    [
+        ([[900, 100], [500, 500]], "the threads of the program waited for one 10 to 50 % of the time"),
+        ([[990, 10], [990, 10]], "nobody else used the CPUs"),
+    ],
+)
+def test_runs_that_differ_say_whether_others_had_the_cpus(cpu: list[list[int]], words: str, tmp_path: Path) -> None:
+    begins = [1_000_000, 1_010_000]
+    folders = [left_by_program(tmp_path / str(b), begin_ms=b, step_ms=s) for b, s in zip(begins, (60, 90), strict=True)]
+    for folder, times in zip(folders, cpu, strict=True):
+        with (folder / "7-1.names").open("a") as file:
+            file.write(json.dumps({"cpu": times}) + "\n")
+    collect(folders, tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), "--out", str(tmp_path / "out"), "--format", "json"]) == 0
+    assert words in said(json.loads((tmp_path / "out" / "report.json").read_text()))["RUNS_DIFFER"]
+
+
+def test_samples_of_one_process_are_shared_out_over_its_runs(tmp_path: Path) -> None:
+    """Stage 1 collects its times itself; whoever started it adds what was seen of the GPU all the time."""
+    begins, gpu = [1_000_000, 1_005_000], seen(1_000_000)
+    folders = [left_by_program(tmp_path / str(begin), begin_ms=begin, step_ms=60) for begin in begins]
+    second = [[at + 5_000 * MS, 1_600_000 + energy, 1500, *rest] for at, energy, _, *rest in gpu["samples"]]
+    collect(folders, tmp_path / "run.json")
+    add_gpus(tmp_path / "run.json", [{**gpu, "samples": gpu["samples"] + second}])
+    assert main(["report", str(tmp_path / "run.json"), "--out", str(tmp_path / "out"), "--format", "json"]) == 0
+    facts = json.loads((tmp_path / "out" / "report.json").read_text())["environment"]["recordings"][0]
+    assert [use["sm_mhz"][1] for use in facts["gpu_use"]] == [1980, 1500]
+    assert facts["energy"]["counter_j"] == pytest.approx((1_600 + 39 * 40), rel=1e-6)  # nothing twice, and no gap
 
 
 def test_where_there_is_no_driver_nothing_is_seen() -> None:

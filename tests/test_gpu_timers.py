@@ -98,7 +98,7 @@ def timed(gpu: Gpu, folder: Path) -> Timers:
 
 
 def found(timers: Timers, folder: Path) -> Timeline:
-    timers.at_exit()
+    timers.finish()
     collect([folder], folder / "run.json")
     return read_measured(folder / "run.json")
 

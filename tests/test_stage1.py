@@ -13,6 +13,8 @@ import pytest
 import yaml
 from attrs import define, evolve
 
+import llm_perf_opt
+from conftest import report
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.stage1.other_profilers import attached_profiler
 from llm_perf_opt.stage1.session_timing import spread
@@ -108,6 +110,22 @@ def test_the_numbers_people_ask_for_follow_from_the_stages(run: Path) -> None:
     assert 0 < timing["tokens_per_second"]["max"] <= fastest * 1.0001
     assert timing["decode_tokens_per_second"]["count"] == timing["prefill_tokens_per_second"]["count"] == 4
     assert timing["memory"]["peak_resident_bytes"] > 50_000_000
+
+
+def test_the_times_are_those_of_a_measured_program(run: Path) -> None:
+    """Every instance is in the file that `llm-perf measure` leaves; a pass is a run, and nothing of it is warm-up."""
+    measured = report(run / "measure" / "run.json")
+    stages = {stage["path"]: stage["milliseconds"] for stage in metrics(run)["timing"]["stages"]}
+    timings = {"/".join(region.path): region.timing for region in measured.main_scope.regions}
+    assert timings.keys() == stages.keys()
+    for path, timing in timings.items():
+        assert (timing.source, timing.instances, timing.warmup.instances) == ("undisturbed", stages[path]["count"], 0)
+        assert timing.steady.median_ns == pytest.approx(1e6 * stages[path]["median"], abs=1)
+        assert len(timing.run_medians_ns) == SETTINGS.repeats
+    both = llm_perf_opt.load(run)  # with the trace: its regions have the times that nobody disturbed
+    assert {"/".join(r.path): r.timing.steady for r in both.scope("aggregate").regions} == {
+        path: timing.steady for path, timing in timings.items()
+    }
 
 
 def test_own_times_of_operators_add_up_to_the_time_that_passed(run: Path) -> None:

@@ -200,6 +200,23 @@ def test_warm_up_that_compiles_is_named_so_and_that_of_a_region_inside_is_the_sa
     }
 
 
+def test_a_step_change_in_the_middle_is_told_and_is_no_warm_up(tmp_path: Path) -> None:
+    program = (
+        "import time, nvtx\n"
+        "for number in range(20):\n"
+        "    with nvtx.annotate('step'):\n"
+        "        time.sleep(0.06 if number < 10 else 0.01)\n"
+    )
+    out = tmp_path / "run"
+    assert main(["measure", "--quiet", "--out", str(out), "--", sys.executable, "-c", program]) == 0
+    report = json.loads((out / "report.json").read_text())
+    (region,) = report["scopes"][-1]["regions"]
+    assert (region["timing"]["warmup"]["instances"], region["timing"]["level_change"]) == (0, 10)
+    (told,) = report["diagnostics"]
+    assert told["code"] == "LEVEL_CHANGE"
+    assert "From its instance 11 on, step takes another time" in told["message"]
+
+
 def test_without_a_gpu_there_is_neither_energy_nor_memory(tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert main(["measure", "--quiet", "--out", str(out), "--", sys.executable, "-c", PROGRAM]) == 0

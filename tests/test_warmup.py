@@ -60,6 +60,21 @@ def test_no_warmup_where_all_instances_are_alike(length: float, count: int, seed
     assert split((noise * length * MS).astype(np.int64)) == Split()
 
 
+@given(st.integers(8, 40), st.integers(8, 40), st.floats(2, 100), st.booleans(), st.integers(0, 2**32 - 1))
+def test_a_step_change_in_the_middle_is_no_warmup(
+    before: int, after: int, factor: float, faster: bool, seed: int
+) -> None:
+    noise = np.random.default_rng(seed).normal(1.0, 0.03, before + after).clip(0.9, 1.1)
+    noise[:before] *= factor if faster else 1.0
+    noise[before:] *= 1.0 if faster else factor
+    share = min(before, after) / (before + after)
+    found = split((noise * 10 * MS).astype(np.int64))
+    if share > 0.25:
+        assert found == Split(0, before)
+    elif not faster:  # a few slow ones at the beginning are what warm-up looks like
+        assert found.warmup == 0
+
+
 @given(st.integers(6, 60), st.integers(1, 2), st.floats(3, 1000), st.integers(0, 2**32 - 1))
 def test_slow_first_instances_are_found_whatever_their_length(count: int, slow: int, factor: float, seed: int) -> None:
     noise = np.random.default_rng(seed).normal(1.0, 0.03, count).clip(0.9, 1.1)

@@ -17,6 +17,7 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.counter_report import counter_scopes
 from llm_perf_opt.analysis.gpu_condition import held_down_clock
+from llm_perf_opt.analysis.level_changes import level_changes
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
 from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
@@ -249,7 +250,8 @@ def _finished(
     )
     if times is not None:
         times.set_token_rates(found.scopes)
-        report = evolve(report, diagnostics=[*report.diagnostics, *times.diagnoses()])
+        if any(timeline.kind != "kineto" for timeline in timelines):  # such a trace is of a few steps by intent
+            report = evolve(report, diagnostics=[*report.diagnostics, *times.diagnoses()])
     if kernel_filter:
         every = evolve(options, kernel_include=[], kernel_exclude=[], launch_detail=False)
         report = _evaluated_by_all_kernels(report, whole(every), kernel_filter)
@@ -259,6 +261,7 @@ def _finished(
         report = evolve(report, verification=verification)
         chosen = bool(options.include or options.exclude)  # the measured regions may not be among those shown
         diagnoses += [d for d in differing if not (chosen and d.code == "NOTHING_VERIFIED")]
+    diagnoses += level_changes(main.regions if main is not None else [])
     diagnoses += _explain_no_kernels(found.kernel_names, kernel_filter, options)
     available: list[str] = []
     if not any(scope.regions for scope in found.scopes):

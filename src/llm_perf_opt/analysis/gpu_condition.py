@@ -167,10 +167,16 @@ def _why_runs_differ(timeline: Timeline, medians: list[int]) -> str:
     reasons += sorted(slow)
     if any(gpu.others for gpu in timeline.gpus):
         reasons.append("other processes used the GPU")
-    if medians[0] == max(medians) and sorted(medians)[-2] * (1 + _SPREAD) < medians[0]:
+    waits = [process.cpu_wait for process in timeline.processes if process.cpu_wait is not None]
+    if waits and max(waits) >= _OFTEN:
+        reasons.append(
+            "other programs used the CPUs: the threads of the program waited for one "
+            f"{100 * min(waits):.0f} to {100 * max(waits):.0f} % of the time that they could run"
+        )
+    rest = medians[1:]
+    if max(rest) * (1 + _SPREAD) < medians[0] and 2 * (max(rest) - min(rest)) < medians[0] - min(rest):
         reasons.append("the first run was the slowest, as where files and compiled code are not cached yet")
     if reasons:
         return f"What else differed: {'; '.join(reasons)}."
-    if timeline.gpus:
-        return "Neither the clocks nor other users of the GPU explain it: look at what else the host does."
-    return "Without a GPU nothing was recorded that explains it: look at what else the host does."
+    of_gpu = "Neither the clocks nor other users of the GPU explain it" if timeline.gpus else "Nothing explains it"
+    return f"{of_gpu}{', and nobody else used the CPUs' if waits else ''}: look at what the program does differently."

@@ -23,11 +23,13 @@ def early_end(run: RunContext) -> EarlyEnd | None:
     if asked.run_to_end or not asked.windows or not file.is_file():
         return None
     took = [step.seconds for step in run.directory.manifest.steps if step.name == "measure" and step.seconds]
+    if not took:  # stage 1 left the file: under the profilers it makes fewer passes
+        return None
     try:
         measured = run.read_timeline(file)
     except UserError:  # the report says so
         return None
-    end = None if measured is None else choose_end(measured, took[-1] if took else 0.0, run.request.value(INSTANCES))
+    end = None if measured is None else choose_end(measured, took[-1], run.request.value(INSTANCES))
     if end is not None and end.not_reached:
         regions = ", ".join(visible(key, 60) for key in end.not_reached[:5])
         run.note(diagnose("NOT_RECORDED", regions=regions, where=f"{full_name(end)} {end.number}"))

@@ -9,6 +9,7 @@ its work and was done with it, whether the host waited for that or not.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 from attrs import Factory, define, evolve, fields
 
 from llm_perf_opt.errors import UnreadableInput
+from llm_perf_opt.files import write_text
 from llm_perf_opt.readers.open import MEASURED
 from llm_perf_opt.readers.plausible import shortened
 from llm_perf_opt.readers.sandbox import Notes
@@ -48,16 +50,22 @@ class _OfProcess:
     rows: Int64s  # shape (n, columns)
     once: list[tuple[int, int, int]] = Factory(list)  # what (of ONCE), from, to
     uuids: list[str] = Factory(list)  # of the GPUs it could use
+    warm: bool = False
+    cpu: tuple[int, int] | None = None  # nanoseconds that its threads ran, and waited for a CPU
 
     def as_json(self) -> dict[str, Any]:
         facts = {"run": self.run, "pid": self.pid, "names": self.names, "once": self.once, "uuids": self.uuids}
+        facts |= {"warm": True} if self.warm else {}
+        facts |= {"cpu": self.cpu} if self.cpu else {}
         return {**facts, "rows": self.rows.tolist()}
 
 
-def collect(folders: Sequence[Path], file: Path, gpus: Iterable[list[dict[str, Any]]] = ()) -> int:
+def collect(
+    folders: Sequence[Path], file: Path, gpus: Iterable[list[dict[str, Any]]] = (), *, warm: bool = False
+) -> int:
     """What the processes of some runs left, one folder a run, as one file; how many ranges that are.
 
-    `gpus`: what was seen of them in each run.
+    `gpus`: what was seen of them in each run. `warm`: the program was warm before it was timed.
     """
     processes = [
         _read(names, run)
@@ -65,11 +73,33 @@ def collect(folders: Sequence[Path], file: Path, gpus: Iterable[list[dict[str, A
         for names in sorted(folder.glob("*.names"))
         if _FILE.fullmatch(names.name)
     ]
-    found = [process for process in processes if len(process.rows)]
-    text = ", ".join(json.dumps(process.as_json()) for process in found)
-    seen = json.dumps(list(gpus))
-    file.write_text(f'{MEASURED} "version": {_VERSION}, "gpus": {seen}, "processes": [{text}]}}\n', encoding="utf-8")
+    found = [evolve(process, warm=warm) for process in processes if len(process.rows)]
+    _write(file, list(gpus), [process.as_json() for process in found])
     return sum(len(process.rows) for process in found)
+
+
+def add_gpus(file: Path, gpus: list[dict[str, Any]]) -> None:
+    """Put what was seen of the GPUs into the file of a program that collected its times itself.
+
+    All runs are of one process, one after the other: each gets the samples until the next begins. The last of them
+    begins the next run, too, so that the energy between two samples is that of a run.
+    """
+    processes = parse_json(read_text(file, _LARGEST_TEXT))["processes"]
+    begin = sorted(min(row[_ROW.index("start")] for row in process["rows"]) for process in processes)
+    runs: list[list[dict[str, Any]]] = [[] for _ in begin]
+    for gpu in gpus:
+        samples, first = gpu["samples"], 0
+        for number, seen in enumerate(runs):
+            until = begin[number + 1] if number + 1 < len(begin) else math.inf
+            last = sum(sample[0] < until for sample in samples)
+            seen.append({**gpu, "samples": samples[first:last]})
+            first = max(last - 1, 0)
+    _write(file, runs, processes)
+
+
+def _write(file: Path, gpus: list[list[dict[str, Any]]], processes: list[dict[str, Any]]) -> None:
+    text = ", ".join(map(json.dumps, processes))
+    write_text(file, f'{MEASURED} "version": {_VERSION}, "gpus": {json.dumps(gpus)}, "processes": [{text}]}}\n')
 
 
 def read_measured(file: Path, source: str | None = None) -> Timeline:
@@ -112,7 +142,9 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
         kind=KIND,
         strings=list(strings),
         domains=list(domains),
-        processes=[Process(process.pid, run=process.run) for process in found],
+        processes=[
+            Process(process.pid, run=process.run, warm=process.warm, cpu_wait=_waited(process.cpu)) for process in found
+        ],
         threads=[number for number, _ in threads],
         kernels=empty,
         copies=empty,
@@ -127,6 +159,13 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
 def read_here(path: str, source: str, *columns: bool, notes: Notes) -> Timeline:
     """The same, in the process of a sandbox."""
     return read_measured(Path(path), source)
+
+
+def _waited(cpu: tuple[int, int] | None) -> float | None:
+    """The part of the time in which threads could have run that they waited."""
+    if cpu is None or min(cpu) < 0 or not sum(cpu):
+        return None
+    return cpu[1] / sum(cpu)
 
 
 def _is_on_gpu(columns: dict[str, Int64s]) -> Any:
@@ -177,6 +216,9 @@ def _content(file: Path) -> tuple[list[_OfProcess], list[GpuSamples]]:
 
 
 def _process(content: dict[str, Any]) -> _OfProcess:
+    cpu = content.get("cpu")
+    if cpu is not None and len(cpu) != 2:
+        raise ValueError("its times of the CPU are not two numbers")
     return _OfProcess(
         int(content["run"]),
         int(content["pid"]),
@@ -184,6 +226,8 @@ def _process(content: dict[str, Any]) -> _OfProcess:
         np.array(content["rows"], dtype=np.int64).reshape(-1, len(_ROW)),
         [(int(what), int(start), int(end)) for what, start, end in content["once"] if 0 <= what < len(ONCE)],
         [str(uuid) for uuid in content["uuids"]],
+        content.get("warm") is True,
+        cpu=None if cpu is None else (int(cpu[0]), int(cpu[1])),
     )
 
 
@@ -228,6 +272,8 @@ def _read(file: Path, run: int) -> _OfProcess:
                     found.once.append((ONCE.index(why), start, end))
                 case {"uuid": str(uuid)}:
                     found.uuids.append(uuid if uuid.startswith(_NO_UUID) else _NO_UUID + uuid)
+                case {"cpu": [int(ran), int(waited)]}:
+                    found.cpu = ran, waited
         except ValueError:  # the process was killed while it wrote
             continue
     host = np.pad(host, ((0, 0), (0, width // 2)), constant_values=UNKNOWN_HERE)

@@ -246,6 +246,8 @@ class Process:
     name: str = ""
     rank: int | None = None
     run: int = 0  # which run of the program, where it was run several times
+    warm: bool = False  # it was warm before its first range opened
+    cpu_wait: float | None = None  # part of the time in which its threads could run that others had the CPU
 
 
 @define(eq=False)

@@ -48,12 +48,13 @@ def subject(region: NCUProfileRegion) -> str:
 
 def steadily(region: NCUProfileRegion) -> str:
     """` in 61 instances, median 2.4 ms, after 16.5 s of warm-up`."""
-    steady = region.timing.steady if region.timing else None
-    side, each = region.performance.gpu_side if region.performance else None, ""
+    timing, each = region.timing, ""
+    instances = timing.steady.instances // timing.runs if timing else 0
+    side = region.performance.gpu_side if region.performance else None
     if side is not None and side.step_ns is not None:  # its times are the GPU's: those of the ranges say nothing
         each = f" in {side.instances:,} steps, one every {shown(nanoseconds(side.step_ns))}"
-    elif steady is not None and steady.instances > 1 and steady.median_ns is not None:
-        each = f" in {steady.instances:,} instances, median {shown(nanoseconds(steady.median_ns))}"
+    elif timing and instances > 1 and timing.steady.median_ns is not None:
+        each = f" in {instances:,} instances, median {_time(timing.steady.median_ns)}"
     warmup = warmup_note(region)
     return f"{each},{warmup}" if each and warmup else each + warmup
 
@@ -95,8 +96,10 @@ def _part(region: NCUProfileRegion, whole: float | None) -> str:
 
 
 def _each(region: NCUProfileRegion) -> str:
+    """The instances that the time of a region is of: of a recording, those that it has."""
     steady = region.timing.steady if region.timing else None
-    return f", {steady.instances:,} of {_time(steady.median_ns)} each" if steady and steady.instances > 1 else ""
+    count = region.instances if region.timing and region.timing.profiled_median_ns else steady and steady.instances
+    return f", {count:,} of {_time(steady.median_ns)} each" if steady and count and count > 1 else ""
 
 
 def _time(value: float | None) -> str:

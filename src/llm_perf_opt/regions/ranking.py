@@ -99,7 +99,8 @@ def unrecorded_whole(region: NCUProfileRegion) -> float | None:
     wall, timing = evaluated_times(region)[0], region.timing
     if wall is None or timing is None or timing.source != "undisturbed" or timing.profiled_median_ns is None:
         return None
-    steady, everything = timing.steady.total_ns, timing.steady.total_ns + timing.warmup.total_ns
+    steady = timing.steady.total_ns / timing.runs
+    everything = steady + timing.warmup.total_ns / timing.runs
     # The second: what one run takes for warm-up the other may not.
     return steady if steady > _MUCH_LONGER * wall and everything > _MUCH_LONGER * (region.wall_ns or 0) else None
 

@@ -43,3 +43,8 @@ class Timing:
         None  # of the steady instances of each run, where the program was run several times
     )
     level_change: int | None = None  # the instance, counted from 0, from which on all take another time
+
+    @property
+    def runs(self) -> int:
+        """How many runs its times are of, beside a recording, which is of one."""
+        return len(self.run_medians_ns or [1]) if self.profiled_median_ns is not None else 1

@@ -88,7 +88,15 @@ def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str
     for title, path in pictures:
         lines += ["", f"![{title}]({path})"]
     if view.host_only:
-        lines += ["", "## Regions", "", *region_lines(view), "", plain(account_line(view)), *_diagnostics(report)]
+        told = account_line(view)
+        lines += [
+            "",
+            "## Regions",
+            "",
+            *region_lines(view),
+            *(["", plain(told)] if told else []),
+            *_diagnostics(report),
+        ]
         return "\n".join(lines) + "\n"
     lines += verdict_table(view)
     lines += fix_lines(view)

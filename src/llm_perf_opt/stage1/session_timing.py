@@ -1,23 +1,31 @@
 """Times a session: warm-up first, then passes over the inputs, and the numbers people ask for from them.
 
-Every number comes with its count and spread. Inputs are prepared outside of everything that is timed.
+The times are those of a measured program, taken by the same timers and kept in the same file. Every number comes with
+its count and spread. Inputs are prepared outside of everything that is timed.
 """
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.inject.own_timers import own_timers
+from llm_perf_opt.readers.measured import collect, read_measured
+from llm_perf_opt.regions.attribution import attribute
+from llm_perf_opt.regions.columns import UNKNOWN, UNKNOWN_HERE, Timeline
 from llm_perf_opt.workloads.datasets import Item
-from llm_perf_opt.workloads.device import forget_peak, peak_memory, waiter
+from llm_perf_opt.workloads.device import forget_peak, import_torch, peak_memory, waiter
 from llm_perf_opt.workloads.marks import paused
 from llm_perf_opt.workloads.model_session import Output, Session
-from llm_perf_opt.workloads.watch import MarkingWatch, Timed, TimingWatch
+from llm_perf_opt.workloads.watch import MarkingWatch, TimingWatch
 
 _KEPT = 8  # batches whose tensors stay on the device between passes, and batches a warm-up round runs
 
@@ -40,6 +48,15 @@ def spread(values: Sequence[float]) -> Spread | None:
         return None
     std = statistics.stdev(values) if len(values) > 1 else None
     return Spread(len(values), statistics.fmean(values), std, min(values), statistics.median(values), max(values))
+
+
+@define(frozen=True)
+class Timed:
+    """One range instance: how long it took and, for the time to the first token, when it ended."""
+
+    path: str  # names from the outermost range on, as in `generate/decode/decode_step`
+    seconds: float
+    end_s: float  # since the outermost range began
 
 
 @define(frozen=True)
@@ -99,21 +116,50 @@ def warm_up(session: Session[Any], batches: Batches, rounds: int) -> None:
                 session.run(batches.prepared(number), watch)
 
 
-def time_passes(session: Session[Any], batches: Batches, repeats: int) -> Timing:
-    """Run all batches `repeats` times."""
-    watch, wait = TimingWatch(session.device), waiter(session.device)
-    timing = Timing(watch.clock, repeats, len(batches))
-    runs: list[tuple[list[Timed], Output]] = []
+def time_passes(session: Session[Any], batches: Batches, repeats: int, file: Path, *, warm: bool) -> Timing:
+    """Run all batches `repeats` times. `file`: gets the time of every instance, a pass as a run of a measured program.
+
+    `warm`: there was a warm-up before.
+    """
+    wait, outputs, passes = waiter(session.device), list[Output](), list[Path]()
     forgot = forget_peak(session.device)
-    for _ in range(repeats):
-        for number in range(len(batches)):
-            prepared = batches.prepared(number)
-            wait()
-            output = session.run(prepared, watch)
-            runs.append((watch.times(), output))
-    timing.memory = peak_memory(session.device, forgot=forgot)
-    _summarise(timing, runs, session.whole)
+    with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
+        for number in range(repeats):
+            passes.append(Path(folder) / str(number))
+            passes[-1].mkdir()
+            timers = own_timers(passes[-1], import_torch())
+            watch = TimingWatch(session.device, timers)
+            for batch in range(len(batches)):
+                prepared = batches.prepared(batch)
+                wait()
+                outputs.append(session.run(prepared, watch))
+            timers.finish()
+        memory = peak_memory(session.device, forgot=forgot)
+        collect(passes, file, warm=warm)
+    measured = read_measured(file)
+    assert measured.ranges.gpu_start is not None
+    clock = "CUDA events" if (measured.ranges.gpu_start != UNKNOWN_HERE).any() else "host clock"
+    timing = Timing(clock, repeats, len(batches), memory=memory)
+    _summarise(timing, list(zip(timed_runs(measured), outputs, strict=True)), session.whole)
     return timing
+
+
+def timed_runs(measured: Timeline) -> list[list[Timed]]:
+    """The ranges of each run, which are those inside one outermost range."""
+    ranges, found = measured.ranges, attribute(measured)
+    assert ranges.gpu_start is not None
+    paths = ["/".join(found.table.path(region)) for region in range(len(found.table))]
+    root = list(range(len(ranges)))
+    runs: dict[int, list[Timed]] = {}
+    for number in np.argsort(ranges.start, kind="stable").tolist():  # whatever is around a range began before it
+        parent = int(found.range_parent[number])
+        outermost = root[number] = number if parent == UNKNOWN else root[parent]
+        both = [number, outermost]
+        starts = ranges.start if (ranges.gpu_start[both] == UNKNOWN_HERE).any() else ranges.gpu_start
+        took = int(ranges.duration[number])
+        end = int(starts[number] - starts[outermost]) + took
+        runs.setdefault(outermost, []).append(Timed(paths[found.range_region[number]], took / 1e9, end / 1e9))
+    return list(runs.values())
 
 
 def _summarise(timing: Timing, runs: Sequence[tuple[list[Timed], Output]], whole: str) -> None:

@@ -36,6 +36,7 @@ from llm_perf_opt.workloads.registry import open_session
 
 FOLDER = "torch_profiler"
 STATIC_FOLDER = "static_analysis"
+MEASURED = Path("measure/run.json")
 PREDICTIONS = "predictions.jsonl"
 
 
@@ -80,7 +81,8 @@ def run_stage1(settings: Stage1Settings, run_dir: Path, *, quiet: bool = False, 
     write_text(run_dir / "inputs.yaml", yaml.safe_dump(inputs, sort_keys=False, allow_unicode=True))
     with explained_failures(session.name):
         warm_up(session, prepared, settings.warmup)
-        timing = time_passes(session, prepared, settings.repeats)
+        times = make_folder(run_dir / MEASURED.parent) / MEASURED.name
+        timing = time_passes(session, prepared, settings.repeats, times, warm=settings.warmup > 0)
     metrics = _metrics(settings, session, timing, chosen)
 
     def save(profile: Profile | None) -> None:

@@ -1,29 +1,14 @@
-"""Watches a session: marks its stages for profilers, and takes their times.
-
-On a GPU the times come from CUDA events, which are stamped by the GPU where the work is and cost the host
-little; on a CPU from the host's clock.
-"""
+"""Watches a session: marks its stages for profilers, and has their times taken."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from attrs import define
-
-from llm_perf_opt.workloads.device import import_torch, waiter
-from llm_perf_opt.workloads.marks import mark
-
-
-@define(frozen=True)
-class Timed:
-    """One range instance: how long it took and, for the time to the first token, when it ended."""
-
-    path: str  # names from the outermost range on, as in `generate/decode/decode_step`
-    seconds: float
-    end_s: float  # since the outermost range began
+from llm_perf_opt.inject.own_timers import OwnTimers
+from llm_perf_opt.workloads.device import waiter
+from llm_perf_opt.workloads.marks import DOMAIN, mark
 
 
 class MarkingWatch:
@@ -43,26 +28,11 @@ class MarkingWatch:
 
 
 class TimingWatch:
-    """Marks stages, and takes the time of each of them and of the steps inside."""
+    """Marks stages, and has each of them and the steps inside timed as ranges of a measured program are."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, timers: OwnTimers) -> None:
         self._wait = waiter(device)
-        self._stamp: Callable[[], Any] = time.perf_counter
-        self._between: Callable[[Any, Any], float] = lambda start, end: float(end - start)
-        if device.type == "cuda":
-            event = import_torch().cuda.Event
-
-            def stamp() -> Any:
-                stamped = event(enable_timing=True)
-                stamped.record()
-                return stamped
-
-            self._stamp = stamp
-            self._between = lambda start, end: float(start.elapsed_time(end)) / 1000
-        self.clock = "CUDA events" if device.type == "cuda" else "host clock"
-        self._open: list[str] = []
-        self._first: Any = None
-        self._stamps: list[tuple[str, Any, Any]] = []
+        self._timers = timers
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         return self._timed(name, wait=True)
@@ -72,24 +42,11 @@ class TimingWatch:
 
     @contextmanager
     def _timed(self, name: str, wait: bool) -> Iterator[None]:
-        self._open.append(name)
-        path = "/".join(self._open)
-        try:
-            with mark(name):
-                start = self._stamp()
-                if self._first is None:
-                    self._first = start
+        with mark(name):
+            self._timers.begin(DOMAIN, name)
+            try:
                 yield
-                self._stamps.append((path, start, self._stamp()))
-                if wait:  # behind the stamp: the GPU sets it when the work is done, not when the host has noticed
-                    self._wait()
-        finally:
-            self._open.pop()
-
-    def times(self) -> list[Timed]:
-        """Every range instance since the last call, in the order they ended."""
-        self._wait()
-        between = self._between
-        taken = [Timed(path, between(start, end), between(self._first, end)) for path, start, end in self._stamps]
-        self._stamps, self._first = [], None
-        return taken
+            finally:
+                self._timers.end(DOMAIN)
+            if wait:  # behind the end: the GPU says when the work was done, not when the host has noticed
+                self._wait()

@@ -247,7 +247,7 @@ def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileReg
     """Times of ranges are all there is: of a model on a CPU, or of a program timed without a profiler."""
     keys = {region.key for region in regions}
     longest = max((region for region in regions if region.parent not in keys), key=weight)
-    measured = any(given.get("kind") == "measured" for given in report.inputs)
+    measured = all(given.get("kind") == "measured" for given in report.inputs)
     if measured:
         why = "the program was timed by itself, with no profiler: what the host and the GPU did is not known"
     else:

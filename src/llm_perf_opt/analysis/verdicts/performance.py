@@ -243,7 +243,7 @@ class Evaluator:
         return Quantity(each * region.instances, "ns") if known and each and region.instances else None
 
     def _alone(self, region: NCUProfileRegion) -> Quantity | None:
-        """The same by stage 1 of the built-in workload."""
+        """The same by stage 1 of the built-in workload, of runs that have no file of every instance."""
         one = self.inputs.options.alone.get("/".join(region.path)) if region.domain == WORKLOAD_DOMAIN else None
         if one is None or region.time_source != "timeline" or not region.instances:
             return None

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.capture.context import ResumeState, RunContext
+from llm_perf_opt.capture.gpu_sampler import GpuSampler
+from llm_perf_opt.capture.steps.measure import FILE as MEASURED
 from llm_perf_opt.capture.undisturbed import end_undisturbed
 from llm_perf_opt.capture.whole_files import ended_well
 from llm_perf_opt.errors import ExitCode
 from llm_perf_opt.process.supervise import Ended, run_supervised
+from llm_perf_opt.readers.measured import add_gpus
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.layout import retaken_with
@@ -47,13 +50,16 @@ class StageTimings:
         with run.report_progress.work(title, "stage timings", expected_s=run.expected_seconds(_NAME)):
             step = run.directory.begin(_NAME, command, ".", program=command)
             log = run.directory.path / _LOG
-            ended = run_supervised(
-                command,
-                log=log,
-                environment=run.bytecode.while_running(),
-                report_progress=run.report_progress,
-                held=run.directory.handles,
-            )
+            with GpuSampler() as sampler:
+                ended = run_supervised(
+                    command,
+                    log=log,
+                    environment=run.bytecode.while_running(),
+                    report_progress=run.report_progress,
+                    held=run.directory.handles,
+                )
+            if ended.exit_code == 0 and sampler.found:
+                add_gpus(run.directory.path / MEASURED, sampler.found)
             clean_logs([log], command)
         return end_undisturbed(run, step, ended, _LOG, code=_own_code(ended))
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from . import log
 from .budget import Budget
-from .evidence import Evidence
+from .evidence import Evidence, cpu_times
 from .memory import Memory
 from .seen_ranges import Locked, SeenRanges
 
@@ -81,8 +81,14 @@ class Timers(Locked):
         self._is_on_gpu, self._next_inner = False, 0
         self._outer, self._inner, self._for_memory = map(Budget, (_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE))
         self.evidence.path = self._path + ".names"
+        self._cpu_before = cpu_times()
         if self._memory is not None:
             self._memory.forget()
+
+    def write_to(self, folder: str) -> None:
+        """Begin anew, with files in another folder."""
+        self._folder = folder
+        self._start_anew()
 
     def use(self, torch: Any) -> None:
         """Torch is there: its GPU, its allocator, and what tells of compilation and graph capture."""
@@ -290,13 +296,17 @@ class Timers(Locked):
             return bool(self.evidence.capturing)
         return bool(self._cuda.is_current_stream_capturing())
 
-    def at_exit(self) -> None:
+    def finish(self) -> None:
+        """At the end of the program: wait for the GPU, and write everything."""
         with self._lock:
             for of in self._threads:
                 with contextlib.suppress(Exception):  # of a GPU that has failed: the host clock remains
                     for _, _, last, _ in of.waiting:
                         last[0].synchronize()
                 self._flush(of, last=True)
+            now, before = cpu_times(), self._cpu_before
+            if now is not None and before is not None:
+                self.evidence.note(cpu=[now[0] - before[0], now[1] - before[1]])
 
     def _forget_lock(self) -> None:
         """In a forked child: what the parent has open and has not written is the parent's."""
@@ -317,4 +327,4 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     timers = Timers(folder, torch)
     ranges_seen.timers = timers  # type: ignore[attr-defined]
     ranges_seen.begin, ranges_seen.end, ranges_seen.undo = timers.begin, timers.end, timers.undo  # type: ignore[method-assign]
-    atexit.register(timers.at_exit)
+    atexit.register(timers.finish)
