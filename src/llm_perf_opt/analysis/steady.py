@@ -19,6 +19,7 @@ from llm_perf_opt.regions.columns import ONCE, UNKNOWN, Int64s, Timeline
 from llm_perf_opt.regions.instances import Instances, find_instances, without_warmup
 from llm_perf_opt.regions.rollup import RolledUp, Selection, roll_up
 from llm_perf_opt.regions.stacks import group_by
+from llm_perf_opt.regions.step_numbers import step_numbers, summed_up
 from llm_perf_opt.regions.timing import SteadyTime, Timing, WarmupTime
 from llm_perf_opt.regions.warmup import quantiles
 
@@ -35,6 +36,7 @@ class RegionTimes:
     level_change: int | None
     use: Use = field(factory=Use)
     runs: list[Int64s] = field(factory=list)  # the steady ones by run, where the program was run several times
+    numbers: Int64s | None = None  # of the steady ones, as `step_numbers` reads them off their names
 
     @staticmethod
     def together(parts: Sequence[RegionTimes]) -> RegionTimes:
@@ -42,6 +44,7 @@ class RegionTimes:
             return parts[0]
         reasons = {part.why for part in parts if part.why is not None}
         changes = [part.level_change for part in parts if part.level_change is not None]
+        numbers = [part.numbers for part in parts if part.numbers is not None]
         return RegionTimes(
             source=parts[0].source,
             steady=np.concatenate([part.steady for part in parts]),
@@ -49,6 +52,7 @@ class RegionTimes:
             warmup_ns=sum(part.warmup_ns for part in parts),
             why=next((why for why in (*ONCE, OTHER) if why in reasons), None),
             level_change=changes[-1] if changes else None,
+            numbers=np.concatenate(numbers) if len(numbers) == len(parts) else None,
         )
 
     def timing(self) -> Timing:
@@ -65,6 +69,7 @@ class RegionTimes:
             energy_interval_j=self.use.energy_interval,
             run_medians_ns=[quantiles(times)[1] for times in self.runs] or None,
             level_change=self.level_change,
+            steps=summed_up(self.numbers, self.steady),
         )
 
 
@@ -78,13 +83,15 @@ class SteadyTimeline:
     lifted: Attribution  # `attribution` where there is no warm-up
     reasons: Reasons
     energy: Energy | None  # None but for a program that was measured by itself on a GPU
+    numbers: Int64s | None  # of each range, where names say what a step of a server did
 
     @staticmethod
     def of(timeline: Timeline, attribution: Attribution) -> SteadyTimeline:
         instances = find_instances(timeline, attribution)
         lifted = without_warmup(timeline, attribution, instances) if instances.first.any() else attribution
         energy = share_out(timeline, attribution)
-        return SteadyTimeline(timeline, attribution, instances, lifted, Reasons.of(timeline), energy)
+        numbers = step_numbers(timeline)
+        return SteadyTimeline(timeline, attribution, instances, lifted, Reasons.of(timeline), energy, numbers)
 
     @property
     def has_warmup(self) -> bool:
@@ -135,6 +142,7 @@ class SteadyTimeline:
             level_change=instances.level_change.get(region),
             use=use_of(self.timeline.ranges, region, steady, self.energy),
             runs=self._by_run(steady),
+            numbers=None if self.numbers is None else self.numbers[steady],
         )
 
     def _by_run(self, steady: Int64s) -> list[Int64s]:

@@ -5,7 +5,8 @@ batch, PyTorch's `seq = 7, op_id = 314612`, the size of a serving step. Such ran
 whose name has a star for each number that varies. A number that tells things apart (`layer0`, `block.15`, `rank 3`)
 stays. The decision is made on all names of a recording that differ in nothing but numbers:
 
-- PyTorch's arguments behind an operator's name are never part of a name.
+- PyTorch's arguments behind an operator's name, and the numbers of a serving step that our annotation writes, are
+  never part of a name.
 - A number behind a word that counts (batch, step, epoch, request …) or measures (`bs=64`, context, tokens …) is
   pooled; one behind a word that names a thing is kept, but in what a library opens for every layer (`FSDP::`).
 - Behind any other word it is pooled with a counting one beside it, or where there are many such names and each
@@ -27,6 +28,7 @@ from attrs import Factory, define, evolve
 from llm_perf_opt.regions.columns import Action, CounterSet, NumberRange, PooledName, Recording, Timeline
 from llm_perf_opt.regions.operator_names import MODULE, without_arguments
 from llm_perf_opt.regions.patterns import RegionFilter, coded
+from llm_perf_opt.regions.step_numbers import without_numbers
 
 STAR = "*"
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
@@ -73,7 +75,7 @@ class Pools:
         """`counts`: how often each name was recorded in all processes; `keep`: names that stay as they are."""
         found = Pools()
         found._names = {name: name for name in counts if keep(name)}
-        plain = {name: without_arguments(name) for name in counts if name not in found._names}
+        plain = {name: without_numbers(without_arguments(name)) for name in counts if name not in found._names}
         own: Counter[str] = Counter()
         for name, stripped in plain.items():
             own[stripped] += counts[name]

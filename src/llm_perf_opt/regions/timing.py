@@ -26,6 +26,40 @@ class SteadyTime:
 
 
 @define(frozen=True)
+class StepGroup:
+    """Steps of a server of about one size: each group reaches to twice the size of the one before."""
+
+    smallest: int  # of the batches, or of the tokens
+    largest: int
+    instances: int
+    total_ns: int
+    median_ns: int
+    p90_ns: int
+    tokens_per_step: float  # that go through the model
+
+
+@define(frozen=True)
+class Steps:
+    """What the steady instances of a region did, by their names: steps of a serving engine."""
+
+    instances: int
+    batch_min: int  # requests in a step
+    batch_max: int
+    batch_mean: float
+    tokens: int  # that went through the model
+    new_tokens: int | None  # that came out; None where the engine did not say it of every step
+    grouped_by: str  # "batch" (one token of each request) | "tokens"
+    groups: list[StepGroup]  # smallest first
+
+    @property
+    def counted(self) -> tuple[float, str]:
+        """Tokens of a step that a rate speaks of, and which those are: made where each request makes one, else read."""
+        if self.grouped_by == "batch" and self.new_tokens is not None:
+            return self.new_tokens / self.instances, "tokens made"
+        return self.tokens / self.instances, "tokens through the model"
+
+
+@define(frozen=True)
 class Timing:
     """How long the instances of a region take, warm-up told apart."""
 
@@ -43,6 +77,7 @@ class Timing:
         None  # of the steady instances of each run, where the program was run several times
     )
     level_change: int | None = None  # the instance, counted from 0, from which on all take another time
+    steps: Steps | None = None  # of a serving engine, where the names of the instances say what each did
 
     @property
     def runs(self) -> int:

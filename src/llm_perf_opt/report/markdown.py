@@ -27,6 +27,7 @@ from llm_perf_opt.report.pictures import pictures
 from llm_perf_opt.report.region_table import mean_ns
 from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.stakeholder import render_stakeholder
+from llm_perf_opt.report.step_rows import HEAD, step_rows
 from llm_perf_opt.report.text import (
     LAUNCH_ROLES,
     NOT_MEASURED,
@@ -89,14 +90,8 @@ def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str
         lines += ["", f"![{title}]({path})"]
     if view.host_only:
         told = account_line(view)
-        lines += [
-            "",
-            "## Regions",
-            "",
-            *region_lines(view),
-            *(["", plain(told)] if told else []),
-            *_diagnostics(report),
-        ]
+        lines += ["", "## Regions", "", *region_lines(view), *(["", plain(told)] if told else []), *_steps(view)]
+        lines += _diagnostics(report)
         return "\n".join(lines) + "\n"
     lines += verdict_table(view)
     lines += fix_lines(view)
@@ -106,6 +101,7 @@ def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str
     lines += _launches(report)
     if scope is not None and scope.regions:
         lines += ["", "## Regions", "", *region_lines(view)]
+        lines += _steps(view)
         lines += speed_of_light_table(view)
         lines += line_table(view)
         lines += family_table(view)
@@ -122,6 +118,12 @@ def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str
     lines += _diagnostics(report)
     lines += ["", "## How to read this", "", *_reading_notes(report)]
     return "\n".join(lines) + "\n"
+
+
+def _steps(view: View) -> list[str]:
+    """The steps of a server."""
+    rows = [[code(name), *map(plain, cells)] for name, *cells in step_rows(view)]
+    return ["", "## Steps", "", *table(list(HEAD), rows, numbers=6)] if rows else []
 
 
 def _launches(report: NCUProfileRegionReport) -> list[str]:

@@ -139,6 +139,7 @@ def show_report(view: View, *, brief: bool = False) -> None:
             _show_regions(view, out)
         if view.host_only:
             _show_account(view, out)
+        show_steps(view, out)
         show_verification(report, out)
         if not unmatched:  # of nothing there is nothing to fix
             show_fixes(view, out)
@@ -181,6 +182,24 @@ def show_verification(report: NCUProfileRegionReport, out: Console) -> None:
     for *words, agrees in verified_rows(report):
         table.add_row(*map(Text, words), Text("agrees") if agrees else Text("differs", style="yellow"))
     out.print("[bold]estimates against range replay[/]")
+    out.print(table)
+
+
+def show_steps(view: View, out: Console) -> None:
+    """The steps of a server by phase and size, where the run is one of a server."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from llm_perf_opt.report.step_rows import HEAD, step_rows
+
+    if not (rows := step_rows(view)):
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, title in enumerate(HEAD):
+        table.add_column(title, justify="left" if number < 2 else "right", no_wrap=number > 0)
+    for row in rows[:_TABLE_ROWS]:
+        table.add_row(*map(Text, row))
+    out.print()
     out.print(table)
 
 

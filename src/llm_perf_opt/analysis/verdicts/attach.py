@@ -58,7 +58,8 @@ def attach(report: NCUProfileRegionReport, inputs: Inputs) -> NCUProfileRegionRe
             count = inputs.options.top if region.depth <= 1 else _SHORT_LIST
             signatures = count if id(region) in detailed and inputs.has_counters else 0
             waiting = inputs.rank_waiting.get(home, {}).get(region.key)
-            found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures, waiting)
+            told = region.timing.steps if region.timing is not None else None
+            found = evaluator.performance(warm, launches, steps.get(region.key, []), signatures, waiting, told)
             found = evolve(found, instances=warm.instances)
             region.performance = found if warm is region else evolve(found, steady=warm.inclusive)
     return evolve(

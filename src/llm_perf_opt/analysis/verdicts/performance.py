@@ -46,6 +46,7 @@ from llm_perf_opt.regions.model import (
     Utilisation,
     Verdict,
 )
+from llm_perf_opt.regions.timing import Steps
 
 WORKLOAD_DOMAIN = "LLM"  # the built-in workload marks its stages there
 _FEWEST_LAUNCHES = 3  # of a whole recording, below which nothing about the program is certain
@@ -112,10 +113,11 @@ class Evaluator:
         steps: Sequence[NCUProfileRegion],
         signatures: int,
         rank_waiting: RankWaiting | None = None,
+        told: Steps | None = None,
     ) -> RegionPerformance:
         """`steps`: the regions inside this one that make tokens. `signatures`: how many to list.
 
-        `rank_waiting`: where there are ranks.
+        `rank_waiting`: where there are ranks. `told`: what the names of the instances say of each, of a server's steps.
         """
         measured = self._measured(region)
         alone = measured or self._alone(region)
@@ -177,7 +179,7 @@ class Evaluator:
                 region, split, light, families, limits, communication, verdict, facts, launched, free, self.gpu
             )
             found = opportunities(known)
-        counted = times.token_count(region, steps) if region.time_source == "timeline" else None
+        counted = times.token_count(region, steps, told) if region.time_source == "timeline" else None
         return RegionPerformance(
             work=work,
             time=split,

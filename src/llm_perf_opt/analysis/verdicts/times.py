@@ -16,6 +16,7 @@ from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds
 from llm_perf_opt.regions.idle import GpuSide
 from llm_perf_opt.regions.model import NCUProfileRegion, SpeedOfLight, TimeSplit, TokenRate
+from llm_perf_opt.regions.timing import Steps
 
 # Names that tell how many tokens a step makes, as SGLang and vLLM write them: `step[DECODE bs=64]`,
 # `execute_context_0(0)_generation_64(64)`; or how many it reads: `step[EXTEND bs=1 toks=4096]`.
@@ -131,15 +132,20 @@ def is_token_step(region: NCUProfileRegion) -> bool:
     return re.search(verdict_rules().token_step, region.name) is not None
 
 
-def token_count(region: NCUProfileRegion, steps: Sequence[NCUProfileRegion]) -> tuple[int, str] | None:
+def token_count(
+    region: NCUProfileRegion, steps: Sequence[NCUProfileRegion], told: Steps | None = None
+) -> tuple[int, str] | None:
     """Tokens a region made, for each sequence where its name does not tell the batch; and what says so.
 
-    `steps`: all regions inside it that make tokens.
+    `steps`: all regions inside it that make tokens. `told`: what the names of its instances say of each.
     """
     for pattern, what in _TOKENS_IN_NAME:
-        told = pattern.search(region.name)
-        if told and region.instances and (count := int(told[1])):
+        found = pattern.search(region.name)
+        if found and region.instances and (count := int(found[1])):
             return region.instances * count, f"{count:,} {what}, by the name"
+    if told is not None and region.instances:
+        each, what = told.counted
+        return round(region.instances * each), f"{each:,.4g} {what} a step, by the engine"
     if is_token_step(region):
         return (region.instances, f"instances of {region.name}") if region.instances else None
     if not steps:

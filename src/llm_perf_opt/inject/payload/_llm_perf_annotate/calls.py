@@ -164,7 +164,7 @@ class Calls:
             name = self._named.get(identity(module))
             generation = state.generation
             if generation is None:
-                stage = model.stage(module, args, kwargs)
+                stage = model.stage(module, args, kwargs) if state.step is None else None
             elif generation.model is module:
                 generation.before_call()
             else:

@@ -53,7 +53,7 @@ class Evidence:
             log.failed("watching for graph capture", error, of="ranges")
         from . import imports  # this file is read where nothing of torch is, too
 
-        imports.when_imported("torch._dynamo.callback", self._watch_compilation)
+        imports.when_imported({"torch._dynamo.callback": self._watch_compilation})
 
     def _watch_capture(self, graph_class: Any) -> None:
         begin, end = graph_class.capture_begin, graph_class.capture_end

@@ -39,7 +39,7 @@ def annotate(graph_class: Any, stages: Stages) -> None:
     @functools.wraps(replay)
     def marked_replay(self: Any, *args: Any, **kwargs: Any) -> Any:
         stage = getattr(self, _STAGE, None)
-        if stage is None or state.model is not None or state.generation is not None:
+        if stage is None or state.model is not None or state.generation is not None or state.step is not None:
             return replay(self, *args, **kwargs)
         return stages.run(stage, replay, self, *args, **kwargs)
 

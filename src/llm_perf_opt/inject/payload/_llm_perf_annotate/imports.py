@@ -104,17 +104,14 @@ def watch() -> None:
         actions["transformers.generation.utils"] = _prepare_by("into_generation")
     if os.environ.get("LLM_PERF_RANGES") == "1":
         actions["nvtx"] = _prepare_by("into_nvtx")
+    when_imported(actions)
+
+
+def when_imported(actions: "dict[str, Callable[[ModuleType], None]]") -> None:
+    """Have actions called, each with its module once it is there."""
     finder = Watch(actions)
     sys.meta_path.insert(0, finder)
     for name in list(actions):
         # Something that runs before sitecustomize (a .pth file) may have imported it already.
         if name in sys.modules:
             finder.loaded(name, sys.modules[name])
-
-
-def when_imported(name: str, action: "Callable[[ModuleType], None]") -> None:
-    """Have `action` called with a module once it is there."""
-    finder = Watch({name: action})
-    sys.meta_path.insert(0, finder)
-    if name in sys.modules:
-        finder.loaded(name, sys.modules[name])

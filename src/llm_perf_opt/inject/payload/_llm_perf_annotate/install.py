@@ -9,7 +9,7 @@ import sys
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from . import log
+from . import imports, log
 from .ranges import DOMAIN, choose
 from .seen_ranges import ranges_seen  # not when the program ends: by then it may have emptied sys.modules
 from .stages import Stages
@@ -146,8 +146,8 @@ def _annotate(torch: ModuleType, wanted_markers: str) -> None:
         return
     source, push, pop = chosen
 
-    # The first only to be hidden with the others: `generate()` is annotated later.
-    from . import generation, calls, graphs, marker_ranges, products, training, trial, tree  # noqa: F401, I001
+    # The first two only to be hidden with the others: `generate()` and engines are annotated later.
+    from . import engines, generation, calls, graphs, marker_ranges, products, training, trial, tree  # noqa: F401, I001
 
     installed = Stages(push, pop)
     names = tree.Names(_depth() if mode == "modules" else 0, os.environ.get("LLM_PERF_ANNOTATE_FOLD", "") == "1")
@@ -166,6 +166,7 @@ def _annotate(torch: ModuleType, wanted_markers: str) -> None:
         log.failed("pulling levers", error)
     _hide_from_dynamo(torch, [*_nvtx_package(), *_ours()])
     active = installed
+    imports.when_imported(dict.fromkeys(engines.MODULES, into_engine))
     log.note("torch", version=version, mode=mode, ranges=source)
 
 
@@ -179,6 +180,14 @@ def into_generation(module: ModuleType) -> None:
 
         if trial.active is not None:
             trial.active.into_generation(module.GenerationMixin)
+
+
+def into_engine(module: ModuleType) -> None:
+    """Annotate the steps of a serving engine."""
+    from . import engines
+
+    if active is not None:
+        engines.annotate(module, active)
 
 
 def _depth() -> int:

@@ -45,7 +45,7 @@ class Model:
         self._flat = "positions" in places
 
     def stage(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """`prefill`, `decode_step`, or `forward` for everything that is not inference over tokens."""
+        """`prefill`, `decode_step`, `step` of several requests, or `forward` for all that is not inference over tokens."""
         tokens = self._tokens.of(args, kwargs)
         if tokens is None:
             tokens = self._unnamed_tokens(args, kwargs)
@@ -53,7 +53,9 @@ class Model:
         if length is None or kwargs.get("labels") is not None or (self._flat and tokens.dim() == 1):
             return "forward"
         fill = self._fill(args, kwargs)
-        if fill is None or (fill != FILLED and module.training and torch.is_grad_enabled()):
+        if fill is None:
+            return "step"
+        if fill != FILLED and module.training and torch.is_grad_enabled():
             return "forward"
         # Several tokens onto a filled cache are the rest of a prompt given in pieces, unless decoding has begun.
         several_decode = fill == FILLED and self._stepped and length <= MOST_GUESSED
@@ -70,13 +72,15 @@ class Model:
 
     def _fill(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """How full the key-value cache is; None where it serves several requests at once."""
+        if _is_paged(kwargs.get("cache")):  # of continuous batching, which models do not declare
+            return None
         offset = self._offset.of(args, kwargs)
         if type(offset) is int:
             return FILLED if offset > 0 else EMPTY
         cache = self._cache.of(args, kwargs)
         if cache is None:
             return EMPTY if self._cache.declared else ABSENT
-        return None if type(cache).__name__.startswith("Paged") else fill_of(cache)
+        return None if _is_paged(cache) else fill_of(cache)
 
 
 class _Argument:
@@ -97,6 +101,10 @@ class _Argument:
             if place < len(args) and args[place] is not None:
                 return args[place]
         return None
+
+
+def _is_paged(cache: Any) -> bool:
+    return type(cache).__name__.startswith("Paged")
 
 
 def fill_of(cache: Any) -> str:

@@ -20,9 +20,10 @@ class Stages:
         self._push = push
         self.close = pop
 
-    def open(self, name: str) -> None:
+    def open(self, name: str, numbers: str = "") -> None:
+        """`numbers`: of this instance, behind its name."""
         self.counts[name] = self.counts.get(name, 0) + 1
-        self._push(name)
+        self._push(name + numbers)
 
     def run(self, stage: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as a stage."""
@@ -39,6 +40,7 @@ class State(threading.local):
     model: Model | None = None  # the outermost module of the call that runs; None: the next call is outermost
     generation: Generation | None = None  # the innermost generate() that runs
     in_backward: bool = False
+    step: str | None = None  # what a serving engine runs
     graph: Any = None  # the CUDA graph that is being captured
 
 

@@ -1,0 +1,102 @@
+"""Which methods of serving engines are steps, and what is read of them: data, checked against released sources.
+
+`tools/check_engines.py` looks every line up in the sources of releases; `engines.py` looks them up at import. Only
+strings stand here, so that both can use it; nothing is imported, for every Python comes through here.
+"""
+
+
+class Target:
+    """A method to be called as a stage."""
+
+    def __init__(
+        self, engine: str, module: str, method: str, stage: str, takes: tuple[str, ...] = (), optional: bool = False
+    ) -> None:
+        self.engine = engine
+        self.module = module  # the one that defines the class
+        self.method = method  # Class.method
+        self.stage = stage  # its name; or, with a colon, the function of `engine_batches` that reads it off the call
+        self.takes = takes  # parameters that the function reads, after self
+        self.optional = optional  # releases without it lose nothing: they do it elsewhere, or not at all
+
+
+class Fields:
+    """Attributes that a function of `engine_batches` reads of a class."""
+
+    def __init__(
+        self, engine: str, module: str, owner: str, names: tuple[str, ...], optional: tuple[str, ...] = ()
+    ) -> None:
+        self.engine, self.module, self.owner, self.names = engine, module, owner, names
+        self.optional = optional  # read where they are there; without them less is known
+
+
+_BATCHING = "transformers.generation.continuous_batching"
+_WORKER = "vllm.v1.worker.gpu_worker"
+_RUNNER = "sglang.srt.model_executor.model_runner"
+_SPECULATIVE = "sglang.srt.speculative"
+
+TARGETS = (
+    Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor._generation_step", ":transformers"),
+    Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor.prepare_next_batch", ":waiting"),
+    Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor.update_batch", "update"),
+    Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor.warmup", "warmup", optional=True),
+    Target("vllm", _WORKER, "Worker.execute_model", ":vllm", ("scheduler_output",)),
+    Target("vllm", _WORKER, "Worker.sample_tokens", "sample", optional=True),
+    Target("vllm", _WORKER, "Worker.compile_or_warm_up_model", "warmup"),
+    Target("vllm", _WORKER, "Worker.determine_available_memory", "warmup"),
+    Target("vllm", _WORKER, "Worker.execute_dummy_batch", "dummy_step", optional=True),
+    Target("vllm", "vllm.v1.worker.gpu_model_runner", "GPUModelRunner.capture_model", "graph_capture"),
+    Target("vllm", "vllm.v1.worker.gpu_model_runner", "GPUModelRunner.propose_draft_token_ids", "draft"),
+    Target("vllm", "vllm.v1.worker.gpu.model_runner", "GPUModelRunner.capture_model", "graph_capture", optional=True),
+    Target("vllm", "vllm.v1.core.sched.scheduler", "Scheduler.schedule", "schedule"),
+    Target("vllm", "vllm.v1.core.sched.scheduler", "Scheduler.update_from_output", "update"),
+    Target("sglang", _RUNNER, "ModelRunner.forward", ":sglang", ("forward_batch",)),
+    Target("sglang", _RUNNER, "ModelRunner.sample", "sample"),
+    Target("sglang", _RUNNER, "ModelRunner.init_device_graphs", "graph_capture", optional=True),
+    Target("sglang", _RUNNER, "ModelRunner.init_cuda_graphs", "graph_capture", optional=True),
+    Target("sglang", _RUNNER, "ModelRunner.kernel_warmup", "warmup", optional=True),
+    Target("sglang", f"{_SPECULATIVE}.eagle_worker", "EAGLEWorker.draft", "draft", optional=True),
+    Target("sglang", f"{_SPECULATIVE}.eagle_worker_v2", "EagleDraftWorker.draft", "draft", optional=True),
+    Target(
+        *("sglang", f"{_SPECULATIVE}.multi_layer_eagle_worker_v2", "MultiLayerEagleDraftWorker.draft", "draft"),
+        optional=True,
+    ),
+    Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.get_next_batch_to_run", ":queued"),
+    Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.process_batch_result", "update"),
+)
+
+FIELDS = (
+    Fields("transformers", f"{_BATCHING}.requests", "RequestState", ("initial_tokens", "position_offset")),
+    Fields("transformers", f"{_BATCHING}.requests", "FutureRequestState", ("state", "has_new_token", "query_length")),
+    Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingIOs", ("requests_in_batch",)),
+    Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingAsyncIOs", ("io_pairs", "current_pair")),
+    Fields("transformers", f"{_BATCHING}.input_outputs", "HostDeviceIOPair", ("host_io",)),
+    Fields(
+        *("vllm", "vllm.v1.core.sched.output", "SchedulerOutput"),
+        (
+            *("num_scheduled_tokens", "total_num_scheduled_tokens", "scheduled_new_reqs", "scheduled_cached_reqs"),
+            "scheduled_spec_decode_tokens",
+        ),
+    ),
+    Fields(
+        *("vllm", "vllm.v1.core.sched.output", "CachedRequestData"),
+        ("req_ids", "num_computed_tokens"),
+        ("num_output_tokens",),
+    ),
+    Fields(
+        *("vllm", "vllm.v1.core.sched.output", "NewRequestData"), ("req_id", "prompt_token_ids", "num_computed_tokens")
+    ),
+    Fields("sglang", "sglang.srt.model_executor.forward_batch_info", "ForwardBatch", ("forward_mode", "batch_size")),
+    Fields(
+        *("sglang", "sglang.srt.model_executor.forward_batch_info", "ForwardBatch"),
+        (),
+        ("extend_num_tokens", "input_ids"),
+    ),
+    Fields("sglang", "sglang.srt.model_executor.forward_batch_info", "ForwardMode", ("EXTEND", "DECODE", "MIXED")),
+    Fields(
+        *("sglang", "sglang.srt.model_executor.forward_batch_info", "ForwardMode"),
+        ("TARGET_VERIFY", "IDLE", "SPLIT_PREFILL"),
+        ("DRAFT_EXTEND", "DRAFT_EXTEND_V2"),
+    ),
+    Fields("sglang", _RUNNER, "ModelRunner", ("is_draft_worker",)),
+    Fields("sglang", "sglang.srt.managers.scheduler", "Scheduler", ("waiting_queue", "running_batch")),
+)

@@ -1,0 +1,33 @@
+"""The steps of a server by phase and size, as a table: a median over batches of 1 and of 64 is the time of neither."""
+
+from __future__ import annotations
+
+from llm_perf_opt.regions.timing import StepGroup
+from llm_perf_opt.report.text import duration, full_label, quantity, share
+from llm_perf_opt.report.view import View
+
+HEAD = ("steps of", "size", "steps", "median", "p90", "tokens/step", "tokens/s", "of all steps")
+
+
+def step_rows(view: View) -> list[list[str]]:
+    """A row for each group, phase by phase; the last column adds up to all the time in steps."""
+    found = [(region, region.timing.steps) for region in view.regions if region.timing and region.timing.steps]
+    whole = sum(group.total_ns for _, steps in found for group in steps.groups)
+    return [
+        [
+            full_label(region),
+            f"{steps.grouped_by} {_span(group)}",
+            f"{group.instances:,}",
+            duration(group.median_ns),
+            duration(group.p90_ns),
+            f"{group.tokens_per_step:,.4g}",
+            quantity(1e9 * group.tokens_per_step * group.instances / max(group.total_ns, 1), ""),
+            share(group.total_ns, whole),
+        ]
+        for region, steps in found
+        for group in steps.groups
+    ]
+
+
+def _span(group: StepGroup) -> str:
+    return f"{group.smallest:,}" + (f" to {group.largest:,}" if group.largest != group.smallest else "")

@@ -1,0 +1,96 @@
+"""Steps of a server: their numbers are read off the names of ranges, counted, and grouped by size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.regions.columns import UNKNOWN
+from llm_perf_opt.regions.step_numbers import numbers_of, summed_up, without_numbers
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("decode_step, batch = 8, tokens = 8, new = 8", (8, 8, 8)),
+        ("verify, batch = 8, tokens = 32", (8, 32, UNKNOWN)),
+        ("execute_context_0(0)_generation_64(64)", (64, 64, 64)),
+        ("execute_context_1(512)_generation_8(8)", (9, 520, UNKNOWN)),
+        ("execute_context_0(0)_generation_8(32)", (8, 32, UNKNOWN)),
+        ("execute_520_context_1(sq512sk900sqsq262144sqsk460800)_generation_8(sq8sk99sqsq8sqsk99)", (9, 520, UNKNOWN)),
+        ("step[DECODE bs=64]", (64, 64, 64)),
+        ("step[EXTEND bs=1 toks=4096]", (1, 4096, UNKNOWN)),
+        ("step[TARGET_VERIFY bs=4]", (UNKNOWN,) * 3),
+        ("train, batch = 8", (UNKNOWN,) * 3),
+        ("decode_step", (UNKNOWN,) * 3),
+    ],
+)
+def test_numbers_in_names(name: str, expected: tuple[int, int, int]) -> None:
+    assert numbers_of(name) == expected
+
+
+def test_numbers_of_ours_are_no_part_of_a_name() -> None:
+    assert without_numbers("decode_step, batch = 8, tokens = 8, new = 8") == "decode_step"
+    assert without_numbers("train, batch = 8") == "train, batch = 8"
+
+
+def test_groups_reach_to_twice_the_size_before() -> None:
+    batch = np.array([1, 2, 3, 4, 5, 8, 9])
+    steps = summed_up(np.stack([batch, batch, batch], axis=1), batch * MS)
+    assert steps is not None
+    assert steps.grouped_by == "batch"
+    assert [(g.smallest, g.largest, g.instances) for g in steps.groups] == [
+        *((1, 1, 1), (2, 2, 1), (3, 4, 2)),
+        *((5, 8, 2), (9, 9, 1)),
+    ]
+    assert sum(g.total_ns for g in steps.groups) == batch.sum() * MS
+    assert (steps.new_tokens, steps.batch_mean, steps.groups[2].median_ns) == (32, 32 / 7, 3.5 * MS)
+
+
+def test_a_step_that_says_nothing_makes_the_sum_unknown() -> None:
+    numbers = np.array([[1, 1, 1], [UNKNOWN] * 3])
+    assert summed_up(numbers, np.array([1, 2])) is None
+    known = summed_up(np.array([[1, 5, 1], [2, 9, UNKNOWN]]), np.array([1, 2]))
+    assert known is not None
+    assert (known.new_tokens, known.tokens, known.grouped_by) == (None, 14, "tokens")
+
+
+def _measured(path: Path) -> Path:
+    """A measured run: ten decode steps of 4 requests that take 10 ms, ten of 8 that take 12 ms, and a prefill."""
+    names = [["LLM", f"decode_step, batch = {n}, tokens = {n}, new = {n}"] for n in (4, 8)]
+    names.append(["LLM", "prefill, batch = 2, tokens = 600, new = 2"])
+    rows, now = [], 1000
+    for which, took in [(2, 50), (2, 50), *[(0, 10)] * 10, *[(1, 12)] * 10]:
+        rows.append([which, 1, now, now + took * MS, *[UNKNOWN_HERE] * 4])
+        now += (took + 1) * MS
+    process = {"run": 0, "pid": 1, "names": names, "once": [], "uuids": [], "rows": rows}
+    path.write_text(
+        '{"kind": "llm-perf measured", "version": 2, "gpus": [], "processes": ' + json.dumps([process]) + "}\n"
+    )
+    return path
+
+
+UNKNOWN_HERE = -(1 << 62)
+
+
+def test_a_report_of_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(_measured(tmp_path / "run.json")), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "batch 4" in shown
+    assert "batch 8" in shown
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    regions = {region["key"]: region for region in report["scopes"][-1]["regions"]}
+    assert set(regions) == {"LLM@decode_step", "LLM@prefill"}
+    decode = regions["LLM@decode_step"]
+    assert decode["instances"] == 20
+    groups = decode["timing"]["steps"]["groups"]
+    assert [(g["smallest"], g["median_ns"]) for g in groups] == [(4, 10 * MS), (8, 12 * MS)]
+    assert decode["performance"]["tokens"]["now"]["value"] == pytest.approx(120 / 0.220)
+    assert regions["LLM@prefill"]["performance"]["tokens"]["now"]["value"] == pytest.approx(600 / 0.050)
+    assert "## Steps" in (tmp_path / "out" / "report.md").read_text()
