@@ -69,6 +69,7 @@ class ProgramRuns:
         self._bytecode, self._output = bytecode, output
         self._raw = Path()
         self.count = 0
+        self.repeat = (0, 0)  # which generate() of the program is called again, and how often
 
     def __enter__(self) -> ProgramRuns:
         self._raw = Path(tempfile.mkdtemp(prefix="llm-perf-try-"))
@@ -89,7 +90,7 @@ class ProgramRuns:
         environment = inject.environment(mode, request.annotate.depth, ranges=True, timers=times)
         environment |= {name: value for lever in levers for name, value in lever.environment.items()}
         named = [(lever.name, lever.file) for lever in levers]
-        environment = inject.with_levers(environment, notes, named, outputs=outputs)
+        environment = inject.with_levers(environment, notes, named, outputs=outputs, repeat=self.repeat)
         environment |= {name: str(self._raw / name.lower()) for name in _CACHES}
         log = directory.path / LOG
         log.parent.mkdir(exist_ok=True)

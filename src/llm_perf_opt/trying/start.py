@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def try_program(
     request: ProfileRequest, settings: dict[str, Any], typed: list[str], *, as_json: bool = False, quiet: bool = False
 ) -> int:
     """The program's answer first, with nsys where it is installed; then its levers."""
-    wanted = wanted_of(request)
+    wanted, began = wanted_of(request), time.monotonic()
     check_program(request.command)
     mode = request.annotate.mode if request.annotate.mode != "off" else "stages"
     has_nsys = not wanted.levers and _has_nsys()
@@ -55,6 +56,8 @@ def try_program(
         code = run_profile(request, tools, directory, quiet=quiet or as_json, silent=True)
     if code in (ExitCode.WORKLOAD_FAILED, ExitCode.INTERRUPTED):
         return code
+    if wanted.budget_s is not None:
+        wanted = attrs.evolve(wanted, budget_s=wanted.budget_s - (time.monotonic() - began))
     return try_run(request, directory.path, wanted, as_json=as_json, quiet=quiet)
 
 
