@@ -17,6 +17,7 @@ from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, UNSURE, WORSE
 from llm_perf_opt.comparing.evaluation import Settings, compare
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.trying.attempts import FAILED, LEFT_OUT, NOT_APPLIED, REFUSED, Attempt, Trial
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
 from llm_perf_opt.trying.levers import ROUNDING, Lever
@@ -28,6 +29,8 @@ _NO_TIME = "the budget was spent"
 _MORE_RUNS = re.compile(r"measure both with llm-perf measure --runs (\d+)")  # as `comparing` says it
 _SLOWER = 1.3  # times: a lever that is this much slower in its check is not timed
 _BEHIND = 1.25  # times: nor is one that is this far behind another that excludes it
+_OTHER_KERNELS = ("rounding", "precision")  # what a lever says it changes, if it is for other kernels
+_KERNELS = 6  # names of new ones that are kept
 _CALLS = 4  # of generate(), so that one or two of them are warm, whatever the first ones compile
 _REPEATS_S = 30.0  # that repeated calls may take in a run
 
@@ -132,6 +135,10 @@ class _Session:
             attempt.verdict = NOT_APPLIED
             attempt.reason = next(text for applied, text in found if not applied)
             return False
+        if self._runs_the_same(attempt, reference.base, run.notes):
+            attempt.applied, attempt.verdict = False, NOT_APPLIED
+            attempt.reason = f"the same kernels run as without it ({attempt.evidence})"
+            return False
         precision = next((lever.precision for lever in attempt.levers if lever.precision), "")
         attempt.outputs = reference.compare(run.notes, precision)
         attempt.warmup_s = max(self.runs.once_seconds(run) - self.once_s, 0.0)
@@ -141,6 +148,16 @@ class _Session:
         if self.unchanged is not None:
             self._compare(attempt, [self.unchanged], [run])
         return True
+
+    def _runs_the_same(self, attempt: Attempt, base: ProcessNotes, new: ProcessNotes) -> bool:
+        """Is a step of the same launches and kernels, though other kernels are what the lever is for?"""
+        if base.launches is None or new.launches is None:
+            return False
+        attempt.launches = (base.launches, new.launches)
+        attempt.new_kernels = [short_kernel_name(name) for name in new.kernels if name not in base.kernels][:_KERNELS]
+        attempt.evidence += f"; launches of a step {base.launches:,} → {new.launches:,}"
+        promised = any(lever.changes.startswith(_OTHER_KERNELS) for lever in attempt.levers)
+        return promised and attempt.launches[0] == attempt.launches[1] and base.kernels == new.kernels
 
     # -- runs that are timed ------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from typing import Any, Callable
 from . import calls, log
 from .outputs import Outputs
 from .stages import state
+from .step_profile import StepProfile
 
 _MOST_MODELS = 16
 _PACKAGES = ("site-packages", "dist-packages", "_llm_perf_annotate")
@@ -43,6 +44,7 @@ class Program:
         self._around: list[Callable[[Any], Any]] = []
         self._on_generate: list[Callable[[Any, dict[str, Any]], None]] = []
         self._instead: Callable[..., Any] | None = None
+        self._step = StepProfile(torch) if outputs is not None else None
         self._repeats = _Repeats(torch, os.environ.get("LLM_PERF_REPEAT", ""))
         self._collections = 0
 
@@ -78,6 +80,8 @@ class Program:
             # A lever may have put a compiled call there; it counts from this call on.
             run = module.__dict__.get(calls.ATTRIBUTE) or run
         self.count("calls")
+        if self._step is not None:
+            self._step.before_call(self.counts["calls"])
         if not module.training:
             self.count("calls outside training")
         if self.torch.is_grad_enabled():
@@ -203,6 +207,7 @@ class Program:
             "counts": self.counts,
             "places": self.places,
             "levers": [[name, *self._evidence(module, problem)] for name, module, problem in self.levers],
+            "step": self._step.read() if self._step is not None else {},
             "outputs": self.outputs.read() if self.outputs is not None else {},
         }
         log.append(os.path.join(self._folder, f"{os.getpid()}.json"), json.dumps(found))  # noqa: PTH118
