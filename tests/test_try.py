@@ -21,6 +21,9 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.readers.measured import KIND
 from llm_perf_opt.regions.columns import UNKNOWN_HERE, Process, Ranges, Timeline, Work
 from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.markdown import render_markdown
+from llm_perf_opt.report.view import view_of
 from llm_perf_opt.trying.attempts import REFUSED, Attempt, Trial
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
 from llm_perf_opt.trying.files_of_trial import render_trial
@@ -291,6 +294,11 @@ def test_a_report_says_of_each_fix_what_became_of_it(tmp_path: Path) -> None:
     tried = with_tried(found, tmp_path).answer.fixes[0].tried
     assert tried is not None
     assert (tried["verdict"], tried["gain"], tried["predicted_gain"]) == ("better", 4.0, 3.9)
+    shown = view_of(with_tried(found, tmp_path))
+    said = "Tried (x): faster, 4× (predicted 3.9×), outputs same."
+    assert shown.answer.fixes[0].text.endswith(said)
+    assert said in render_html(shown)
+    assert "Tried" in render_markdown(shown)
     (tmp_path / "try.json").write_text('{"levers": [{"rules": 1, "verdict": "better"}]}')
     assert with_tried(found, tmp_path) == found
     assert attrs.evolve(found) == with_tried(found, tmp_path / "absent")

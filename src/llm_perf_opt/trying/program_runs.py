@@ -90,7 +90,9 @@ class ProgramRuns:
         environment = inject.environment(mode, request.annotate.depth, ranges=True, timers=times)
         environment |= {name: value for lever in levers for name, value in lever.environment.items()}
         named = [(lever.name, lever.file) for lever in levers]
-        environment = inject.with_levers(environment, notes, named, outputs=outputs, repeat=self.repeat)
+        # What is named is read from a text; looking at anything else may print into it.
+        look = outputs and self._output is None
+        environment = inject.with_levers(environment, notes, named, outputs=look, repeat=self.repeat)
         environment |= {name: str(self._raw / name.lower()) for name in _CACHES}
         log = directory.path / LOG
         log.parent.mkdir(exist_ok=True)
