@@ -41,6 +41,8 @@ class Lever:
     environment: dict[str, str] = Factory(dict)  # set before the program starts
     patch: str = ""  # how to write it in one's own code
     own: bool = False  # a file of the user
+    command: tuple[str, ...] = ()  # the program is started so, in place of anything that is done inside it
+    items: float = 1.0  # so many times the work is in each step
 
     def goes_with(self, other: Lever) -> bool:
         return other.name not in self.excludes and self.name not in other.excludes

@@ -21,11 +21,12 @@ from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.trying.attempts import FAILED, LEFT_OUT, NOT_APPLIED, REFUSED, Attempt, Trial
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
 from llm_perf_opt.trying.levers import ROUNDING, Lever
-from llm_perf_opt.trying.output_comparison import Reference
+from llm_perf_opt.trying.output_comparison import NOT_COMPARED, Agreement, Reference
 from llm_perf_opt.trying.process_notes import ProcessNotes
 from llm_perf_opt.trying.program_runs import ProgramRuns, Run
 
 _NO_TIME = "the budget was spent"
+_NOT_PULLED = (False, "no process pulled it")
 _MORE_RUNS = re.compile(r"measure both with llm-perf measure --runs (\d+)")  # as `comparing` says it
 _SLOWER = 1.3  # times: a lever that is this much slower in its check is not timed
 _BEHIND = 1.25  # times: nor is one that is this far behind another that excludes it
@@ -43,6 +44,7 @@ class Wanted:
     runs: int = 3
     budget_s: float | None = None
     fixes: Sequence[Fix] = ()
+    more: Sequence[Lever] = ()  # beside those
 
 
 def run_trial(runs: ProgramRuns, wanted: Wanted, command: list[str]) -> Trial:
@@ -76,7 +78,8 @@ class _Session:
         reference = self._look()
         counts = reference.base.counts
         self.trial.counts = {name: counts[name] for name in sorted(counts)}
-        for lever in self.wanted.levers or choose_levers(self.wanted.fixes, reference.base):
+        chosen = self.wanted.levers or choose_levers(self.wanted.fixes, reference.base)
+        for lever in [*chosen, *self.wanted.more]:
             place = next((reference.base.places[need] for need in lever.needs if need in reference.base.places), "")
             attempt = Attempt([lever], place=place)
             self.trial.attempts.append(attempt)
@@ -128,7 +131,10 @@ class _Session:
         if run.problem:
             attempt.verdict, attempt.reason = FAILED, run.problem
             return False
-        found = [run.notes.evidence.get(lever.name, (False, "no process pulled it")) for lever in attempt.levers]
+        found = [
+            (True, lever.about) if lever.command else run.notes.evidence.get(lever.name, _NOT_PULLED)
+            for lever in attempt.levers
+        ]
         attempt.applied = all(applied for applied, _ in found)
         attempt.evidence = "; ".join(text for _, text in found)
         if not attempt.applied:
@@ -140,7 +146,8 @@ class _Session:
             attempt.reason = f"the same kernels run as without it ({attempt.evidence})"
             return False
         precision = next((lever.precision for lever in attempt.levers if lever.precision), "")
-        attempt.outputs = reference.compare(run.notes, precision)
+        other = next((lever.changes for lever in attempt.levers if lever.command), "")
+        attempt.outputs = Agreement(NOT_COMPARED, other) if other else reference.compare(run.notes, precision)
         attempt.warmup_s = max(self.runs.once_seconds(run) - self.once_s, 0.0)
         if attempt.outputs.is_refused:
             attempt.verdict, attempt.reason = REFUSED, attempt.outputs.detail
@@ -188,7 +195,7 @@ class _Session:
     def _compare(self, attempt: Attempt, base: Sequence[Run], timed: Sequence[Run]) -> None:
         attempt.runs = len(timed)
         before = self.runs.side("as it is", [run for run in base if not run.problem])
-        after = self.runs.side(attempt.title, timed)
+        after = self.runs.side(attempt.title, timed, attempt.levers[0].items)
         if before is None or after is None:
             attempt.verdict, attempt.reason = UNSURE, "no stage could be timed"
             return
@@ -205,7 +212,7 @@ class _Session:
     def _best_together(self) -> Attempt | None:
         """Levers that won and go together, the best first; None where there are not two."""
         named = bool(self.wanted.levers)
-        won = [a for a in self.trial.attempts if a.won and (a.is_harmless or named)]
+        won = [a for a in self.trial.attempts if a.won and (a.is_harmless or named) and not a.levers[0].command]
         chosen: list[Attempt] = []
         for attempt in sorted(won, key=lambda a: -(a.gain or 0.0)):
             if all(attempt.levers[0].goes_with(other.levers[0]) for other in chosen):

@@ -66,6 +66,11 @@ class Program:
         """Have `action` called with the model and the keyword arguments of each `generate()`, which it may change."""
         self._on_generate.append(action)
 
+    @staticmethod
+    def is_unaligned(layer: Any) -> bool:
+        """Do rows of its product begin elsewhere than at multiples of 16 bytes?"""
+        return any(size * layer.weight.dtype.itemsize % 16 for size in layer.weight.shape)
+
     def count(self, what: str, times: int = 1) -> None:
         if times and what not in self.places:
             self.places[what] = _own_line()
@@ -108,6 +113,9 @@ class Program:
         if parameter is not None:
             self.count(f"{str(parameter.dtype).rpartition('.')[2]} models")
             self.count(f"models on {parameter.device.type}")
+        linear = self.torch.nn.Linear
+        unaligned = sum(type(layer) is linear and self.is_unaligned(layer) for layer in module.modules())
+        self.count("unaligned linear layers", unaligned)
         for action in self._on_model:
             action(module)
 
