@@ -1,11 +1,12 @@
 """What `llm-perf try` predicts, measures and refuses, for programs of different kinds.
 
-    python benchmarks/try_levers.py [--only TEXT] [--runs N] [--budget TIME] [--out DIR]
+    python benchmarks/try_levers.py [--only generate_warm:levers,moe:broken,…] [--runs N] [--budget TIME] [--out DIR]
 
-Each program of `benchmarks/programs/tried.py` is tried as it is, then with the levers of `benchmarks/broken_levers`,
-which break its results on purpose. Good is: prediction within a factor of 1.5 of the measured gain for 80 % of the levers
-that won, every broken lever refused, and a factor of 3 for a plain `generate()`.
-Results go to benchmarks/results/try-levers-h200.{json,md}.
+Each program of `benchmarks/programs/tried.py` is tried as it is (part `levers`), then with the levers of
+`benchmarks/broken_levers`, which break its results on purpose (part `broken`). `--only` takes some parts, of one kind
+or all; what earlier calls found stays in the result file, so that it can be filled in pieces of a minute or two.
+Good is: prediction within a factor of 1.5 of the measured gain for 80 % of the levers that won, every broken lever
+refused, and a factor of 3 for a plain `generate()`. Results go to benchmarks/results/try-levers-h200.{json,md}.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,11 @@ KINDS = (
 )
 RESULT = "try-levers-h200"
 FACTOR = 1.5
+NO_EFFECT = ("not applied", "failed")
+FIELDS = (
+    *("name", "verdict", "reason", "evidence", "launches", "stage", "before", "after", "gain", "interval"),
+    *("predicted_gain", "outputs", "outputs_detail", "warmup_s", "pays_off_after", "runs"),
+)
 _PATIENCE_S = 3600
 
 
@@ -47,39 +54,43 @@ def try_program(kind: str, *options: str) -> dict[str, Any]:
             return {"error": (ended.stderr or ended.stdout)[-2000:], "levers": [], "best": None, "together": None}
 
 
-def row_of(kind: str, runs: int, budget: str) -> dict[str, Any]:
-    limits = ["--runs", str(runs), *(["--budget", budget] if budget else [])]
-    found = try_program(kind, *limits)
-    broken = try_program(kind, "--runs", "1", "--levers", ",".join(map(str, BROKEN)))
-    fields = (
-        "name",
-        "verdict",
-        "reason",
-        "evidence",
-        "gain",
-        "interval",
-        "predicted_gain",
-        "outputs",
-        "outputs_detail",
-    )
+def tried_levers(kind: str, runs: int, budget: str) -> dict[str, Any]:
+    """What the one command finds."""
+    began = time.monotonic()
+    found = try_program(kind, "--runs", str(runs), *(["--budget", budget] if budget else []))
     tried = [*found["levers"], *([found["together"]] if found["together"] else [])]
     return {
-        "program": kind,
         "error": found.get("error", ""),
         "best": found["best"],
-        "levers": [{name: lever[name] for name in (*fields, "warmup_s", "pays_off_after")} for lever in tried],
-        "broken": [{name: lever[name] for name in ("name", "verdict", "reason")} for lever in broken["levers"]],
+        "sentences": found.get("sentences", []),
+        "took_s": round(time.monotonic() - began, 1),
+        "levers": [{name: lever[name] for name in FIELDS} for lever in tried],
+    }
+
+
+def tried_broken(kind: str) -> dict[str, Any]:
+    """What it says of levers that break the results."""
+    found = try_program(kind, "--runs", "1", "--levers", ",".join(map(str, BROKEN)))
+    names = ("name", "verdict", "reason", "evidence", "difference", "tolerance")
+    return {
+        "broken_error": found.get("error", ""),
+        "broken": [{name: lever[name] for name in names} for lever in found["levers"]],
     }
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    told = [lever for row in rows for lever in row["levers"] if lever["gain"] and lever["predicted_gain"]]
+    tried = [lever for row in rows for lever in row.get("levers", ())]
+    told = [lever for lever in tried if lever["verdict"] == "better" and lever["gain"] and lever["predicted_gain"]]
     near = [
         one for one in told if max(one["gain"] / one["predicted_gain"], one["predicted_gain"] / one["gain"]) <= FACTOR
     ]
-    broken = [lever for row in rows for lever in row["broken"] if lever["verdict"] not in ("not applied", "failed")]
+    broken = [lever for row in rows for lever in row.get("broken", ()) if lever["verdict"] not in NO_EFFECT]
+    won = [row for row in rows if row.get("best")]
     return {
         "programs": len(rows),
+        "programs_made_faster": len(won),
+        "outputs_agree": sum(one["outputs"] in ("same", "within noise") for one in tried if one["verdict"] == "better"),
+        "levers_that_won": sum(one["verdict"] == "better" for one in tried),
         "predicted": len(told),
         "predictions_within_factor": len(near),
         "broken_levers": len(broken),
@@ -92,6 +103,7 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         f"# What `llm-perf try` finds ({result['gpu']}, commit {result['commit']})",
         "",
+        f"{total['programs_made_faster']} of {total['programs']} programs are made faster by one command; "
         f"{total['predictions_within_factor']} of {total['predicted']} predictions are within a factor of {FACTOR}; "
         f"{total['broken_levers_refused']} of {total['broken_levers']} levers that break the results are refused.",
         "",
@@ -99,7 +111,7 @@ def markdown(result: dict[str, Any]) -> str:
         "|---|---|---|---:|---:|---|",
     ]
     for row in result["rows"]:
-        for lever in row["levers"]:
+        for lever in row.get("levers", ()):
             numbers = [f"{lever[name]:.2f}×" if lever[name] else "–" for name in ("predicted_gain", "gain")]
             lines.append(
                 f"| {row['program']} | {lever['name']} | {lever['verdict']} | {' | '.join(numbers)} | {lever['outputs']} |"
@@ -109,23 +121,36 @@ def markdown(result: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="parts, with commas: KIND, KIND:levers, KIND:broken")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--budget", default="")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     given = parser.parse_args()
     import torch
 
-    rows = []
-    for kind in KINDS:
-        if given.only in kind:
-            rows.append(row_of(kind, given.runs, given.budget))
-            print(json.dumps(rows[-1]), flush=True)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    result = {"commit": commit(), "gpu": gpu, "summary": summary(rows), "rows": rows}
+    file = given.out / f"{RESULT}.json"
+    rows: dict[str, dict[str, Any]] = {}
+    if file.exists():
+        earlier = json.loads(file.read_text())
+        rows = {row["program"]: row for row in earlier["rows"]} if earlier["gpu"] == gpu else {}
+    wanted = given.only.split(",") if given.only else list(KINDS)
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / f"{RESULT}.json").write_text(json.dumps(result, indent=1) + "\n")
-    (given.out / f"{RESULT}.md").write_text(markdown(result))
+    for word in wanted:
+        kind, _, part = word.partition(":")
+        if kind not in KINDS or part not in ("", "levers", "broken"):
+            parser.error(f"there is no part {word}; programs: {', '.join(KINDS)}")
+        row = rows.setdefault(kind, {"program": kind})
+        row["commit"] = commit()
+        if part != "broken":
+            row |= tried_levers(kind, given.runs, given.budget)
+        if part != "levers":
+            row |= tried_broken(kind)
+        print(json.dumps(row), flush=True)
+        known = [rows[name] for name in KINDS if name in rows]
+        result = {"commit": commit(), "gpu": gpu, "summary": summary(known), "rows": known}
+        file.write_text(json.dumps(result, indent=1) + "\n")
+        (given.out / f"{RESULT}.md").write_text(markdown(result))
     print(json.dumps(result["summary"]))
 
 

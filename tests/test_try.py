@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from conftest import RECORDINGS, report
+from fake_tools import tools as tools
 from llm_perf_opt.api.tried import with_tried
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing.comparison import Comparison, RegionComparison
@@ -21,13 +22,18 @@ from llm_perf_opt.errors import UserError
 from llm_perf_opt.readers.measured import KIND
 from llm_perf_opt.regions.columns import UNKNOWN_HERE, Process, Ranges, Timeline, Work
 from llm_perf_opt.regions.fixes import Fix
+from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.markdown import render_markdown
+from llm_perf_opt.report.view import view_of
 from llm_perf_opt.trying.attempts import REFUSED, Attempt, Trial
+from llm_perf_opt.trying.batch_size import batch_levers
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
 from llm_perf_opt.trying.files_of_trial import render_trial
 from llm_perf_opt.trying.levers import Lever, all_levers, named_levers
 from llm_perf_opt.trying.loop_steps import with_steps
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN_NOISE, Agreement, Reference
 from llm_perf_opt.trying.process_notes import Computed, ProcessNotes, read_notes, use_text
+from llm_perf_opt.trying.turns import Wanted, repeats, worth_timing
 from llm_perf_opt.trying.words import three_sentences
 
 OUTPUTS = ("", "outputs")
@@ -80,15 +86,47 @@ def fix(rule: str, share: float, stage: str = "LLM@decode") -> Fix:
 
 
 def test_levers_are_those_that_fixes_ask_for_and_the_program_can_use() -> None:
-    notes = ProcessNotes(counts={"calls": 9, "generate": 1, "cuda": 1, "float32 models": 1})
+    notes = ProcessNotes(
+        counts={"calls": 9, "calls outside training": 9, "generate": 1, "cuda": 1, "float32 models": 1}
+    )
     chosen = [lever.name for lever in choose_levers([fix("gemm.fp32", 0.5), fix("cache.concat", 0.2)], notes)]
-    assert chosen[-1] == "static-cache"
-    assert set(chosen[:-1]) == {"tf32", "bf16-autocast", "fp16-autocast"}
+    assert set(chosen[:3]) == {"tf32", "bf16-autocast", "fp16-autocast"}
+    assert chosen[3:] == ["cuda-graph", "static-cache"]
     # Without fixes: what fits, and what changes the precision only if it is named.
     general = [lever.name for lever in choose_levers([], notes)]
     assert "static-cache" in general
     assert "tf32" not in general
     assert "fused-optimizer" not in general
+    assert "compile" not in general  # the cache of generate() grows: it would be compiled again and again
+
+
+def test_a_lever_far_behind_one_that_excludes_it_is_not_timed_again() -> None:
+    levers = all_levers()
+
+    def attempt(name: str, after: float) -> Attempt:
+        compared = Comparison("a", "b", "better", [], [], [region("LLM@step", 100e6, after, 10)])
+        return Attempt([levers[name]], applied=True, verdict="better", comparison=compared)
+
+    graph, static, slow = attempt("cuda-graph", 20e6), attempt("static-cache", 50e6), attempt("gc-off", 150e6)
+    assert worth_timing([static, graph, slow]) == [graph]
+    assert "CUDA graph" in static.reason
+    assert slow.verdict == "worse"
+    near = attempt("static-cache", 21e6)
+    assert worth_timing([graph, near]) == [graph, near]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({}, (0, 0)),
+        ({"generate": 1, "ms in generate": 2000}, (1, 3)),
+        ({"generate": 3, "ms in generate": 6000}, (3, 1)),
+        ({"generate": 1, "ms in generate": 90_000}, (1, 1)),
+        ({"generate": 9, "ms in generate": 900}, (0, 0)),
+    ],
+)
+def test_generate_is_called_until_it_is_warm(counts: dict[str, int], expected: tuple[int, int]) -> None:
+    assert repeats(ProcessNotes(processes=1, counts=counts)) == expected
 
 
 def test_a_variable_that_the_user_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +134,18 @@ def test_a_variable_that_the_user_has_set_is_left_alone(monkeypatch: pytest.Monk
     notes = ProcessNotes(counts={"cuda": 1})
     assert "is set already" in lacking(all_levers()["max-connections"], notes)
     assert lacking(all_levers()["expandable-segments"], notes) == ""
+
+
+def test_the_batch_size_is_where_the_user_says() -> None:
+    for words in (["--bs", "8"], ["--bs=8"]):
+        twice, four = batch_levers("--bs", ["python", "train.py", *words, "--lr", "8"])
+        assert (twice.items, four.items) == (2, 4)
+        assert "=".join(four.command[2:]).removesuffix("=--lr=8") == "--bs=32"
+        assert four.command[-2:] == ("--lr", "8")
+    with pytest.raises(UserError, match="no option --batch"):
+        batch_levers("--batch", ["python", "train.py", "--bs", "8"])
+    with pytest.raises(UserError, match="no batch size"):
+        batch_levers("--bs", ["python", "train.py", "--bs", "auto"])
 
 
 # -- outputs -------------------------------------------------------------------------------------------------
@@ -217,9 +267,12 @@ def test_what_is_between_stages_belongs_to_a_step() -> None:
     )  # fmt: skip
     found = with_steps(timeline).ranges
     steps = found.name == 2
-    assert steps.sum() == 7
+    assert steps.sum() == 8
     assert found.took is not None
-    assert abs(found.took[steps] - 100).max() <= 2
+    assert abs(found.took[steps][:-1] - 100).max() <= 2
+    assert abs(found.took[steps][-1] - 25) <= 2  # nothing of the last one stays outside of a step
+    outside = found.end[~steps].max()
+    assert found.end[steps].max() >= outside
 
 
 def region(key: str, before: float, after: float, instances: int) -> RegionComparison:
@@ -288,6 +341,11 @@ def test_a_report_says_of_each_fix_what_became_of_it(tmp_path: Path) -> None:
     tried = with_tried(found, tmp_path).answer.fixes[0].tried
     assert tried is not None
     assert (tried["verdict"], tried["gain"], tried["predicted_gain"]) == ("better", 4.0, 3.9)
+    shown = view_of(with_tried(found, tmp_path))
+    said = "Tried (x): faster, 4× (predicted 3.9×), outputs same."
+    assert shown.answer.fixes[0].text.endswith(said)
+    assert said in render_html(shown)
+    assert "Tried" in render_markdown(shown)
     (tmp_path / "try.json").write_text('{"levers": [{"rules": 1, "verdict": "better"}]}')
     assert with_tried(found, tmp_path) == found
     assert attrs.evolve(found) == with_tried(found, tmp_path / "absent")
@@ -345,3 +403,23 @@ def test_a_program_is_tried_and_what_breaks_it_is_refused(tmp_path: Path, monkey
     assert "<!-- llm-perf try -->" in Path("run/try.html").read_text()
     assert json.loads(Path("run/manifest.json").read_text())["state"] == "done"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "run"])
+
+
+@pytest.mark.process
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_profile_goes_on_to_try_what_it_found(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    Path("net.py").write_text(PROGRAM)
+    Path("mine.py").write_text("RULES = 'launch.graph'\n" + OWN.format(apply="...", evidence="True, 'sure'"))
+    wanted = Wanted(levers=named_levers(["mine.py"]), runs=1)  # profile has no options for them
+    monkeypatch.setattr("llm_perf_opt.trying.start.wanted_of", lambda request: wanted)
+    assert main(["profile", "--try", "--no-counters", "--out", "run", "--quiet", "--", sys.executable, "net.py"]) == 0
+    found = json.loads(Path("run/try.json").read_text())
+    (lever,) = found["levers"]
+    assert (lever["applied"], lever["outputs"]) == (True, "same")
+    assert found["sentences"][0] in capsys.readouterr().out
+    fixes = json.loads(Path("run/report.json").read_text())["answer"]["fixes"]
+    assert {fix["rule"] for fix in fixes if fix["tried"]} == {"launch.graph"}, [fix["rule"] for fix in fixes]

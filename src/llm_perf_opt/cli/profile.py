@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 from llm_perf_opt.cli.arguments import given_of, stored_values, values_of
-from llm_perf_opt.errors import UserError
+from llm_perf_opt.errors import ExitCode, UserError
 
 HELP = "profile a program: its own times, a timeline, counters of a few launches of each kernel, and the report"
 DESCRIPTION = """\
@@ -65,7 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
         code = run_profile(request, tools, directory, quiet=arguments.quiet, silent=arguments.json)
     from llm_perf_opt.trying.start import try_run, wanted_of
 
-    return code or try_run(request, directory.path, wanted_of(request), **shown)
+    if code in (ExitCode.WORKLOAD_FAILED, ExitCode.TIMED_OUT, ExitCode.INTERRUPTED):
+        return code
+    tried = try_run(request, directory.path, wanted_of(request), **shown)  # with what was captured, all of it or not
+    return code or tried
 
 
 _NOT_SETTINGS = ("run", "verb", "command", "resume", "typed")

@@ -82,15 +82,26 @@ def with_lines(environment: Mapping[str, str], base_env: Mapping[str, str] | Non
 
 
 def with_levers(
-    environment: Mapping[str, str], folder: Path, levers: Sequence[tuple[str, Path]], *, outputs: bool
+    environment: Mapping[str, str],
+    folder: Path,
+    levers: Sequence[tuple[str, Path]],
+    *,
+    outputs: bool,
+    repeat: tuple[int, int] = (0, 0),
 ) -> dict[str, str]:
     """The variables with those that pull levers, by name and file, in every Python process that imports torch.
 
     `folder`: where the processes note what became of them. `outputs`: have them note what the program computes, too.
+    `repeat`: which `generate()` of the program is called again, and how often.
     """
     named = json.dumps([[name, str(file)] for name, file in levers])
-    added = {"LLM_PERF_TRY": str(folder.resolve()), "LLM_PERF_LEVERS": named, "LLM_PERF_OUTPUTS": str(int(outputs))}
-    return {**environment, **added}
+    return {
+        **environment,
+        "LLM_PERF_TRY": str(folder.resolve()),
+        "LLM_PERF_LEVERS": named,
+        "LLM_PERF_OUTPUTS": str(int(outputs)),
+        "LLM_PERF_REPEAT": ":".join(map(str, repeat)) if repeat[1] else "",
+    }
 
 
 def under_ncu(environment: Mapping[str, str], *, windows: bool) -> dict[str, str]:

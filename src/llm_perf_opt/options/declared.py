@@ -74,6 +74,10 @@ TRIAL_OUTPUT: Option[str | None] = Option(
     flag="--output", metavar="FILE", verbs=("try",),
     help="What the program computes: a text file it writes, or stdout (default: found by itself).",
 )  # fmt: skip
+TRIAL_BATCH: Option[str | None] = Option(
+    flag="--batch-option", metavar="NAME", verbs=("try",),
+    help="The option of the program that sets its batch size, as in --batch-option=--batch-size: twice and four times are tried.",
+)  # fmt: skip
 TRY: Option[bool] = Option(
     flag="--try", kind="switch", default=False, verbs=("profile",),
     help="Then try the fixes that have a lever, as llm-perf try does.",
@@ -116,6 +120,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
     TRIAL_RUNS,
     TRIAL_BUDGET,
     TRIAL_OUTPUT,
+    TRIAL_BATCH,
     Option(flag="--list", kind="switch", default=False, verbs=("try",), help="Print the levers there are, and end."),
     Option(
         flag="--timeout", kind="seconds", metavar="S", verbs=("measure", "try"), to="measure.timeout_s",

@@ -32,6 +32,7 @@ from llm_perf_opt.report.text import (
     weight,
     without_profiler,
 )
+from llm_perf_opt.report.tried_words import tried_in_words
 
 _WAITING = 0.5  # idle share above which the GPU is said to wait for the host
 _LATE = 0.1  # GPU work after the end of the range, as a share of its wall time, above which it returns early
@@ -60,7 +61,13 @@ class ShownFix:
     @property
     def text(self) -> str:
         """All of it in one line."""
-        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}. {self.fix.because}.{self.at}"
+        tried = f" {self.tried}" if self.tried else ""
+        return f"{self.where}: {self.fix.action.rstrip('.')}: {self.gain}. {self.fix.because}.{self.at}{tried}"
+
+    @property
+    def tried(self) -> str:
+        """What became of it."""
+        return tried_in_words(self.fix.tried)
 
     @property
     def at(self) -> str:

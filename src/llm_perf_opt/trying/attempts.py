@@ -22,6 +22,8 @@ class Attempt:
     levers: Sequence[Lever]
     applied: bool = False
     evidence: str = ""  # how that is known, or why not
+    launches: tuple[int, int] | None = None  # of one step, as it is and with it
+    new_kernels: Sequence[str] = ()  # of that step: those that do not run without it
     outputs: Agreement = Factory(lambda: Agreement(NOT_COMPARED))
     verdict: str = LEFT_OUT  # of comparing: "better" | "worse" | "same" | "unsure"; or one of those above
     reason: str = ""
@@ -89,6 +91,8 @@ class Attempt:
             "rules": sorted({rule for lever in self.levers for rule in lever.rules}),
             "applied": self.applied,
             "evidence": self.evidence,
+            "launches": list(self.launches) if self.launches else None,
+            "new_kernels": list(self.new_kernels),
             "verdict": self.verdict,
             "reason": self.reason,
             "stage": stage.key if stage else None,

@@ -15,12 +15,11 @@ _MOST_SHARE = 0.98  # nothing gains more than fifty times
 
 
 def choose_levers(fixes: Sequence[Fix], notes: ProcessNotes) -> list[Lever]:
-    """The largest promise first. `notes`: of a run of the program as it is."""
+    """Those with the largest promise first, then those that help such programs often. `notes`: of a run of the program as it is."""
     possible = [lever for lever in all_levers().values() if not lacking(lever, notes)]
-    asked = [lever for lever in possible if promised(lever, fixes)]
-    if asked:
-        return sorted(asked, key=lambda lever: -promised(lever, fixes))
-    return [lever for lever in possible if lever.general]
+    possible = [lever for lever in possible if not any(notes.counts.get(what) for what in lever.unless)]
+    chosen = [lever for lever in possible if lever.general or promised(lever, fixes)]
+    return sorted(chosen, key=lambda lever: -promised(lever, fixes))
 
 
 def lacking(lever: Lever, notes: ProcessNotes) -> str:

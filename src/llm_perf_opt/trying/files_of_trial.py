@@ -14,8 +14,9 @@ from llm_perf_opt.comparing.comparison_page import page_style
 from llm_perf_opt.regions.names import printable, visible
 from llm_perf_opt.report.files import write_text
 from llm_perf_opt.report.text import duration
+from llm_perf_opt.report.tried_words import VERDICT_WORDS, factor
 from llm_perf_opt.trying.attempts import Attempt, Trial
-from llm_perf_opt.trying.words import VERDICT_WORDS, factor, lever_line, outputs_in_words, three_sentences
+from llm_perf_opt.trying.words import lever_line, outputs_in_words, three_sentences
 from llm_perf_opt.version import __version__
 
 _TONES = {"better": "work", "worse": "wait", "refused": "wait", "failed": "wait"}

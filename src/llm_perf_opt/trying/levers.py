@@ -33,6 +33,7 @@ class Lever:
     title: str = ""
     rules: tuple[str, ...] = ()  # of the answer's fixes, that ask for it
     needs: tuple[str, ...] = ()  # what the program has to do, or the lever changes nothing
+    unless: tuple[str, ...] = ()  # what makes it a bad idea, though it may be asked for by name
     general: bool = False  # worth a try where no fix asks for it
     changes: str = ""  # what it may change in the results
     precision: str = ""  # the one it computes in, where that is less than the program's
@@ -40,6 +41,8 @@ class Lever:
     environment: dict[str, str] = Factory(dict)  # set before the program starts
     patch: str = ""  # how to write it in one's own code
     own: bool = False  # a file of the user
+    command: tuple[str, ...] = ()  # the program is started so, in place of anything that is done inside it
+    items: float = 1.0  # so many times the work is in each step
 
     def goes_with(self, other: Lever) -> bool:
         return other.name not in self.excludes and self.name not in other.excludes
@@ -94,6 +97,7 @@ def read_lever(file: Path, *, own: bool = False) -> Lever:
             title=str(facts.get("TITLE", name)),
             rules=_words(facts.get("RULES", ())),
             needs=_words(facts.get("NEEDS", ())),
+            unless=_words(facts.get("UNLESS", ())),
             general=bool(facts.get("GENERAL", False)),
             changes=str(facts.get("CHANGES", "not known")),
             precision=str(facts.get("PRECISION", "")),

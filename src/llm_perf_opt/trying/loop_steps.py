@@ -49,14 +49,20 @@ def _steps(timeline: Timeline, outer: Int64s) -> dict[str, Int64s] | None:
         return None
     often = [name for name, count in counts.items() if count >= _OFTEN * max(counts.values())]
     first = next(name for name in names.tolist() if name in often)
-    begins = outer[names == first]
-    this, following = begins[:-1], begins[1:]
-    start, end = ranges.start[this] - 1, ranges.start[following] - 2
+    where = np.flatnonzero(names == first)
+    this = outer[where]
+    # The last one ends with the last of as many ranges as a step has: nothing of the loop stays outside.
+    last = outer[min(int(where[-1] + np.median(np.diff(where))), len(outer)) - 1]
+    start = ranges.start[this] - 1
+    end = np.append(start[1:] - 1, ranges.end[last] + 1)
     took = end - start
-    if ranges.gpu_start is not None:
+    if ranges.gpu_start is not None and ranges.took is not None:
         # The GPU's own clock, where both ends are known by it: the host may run ahead.
-        both = (ranges.gpu_start[this] != UNKNOWN_HERE) & (ranges.gpu_start[following] != UNKNOWN_HERE)
-        took = np.where(both, np.maximum(ranges.gpu_start[following] - ranges.gpu_start[this], 1), took)
+        begins = ranges.gpu_start[this]
+        last_known = ranges.gpu_start[last] != UNKNOWN_HERE
+        ends = np.append(begins[1:], ranges.gpu_start[last] + ranges.took[last] if last_known else UNKNOWN_HERE)
+        both = (begins != UNKNOWN_HERE) & (ends != UNKNOWN_HERE)
+        took = np.where(both, np.maximum(ends - begins, 1), took)
     unknown = np.full(len(this), UNKNOWN_HERE, dtype=np.int64)
     return {
         "start": start,

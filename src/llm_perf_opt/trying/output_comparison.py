@@ -17,7 +17,7 @@ from llm_perf_opt.trying.process_notes import NAMED, Computed, ProcessNotes
 
 SAME, WITHIN_NOISE, DIFFERENT, NOT_COMPARED = "same", "within noise", "different", "not compared"
 _TIMES_NOISE = 4.0
-_WIDEST = 0.1  # of the size of the outputs: noise beyond this would hide anything
+_WIDEST = 0.25  # of the size of the outputs: what may differ by more than this could be anything
 _EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 # What a lever may differ by that says it computes in less: a few roundings of that.
 _PRECISIONS = {"bfloat16": 2.0**-4, "float16": 2.0**-7, "tf32": 2.0**-7, "int8": 2.0**-3, "fp8": 2.0**-2}
@@ -105,17 +105,22 @@ class _Channel:
         if self.key[1] == "tokens":
             return self._texts(before, after)
         worst, at, compared, precision = 0.0, 0.0, 0, False
-        wanders = ""
+        wanders, apart = "", False
         for place, (old, now) in enumerate(zip(before, after, strict=False)):
+            if apart and old.given == now.given and len(old.given) > len(before[place - 1].given):
+                apart = False  # a new prompt, and the same
+            if apart:
+                continue
             if old.given != now.given and place:
-                wanders = self._other_way(before[place - 1], after[place - 1], old, now)
-                if not wanders:
+                reason = self._other_way(before[place - 1], after[place - 1], old, now)
+                if not reason:
                     return Agreement(
                         DIFFERENT,
                         f"from call {old.call} on, the model is given other tokens from the same outputs",
                         1.0,
                     )
-                break
+                wanders, apart = wanders or reason, True
+                continue
             tolerance, most = self.reference.tolerance(self.key, place, old.dtype)
             if tolerance > _WIDEST:
                 break  # noise grows along a run; what is beyond cannot be told

@@ -46,6 +46,8 @@ class ProcessNotes:
     evidence: dict[str, tuple[bool, str]] = Factory(dict)  # by lever: did it take effect, and how that is known
     computed: dict[tuple[str, str], list[Computed]] = Factory(dict)  # by rank and channel
     calls: dict[tuple[str, str], int] = Factory(dict)  # the same, how many there were
+    launches: int | None = None  # of one step, on a GPU
+    kernels: dict[str, int] = Factory(dict)  # the same, by name
 
 
 def read_notes(folder: Path) -> ProcessNotes:
@@ -84,6 +86,9 @@ def _add(found: ProcessNotes, content: dict[str, Any]) -> None:
         before = found.evidence.get(str(name))
         if before is None or (applied and not before[0]):  # one process is enough: a launcher calls no model
             found.evidence[str(name)] = bool(applied), str(text)[:400]
+    if (step := content.get("step")) and found.launches is None:
+        found.launches = int(step["launches"])
+        found.kernels = {str(name)[:300]: int(count) for name, count in step["kernels"].items()}
     for key, values in computed.items():
         if values:
             found.computed.setdefault(key, []).extend(values)

@@ -22,7 +22,7 @@ from llm_perf_opt.capture.commands import tail
 from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.comparing.collected import collect as collect_side
-from llm_perf_opt.comparing.side import Side
+from llm_perf_opt.comparing.side import Side, Times
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.nsight.outcome import clean
 from llm_perf_opt.process.bytecode import BytecodeCache
@@ -69,6 +69,7 @@ class ProgramRuns:
         self._bytecode, self._output = bytecode, output
         self._raw = Path()
         self.count = 0
+        self.repeat = (0, 0)  # which generate() of the program is called again, and how often
 
     def __enter__(self) -> ProgramRuns:
         self._raw = Path(tempfile.mkdtemp(prefix="llm-perf-try-"))
@@ -88,17 +89,20 @@ class ProgramRuns:
         mode = request.annotate.mode if request.annotate.mode != "off" else "stages"
         environment = inject.environment(mode, request.annotate.depth, ranges=True, timers=times)
         environment |= {name: value for lever in levers for name, value in lever.environment.items()}
-        named = [(lever.name, lever.file) for lever in levers]
-        environment = inject.with_levers(environment, notes, named, outputs=outputs)
+        named = [(lever.name, lever.file) for lever in levers if not lever.command]
+        command = next((list(lever.command) for lever in levers if lever.command), request.command)
+        # What is named is read from a text; looking at anything else may print into it.
+        look = outputs and self._output is None
+        environment = inject.with_levers(environment, notes, named, outputs=look, repeat=self.repeat)
         environment |= {name: str(self._raw / name.lower()) for name in _CACHES}
         log = directory.path / LOG
         log.parent.mkdir(exist_ok=True)
         printed_before = log.stat().st_size if log.exists() else 0
         with self._report_progress.work(title, "try"):
-            step = directory.begin(_FOLDER, request.command, _FOLDER, program=request.command, environment=environment)
+            step = directory.begin(_FOLDER, command, _FOLDER, program=command, environment=environment)
             with GpuSampler() as sampler:
                 ended = run_supervised(
-                    request.command,
+                    command,
                     log=log,
                     environment={**environment, **self._bytecode.variables()},
                     timeout_s=request.measure.timeout_s,
@@ -106,7 +110,7 @@ class ProgramRuns:
                     held=directory.handles,
                 )
         printed = _tail_from(log, printed_before)
-        clean_logs([log], request.command)
+        clean_logs([log], command)
         step.exit_code, step.seconds = ended.exit_code, round(ended.seconds, 2)
         step.status = "failed" if ended.exit_code or ended.timed_out else "done"
         directory.save()
@@ -123,14 +127,17 @@ class ProgramRuns:
             use_text(noted, printed if self._output == "stdout" else _written(Path(self._output)))
         return Run(times, sampler.found, noted, ended.seconds, problem)
 
-    def side(self, label: str, runs: Sequence[Run]) -> Side | None:
-        """Steady instances of some runs, run by run; None where nothing was timed."""
+    def side(self, label: str, runs: Sequence[Run], items: float = 1.0) -> Side | None:
+        """Steady instances of some runs, run by run; None where nothing was timed. `items`: times are per so many."""
         file = self._raw / "side.json"
         try:
             collect([run.times for run in runs], file, [run.gpus for run in runs])
-            return collect_side([], [with_steps(read_measured(file))], label, RegionFilter())
+            found = collect_side([], [with_steps(read_measured(file))], label, RegionFilter())
         except UserError:
             return None
+        for region in found.regions.values() if items != 1.0 else ():
+            region.times = {source: Times.of([run / items for run in t.runs]) for source, t in region.times.items()}
+        return found
 
     def once_seconds(self, run: Run) -> float:
         """What a run spent on compiling and capturing graphs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from llm_perf_opt.capture.session import run_profile
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.json_output import print_json
 from llm_perf_opt.nsight.tools import find_nsys
-from llm_perf_opt.options.declared import LEVER_NAMES, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS
+from llm_perf_opt.options.declared import LEVER_NAMES, TRIAL_BATCH, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS
 from llm_perf_opt.options.values import parse_seconds
 from llm_perf_opt.process.bytecode import bytecode_cache
 from llm_perf_opt.regions.fixes import Fix
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.directory import RunDirectory
+from llm_perf_opt.trying.batch_size import batch_levers
 from llm_perf_opt.trying.files_of_trial import show_trial, write_trial
 from llm_perf_opt.trying.levers import named_levers
 from llm_perf_opt.trying.program_runs import ProgramRuns
@@ -31,7 +33,7 @@ def try_program(
     request: ProfileRequest, settings: dict[str, Any], typed: list[str], *, as_json: bool = False, quiet: bool = False
 ) -> int:
     """The program's answer first, with nsys where it is installed; then its levers."""
-    wanted = wanted_of(request)
+    wanted, began = wanted_of(request), time.monotonic()
     check_program(request.command)
     mode = request.annotate.mode if request.annotate.mode != "off" else "stages"
     has_nsys = not wanted.levers and _has_nsys()
@@ -55,6 +57,8 @@ def try_program(
         code = run_profile(request, tools, directory, quiet=quiet or as_json, silent=True)
     if code in (ExitCode.WORKLOAD_FAILED, ExitCode.INTERRUPTED):
         return code
+    if wanted.budget_s is not None:
+        wanted = attrs.evolve(wanted, budget_s=wanted.budget_s - (time.monotonic() - began))
     return try_run(request, directory.path, wanted, as_json=as_json, quiet=quiet)
 
 
@@ -70,11 +74,12 @@ def _has_nsys() -> bool:
 def wanted_of(request: ProfileRequest) -> Wanted:
     """Refuses names of levers that do not exist before anything is run."""
     names = str(request.value(LEVER_NAMES))
-    budget = request.value(TRIAL_BUDGET)
+    budget, batch = request.value(TRIAL_BUDGET), request.value(TRIAL_BATCH)
     return Wanted(
         levers=[] if names == "auto" else named_levers([word.strip() for word in names.split(",") if word.strip()]),
         runs=request.value(TRIAL_RUNS),
         budget_s=parse_seconds(budget) if isinstance(budget, str) else budget,
+        more=batch_levers(str(batch), request.command) if batch else (),
     )
 
 

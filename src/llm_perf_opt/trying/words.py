@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.comparing.comparison import BETTER, SAME, UNSURE, WORSE
+from llm_perf_opt.comparing.comparison import SAME, UNSURE, WORSE
 from llm_perf_opt.report.text import duration
-from llm_perf_opt.trying.attempts import FAILED, LEFT_OUT, NOT_APPLIED, REFUSED, Attempt, Trial
+from llm_perf_opt.report.tried_words import VERDICT_WORDS, factor
+from llm_perf_opt.trying.attempts import Attempt, Trial
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED
 from llm_perf_opt.trying.output_comparison import SAME as SAME_OUTPUTS
 
-VERDICT_WORDS = {
-    BETTER: "faster",
-    WORSE: "slower",
-    SAME: "as fast as before",
-    UNSURE: "not certain",
-    "not_comparable": "not comparable",
-    REFUSED: "refused: it changes the results",
-    NOT_APPLIED: "took no effect",
-    FAILED: "failed",
-    LEFT_OUT: "not tried",
-}
-
-
 _SAYS_NOTHING = 20.0  # an interval that is wider
-
-
-def factor(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}×"
 
 
 def three_sentences(trial: Trial) -> list[str]:

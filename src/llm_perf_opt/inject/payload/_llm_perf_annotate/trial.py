@@ -14,12 +14,14 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from contextlib import ExitStack
 from typing import Any, Callable
 
 from . import calls, log
 from .outputs import Outputs
 from .stages import state
+from .step_profile import StepProfile
 
 _MOST_MODELS = 16
 _PACKAGES = ("site-packages", "dist-packages", "_llm_perf_annotate")
@@ -41,6 +43,9 @@ class Program:
         self._on_model: list[Callable[[Any], None]] = []
         self._around: list[Callable[[Any], Any]] = []
         self._on_generate: list[Callable[[Any, dict[str, Any]], None]] = []
+        self._instead: Callable[..., Any] | None = None
+        self._step = StepProfile(torch) if outputs is not None else None
+        self._repeats = _Repeats(torch, os.environ.get("LLM_PERF_REPEAT", ""))
         self._collections = 0
 
     # -- for levers ---------------------------------------------------------------------------------
@@ -53,9 +58,18 @@ class Program:
         """Run each call of an outermost module in what `context(module)` gives: a context manager, or None."""
         self._around.append(context)
 
+    def instead_of_calls(self, call: Callable[..., Any]) -> None:
+        """Have `call(module, run, args, kwargs)` give the result of each call of an outermost module."""
+        self._instead = call
+
     def on_generate(self, action: Callable[[Any, dict[str, Any]], None]) -> None:
         """Have `action` called with the model and the keyword arguments of each `generate()`, which it may change."""
         self._on_generate.append(action)
+
+    @staticmethod
+    def is_unaligned(layer: Any) -> bool:
+        """Do rows of its product begin elsewhere than at multiples of 16 bytes?"""
+        return any(size * layer.weight.dtype.itemsize % 16 for size in layer.weight.shape)
 
     def count(self, what: str, times: int = 1) -> None:
         if times and what not in self.places:
@@ -71,6 +85,10 @@ class Program:
             # A lever may have put a compiled call there; it counts from this call on.
             run = module.__dict__.get(calls.ATTRIBUTE) or run
         self.count("calls")
+        if self._step is not None:
+            self._step.before_call(self.counts["calls"])
+        if not module.training:
+            self.count("calls outside training")
         if self.torch.is_grad_enabled():
             self.count("calls in training" if module.training else "calls with gradients")
         if state.generation is not None and "Static" in type(kwargs.get("past_key_values")).__name__:
@@ -80,7 +98,7 @@ class Program:
                 manager = context(module)
                 if manager is not None:
                     around.enter_context(manager)
-            result = run(*args, **kwargs)
+            result = run(*args, **kwargs) if self._instead is None else self._instead(module, run, args, kwargs)
         if self.outputs is not None:
             self.outputs.called(result, args, kwargs)
         return result
@@ -95,6 +113,9 @@ class Program:
         if parameter is not None:
             self.count(f"{str(parameter.dtype).rpartition('.')[2]} models")
             self.count(f"models on {parameter.device.type}")
+        linear = self.torch.nn.Linear
+        unaligned = sum(type(layer) is linear and self.is_unaligned(layer) for layer in module.modules())
+        self.count("unaligned linear layers", unaligned)
         for action in self._on_model:
             action(module)
 
@@ -103,12 +124,22 @@ class Program:
 
         @functools.wraps(generate)
         def seen(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if state.generation is not None:  # the smaller model of assisted decoding
+                return generate(model, *args, **kwargs)
             self.count("generate")
             for action in self._on_generate:
                 action(model, kwargs)
+            began = time.monotonic()
             result = generate(model, *args, **kwargs)
+            self.count("ms in generate", round(1000 * (time.monotonic() - began)))
             if self.outputs is not None:
                 self.outputs.generated(result)
+            for again in self._repeats.of_call(self.counts["generate"], kwargs):
+                with again:
+                    repeated = generate(model, *args, **kwargs)
+                self.count("generate repeated")
+                if self.outputs is not None:
+                    self.outputs.generated(repeated)
             return result
 
         mixin.generate = seen
@@ -184,6 +215,7 @@ class Program:
             "counts": self.counts,
             "places": self.places,
             "levers": [[name, *self._evidence(module, problem)] for name, module, problem in self.levers],
+            "step": self._step.read() if self._step is not None else {},
             "outputs": self.outputs.read() if self.outputs is not None else {},
         }
         log.append(os.path.join(self._folder, f"{os.getpid()}.json"), json.dumps(found))  # noqa: PTH118
@@ -196,6 +228,20 @@ class Program:
             return bool(applied), str(text)
         except Exception as error:
             return False, f"{type(error).__name__}: {error}"
+
+
+class _Repeats:
+    """Calls of `generate()` that are made again: a program that makes one or two has no warm one to be timed."""
+
+    def __init__(self, torch: Any, wanted: str) -> None:
+        self._torch = torch
+        self._after, self._times = map(int, wanted.split(":")) if wanted else (0, 0)  # which call, and how often
+
+    def of_call(self, number: int, kwargs: dict[str, Any]) -> list[Any]:
+        """What to make each of them in: the program's random numbers are left where they are."""
+        if number != self._after or any(kwargs.get(name) is not None for name in ("past_key_values", "streamer")):
+            return []
+        return [self._torch.random.fork_rng() for _ in range(self._times)]
 
 
 def _collections() -> int:

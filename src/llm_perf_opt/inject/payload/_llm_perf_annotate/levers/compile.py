@@ -12,7 +12,8 @@ RULES = ("fuse.elementwise", "host.python", "copy.layout", "cast.pingpong", "los
 NEEDS = ("calls",)
 GENERAL = True
 CHANGES = "rounding: fused kernels round in another order"
-EXCLUDES = ("compile-reduce-overhead", "compile-max-autotune", "static-cache")
+EXCLUDES = ("compile-reduce-overhead", "compile-max-autotune", "static-cache", "cuda-graph")
+UNLESS = ("generate",)  # its cache grows: every step would be compiled anew; static-cache does it
 PATCH = "model.compile()  # once, before the first call"
 
 

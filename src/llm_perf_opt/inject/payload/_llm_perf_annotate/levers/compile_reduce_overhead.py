@@ -12,7 +12,8 @@ RULES = ("launch.graph", "host.graphs", "host.python", "fuse.elementwise")
 NEEDS = ("calls", "cuda")
 GENERAL = True
 CHANGES = "rounding: fused kernels round in another order"
-EXCLUDES = ("compile", "compile-max-autotune", "static-cache")
+EXCLUDES = ("compile", "compile-max-autotune", "static-cache", "cuda-graph")
+UNLESS = ("generate",)  # its cache grows: every step would be compiled anew; static-cache does it
 PATCH = 'model.compile(mode="reduce-overhead")  # once, before the first call'
 
 

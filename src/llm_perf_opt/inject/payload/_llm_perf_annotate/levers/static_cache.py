@@ -9,7 +9,7 @@ RULES = ("launch.graph", "host.python", "cache.concat", "host.graphs")
 NEEDS = ("generate",)
 GENERAL = True
 CHANGES = "rounding: attention over the padded cache takes other kernels"
-EXCLUDES = ("compile", "compile-reduce-overhead", "compile-max-autotune")
+EXCLUDES = ("compile", "compile-reduce-overhead", "compile-max-autotune", "cuda-graph")
 PATCH = 'model.generation_config.cache_implementation = "static"  # before model.generate(…)'
 
 
