@@ -146,22 +146,25 @@ def _into_annotate(annotate: Any) -> None:
         except AttributeError:  # a class of others may have no room for it: its ranges are not counted
             pass
 
+    # A decode step may have a hundred of these: no tuple is made or taken apart that need not be.
     @wraps(enter)
     def __enter__(self: Any) -> Any:
         try:
-            message, _, domain, *_ = self.init_args
-        except (AttributeError, ValueError, TypeError):  # it was made before we came
+            given = self.init_args
+            message, domain = given[0], given[2]
+        except (AttributeError, IndexError, TypeError):  # it was made before we came
             return enter(self)
-        ranges_seen.begin("" if domain is None else domain, "" if message is None else message)
+        domain = "" if domain is None else domain
+        ranges_seen.begin(domain, "" if message is None else message)
         try:
             return enter(self)
         except BaseException:
-            ranges_seen.undo("" if domain is None else domain)
+            ranges_seen.undo(domain)
             raise
 
     @wraps(leave)
-    def __exit__(self: Any, *error: Any) -> Any:
-        result = leave(self, *error)
+    def __exit__(self: Any, kind: Any = None, error: Any = None, trace: Any = None) -> Any:
+        result = leave(self, kind, error, trace)
         try:
             domain = self.init_args[2]
         except (AttributeError, IndexError, TypeError):

@@ -36,6 +36,7 @@ _FLUSH_ROWS = 2048  # of a thread
 _FLUSH_NUMBERS = 4 * _FLUSH_ROWS
 _LOOK_AGAIN_NS = 1_000_000  # whether the process uses a GPU by now
 _FLUSH_NS = 500_000_000  # between two ranges that have none around them
+_READ_NS = 3_000_000_000  # likewise, for events: to read one takes longer than to record it
 _EVENTS_AHEAD = 4096  # that may wait to be read; beyond that, ranges are timed by the host clock alone
 _ALWAYS = 2  # levels of ranges whose events come first
 _OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.007, 0.0015, 0.0015  # of the program's time that each may take
@@ -47,7 +48,7 @@ _REBASE_NS = 2_000_000_000  # elapsed times are 32-bit floats: far from their ba
 class _Thread:
     """What one thread has open and has not written yet."""
 
-    __slots__ = ("host", "number", "rows", "stack", "waiting", "wrote")
+    __slots__ = ("host", "number", "read", "rows", "stack", "waiting", "wrote")
 
     def __init__(self) -> None:
         self.number = threading.get_native_id()
@@ -55,7 +56,7 @@ class _Thread:
         self.host: list[int] = []  # the first half of ROW, one after the other, of those that have no more
         self.rows: list[tuple[int, ...]] = []
         self.waiting: list[tuple[tuple[int, ...], Any, Any, tuple[int, int]]] = []  # their events were not read yet
-        self.wrote = monotonic_ns()
+        self.wrote = self.read = monotonic_ns()  # when rows were last written, and events read
 
 
 class Timers(Locked):
@@ -101,15 +102,11 @@ class Timers(Locked):
 
     def begin(self, domain: Any, name: Any) -> None:
         try:
-            of = self._local.of
-        except AttributeError:
-            of = self._new_thread()
-        try:
-            which, extra = self._names[domain, name], None
-        except (KeyError, TypeError):
-            which, extra = self._new_name(domain, name)
-        if which == _NO_DOMAIN:
-            return
+            of, which, extra = self._local.of, self._names[domain, name], None
+        except (AttributeError, KeyError, TypeError):
+            of, which, extra = self._first(domain, name)
+            if which == _NO_DOMAIN:
+                return
         stack, event, now = of.stack, None, monotonic_ns()
         if (now >= self._next_inner or (self._is_on_gpu and len(stack) < _ALWAYS)) and which >= 0:
             event, extra = self._begin_on_gpu(len(stack), extra, now)
@@ -120,11 +117,12 @@ class Timers(Locked):
         now = monotonic_ns()
         try:
             of = self._local.of
-            opened, which, start, event, extra = of.stack.pop()
+            stack = of.stack
+            opened, which, start, event, extra = stack.pop()
         except (AttributeError, IndexError):
             return  # it was opened in a way that is not watched
         if opened is not domain and (not isinstance(domain, str) or opened != domain):
-            found = self._find(of.stack, (opened, which, start, event, extra), domain)
+            found = self._find(stack, (opened, which, start, event, extra), domain)
             if found is None:
                 return
             _, which, start, event, extra = found
@@ -132,7 +130,7 @@ class Timers(Locked):
             self._end_with(of, (which, of.number, start, now), event, extra)
         elif which >= 0:
             of.host += (which, of.number, start, now)
-        if len(of.host) >= _FLUSH_NUMBERS or (not of.stack and now - of.wrote > _FLUSH_NS):
+        if len(of.host) >= _FLUSH_NUMBERS or (not stack and now - of.wrote > _FLUSH_NS):
             self._flush(of)
 
     def undo(self, domain: Any) -> None:
@@ -145,6 +143,14 @@ class Timers(Locked):
                 self._memory.forget(extra)
 
     # -- what few go through ----------------------------------------------------------------------
+
+    def _first(self, domain: Any, name: Any) -> tuple[_Thread, int, Any]:
+        """The first range of a thread, or of a name."""
+        of = getattr(self._local, "of", None) or self._new_thread()
+        try:
+            return of, self._names[domain, name], None
+        except (KeyError, TypeError):
+            return of, *self._new_name(domain, name)
 
     def _new_thread(self) -> _Thread:
         of = self._local.of = _Thread()
@@ -272,7 +278,9 @@ class Timers(Locked):
 
     def _write(self, of: _Thread, last: bool) -> None:
         now = of.wrote = monotonic_ns()
-        if of.waiting and (last or not self._is_capturing()):
+        due = last or len(of.waiting) >= _FLUSH_ROWS or now - of.read > _READ_NS
+        if of.waiting and due and (last or not self._is_capturing()):
+            of.read = now
             done = len(of.waiting)
             if not last:
                 done = next((n for n, found in enumerate(of.waiting) if not found[2][0].query()), done)
