@@ -246,3 +246,19 @@ def test_runs_that_differ_are_told(tmp_path: Path) -> None:
     (told,) = (d for d in report["diagnostics"] if d["code"] == "RUNS_DIFFER")
     assert "between the 2 runs" in told["message"]
     assert "first run was the slowest" in told["message"]
+
+
+def test_a_step_gets_as_many_looks_at_the_allocator_as_each_of_its_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(inject.__file__).parent / "payload"))
+    from _llm_perf_annotate.timers import Timers  # type: ignore[import-not-found]
+
+    timers, looks = Timers(str(tmp_path), None), defaultdict(int)
+    opened = 0
+    for _ in range(200):
+        for name in range(101):  # 0: the step; the budget allows a look at every seventh range
+            opened += 1
+            if opened % 7 == 0 and timers._is_its_turn(name):
+                looks[name] += 1
+    assert min(looks[name] for name in range(101)) >= 0.8 * max(looks.values())

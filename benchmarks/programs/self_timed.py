@@ -1,7 +1,7 @@
 # ruff: noqa: E402 - the clock is looked at before anything slow is imported
 """Programs that time their own regions and print what they took, as JSON, at their end.
 
-    python benchmarks/programs/self_timed.py decode|compiled|training|graph|threads|energy [--tiny]
+    python benchmarks/programs/self_timed.py decode|dense|compiled|training|graph|threads|energy [--tiny]
 
 Times are those of CUDA events on a GPU and of the host clock without one: what `llm-perf measure` must find too.
 Nothing is downloaded: weights are random. `--tiny`: sizes for a CPU.
@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import nn
 
 parser = argparse.ArgumentParser()
-parser.add_argument("kind", choices=["decode", "compiled", "training", "graph", "threads", "energy"])
+parser.add_argument("kind", choices=["decode", "dense", "compiled", "training", "graph", "threads", "energy"])
 parser.add_argument("--tiny", action="store_true")
 args = parser.parse_args()
 CUDA = torch.cuda.is_available() and not args.tiny
@@ -127,8 +127,13 @@ def decoder(layers, hidden, heads, kv_heads, words):
         return Decoder(layers, hidden, heads, kv_heads, words).to(DTYPE).eval()
 
 
-def decode():
-    """A loop with a range for every layer and what is in it: about a hundred in a step."""
+def dense():
+    """The same with a range for every layer and what is in it: about a hundred in a step."""
+    return decode(layers=True)
+
+
+def decode(layers=False):
+    """A loop with the ranges that people write: the stages and a step."""
     size = (2, 64, 4, 2, 100) if args.tiny else (32, 2048, 16, 8, 32000)
     prompt, steps, rounds = (16, 12, 2) if args.tiny else (1024, 96, 5)
     model = decoder(*size)
@@ -138,12 +143,15 @@ def decode():
     def forward(ids, caches, step):
         x, found = model.embedding(ids), []
         for n, layer in enumerate(model.layers):
-            timing = n == 1 and step
-            with timed.region(f"layer{n}"):
-                with timed.region("attention", "attention of layer1" if timing else None):
-                    x, cache = layer.attention(x, caches[n])
-                with timed.region("mlp"):
-                    x = layer.mlp(x)
+            if layers:
+                with timed.region(f"layer{n}"):
+                    with timed.region("attention", "attention of layer1" if n == 1 and step else None):
+                        x, cache = layer.attention(x, caches[n])
+                    with timed.region("mlp"):
+                        x = layer.mlp(x)
+            else:
+                x, cache = layer.attention(x, caches[n])
+                x = layer.mlp(x)
             found.append(cache)
         return model.head(x[:, -1:]).argmax(-1), found
 
@@ -163,7 +171,8 @@ def decode():
     bytes_a_token = size[0] * 2 * size[3] * (size[1] // size[2]) * torch.finfo(DTYPE).bits // 8
     keys = {"prefill": "generate/prefill", "decode": "generate/decode"}
     keys |= {"decode_step": "generate/decode/decode_step"}
-    keys |= {"attention of layer1": "generate/decode/decode_step/layer1/attention"}
+    if layers:
+        keys |= {"attention of layer1": "generate/decode/decode_step/layer1/attention"}
     best = statistics.median(loops[1:])
     return {
         "keys": keys,
@@ -358,7 +367,7 @@ def energy():
     return {"keys": keys, "tokens_per_second": phases / took, "step_ms": 1e3 * took / phases, "energy_j": joules}
 
 
-found = {"decode": decode, "compiled": compiled, "training": training}
+found = {"decode": decode, "dense": dense, "compiled": compiled, "training": training}
 found |= {"graph": graph, "threads": threads, "energy": energy}
 if CUDA:
     torch.cuda.init()

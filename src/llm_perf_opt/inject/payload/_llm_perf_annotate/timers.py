@@ -80,6 +80,8 @@ class Timers(Locked):
         self._spare: dict[int, list[Any]] = {}  # events that can be used again, by device
         self._bases: dict[int, tuple[Any, int]] = {}
         self._is_on_gpu, self._next_inner = False, 0
+        self._looks: dict[int, int] = {}  # at the allocator, by the number of a name
+        self._all_looks = 0
         self._outer, self._inner, self._for_memory = map(Budget, (_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE))
         self.evidence.path = self._path + ".names"
         self._cpu_before = cpu_times()
@@ -109,7 +111,7 @@ class Timers(Locked):
                 return
         stack, event, now = of.stack, None, monotonic_ns()
         if (now >= self._next_inner or (self._is_on_gpu and len(stack) < _ALWAYS)) and which >= 0:
-            event, extra = self._begin_on_gpu(len(stack), extra, now)
+            event, extra = self._begin_on_gpu(len(stack), which, extra, now)
             now = monotonic_ns()
         stack.append((domain, which, now, event, extra))
 
@@ -183,19 +185,28 @@ class Timers(Locked):
                 return stack.pop(place)
         return None
 
-    def _begin_on_gpu(self, level: int, extra: Any, now: int) -> tuple[Any, Any]:
+    def _begin_on_gpu(self, level: int, which: int, extra: Any, now: int) -> tuple[Any, Any]:
         if not self._is_on_gpu:
             if self._cuda is None or not self._cuda.is_initialized():
                 self._next_inner = now + _LOOK_AGAIN_NS
                 return None, extra
             self._is_on_gpu = True
         budget, memory = self._outer if level < _ALWAYS else self._inner, self._for_memory
-        if self._memory is not None and extra is None and now >= memory.next_at:
+        if self._memory is not None and extra is None and now >= memory.next_at and self._is_its_turn(which):
             extra = self._memory.begin()
             now = memory.charge(now)
         event = self._record(budget, now) if now >= budget.next_at else None
         self._next_inner = min(self._inner.next_at, memory.next_at)
         return event, extra
+
+    def _is_its_turn(self, which: int) -> bool:
+        """Names get the same number of looks at the allocator: a step is as seldom among its layers as they are many."""
+        looks = self._looks
+        mine = looks.get(which, 0)
+        if mine * len(looks) > self._all_looks:
+            return False
+        looks[which], self._all_looks = mine + 1, self._all_looks + 1
+        return True
 
     def _end_with(self, of: _Thread, row: tuple[int, ...], first: Any, extra: Any) -> None:
         last = self._record(None, 0) if first is not None else None
