@@ -290,6 +290,17 @@ def test_parts_never_promise_more_than_the_program_alone_waits() -> None:
     assert {p.rule: p.time_ns for p in idle_parts(undisturbed(idle, 200), True, False)} == {"host.data": 150}
 
 
+def test_no_part_is_larger_than_the_whole() -> None:
+    """Three products side by side take 1 ms, and 3 ms added up."""
+    kernels = [("ampere_sgemm_128x128_tn", 1_000 + n, MS) for n in range(3)]
+    of = performance(evaluated(made([("step", 0, MS + 10_000)], kernels)), "step")
+    (found,) = [o for o in of.opportunities if o.rule == "gemm.fp32"]
+    assert found.recoverable <= found.time <= found.of
+    assert found.interval is not None
+    assert found.interval[1] <= found.of
+    assert "1 ms of 1.01 ms" in found.because
+
+
 def test_every_cause_has_words_and_a_fix() -> None:
     words, fixes = idle_words(), fix_words()
     assert set(words) == {*CAUSES, "graphs"} - {"warmup"}
