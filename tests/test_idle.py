@@ -226,6 +226,33 @@ def test_a_region_of_a_thread_that_launches_nothing_does_not_explain_itself() ->
     assert (of.idle.causes[0].cause, of.idle.causes[0].what) == ("unseen", "")
 
 
+def test_who_waits_for_another_thread_does_what_that_one_does() -> None:
+    get, main = (PYTHON, "queue.py(180): get", 2 * MS, 20 * MS), (PYTHON, "train.py(5): main", 0, 22 * MS)
+    collate, render = (OPERATOR, "collate", 2 * MS, 20 * MS), (OPERATOR, "render", 2 * MS, 20 * MS)
+    for other, cause in ((collate, "data"), (render, "thread")):
+        timeline = made([("step", 0, 22 * MS)], [("k", 1_000, MS), ("k", 21 * MS, MS)])
+        timeline.threads.append(0)
+        of = performance(evaluated(with_host(timeline, main, get, other, threads=[0, 0, 1])), "step")
+        assert of.idle is not None
+        assert (of.idle.causes[0].cause, of.idle.causes[0].what) == (cause, other[1])
+    alone = one_long_gap(main, get)
+    assert causes(alone)["python"] > 19 * MS
+
+
+def test_a_range_that_fills_a_short_gap_says_more_than_the_waiting_before_it() -> None:
+    """The host waits for the first kernel, then works for 600 µs in a range of its own; or launches in that range."""
+    for launched, cause in ((690_000, "python"), (400_000, "sync")):
+        timeline = made(
+            [("step", 0, MS), ("detokenise", 60_000, 680_000)], [("k", 1_000, 50_000), ("k", 700_000, 50_000)]
+        )
+        timeline.kernels.host_time[1] = launched
+        of = performance(evaluated(with_host(timeline, (CALL, "cudaStreamSynchronize", 5_000, 55_000))), "step")
+        assert of.idle is not None
+        found = max(of.idle.causes, key=lambda one: one.time_ns)
+        assert found.cause == cause
+        assert (found.what == "detokenise") == (cause == "python")
+
+
 def test_ranges_explain_gaps_where_the_launching_calls_are_missing_too() -> None:
     """Ranges that hold no work: the whole recording is the stage, and what lies around one gap alone names it."""
     ranges = [("IO", 2 * MS, 19 * MS), ("IO", 23 * MS, 40 * MS), ("all of it", 0, 43 * MS)]
@@ -261,6 +288,17 @@ def test_parts_never_promise_more_than_the_program_alone_waits() -> None:
         "host.data": 300,
     }
     assert {p.rule: p.time_ns for p in idle_parts(undisturbed(idle, 200), True, False)} == {"host.data": 150}
+
+
+def test_no_part_is_larger_than_the_whole() -> None:
+    """Three products side by side take 1 ms, and 3 ms added up."""
+    kernels = [("ampere_sgemm_128x128_tn", 1_000 + n, MS) for n in range(3)]
+    of = performance(evaluated(made([("step", 0, MS + 10_000)], kernels)), "step")
+    (found,) = [o for o in of.opportunities if o.rule == "gemm.fp32"]
+    assert found.recoverable <= found.time <= found.of
+    assert found.interval is not None
+    assert found.interval[1] <= found.of
+    assert "1 ms of 1.01 ms" in found.because
 
 
 def test_every_cause_has_words_and_a_fix() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from conftest import RECORDINGS, recording, regions_of
 from fake_tools import tools  # noqa: F401 - a fixture
+from llm_perf_opt.analysis.build import build_report
 from llm_perf_opt.analysis.code_lines import launching_places
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.api.reporting import build_from, publish
@@ -34,6 +35,7 @@ from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import RegionPerformance
 from llm_perf_opt.regions.operator_calls import product_shape
 from llm_perf_opt.regions.tensors import as_text, from_text
+from llm_perf_opt.report.answer import answer_of
 from llm_perf_opt.rundir.scrub import sqlite as scrubbed
 from llm_perf_opt.rundir.scrub.private import Private
 from synthetic import MAIN_THREAD, make_export
@@ -324,9 +326,11 @@ def sample(strings: dict[str, int], *frames: tuple[str, str, int]) -> bytes:
 def with_marks(path: Path, marks: Sequence[tuple[int, str]], samples: Sequence[tuple[int, Any]] = ()) -> Path:
     """A recording with marks of ours and stacks of nsys on the launching thread."""
     names = {"step": 100, "/home/me/train.py": 101, "sleep": 102, "/usr/lib/python3.12/queue.py": 103}
+    names["MODEL"] = 104
+    texts = {"MODEL": "/opt/site-packages/transformers/models/llama/modeling_llama.py"}
     with closing(sqlite3.connect(path)) as db:
         db.execute("ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData BLOB")
-        db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(number, text) for text, number in names.items()])
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(n, texts.get(text, text)) for text, n in names.items()])
         rows = [(at, text, MAIN_THREAD, None) for at, text in marks]
         rows += [(at, None, MAIN_THREAD, sample(names, *frames)) for at, frames in samples]
         db.executemany("INSERT INTO NVTX_EVENTS VALUES (?, NULL, 34, ?, ?, NULL, 0, ?)", rows)
@@ -413,6 +417,56 @@ def test_samples_tell_of_lines_where_there_are_no_marks(export: Path) -> None:
     idle = {line.line: line.time_ns for line in found.idle.lines}
     assert idle[30] == pytest.approx(5 * MS, rel=0.05)
     assert any("train.py(30): step" in cause.what for cause in found.idle.causes)
+
+
+MODEL = "llm-perf:line 3 /opt/lib/python3.12/site-packages/transformers/models/llama/modeling_llama.py(60): forward"
+
+
+def test_a_sample_says_nothing_of_a_launch_where_marks_tell_of_like_ones(export: Path) -> None:
+    """The sample stands for a millisecond, in which `b` is launched from somewhere else."""
+    marks = [(0, LOOP), (0, STEP), (500, "llm-perf:1"), (5 * MS, "llm-perf:2"), (8 * MS, "llm-perf:0")]
+    samples = [(at, (("step", "/home/me/train.py", 30),)) for at in range(15 * MS, 19 * MS, MS)]
+    found = step_of(read_timeline(with_marks(export, marks, samples)))
+    assert {line.line: line.kernels for line in found.lines} == {10: ["a"], 20: ["b"], 30: []}
+
+
+def test_a_line_of_a_library_has_the_users_own_line_that_leads_there(export: Path) -> None:
+    # Line 10 calls the model (3), which returns to it; then line 20, from which nothing of a library is called.
+    marks = [(0, LOOP), (0, STEP), (0, MODEL), (500, "llm-perf:1"), (700, "llm-perf:3"), (5 * MS, "llm-perf:1")]
+    marks += [(5 * MS + 500, "llm-perf:2"), (8 * MS, "llm-perf:0"), (10 * MS, "llm-perf:3"), (11 * MS, "llm-perf:0")]
+    report = build_report([read_timeline(with_marks(export, marks))], ReportOptions())
+    lines = {line.line: line.called_from for line in performance(report, "step").lines}
+    assert (lines[10], lines[20]) == (None, None)
+    assert lines[60] is not None
+    assert (lines[60].file, lines[60].line) == ("/home/me/train.py", 10)
+    fix = next(fix for fix in report.answer.fixes if any(line.line == 60 for line in fix.lines))
+    (at,) = (shown.at for shown in answer_of(report).fixes if shown.fix is fix)
+    assert at.endswith("called from train.py:10 main.")
+
+
+def test_a_stack_has_the_users_own_line_above_a_library(export: Path) -> None:
+    stack = (("step", "/usr/lib/python3.12/queue.py", 5), ("sleep", "MODEL", 60), ("step", "/home/me/train.py", 30))
+    samples = [(at, stack) for at in range(11 * MS, 19 * MS, MS)]
+    timeline = read_timeline(with_marks(export, [], samples))
+    (line,) = step_of(timeline).lines
+    assert line.line == 60
+    assert line.called_from is not None
+    assert (line.called_from.file, line.called_from.line, line.called_from.function) == (
+        "/home/me/train.py",
+        30,
+        "step",
+    )
+
+
+def test_the_reason_counts_the_waiting_of_a_line_as_the_table_by_line_does(export: Path) -> None:
+    """The gap of 5 ms: two thirds in line 20, the rest in line 10."""
+    marks = [(0, LOOP), (0, STEP), (500, "llm-perf:1"), (3 * MS, "llm-perf:2"), (9 * MS, "llm-perf:0")]
+    found = step_of(read_timeline(with_marks(export, marks)))
+    assert found.idle is not None
+    told = {cause.what: cause.time_ns for cause in found.idle.causes if cause.what}
+    by_line = {f"train.py({line.line}): {line.function}": line.idle.of("ns") for line in found.lines if line.idle}
+    assert told == {"train.py(10): main": 3 * MS - 1_002_000, "train.py(20): step": by_line["train.py(20): step"]}
+    assert by_line["train.py(10): main"] == told["train.py(10): main"] + 1_500  # a gap of the length of a launch
 
 
 @pytest.mark.parametrize(
@@ -609,6 +663,23 @@ def test_functions_and_operators_of_a_trace_with_stacks(tmp_path: Path) -> None:
     assert lines["train.py:5"].operators == ["aten::add"]
     assert found.lines_are_functions
     assert Counter(source.operator for source in found.sources) == {"aten::linear 8×32×16": 1, "aten::add": 1}
+    assert all(line.called_from is None for line in found.lines)
+
+
+def test_a_model_of_a_library_in_a_trace_has_the_function_that_leads_there(tmp_path: Path) -> None:
+    path = kineto(
+        tmp_path,
+        slice_of("user_annotation", "step", 0, 1000),
+        slice_of("python_function", "train.py(5): main", 0, 1000),
+        slice_of("python_function", "torch/nn/modules/module.py(9): _call_impl", 90, 420),
+        slice_of("python_function", "transformers/models/llama/modeling_llama.py(20): forward", 100, 400),
+        slice_of("cuda_runtime", "cudaLaunchKernel", 200, 5, correlation=1),
+        slice_of("kernel", "gemm", 300, 50, device=0, stream=7, correlation=1, grid=[1, 1, 1], block=[32, 1, 1]),
+    )
+    found = {line.line: line.called_from for line in step_of(read_timeline(path)).lines}
+    assert found[5] is None
+    assert found[20] is not None
+    assert (found[20].file, found[20].line) == ("train.py", 5)
 
 
 @pytest.mark.process

@@ -278,6 +278,27 @@ def test_the_part_that_was_recorded_is_compared_with_the_same_part(later: float)
     assert "Of that, 990 ms were recorded" in where
 
 
+def test_all_numbers_of_an_answer_are_of_the_undisturbed_program() -> None:
+    """Forty launches a step, 25 µs apart under the profiler and 10 µs without, and a wait of 2 ms in both."""
+    rows = [("step", round(1e9 + i * 3.41e6), round(1e9 + i * 3.41e6 + 3.4e6)) for i in range(10)]
+    starts = [start + 30_000 * k + (2_000_000 if k >= 20 else 0) for _, start, _ in rows for k in range(40)]
+    timeline = recorded_timeline(rows, [("gemm", start, 5_000) for start in starts])
+    measured = _measured(*[("step", 1 + 0.004 * i, 1 + 0.004 * i + 0.0026) for i in range(10)])
+    report = build_report([timeline], ReportOptions(), measured=[measured])
+    of = _found(report)["step"].performance
+    assert of.time.idle.of("ns") == pytest.approx(of.idle.total_ns) == pytest.approx(10 * 2_400_000, rel=0.01)
+    parts = of.idle.by_cause()
+    # What the profiler adds, it adds to the launches.
+    assert parts["unseen"] == pytest.approx(10 * 2_025_000, rel=0.01)
+    assert parts["launch"] == pytest.approx(10 * 375_000, rel=0.05)
+    assert sum(parts.values()) == pytest.approx(of.idle.total_ns, rel=0.001)
+    assert sum(size.time_ns for size in of.idle.sizes) == pytest.approx(of.idle.total_ns, rel=0.001)
+    waits = {o.rule: o.time.of("ns") for o in of.opportunities}
+    assert waits["host.unknown"] == pytest.approx(parts["unseen"])
+    assert waits["launch.graph"] == pytest.approx(parts["launch"])
+    assert "84 % of that while the host does something that was not recorded: 20.2 ms in 10 gaps" in report.answer.why
+
+
 def test_a_program_that_did_something_else_is_compared_as_a_whole() -> None:
     """The second run opened one range less of one name, in the middle: that is not where it was ended."""
     measured = _measured(

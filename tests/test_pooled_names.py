@@ -43,6 +43,8 @@ def names_of(*names: str, times: int = 1) -> list[str]:
         (["request 0x7f21", "request 0x7f22"], ["request *"]),
         ([f"FSDP::pre_forward (blocks.{i}.mlp)" for i in range(4)], ["FSDP::pre_forward (blocks.*.mlp)"]),
         ([f"Compute {i}" for i in range(40)], ["Compute *"]),
+        ([f"execute_model_{i}" for i in range(6)], ["execute_model_*"]),
+        ([f"runModel({i})" for i in range(3)], ["runModel(*)"]),
     ],
 )
 def test_a_number_that_counts_is_pooled(names: list[str], expected: list[str] | None) -> None:
@@ -60,6 +62,8 @@ def test_a_number_that_counts_is_pooled(names: list[str], expected: list[str] | 
         ["conv1", "conv2", "fc1"],
         ["ReluBackward0", "ReluBackward1"],
         ["phase 1", "phase 2"],
+        [f"model_{i}" for i in range(6)],
+        [f"run_layer_{i}" for i in range(6)],
         [f"nn.Module: Linear_{i}" for i in range(40)],
         ["Batch 3"],
         ["step[DECODE bs=64]"],
@@ -73,6 +77,8 @@ def test_a_number_that_tells_things_apart_stays(names: list[str]) -> None:
 def test_names_that_come_back_are_things() -> None:
     names = [f"Compute {i}" for i in range(40)]
     assert names_of(*names, times=3) == names
+    models = [f"run_model_{i}" for i in range(4)]
+    assert names_of(*models, times=3) == models
 
 
 def test_a_prefill_is_no_decode_step() -> None:

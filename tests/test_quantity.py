@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_perf_opt.metrics.quantity import UNITS, Quantity, UnitError, nanoseconds, shown, total
+from llm_perf_opt.report.text import duration
+from llm_perf_opt.report.text import quantity as text_of_reports
 
 amounts = st.floats(min_value=1e-6, max_value=1e18)
 
@@ -18,6 +20,20 @@ def test_a_nanosecond_is_not_a_second() -> None:
     assert Quantity(1, "s").to("ns") == Quantity(1e9, "ns")
     assert Quantity(2, "s") + nanoseconds(5e8) == Quantity(2.5, "s")
     assert nanoseconds(999_999_999) < Quantity(1, "s")
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text"),
+    [
+        (Quantity(16_450, "token/s"), "16,450 token/s"),
+        (Quantity(999.7, "token/s"), "1,000 token/s"),
+        (Quantity(999.7e9, "B"), "1,000 GB"),
+        (Quantity(1e18, "FLOP"), "1,000 PFLOP"),
+    ],
+)
+def test_no_number_has_an_exponent(quantity: Quantity, text: str) -> None:
+    assert shown(quantity) == text
+    assert "e+" not in text_of_reports(quantity.value, quantity.unit) + duration(quantity.value)
 
 
 def test_quotients_find_their_unit() -> None:

@@ -253,6 +253,9 @@ def test_experts_in_a_loop_are_one_fix() -> None:
     assert set(found) == {"moe.loop"}
     assert found["moe.loop"].because.startswith("16 experts")
     assert "moe.loop" not in fixes(expert * 2 + [BIG] * 4)
+    # Rows are selected and put back, as embeddings are, hundreds of launches apart.
+    apart = [expert[0], expert[1], *([mm(128, 2048, 2048, us=10)] * 60), expert[3]]
+    assert "moe.loop" not in fixes(apart * 12)
 
 
 @pytest.mark.parametrize(("mhz", "reasons", "held"), [(900, 0, True), (900, 0x4, False), (1900, 0, False)])

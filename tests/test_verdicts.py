@@ -141,6 +141,8 @@ def test_one_copy() -> None:
     assert fewer.recoverable.of("s") == pytest.approx(2 * size / BANDWIDTH / 2)  # half the bytes, half the time
     assert "4.29 TB/s" in of.gpu_verdict.text
     assert of.families[0].family == "copy"
+    assert "quantise" not in fewer.advice + of.gpu_verdict.advice  # there are no weights
+    assert "smaller data type" in fewer.advice
 
 
 def copies(ranges: list[tuple[str, int, int]], rows: list[tuple[str, int, int, int]]) -> Timeline:

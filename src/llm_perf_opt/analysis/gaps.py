@@ -95,6 +95,7 @@ class _Finder:
         self.timeline, self.process = timeline, process
         self.start, self.end, self.launched, self.next_name, threads = self._between()
         self.length = self.end - self.start
+        self.launches = np.sort(np.concatenate([work.host_time for work in timeline.work]))
         host, ranges = timeline.host, timeline.ranges
         if not len(threads):  # launching calls were not recorded: any thread with ranges may be the one
             threads = np.unique(ranges.thread[ranges.process == process])
@@ -152,6 +153,10 @@ class _Finder:
         for one in ("sync", "alloc", "module", "copy"):
             new[(by_call == one) & ~over.reads_input] = _CODE[one]
         new[(by_call == "launch") & long] = _CODE["module"]  # a launch takes that long when its code is loaded
+        # A range that fills a gap, and launches nothing, says more than that the host had waited before.
+        fills = self._is_what_fills(named, over.range) & (over.call == UNKNOWN) & ~over.reads_input
+        fills &= np.isin(new, (_CODE["sync"], _CODE["launch"]))
+        new[fills], called[fills] = _CODE["python"], UNKNOWN
         for one in ("alloc", "module"):
             many = self._filled(named, call == one) & (by_call == "")
             new[many & ~over.reads_input] = _CODE[one]
@@ -182,6 +187,17 @@ class _Finder:
         ]
         plans[long] = np.isin(names, attention)
         return plans if plans.sum() >= _REPEATED else np.zeros_like(plans)
+
+    def _is_what_fills(self, gaps: Int64s, covering: Int64s) -> Bools:
+        """Which gaps the range that covers them fills and hardly exceeds, without a launch in it."""
+        ranges, known = self.timeline.ranges, covering != UNKNOWN
+        fills = np.zeros(len(gaps), dtype=np.bool_)
+        if not known.any():
+            return fills
+        start, end, length = ranges.start[covering[known]], ranges.end[covering[known]], self.length[gaps[known]]
+        first, last = (np.searchsorted(self.launches, side) for side in (start, end))
+        fills[known] = (first == last) & (2 * (end - start) <= 3 * length)
+        return fills
 
     def _waited(self, call: NDArray[Any]) -> Int64s:
         """The call in which a thread waited for the GPU when each gap began."""
@@ -231,11 +247,17 @@ class _Covering:
             length = (ranges.end - ranges.start)[found] if len(ranges) else found
             return np.where(length <= TIGHT * (gaps.end - gaps.start), found, UNKNOWN)
 
+        waits = kind == "wait"
         self.call, self.code = events(is_call), events(~is_call)
-        self.other_thread = gaps.of(host.start, host.end, np.flatnonzero(of.of_others))
+        self.other_thread = gaps.of(host.start, host.end, np.flatnonzero(of.of_others & ~waits))
+        # Who waits for another thread, which is seen at work, does what that one does.
+        elsewhere_works = (events(waits) != UNKNOWN) & (self.other_thread != UNKNOWN)
+        self.code[elsewhere_works] = UNKNOWN
         self.other_range = elsewhere()
         kind_elsewhere = np.append(kind_of_range, "")[self.other_range]
         self.input = events(~is_call & (kind == "data"))
+        for_input = elsewhere_works & (np.append(kind, "")[self.other_thread] == "data")
+        self.input[for_input] = self.other_thread[for_input]
         input_range = in_ranges(kind_of_range == "data")
         self.reads_input = (self.input != UNKNOWN) | (input_range != UNKNOWN) | (kind_elsewhere == "data")
         # Functions that compile are around every call of what was compiled before, too.

@@ -26,7 +26,7 @@ WAITING_CALLS = ("sync", "copy")  # work that ends while a thread is in one of t
 # Names of ranges, operators and functions that fetch or prepare input.
 _INPUT = re.compile(
     r"data[ _-]?load|load[ _-]?(batch|data|input|sample|image)|(next|fetch|read)[ _-]?(batch|data|input|sample|image)s?\b|get[ _-]?batch"
-    r"|input[ _-]?pipeline|\bcollate|_collate|data[ _-]?(fetch|read|wait|time)|tokeni[sz](e|ing)\b|decode[ _-]?(image|jpe?g|video)"
+    r"|input[ _-]?pipeline|\bcollate|_collate|data[ _-]?(fetch|read|wait|time)|(?<!de)tokeni[sz](e|ing)\b|decode[ _-]?(image|jpe?g|video)"
     r"|torch/utils/data/|webdataset|\bdali\b",
     re.IGNORECASE,
 )
@@ -37,6 +37,13 @@ _COMPILES = re.compile(r"compil(e(?!d)|ing\b|ation)|autotun|nvrtc|codegen", re.I
 # Operators in which cuDNN plans for a length that it has not seen.
 _PLANS = re.compile(r"_cudnn_attention(_forward|_backward)?\b")
 
+# Functions in which a thread does nothing but wait for another one.
+_WAITS = re.compile(
+    r"\b(queue|threading|selectors|multiprocessing/\w+|concurrent/futures/\w+)\.py\(\d+\): "
+    r"_?(get|put|wait|wait_for_tstate_lock|acquire|join|select|poll|recv|recv_bytes|result)\b"
+    r"|<built-in method (acquire|wait|poll|select|recv|get)\b"
+)
+
 
 @lru_cache(maxsize=4096)
 def call_kind(name: str) -> str:
@@ -46,7 +53,7 @@ def call_kind(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def code_kind(name: str) -> str:
-    """Of a range, operator or function: `data` where it reads or prepares input, `compile`, `plan`, or nothing special."""
+    """Of a range, operator or function: `data` where it reads or prepares input, `compile`, `plan`, `wait`, or nothing special."""
     start = name[:300]
-    found = ((_INPUT, "data"), (_COMPILES, "compile"), (_PLANS, "plan"))
+    found = ((_INPUT, "data"), (_COMPILES, "compile"), (_PLANS, "plan"), (_WAITS, "wait"))
     return next((kind for pattern, kind in found if pattern.search(start)), "")

@@ -74,7 +74,6 @@ class Fix:
     because: str
     gain_interval_ns: list[float] | None = None  # None: `gain_ns` is the most that could be won
     lines: list[CodeLine] = Factory(list)
-    called_from: list[CodeLine] = Factory(list)  # the user's own lines that lead to those of `lines` in libraries
     tried: dict[str, Any] | None = None  # what happened when it was tried; None: it was not
 
 

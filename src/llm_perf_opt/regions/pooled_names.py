@@ -10,7 +10,7 @@ stays. The decision is made on all names of a recording that differ in nothing b
 - A number behind a word that counts (batch, step, epoch, request …) or measures (`bs=64`, context, tokens …) is
   pooled; one behind a word that names a thing is kept, but in what a library opens for every layer (`FSDP::`).
 - Behind any other word it is pooled with a counting one beside it, or where there are many such names and each
-  occurs once: things come back, counters go on.
+  occurs once: things come back, counters go on. Three are many where it is said what is done (`execute_model_5`).
 - Where a name has several sizes, zero says that there is nothing of a kind: vLLM's `context_0(0)_generation_64(64)`
   is a decode step, and no instance of a prefill.
 """
@@ -49,13 +49,15 @@ _COUNTING, _MEASURING, _THINGS = (
     frozenset(words.split()) for words in (_COUNTING_WORDS, _MEASURING_WORDS, _THING_WORDS)
 )
 _BOOKKEEPING = ("FSDP::",)  # ranges that a library opens for each layer: nobody asks about one of them
-_COUNT, _MEASURE, _THING, _SEPARATE, _GLUED = range(5)
+_RUNS = re.compile(r"(call|execute|forward|infer|invoke|predict|run)[ _-]?(model|module)[^A-Za-z0-9]*$", re.IGNORECASE)
+_COUNT, _MEASURE, _THING, _SEPARATE, _GLUED, _RUN = range(6)
 _NEAR = 64  # characters before a number in which its word is looked for
 _MOST_NUMBERS = 32  # a name with more is no name that somebody counts in
 _LONGEST = 18  # digits of a number that is still one
 # No `+`, which means something to ncu itself.
 _DIGITS, _HEX_DIGITS = "[0-9][0-9]*", "(0x)?[0-9a-fA-F][0-9a-fA-F]*"
-_MANY = {_SEPARATE: 8, _GLUED: 128}  # names that differ in a number behind a word that says nothing
+# Names that differ in a number behind a word that says nothing, or behind what is done with a thing.
+_MANY = {_SEPARATE: 8, _GLUED: 128, _RUN: 3}
 
 R = TypeVar("R", Timeline, CounterSet, Recording)
 _Slots = tuple[tuple[int, str], ...]  # what each number of a name is, and how it is written
@@ -158,7 +160,7 @@ def _kind(before: str) -> int:
     if last in _COUNTING:
         return _COUNT
     if last in _THINGS:
-        return _THING
+        return _RUN if _RUNS.search(before[-_NEAR:]) else _THING
     return _SEPARATE if between or not word else _GLUED
 
 

@@ -57,6 +57,7 @@ class ShownFix:
     fix: Fix
     where: str
     gain: str  # what one instance of the stage would save at most
+    callers: Sequence[str] = ()  # the user's own lines that lead to those of the fix, where these are in libraries
 
     @property
     def text(self) -> str:
@@ -72,12 +73,9 @@ class ShownFix:
     @property
     def at(self) -> str:
         """The lines of the program it is about."""
-        lines, callers = (
-            ", ".join(place_words(line.file, line.line, line.function) for line in found[:_LINES])
-            for found in (self.fix.lines, self.fix.called_from)
-        )
-        called = f", called from {callers}" if callers else ""
-        return f" At {lines}{called}." if lines else ""
+        lines = [place_words(line.file, line.line, line.function) for line in self.fix.lines[:_LINES]]
+        callers = f", called from {', '.join(self.callers[:_LINES])}" if self.callers else ""
+        return f" At {', '.join(lines)}{callers}." if lines else ""
 
 
 @define(frozen=True)
@@ -119,7 +117,11 @@ def _shown_fix(fix: Fix, stage: NCUProfileRegion | None) -> ShownFix:
     where = full_label(stage) if stage is not None else visible(fix.stage, 60)
     several = stage is not None and (evaluated_instances(stage) or 1) > 1
     gain = f"up to {duration(fix.gain_ns)}{' of each instance' if several else ''} ({percent(fix.gain_share)})"
-    return ShownFix(fix, where, gain)
+    known = stage.performance.lines if stage is not None and stage.performance is not None else []
+    callers = {(line.file, line.line): line.called_from for line in known if line.called_from is not None}
+    leading = (callers.get((line.file, line.line)) for line in fix.lines)
+    places = [place_words(line.file, line.line, line.function) for line in leading if line is not None]
+    return ShownFix(fix, where, gain, list(dict.fromkeys(places)))
 
 
 def answer(report: NCUProfileRegionReport) -> list[str]:

@@ -106,6 +106,9 @@ def _mean_kernel(region: NCUProfileRegion) -> float | None:
 
 
 def _each(region: NCUProfileRegion) -> float | None:
+    side = region.performance.gpu_side if region.performance else None
+    if side is not None:  # the stage's time is the GPU's then, too
+        return side.step_ns
     steady = region.timing.steady if region.timing else None
     return steady.median_ns if steady is not None and steady.instances > 1 else None
 

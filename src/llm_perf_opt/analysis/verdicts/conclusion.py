@@ -100,7 +100,7 @@ def _share(group: Iterable[Opportunity]) -> float:
 
 
 def _fix(stage: NCUProfileRegion, found: Sequence[Opportunity], share: float) -> Fix:
-    first, lines = found[0], _lines(stage, found)
+    first = found[0]
     because = "; ".join((o.because or o.text) + _named(o.kernels) for o in found)
     return Fix(
         rule=first.rule or first.kind,
@@ -109,8 +109,7 @@ def _fix(stage: NCUProfileRegion, found: Sequence[Opportunity], share: float) ->
         gain_share=share,
         action=_sentence(first.advice),
         because=_sentence(because),
-        lines=lines,
-        called_from=_callers(stage, lines),
+        lines=_lines(stage, found),
         gain_interval_ns=_interval(found, share / _share(found) / _instances(stage)),
     )
 
@@ -133,19 +132,6 @@ def _lines(stage: NCUProfileRegion, found: Sequence[Opportunity]) -> list[CodeLi
         times[place] = times.get(place, 0.0) + time
     ordered = sorted(times.items(), key=lambda item: -item[1])[:_LINES]
     return [CodeLine(*at, time * each) for at, time in ordered if time > 0]
-
-
-def _callers(stage: NCUProfileRegion, lines: Sequence[CodeLine]) -> list[CodeLine]:
-    """The user's own lines that lead to some lines in libraries: there is where the program can be changed."""
-    known = stage.performance.lines if stage.performance is not None else []
-    callers = {(line.file, line.line, line.function): line.called_from for line in known}
-    times: dict[tuple[str, int, str], float] = {}
-    for line in lines:
-        caller = callers.get((line.file, line.line, line.function))
-        if caller is not None:
-            at = (caller.file, caller.line, caller.function)
-            times[at] = times.get(at, 0.0) + (line.time_ns or 0.0)
-    return [CodeLine(*at, time) for at, time in sorted(times.items(), key=lambda item: -item[1])]
 
 
 def _interval(found: Sequence[Opportunity], scale: float) -> list[float] | None:

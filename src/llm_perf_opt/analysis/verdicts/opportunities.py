@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from attrs import evolve
+
 from llm_perf_opt.analysis.rules.all_rules import RULES, fix_words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
+from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.quantity import shown
 from llm_perf_opt.regions.model import Opportunity
 from llm_perf_opt.regions.names import visible
@@ -26,8 +29,17 @@ def ranked(found: Iterable[Opportunity]) -> list[Opportunity]:
     return sorted(found, key=lambda o: -o.recoverable.of("ns"))
 
 
+def _within(of: Evaluated, found: Found) -> Found:
+    """The same with no part larger than the whole: times of kernels that run side by side add up to more than it takes."""
+    now = of.light.now
+    time = found.time if found.time <= now else min(found.time * overlap_scale(of.split), now)
+    won = min(found.recoverable, time)
+    interval = None if found.interval is None else (min(found.interval[0], won), min(found.interval[1], now))
+    return evolve(found, time=time, recoverable=won, interval=interval)
+
+
 def _opportunity(of: Evaluated, found: Found) -> Opportunity:
-    texts, now = fix_words()[found.texts or found.rule], of.light.now
+    texts, now, found = fix_words()[found.texts or found.rule], of.light.now, _within(of, found)
     amounts = {"now": now, "time": found.time, "recoverable": found.recoverable}
     words = of.facts.words | {name: shown(amount) for name, amount in amounts.items()} | found.words
     because, action = (text.format_map(words) for text in (texts.because, texts.action))
