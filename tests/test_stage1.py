@@ -203,6 +203,7 @@ def test_pytorchs_profiler_stays_off_under_another_one(tmp_path: Path, monkeypat
     assert metrics(run)["timing"]["runs"] == 2
     assert "recorded by nsys" in (run / "torch_profiler" / "report.md").read_text(encoding="utf-8")
     assert not (run / "torch_profiler" / "trace.json.gz").exists()
+    assert not (run / "measure").exists()  # where undisturbed times are looked for
 
 
 def test_what_was_switched_off_says_so(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def host_sentence(region: NCUProfileRegion, regions: Sequence[NCUProfileRegion])
         return f"{text}.{once_note(region, regions)}"
     told = [_part(part, whole) for part in parts[:_PARTS]]
     more = f" and {counted(len(parts) - _PARTS, 'more region')}" if len(parts) > _PARTS else ""
-    return f"{text}: {', '.join(told)}{more}."
+    return f"{text}: {', '.join(told)}{more}.{once_note(region, regions)}"
 
 
 def _part(region: NCUProfileRegion, whole: float | None) -> str:

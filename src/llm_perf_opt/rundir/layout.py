@@ -88,11 +88,6 @@ _WORKLOAD = (
         "variables of the environment that are known to matter, where their values are plain",
     ),
     Artefact("inputs.yaml", "run", "settings", "the inputs of the built-in workload"),
-    Artefact(
-        *("measure/run.json", "measure", "report", "what the program's ranges take without a profiler"),
-        input="measured",
-        retaken=True,
-    ),
     Artefact("predictions.jsonl", "stage1", "output", "what the built-in workload generated"),
     *_rows("stage1", "text", _STAGE1_ABOUT, *(f"torch_profiler/{n}" for n in ("report.md", "operators.md"))),
     *_rows("stage1", "text", _STAGE1_ABOUT, "torch_profiler/metrics.json"),
@@ -124,6 +119,11 @@ ARTEFACTS: tuple[Artefact, ...] = (
         *(f"{f}cmd.txt" for f in ("", "nsys/", "ncu/", "measure/", "try/")),
     ),
     Artefact("annotate.jsonl", "nsys", "output", "what the injected ranges noted", retaken=True),
+    Artefact(
+        *("measure/run.json", "measure", "report", "what the program's ranges take without a profiler"),
+        input="measured",
+        retaken=True,
+    ),
     Artefact("measure/annotate.jsonl", "measure", "output", "what the injected timers noted", retaken=True),
     Artefact("measure/workload.log", "measure", "output", "what the program printed in each run", retaken=True),
     Artefact("try.json", "try", "report", "which levers were tried, what each gained, and whether the outputs agree"),
@@ -145,7 +145,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("nsys/window.json", "nsys", "text", "after which range the program was ended", retaken=True),
     Artefact(f"nsys/{TRAFFIC_SET}", "nsys", "text", "which counters of the whole GPU were sampled"),
     *_WORKLOAD,
-    *(evolve(row, path=f"workload/{row.path}", input="", about=_UNDER_PROFILERS, retaken=False) for row in _WORKLOAD),
+    *(evolve(row, path=f"workload/{row.path}", input="", about=_UNDER_PROFILERS) for row in _WORKLOAD),
     # -- counters
     Artefact(f"ncu/{VERIFY}.ncu-rep", "ncu", "ncu-rep", _VERIFICATION, pack=True),
     Artefact(

@@ -37,4 +37,5 @@ def stage1_settings(config: Mapping[str, Any], *, folder: Path, profiled: bool =
             enable=direct["enable"] and not profiled, output=Path(direct["output"]["path"])
         ),
         static_analysis=pipeline["static_analysis"]["enable"] and everything,
+        profiled=profiled,
     )

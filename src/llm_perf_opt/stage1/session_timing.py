@@ -116,8 +116,8 @@ def warm_up(session: Session[Any], batches: Batches, rounds: int) -> None:
                 session.run(batches.prepared(number), watch)
 
 
-def time_passes(session: Session[Any], batches: Batches, repeats: int, file: Path, *, warm: bool) -> Timing:
-    """Run all batches `repeats` times. `file`: gets the time of every instance, a pass as a run of a measured program.
+def time_passes(session: Session[Any], batches: Batches, repeats: int, keep: Path | None, *, warm: bool) -> Timing:
+    """Run all batches `repeats` times. `keep`: gets the time of every instance, a pass as a run of a measured program.
 
     `warm`: there was a warm-up before.
     """
@@ -135,8 +135,9 @@ def time_passes(session: Session[Any], batches: Batches, repeats: int, file: Pat
                 outputs.append(session.run(prepared, watch))
             timers.finish()
         memory = peak_memory(session.device, forgot=forgot)
+        file = keep or Path(folder) / "run.json"
         collect(passes, file, warm=warm)
-    measured = read_measured(file)
+        measured = read_measured(file)
     assert measured.ranges.gpu_start is not None
     clock = "CUDA events" if (measured.ranges.gpu_start != UNKNOWN_HERE).any() else "host clock"
     timing = Timing(clock, repeats, len(batches), memory=memory)

@@ -66,3 +66,4 @@ class Stage1Settings:
     torch_profiler: TorchProfilerOptions = Factory(TorchProfilerOptions)
     direct_inference: DirectInferenceOptions = Factory(DirectInferenceOptions)
     static_analysis: bool = True
+    profiled: bool = False  # under nsys or ncu: its times are not those of the program

@@ -81,8 +81,9 @@ def run_stage1(settings: Stage1Settings, run_dir: Path, *, quiet: bool = False, 
     write_text(run_dir / "inputs.yaml", yaml.safe_dump(inputs, sort_keys=False, allow_unicode=True))
     with explained_failures(session.name):
         warm_up(session, prepared, settings.warmup)
-        times = make_folder(run_dir / MEASURED.parent) / MEASURED.name
-        timing = time_passes(session, prepared, settings.repeats, times, warm=settings.warmup > 0)
+        timing = time_passes(
+            session, prepared, settings.repeats, _times_file(settings, run_dir), warm=settings.warmup > 0
+        )
     metrics = _metrics(settings, session, timing, chosen)
 
     def save(profile: Profile | None) -> None:
@@ -106,6 +107,13 @@ def run_stage1(settings: Stage1Settings, run_dir: Path, *, quiet: bool = False, 
     if not quiet:
         show_summary(timing, metrics, run_dir)
     return int(ExitCode.DONE)
+
+
+def _times_file(settings: Stage1Settings, run_dir: Path) -> Path | None:
+    """None where a profiler watches: the file is for undisturbed times."""
+    if settings.profiled or attached_profiler() is not None:
+        return None
+    return make_folder(run_dir / MEASURED.parent) / MEASURED.name
 
 
 def _profile(

@@ -58,8 +58,9 @@ class StageTimings:
                     report_progress=run.report_progress,
                     held=run.directory.handles,
                 )
-            if ended.exit_code == 0 and sampler.found:
-                add_gpus(run.directory.path / MEASURED, sampler.found)
+            times = run.directory.path / MEASURED
+            if ended.exit_code == 0 and sampler.found and times.is_file():
+                add_gpus(times, sampler.found)
             clean_logs([log], command)
         return end_undisturbed(run, step, ended, _LOG, code=_own_code(ended))
 
