@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,13 +55,18 @@ class _OfProcess:
         return {**facts, "rows": self.rows.tolist()}
 
 
-def collect(folders: Sequence[Path], file: Path, gpus: Iterable[list[dict[str, Any]]] = ()) -> int:
+def collect(
+    folders: Sequence[Path],
+    file: Path,
+    gpus: Iterable[list[dict[str, Any]]] = (),
+    windows: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+) -> int:
     """What the processes of some runs left, one folder a run, as one file; how many ranges that are.
 
-    `gpus`: what was seen of them in each run.
+    `gpus`: what was seen of them in each run. `windows`: of a run, the moments between which ranges count.
     """
     processes = [
-        _read(names, run)
+        _within(_read(names, run), windows.get(run))
         for run, folder in enumerate(folders)
         for names in sorted(folder.glob("*.names"))
         if _FILE.fullmatch(names.name)
@@ -70,6 +76,14 @@ def collect(folders: Sequence[Path], file: Path, gpus: Iterable[list[dict[str, A
     seen = json.dumps(list(gpus))
     file.write_text(f'{MEASURED} "version": {_VERSION}, "gpus": {seen}, "processes": [{text}]}}\n', encoding="utf-8")
     return sum(len(process.rows) for process in found)
+
+
+def _within(process: _OfProcess, window: tuple[int, int] | None) -> _OfProcess:
+    """Without ranges that began before a window, or ended after it."""
+    if window is None:
+        return process
+    columns = dict(zip(_ROW, process.rows.T, strict=True))
+    return evolve(process, rows=process.rows[(columns["start"] >= window[0]) & (columns["end"] <= window[1])])
 
 
 def read_measured(file: Path, source: str | None = None) -> Timeline:
