@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fake_tools import tools as tools
 from forks import PROGRAMS
 from llm_perf_opt.capture.load_client import LoadClient
 from llm_perf_opt.capture.server_window import ASKED, ServerWindow
@@ -85,6 +86,27 @@ def test_a_server_is_ended_after_enough_steps(tmp_path: Path) -> None:
         if region["name"] in ("prefill", "decode_step", "mixed_step")
     )
     assert 40 <= counted <= len(steps) < 5000
+
+
+@pytest.mark.process
+@TORCH
+def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: Path) -> None:
+    port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
+    load = ("--load", "100000", "--concurrency", "2", "--prompt-tokens", "8", "--url", f"http://127.0.0.1:{port}")
+    command = [sys.executable, str(SERVER), str(port), str(records)]
+    options = ("--no-measure", "--window", "30", *load, "--out", str(run), "--quiet")
+    assert main(["profile", *options, "--", *command]) == 0
+    assert "ended in order" in (run / "workload.log").read_text()
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert [(step["name"], step["status"]) for step in manifest["steps"]][:2] == [
+        ("nsys", "captured"),
+        ("export", "done"),
+    ]
+    assert not any(step["name"].startswith("ncu") for step in manifest["steps"])
+    codes = {d["code"] for d in json.loads((run / "report.json").read_text())["diagnostics"]}
+    assert {"SERVER_COUNTERS", "LOAD"} <= codes
+    assert len(json.loads(records.read_text())) >= 30
+    assert json.loads((run / "nsys" / "load.json").read_text())["requests"]["failed"] == 0
 
 
 # --- the window ---
