@@ -62,11 +62,12 @@ def test_a_step_that_says_nothing_makes_the_sum_unknown() -> None:
 
 
 def _measured(path: Path) -> Path:
-    """A measured run: ten decode steps of 4 requests that take 10 ms, ten of 8 that take 12 ms, and a prefill."""
+    """A measured run: ten decode steps of 4 requests that take 10 ms, ten of 8 that take 12 ms, prefills, five mixed ones."""
     names = [["LLM", f"decode_step, batch = {n}, tokens = {n}, new = {n}"] for n in (4, 8)]
     names.append(["LLM", "prefill, batch = 2, tokens = 600, new = 2"])
+    names.append(["LLM", "mixed_step, batch = 5, tokens = 300, new = 4"])
     rows, now = [], 1000
-    for which, took in [(2, 50), (2, 50), *[(0, 10)] * 10, *[(1, 12)] * 10]:
+    for which, took in [(2, 50), (2, 50), *[(0, 10)] * 10, *[(1, 12)] * 10, *[(3, 33)] * 5]:
         rows.append([which, 1, now, now + took * MS, *[UNKNOWN_HERE] * 4])
         now += (took + 1) * MS
     process = {"run": 0, "pid": 1, "names": names, "once": [], "uuids": [], "rows": rows}
@@ -84,9 +85,10 @@ def test_a_report_of_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert "batch 4" in shown
     assert "batch 8" in shown
+    assert "after 11 ms in a decode step and after 33 ms in a mixed one (medians); 20% of these" in shown
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     regions = {region["key"]: region for region in report["scopes"][-1]["regions"]}
-    assert set(regions) == {"LLM@decode_step", "LLM@prefill"}
+    assert set(regions) == {"LLM@decode_step", "LLM@prefill", "LLM@mixed_step"}
     decode = regions["LLM@decode_step"]
     assert decode["instances"] == 20
     groups = decode["timing"]["steps"]["groups"]

@@ -176,6 +176,29 @@ def test_domains_have_stacks_of_their_own_and_a_forked_child_its_own_file(tmp_pa
     assert timeline.ranges.duration[by_name["of the child"]] >= 0.6e9
 
 
+FORKED = """
+import multiprocessing, nvtx
+
+def work():
+    with nvtx.annotate("of the worker"):
+        pass
+
+with nvtx.annotate("outer"):
+    worker = multiprocessing.get_context("fork").Process(target=work)
+    worker.start()
+    worker.join()
+"""
+
+
+def test_a_worker_that_multiprocessing_forks_leaves_its_last_ranges(tmp_path: Path) -> None:
+    """It ends without atexit; workers of servers are such."""
+    environment = inject.environment("off", ranges=True, timers=tmp_path)
+    subprocess.run([sys.executable, "-c", FORKED], env=environment, check=True)
+    timeline = read_measured(_collected(tmp_path))
+    names = [timeline.strings[number] for number in timeline.ranges.name.tolist()]
+    assert sorted(names) == ["of the worker", "outer"]
+
+
 COMPILES = """
 import nvtx, torch
 step = torch.compile(lambda x: x.sin() + 1, backend="eager")

@@ -24,7 +24,7 @@ from llm_perf_opt.nsight.nsys.gpu_metrics import DEFAULT_HZ
 from llm_perf_opt.nsight.option_values import expressions
 from llm_perf_opt.options.declared import KERNEL, LAUNCH, MODE, NCU_ENABLE, NSYS_ENABLE, STRATEGY, TOP_N_KERNELS
 from llm_perf_opt.options.option import Option
-from llm_perf_opt.options.values import bytes_of, parse_seconds
+from llm_perf_opt.options.values import bytes_of, local_address, parse_seconds
 
 Strategy = Literal["auto", "as_given"]
 # Kernels of a CUDA graph one by one: as one block they would belong to no module and have no signature.
@@ -87,6 +87,25 @@ class MeasureRequest:
 
 
 @define(frozen=True, kw_only=True)
+class ServingRequest:
+    """Of a program that serves until it is ended: which part of its run is taken, and the load it is put under."""
+
+    window: int | None = None  # steps after which it is ended
+    after: str | None = None  # seconds, or what it prints, before which nothing counts
+    load: int | None = None  # requests that the built-in client sends
+    concurrency: int = 8
+    prompt_tokens: int = 512
+    output_tokens: int = 128
+    url: str = "http://127.0.0.1:8000"
+    load_model: str | None = None  # None: the first that the server lists
+    load_command: str | None = None  # a load generator of the user's own
+
+    @property
+    def is_asked(self) -> bool:
+        return any(value is not None for value in (self.window, self.after, self.load, self.load_command))
+
+
+@define(frozen=True, kw_only=True)
 class ProfileRequest:
     """A whole run."""
 
@@ -96,6 +115,7 @@ class ProfileRequest:
     counters: CounterRequest = Factory(CounterRequest)
     annotate: AnnotateRequest = Factory(AnnotateRequest)
     measure: MeasureRequest = Factory(MeasureRequest)
+    serving: ServingRequest = Factory(ServingRequest)
     # Run first, without a profiler: the built-in workload times its stages. A program that fails here costs little.
     timings: list[str] = Factory(list)
     out: str | None = None  # the run directory; None: a fresh one
@@ -143,7 +163,20 @@ def profile_request(values: Values, command: Sequence[str], **rest: Any) -> Prof
     given = {o: _converted(o, value) for o, value in values.items() if not o.to and value != o.default}
     request = ProfileRequest(command=list(command), values=given, **rest)
     together = _decided_by_keys(values) if request.by_keys else _one_launch(values)
-    return _placed(request, _places(values) | together)
+    return _of_server(_placed(request, _places(values) | together))
+
+
+def _of_server(request: ProfileRequest) -> ProfileRequest:
+    """Steps of a server are known by the annotation alone; counters of a server that goes on are not taken yet."""
+    asked = request.serving
+    if not asked.is_asked:
+        return request
+    if asked.load is not None and asked.load_command is not None:
+        raise UserError("--load and --load-command both put the server under load.", "Give one of them.")
+    local_address(asked.url)
+    mode = "stages" if request.annotate.mode == "off" else request.annotate.mode
+    annotate = attrs.evolve(request.annotate, mode=mode)
+    return attrs.evolve(request, annotate=annotate, counters=attrs.evolve(request.counters, enable=False))
 
 
 def _decided_by_keys(values: Values) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 
 import attrs
@@ -15,7 +16,7 @@ from llm_perf_opt.nsight.ncu.argv import ncu_arguments, without_unknown_defaults
 from llm_perf_opt.nsight.nsys.argv import nsys_arguments
 from llm_perf_opt.nsight.tools import Asked, Tool, known_options
 from llm_perf_opt.planning.by_hand import instances_to_take
-from llm_perf_opt.request import ProfileRequest
+from llm_perf_opt.request import ProfileRequest, ServingRequest
 
 
 def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileRequest, Tools]:
@@ -24,6 +25,7 @@ def ready(request: ProfileRequest, asked: Asked | None = None) -> tuple[ProfileR
     The request comes back with defaults of ours left out that the installed ncu does not know.
     """
     check_program(request.command)
+    check_load(request.serving)
     if not (request.timeline.enable or request.counters.enable or request.measure.enable):
         raise UserError(
             "Neither a timeline nor counters were asked for, so there is nothing to do.",
@@ -52,6 +54,17 @@ def check_program(command: list[str]) -> None:
         raise UserError(
             f"There is no program {command[0]!r} on this machine.", "Check the spelling, or give its full path."
         )
+
+
+def check_load(asked: ServingRequest) -> None:
+    """Refuse a load generator that cannot be started."""
+    try:
+        words = shlex.split(asked.load_command or "")
+    except ValueError as error:
+        problem = f"--load-command {asked.load_command!r} cannot be read: {error}."
+        raise UserError(problem, "Check its quotes.") from error
+    if asked.load_command is not None and (not words or shutil.which(words[0]) is None):
+        raise UserError(f"There is no load generator {asked.load_command!r} on this machine.", "Give its full path.")
 
 
 def _refuse_unknown(arguments: list[str], tool: Tool) -> None:

@@ -172,6 +172,8 @@ class _Session:
         if not run.request.timings:  # the built-in workload writes its own
             directory.write_yaml("inputs.yaml", {"command": manifest.workload})
         run.report_progress(f"run directory: {directory.path}")
+        if run.request.serving.is_asked and run.request.timeline.enable:
+            run.note(diagnose("SERVER_COUNTERS"))
         for problem in inject.problems(run.request.command) if run.request.annotate.mode != "off" else ():
             run.note(diagnose("NOT_ANNOTATED.foreseen", problem=problem))
 

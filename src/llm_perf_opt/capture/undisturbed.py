@@ -47,4 +47,6 @@ def _code_of(ended: Ended) -> ExitCode | None:
         return ExitCode.INTERRUPTED
     if ended.timed_out:
         return ExitCode.TIMED_OUT
+    if ended.done:  # how it takes it to be ended says nothing
+        return None
     return ExitCode.WORKLOAD_FAILED if ended.exit_code else None

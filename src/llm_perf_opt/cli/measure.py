@@ -38,11 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     # nvidia-smi takes its time to answer; what is needed next is imported meanwhile.
     with GpusAsked() as gpus:
         from llm_perf_opt.capture.context import Tools
-        from llm_perf_opt.capture.preparation import check_program
+        from llm_perf_opt.capture.preparation import check_load, check_program
         from llm_perf_opt.capture.session import run_profile
         from llm_perf_opt.rundir.directory import RunDirectory
 
         check_program(request.command)
+        check_load(request.serving)
         settings = {k: v for k, v in vars(arguments).items() if k not in ("run", "verb", "command")}
         directory = RunDirectory.create(
             *(Path(request.out) if request.out else None, request.command, settings),

@@ -24,13 +24,14 @@ def environment(
     ranges: bool = False,
     log: Path | None = None,
     timers: Path | None = None,
+    steps: bool = False,
 ) -> dict[str, str]:
     """The variables to add to `base_env` (by default, our own environment) for a command.
 
     `depth`: levels of modules that get a range of their own, below the outermost. `ranges`: count the ranges that are
     opened, whoever does, mark all modules for it, and let `CaptureWindows` act on them; works without annotation too.
     `log`: a file in which the processes note what they did; `read_log` reads it. `timers`: a folder in which they
-    note how long each range took.
+    note how long each range took. `steps`: have them note now and then how many steps they have run.
     """
     if os.pathsep in str(INJECTED) and mode == "off":
         ranges = False  # capture windows save time, no more
@@ -50,6 +51,7 @@ def environment(
             "LLM_PERF_TIMERS",
             "LLM_PERF_LINES",
             "LLM_PERF_TRY",
+            "LLM_PERF_STEPS",
         )
         return {name: "off" for name in ours if name in base}
     theirs = base.get("PYTHONPATH", "")
@@ -65,6 +67,7 @@ def environment(
         "LLM_PERF_TIMERS": "" if timers is None else str(timers.resolve()),
         "LLM_PERF_LINES": "",
         "LLM_PERF_TRY": "",
+        "LLM_PERF_STEPS": "1" if steps else "",
     }
     if log is not None:
         added["LLM_PERF_ANNOTATE_LOG"] = str(log.resolve())

@@ -12,6 +12,7 @@ from typing import Any
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.option import Kind, Option
+from llm_perf_opt.options.serving import SERVING
 
 _NCU, _NSYS, _CLI = "pipeline.ncu.", "pipeline.nsys.", "pipeline.ncu.ncu_cli."
 _PROFILE = ("profile", "plan")
@@ -110,6 +111,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         flag="--runs", kind="count", default=1, metavar="N", verbs=("measure",), to="measure.runs",
         help="How often the program is run.",
     ),
+    *SERVING,
     Option(
         flag="--no-measure", kind="switch", default=False, given=False, verbs=("profile",), to="measure.enable",
         help="Do not run the program by itself first: times are then those of the profiled run.",

@@ -50,6 +50,7 @@ class Ended:
     interrupted: bool = False
     interrupted_twice: bool = False  # it was not waited for
     too_large: bool = False  # stopped because of what it had written
+    done: bool = False  # ended because it had done what was wanted of it
 
 
 class InterruptedTwice(KeyboardInterrupt):
@@ -98,6 +99,7 @@ def run_supervised(
     timeout_s: float | None = None,
     follow: Mapping[Path, Callable[[str], None]] | None = None,
     too_large: Callable[[int], bool] = lambda _: False,
+    is_done: Callable[[], bool] = lambda: False,
     grace_s: float | None = None,
     program_pid: Path | None = None,
     program_log: Path | None = None,
@@ -111,7 +113,7 @@ def run_supervised(
 
     `follow`: files to read while it runs (the log among them), each with what to do with a new line.
     `too_large`: asked now and then, with the process id that all others descend from; True ends the command as
-    an interruption would.
+    an interruption would. `is_done`: asked at every look; True ends it in the same way.
     `program_pid`: a file with the process id of the profiled program, which is then interrupted before the
     profiler (see guard.py); otherwise all are interrupted together.
     `program_log`: where the program's own output goes, see redirect.py.
@@ -150,7 +152,8 @@ def run_supervised(
                     if program_over is not None and _has_ended(program_pid):
                         program_over()
                         program_over = None
-                    if ended.timed_out or ended.interrupted or ended.too_large:
+                    ended.done = is_done()
+                    if ended.timed_out or ended.interrupted or ended.too_large or ended.done:
                         command.end()
                         until = now + longest_end(grace_s)
                         if ended.interrupted:

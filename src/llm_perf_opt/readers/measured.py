@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,20 @@ class _OfProcess:
 
 
 def collect(
-    folders: Sequence[Path], file: Path, gpus: Iterable[list[dict[str, Any]]] = (), *, warm: bool = False
+    folders: Sequence[Path],
+    file: Path,
+    gpus: Iterable[list[dict[str, Any]]] = (),
+    *,
+    windows: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    warm: bool = False,
 ) -> int:
     """What the processes of some runs left, one folder a run, as one file; how many ranges that are.
 
-    `gpus`: what was seen of them in each run. `warm`: the program was warm before it was timed.
+    `gpus`: what was seen of them in each run. `windows`: of a run, the moments between which ranges count.
+    `warm`: the program was warm before it was timed.
     """
     processes = [
-        _read(names, run)
+        _within(_read(names, run), windows.get(run))
         for run, folder in enumerate(folders)
         for names in sorted(folder.glob("*.names"))
         if _FILE.fullmatch(names.name)
@@ -100,6 +107,14 @@ def add_gpus(file: Path, gpus: list[dict[str, Any]]) -> None:
 def _write(file: Path, gpus: list[list[dict[str, Any]]], processes: list[dict[str, Any]]) -> None:
     text = ", ".join(map(json.dumps, processes))
     write_text(file, f'{MEASURED} "version": {_VERSION}, "gpus": {json.dumps(gpus)}, "processes": [{text}]}}\n')
+
+
+def _within(process: _OfProcess, window: tuple[int, int] | None) -> _OfProcess:
+    """Without ranges that began before a window, or ended after it."""
+    if window is None:
+        return process
+    columns = dict(zip(_ROW, process.rows.T, strict=True))
+    return evolve(process, rows=process.rows[(columns["start"] >= window[0]) & (columns["end"] <= window[1])])
 
 
 def read_measured(file: Path, source: str | None = None) -> Timeline:

@@ -27,7 +27,7 @@ from llm_perf_opt.report.pictures import pictures
 from llm_perf_opt.report.region_table import mean_ns
 from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.stakeholder import render_stakeholder
-from llm_perf_opt.report.step_rows import HEAD, step_rows
+from llm_perf_opt.report.step_rows import HEAD, step_rows, step_sentence
 from llm_perf_opt.report.text import (
     LAUNCH_ROLES,
     NOT_MEASURED,
@@ -123,7 +123,8 @@ def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str
 def _steps(view: View) -> list[str]:
     """The steps of a server."""
     rows = [[code(name), *map(plain, cells)] for name, *cells in step_rows(view)]
-    return ["", "## Steps", "", *table(list(HEAD), rows, numbers=6)] if rows else []
+    sentence = ["", plain(said)] if (said := step_sentence(view)) else []
+    return ["", "## Steps", "", *table(list(HEAD), rows, numbers=6), *sentence] if rows else []
 
 
 def _launches(report: NCUProfileRegionReport) -> list[str]:

@@ -190,7 +190,7 @@ def show_steps(view: View, out: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from llm_perf_opt.report.step_rows import HEAD, step_rows
+    from llm_perf_opt.report.step_rows import HEAD, step_rows, step_sentence
 
     if not (rows := step_rows(view)):
         return
@@ -201,6 +201,8 @@ def show_steps(view: View, out: Console) -> None:
         table.add_row(*map(Text, row))
     out.print()
     out.print(table)
+    if sentence := step_sentence(view):
+        out.print(sentence, markup=False, soft_wrap=True)
 
 
 def show_fixes(view: View, out: Console) -> None:

@@ -95,6 +95,8 @@ _WORKLOAD = (
     *_rows("stage1", "text", _STAGE1_ABOUT, *(f"static_analysis/static_compute.{ending}" for ending in ("json", "md"))),
 )
 _TIMELINE = "the timeline, as SQLite and in the format of nsys"
+_LOAD = "of a server: how long its answers took, as the built-in client saw it"
+_GENERATOR = "of a server: what the load generator printed"
 _VERIFICATION = "with `--verify`: the regions measured as wholes; not mixed into the report's values"
 _SECTIONS = "the sections that were asked for: ncu's own details page, or else counters under ncu's section titles"
 _WINDOWS = "where ncu was switched on and off from inside the program, and what the program noted"
@@ -126,6 +128,11 @@ ARTEFACTS: tuple[Artefact, ...] = (
     ),
     Artefact("measure/annotate.jsonl", "measure", "output", "what the injected timers noted", retaken=True),
     Artefact("measure/workload.log", "measure", "output", "what the program printed in each run", retaken=True),
+    *_rows("measure", "text", _LOAD, "measure/load.json"),
+    *_rows("nsys", "text", _LOAD, "nsys/load.json"),
+    *_rows("measure", "output", _GENERATOR, "measure/load.log"),
+    *_rows("nsys", "output", _GENERATOR, "nsys/load.log"),
+    *_rows("run", "leave out", _HERE_ONLY, ".window-start", ".window-stop"),
     Artefact("try.json", "try", "report", "which levers were tried, what each gained, and whether the outputs agree"),
     Artefact("try.html", "try", "page", "the same as a page"),
     Artefact("try/workload.log", "try", "output", "what the program printed in each run"),

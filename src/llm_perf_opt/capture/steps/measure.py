@@ -14,6 +14,7 @@ from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.capture.context import ResumeState, RunContext
 from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.capture.preparation import known_patterns
+from llm_perf_opt.capture.server_window import ServerWindow
 from llm_perf_opt.capture.undisturbed import end_undisturbed
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
@@ -67,6 +68,7 @@ class Measure:
         folder.mkdir(exist_ok=True)
         raw: list[Path] = []
         gpus: list[list[dict[str, Any]]] = []  # of each run
+        windows: dict[int, tuple[int, int]] = {}  # of runs of a server
         went_well = False
         try:
             for number in range(1, run.request.measure.runs + 1):
@@ -74,11 +76,13 @@ class Measure:
                 shutil.rmtree(raw[-1], ignore_errors=True)  # of a run that was killed
                 raw[-1].mkdir()
                 with GpuSampler() as sampler:
-                    went_well = _run_once(run, raw[-1], number)
+                    went_well, window = _run_once(run, raw[-1], number)
+                if window is not None:
+                    windows[number - 1] = window
                 gpus.append(sampler.found)
                 if not went_well:
                     break
-            timed = _collected(raw, file, gpus, alone)
+            timed = _collected(raw, file, gpus, windows, alone=alone)
         finally:
             for place in raw:
                 shutil.rmtree(place, ignore_errors=True)
@@ -104,10 +108,12 @@ def _barred(request: ProfileRequest) -> str:
     return found[0] if found else ""
 
 
-def _collected(raw: list[Path], file: Path, gpus: list[list[dict[str, Any]]], alone: bool) -> int:
+def _collected(
+    raw: list[Path], file: Path, gpus: list[list[dict[str, Any]]], windows: dict[int, tuple[int, int]], *, alone: bool
+) -> int:
     """How many ranges were timed; files that cannot be read are no reason not to record."""
     try:
-        return collect(raw, file, gpus)
+        return collect(raw, file, gpus, windows=windows)
     except UserError:
         if alone:
             raise
@@ -126,17 +132,22 @@ def _show(run: RunContext, file: Path) -> None:
         run.report_progress(f"  {error.message}")
 
 
-def _run_once(run: RunContext, times: Path, number: int) -> bool:
-    """Whether the program ended well."""
+def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[int, int] | None]:
+    """Whether the program ended well; and of a server, the moments between which it was measured."""
     request, directory = run.request, run.directory
     log, notes = directory.path / _LOG, directory.path / _NOTES
     of = f" ({number} of {request.measure.runs})" if request.measure.runs > 1 else ""
     environment = inject.environment(
-        *(request.annotate.mode, request.annotate.depth), ranges=True, log=notes, timers=times
+        *(request.annotate.mode, request.annotate.depth),
+        ranges=True,
+        log=notes,
+        timers=times,
+        steps=request.serving.is_asked,
     )
     title = f"measure: the program runs by itself{of}"
     with run.report_progress.work(title, "measure", expected_s=run.expected_seconds(_NAME)):
         step = directory.begin(_NAME, request.command, _FOLDER, program=request.command, environment=environment)
+        window = _window(run)
         ended = run_supervised(
             request.command,
             log=log,
@@ -144,11 +155,18 @@ def _run_once(run: RunContext, times: Path, number: int) -> bool:
             timeout_s=request.measure.timeout_s,
             report_progress=run.report_progress,
             held=directory.handles,
+            **(window.watching(notes, log) if window is not None else {}),
         )
         clean_logs([log], request.command)
     for trouble in read_log(notes).troubles if request.annotate.mode != "off" else ():
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
-    return end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
+    went_well = end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
+    return went_well, None if window is None else window.finish(run.note)
+
+
+def _window(run: RunContext) -> ServerWindow | None:
+    asked = run.request.serving
+    return ServerWindow(asked, run.directory.path, run.report_progress, into=_FOLDER) if asked.is_asked else None
 
 
 MEASURE = Measure()

@@ -16,6 +16,7 @@ from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, fi
 from llm_perf_opt.capture.context import ANNOTATION_LOG, ResumeState, RunContext
 from llm_perf_opt.capture.early_end import early_end, ending, full_name
 from llm_perf_opt.capture.preload import preload
+from llm_perf_opt.capture.server_window import ServerWindow
 from llm_perf_opt.capture.steps.attempt import begin_likely
 from llm_perf_opt.capture.whole_files import CUT_OFF, ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
@@ -109,7 +110,7 @@ class TimelineStep:
         if sampling.why_not is not None:
             run.note(sampling.why_not)
         options = _with_stacks(sampling.options, nsys) if asked.lines else sampling.options
-        end = early_end(run)
+        end = None if run.request.serving.is_asked else early_end(run)
         until = "" if end is None else f" until {full_name(end)} {end.number:,} of {end.of:,} is over"
         title = f"timeline: {nsys} runs the program{until}"
         with run.report_progress.work(title, "timeline", expected_s=run.expected_seconds(_RECORD)) as progress:
@@ -156,6 +157,12 @@ def _record_timeline(
     argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
     ours = ending(run, end)
     environment = {**(with_lines(ours) if asked.lines else ours), **nsys_environment(options), **_library_path(nsys)}
+    serving, notes = run.request.serving, directory.path / ANNOTATION_LOG
+    window = ServerWindow(serving, directory.path, run.report_progress, into="nsys") if serving.is_asked else None
+    if window is not None:
+        environment["LLM_PERF_STEPS"] = "1"
+    watching = {} if window is None else window.watching(notes, program_log)
+    watching["follow"] = {**watching.get("follow", {}), log: progress_of(None, progress)}
     step = directory.begin(_RECORD, argv, "nsys", program=command, through=shim, environment=environment)
     ended = run_supervised(
         argv,
@@ -168,9 +175,11 @@ def _record_timeline(
         stop_command=build_nsys_stop_cmd(nsys.path, session),
         too_large=lambda guard: 0 < asked.max_bytes < recording_bytes(guard),
         held=directory.handles,
-        follow={log: progress_of(None, progress)},
-        program_over=lambda: begin_likely(run),
+        program_over=None if window is not None else lambda: begin_likely(run),  # a server waits for its clients
+        **watching,
     )
+    if window is not None:
+        window.finish(run.note)
     # A program may remove what it finds: it must not be started again because the note of its start is gone.
     started = program_pid.exists() or not folder.is_dir() or bool(_size(program_log))
     program_pid.unlink(missing_ok=True)
@@ -180,7 +189,7 @@ def _record_timeline(
         tool="nsys",
         argv=argv,
         files=files_in(folder),
-        ended_on_purpose=ended_before,
+        ended_on_purpose="the end of the window" if ended.done else ended_before,
     )
     outcome = evaluate(directory, step, finished, ended)
     sampled = options.gpu_metrics_set is not None and outcome.status == "nothing"

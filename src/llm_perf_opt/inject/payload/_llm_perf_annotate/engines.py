@@ -18,7 +18,6 @@ from .engine_batches import STEP, Step
 from .engine_targets import TARGETS, Target
 from .stages import Stages, state
 
-MODULES = tuple({target.module: None for target in TARGETS})
 _QUIET = ("warmup", "graph_capture")  # no steps in there: they are of nobody's requests
 _BY_CALL = ":"
 _MOST_NUMBERS = 4000  # ranges that differ in numbers alone; a server that runs for days has no end of them

@@ -15,11 +15,15 @@ if TYPE_CHECKING:  # imports cost time, and programs without torch come through 
     from types import ModuleType
 
 
+ENGINES = ("transformers", "vllm", "sglang")  # packages with modules in `engine_targets`
+
+
 class Watch:
     """Calls an action with a module when it has been imported."""
 
-    def __init__(self, actions: "dict[str, Callable[[ModuleType], None]]") -> None:
+    def __init__(self, actions: "dict[str, Callable[[ModuleType], None]]", packages: "Sequence[str]" = ()) -> None:
         self._actions = actions
+        self._packages = packages  # of engines: which of their modules are watched is looked up when one is imported
         self._asking: set[tuple[str, int]] = set()
 
     def find_spec(
@@ -27,6 +31,8 @@ class Watch:
     ) -> "ModuleSpec | None":
         # Other tools that work in the same way ask all finders again: let that question pass.
         question = (name, get_ident())
+        if name in self._packages:
+            self._watch_engines()
         if name not in self._actions or question in self._asking:
             return None
         self._asking.add(question)
@@ -37,6 +43,12 @@ class Watch:
         if spec is not None and spec.loader is not None:
             self._call_back(name, spec.loader)
         return spec
+
+    def _watch_engines(self) -> None:
+        from .engine_targets import TARGETS
+
+        self._packages = ()
+        self._actions.update((target.module, _prepare_by("into_engine")) for target in TARGETS)
 
     def _ask_others(self, name: str, path: "Sequence[str] | None", target: "ModuleType | None") -> "ModuleSpec | None":
         for finder in list(sys.meta_path):
@@ -100,16 +112,17 @@ def _prepare_by(action: str) -> "Callable[[ModuleType], None]":
 def watch() -> None:
     """Watch for torch, and as it was asked for, for the part of transformers that has `generate()` and for nvtx."""
     actions: dict[str, Callable[[ModuleType], None]] = {"torch": _prepare_by("into_torch")}
-    if os.environ.get("LLM_PERF_ANNOTATE", "off") not in ("", "off"):
+    annotated = os.environ.get("LLM_PERF_ANNOTATE", "off") not in ("", "off")
+    if annotated:
         actions["transformers.generation.utils"] = _prepare_by("into_generation")
     if os.environ.get("LLM_PERF_RANGES") == "1":
         actions["nvtx"] = _prepare_by("into_nvtx")
-    when_imported(actions)
+    when_imported(actions, ENGINES if annotated else ())
 
 
-def when_imported(actions: "dict[str, Callable[[ModuleType], None]]") -> None:
-    """Have actions called, each with its module once it is there."""
-    finder = Watch(actions)
+def when_imported(actions: "dict[str, Callable[[ModuleType], None]]", packages: "Sequence[str]" = ()) -> None:
+    """Have actions called, each with its module once it is there. `packages`: of engines to watch."""
+    finder = Watch(actions, packages)
     sys.meta_path.insert(0, finder)
     for name in list(actions):
         # Something that runs before sitecustomize (a .pth file) may have imported it already.

@@ -9,7 +9,7 @@ import sys
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from . import imports, log
+from . import log
 from .ranges import DOMAIN, choose
 from .seen_ranges import ranges_seen  # not when the program ends: by then it may have emptied sys.modules
 from .stages import Stages
@@ -20,6 +20,7 @@ _DEFAULT_DEPTH = 3
 
 # None until torch has been imported, or where nothing is annotated.
 active: Stages | None = None
+_too_early: list[ModuleType] = []  # of engines, imported before torch
 
 
 def into_torch(torch: ModuleType) -> None:
@@ -166,7 +167,8 @@ def _annotate(torch: ModuleType, wanted_markers: str) -> None:
         log.failed("pulling levers", error)
     _hide_from_dynamo(torch, [*_nvtx_package(), *_ours()])
     active = installed
-    imports.when_imported(dict.fromkeys(engines.MODULES, into_engine))
+    for module in _too_early:
+        into_engine(module)
     log.note("torch", version=version, mode=mode, ranges=source)
 
 
@@ -186,7 +188,9 @@ def into_engine(module: ModuleType) -> None:
     """Annotate the steps of a serving engine."""
     from . import engines
 
-    if active is not None:
+    if active is None:
+        _too_early.append(module)
+    else:
         engines.annotate(module, active)
 
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 from array import array
 from itertools import chain
 from time import monotonic_ns
 from typing import Any
 
-from . import log
+from . import imports, log
 from .budget import Budget
 from .evidence import Evidence, cpu_times
 from .memory import Memory
@@ -347,3 +348,9 @@ def install(torch: Any, ranges_seen: SeenRanges) -> None:
     ranges_seen.timers = timers  # type: ignore[attr-defined]
     ranges_seen.begin, ranges_seen.end, ranges_seen.undo = timers.begin, timers.end, timers.undo  # type: ignore[method-assign]
     atexit.register(timers.finish)
+    imports.when_imported({"multiprocessing.util": lambda util: util.register_after_fork(timers, _end_with)})
+
+
+def _end_with(timers: Timers) -> None:
+    """In a child that multiprocessing has forked: it ends without atexit, as workers of servers do."""
+    sys.modules["multiprocessing.util"].Finalize(None, timers.finish, exitpriority=-100)

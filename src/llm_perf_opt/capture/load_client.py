@@ -1,0 +1,247 @@
+"""Requests to an OpenAI-compatible server on this machine, many at once, and how long their tokens take.
+
+Nothing leaves the machine: a URL of another host is refused before anything is sent. What a server answers is
+untrusted: of its stream only the moments of pieces of text are taken, and the counts of tokens where it gives them.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from attrs import Factory, define, field
+
+from llm_perf_opt.options.values import local_address
+from llm_perf_opt.request import ServingRequest
+from llm_perf_opt.untrusted import parse_json
+
+_WORDS = [
+    "time",
+    "people",
+    "way",
+    "water",
+    "day",
+    "part",
+    "sound",
+    "work",
+    "place",
+    "year",
+    "live",
+    "back",
+    "give",
+    "name",
+    "good",
+    "form",
+    "say",
+    "great",
+    "help",
+    "low",
+]
+_EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}  # that some servers refuse
+_WAYS = [(path, extras) for path in ("/v1/completions", "/v1/chat/completions") for extras in (True, False)]
+_NOT_UNDERSTOOD = tuple(f"HTTP {status}:" for status in (400, 404, 405, 422, 501))
+_ANSWER_S = 600.0  # that a server may take for a piece of its answer
+_LONGEST_LINE = 1 << 20  # bytes of a piece
+_LARGEST = 1 << 22  # bytes of an answer that is no stream
+_PERCENTILES = (50, 90, 99)
+
+
+@define(frozen=True)
+class Answered:
+    """One request, by the clock of the client."""
+
+    ttft_s: float  # until the first piece of text
+    total_s: float
+    tokens: int  # that came
+    read: int | None = None  # tokens of the prompt, as the server counts them
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Between two tokens, after the first."""
+        return (self.total_s - self.ttft_s) / (self.tokens - 1) if self.tokens > 1 else None
+
+
+@define(eq=False)
+class LoadClient:
+    """Sends requests until all are answered, or until it is stopped."""
+
+    asked: ServingRequest
+    answered: list[Answered] = Factory(list)
+    failures: list[str] = Factory(list)
+    began: float = 0.0
+    ended: float = 0.0
+    _stop: threading.Event = Factory(threading.Event)
+    _lock: threading.Lock = Factory(threading.Lock)
+    _left: int = 0
+    _model: str = ""
+    _way: tuple[str, bool] = _WAYS[0]
+    _threads: list[threading.Thread] = Factory(list)
+    requests: int = field(init=False)
+    _address: tuple[str, int, str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._address = local_address(self.asked.url)
+        self._left = self.requests = self.asked.load or 0
+
+    def is_ready(self) -> bool:
+        """Whether the server answers; it may say which model it has."""
+        try:
+            status, text = self._ask("GET", "/v1/models", timeout=10.0)
+        except (OSError, http.client.HTTPException):
+            return False
+        self._model = self.asked.load_model or _first_model(text)
+        return status < 500
+
+    def start(self) -> None:
+        self.began = time.monotonic()
+        for number in range(min(self.asked.concurrency, self.requests)):
+            self._threads.append(threading.Thread(target=self._work, args=(number,), daemon=True))
+            self._threads[-1].start()
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._threads) and not any(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        """Send no more; those under way are let go."""
+        self._stop.set()
+        self.ended = self.ended or time.monotonic()
+
+    def _work(self, number: int) -> None:
+        while not self._stop.is_set():
+            with self._lock:
+                if not self._left:
+                    break
+                self._left -= 1
+                turn = self.requests - self._left
+            try:
+                found: Answered | str = self._request(random.Random(turn))  # noqa: S311 - words
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                found = f"{type(error).__name__}: {error}"
+            with self._lock:
+                if self._stop.is_set():  # the server was ended meanwhile
+                    break
+                self.ended = time.monotonic()
+                if isinstance(found, Answered):
+                    self.answered.append(found)
+                else:
+                    self.failures.append(found)
+
+    def _request(self, chosen: random.Random) -> Answered | str:
+        """Send one; what it took, or why it failed. The first finds out what the server understands."""
+        text, problem = " ".join(chosen.choices(_WORDS, k=self.asked.prompt_tokens)), ""
+        for way in (self._way, *(other for other in _WAYS if other != self._way)):
+            path, extras = way
+            asked: dict[str, Any] = (
+                {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"prompt": text}
+            )
+            asked |= {"model": self._model, "max_tokens": self.asked.output_tokens, "stream": True, "temperature": 0}
+            found = self._stream(path, json.dumps({**asked, **(_EXTRAS if extras else {})}).encode())
+            if isinstance(found, Answered):
+                self._way = way
+            if isinstance(found, Answered) or not found.startswith(_NOT_UNDERSTOOD) or self.answered:
+                return found
+            problem = problem or found
+        return problem
+
+    def _stream(self, path: str, body: bytes) -> Answered | str:
+        began = time.monotonic()
+        connection = self._connection(_ANSWER_S)
+        try:
+            connection.request("POST", self._address[2] + path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                return f"HTTP {answer.status}: {answer.read(300).decode(errors='replace')}"
+            first, last, pieces = 0.0, began, 0
+            usage: Any = None
+            while line := answer.readline(_LONGEST_LINE):
+                if not line.startswith(b"data:") or (piece := line[5:].strip()) == b"[DONE]":
+                    continue
+                told = parse_json(piece.decode(errors="replace"))
+                usage = (told.get("usage") if isinstance(told, dict) else None) or usage
+                if _has_text(told):
+                    last = time.monotonic()
+                    first = first or last
+                    pieces += 1
+        finally:
+            connection.close()
+        if not pieces:
+            return "the answer held no text"
+        return Answered(
+            first - began, last - began, _count(usage, "completion_tokens") or pieces, _count(usage, "prompt_tokens")
+        )
+
+    def _ask(self, method: str, path: str, timeout: float) -> tuple[int, str]:
+        connection = self._connection(timeout)
+        try:
+            connection.request(method, self._address[2] + path)
+            answer = connection.getresponse()
+            return answer.status, answer.read(_LARGEST).decode(errors="replace")
+        finally:
+            connection.close()
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self._address[0], self._address[1], timeout=timeout)
+
+    def result(self) -> dict[str, Any]:
+        """As `load.json` has it."""
+        with self._lock:
+            answered, failures = list(self.answered), list(self.failures)
+        seconds = max(self.ended - self.began, 1e-9) if self.began else 0.0
+        made = sum(found.tokens for found in answered)
+        read = [found.read for found in answered if found.read is not None]
+        return {
+            "url": self.asked.url,
+            "requests": {"answered": len(answered), "failed": len(failures), "asked": self.requests},
+            "concurrency": self.asked.concurrency,
+            "prompt_tokens_mean": sum(read) / len(read) if read else None,
+            "output_tokens": made,
+            "seconds": seconds,
+            "output_tokens_per_s": made / seconds if seconds else None,
+            "requests_per_s": len(answered) / seconds if seconds else None,
+            "ttft_s": _percentiles([found.ttft_s for found in answered]),
+            "tpot_s": _percentiles([found.tpot_s for found in answered if found.tpot_s is not None]),
+            "e2e_s": _percentiles([found.total_s for found in answered]),
+            "first_failure": failures[0][:300] if failures else None,
+        }
+
+
+def _first_model(text: str) -> str:
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return ""
+    models = found.get("data") if isinstance(found, dict) else None
+    name = models[0].get("id") if isinstance(models, list) and models and isinstance(models[0], dict) else ""
+    return name if isinstance(name, str) else ""
+
+
+def _has_text(told: Any) -> bool:
+    choices = told.get("choices") if isinstance(told, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    delta = choice.get("delta")
+    pieces = [
+        choice.get("text"),
+        *((delta.get("content"), delta.get("reasoning_content")) if isinstance(delta, dict) else ()),
+    ]
+    return any(isinstance(text, str) and text for text in pieces)
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) and 0 <= value < 1 << 40 else None
+
+
+def _percentiles(values: list[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    found = np.percentile(values, _PERCENTILES).tolist()
+    return {
+        **{f"p{which}": value for which, value in zip(_PERCENTILES, found, strict=True)},
+        "mean": float(np.mean(values)),
+    }

@@ -1,0 +1,175 @@
+"""The part of a server's run that is measured: opened once it serves, closed after enough steps, then the server is ended.
+
+Everything is decided from outside: the annotation notes how many steps a process has run (`steps` in its log), the
+server's output and the clock say when to begin, and `llm-perf window start|stop RUN` leaves a file in the run. Moments
+are of the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.capture.load_client import LoadClient
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.options.values import parse_seconds
+from llm_perf_opt.request import ServingRequest
+from llm_perf_opt.untrusted import parse_json
+
+ASKED = {"start": ".window-start", "stop": ".window-stop"}  # files that `llm-perf window` leaves in a run
+LOAD = "load.json"
+_WARM = 8  # steps that are not waited for, where nothing else says when to begin
+_READY_S = 1.0  # between two questions whether the server is ready
+_END_S = 5.0  # that a load generator may take to end
+
+
+class ServerWindow:
+    """Of one run of a server. `is_done` is asked again and again while it runs."""
+
+    def __init__(self, asked: ServingRequest, run: Path, report_progress: Callable[[str], None], *, into: str) -> None:
+        """`into`: the folder of the run that what the load did goes to."""
+        self.opened_ns: int | None = None
+        self.closed_ns: int | None = None
+        self._asked, self._run, self._into, self._report_progress = asked, run, run / into, report_progress
+        self._client = LoadClient(asked) if asked.load is not None else None
+        self._generator: subprocess.Popen[bytes] | None = None
+        self._steps: dict[int, int] = {}  # by process
+        self._before = 0  # steps that had run when it was opened
+        self._is_said = False  # what the server was to print, it has printed
+        self._started, self._looked = time.monotonic(), 0.0
+        self._forget_asked()
+
+    def watching(self, notes: Path, output: Path) -> dict[str, Any]:
+        """For `run_supervised`: files to read while the server runs, and what ends it."""
+        notes.unlink(missing_ok=True)
+        return {"follow": {notes: self._note, output: self._line}, "is_done": self.is_done}
+
+    def _note(self, line: str) -> None:
+        try:
+            note = parse_json(line)
+        except ValueError:
+            return
+        if isinstance(note, dict) and note.get("event") == "steps":
+            pid, count = note.get("pid"), note.get("count")
+            if isinstance(pid, int) and isinstance(count, int):
+                self._steps[pid] = count
+
+    def _line(self, line: str) -> None:
+        after = self._asked.after
+        self._is_said = self._is_said or (after is not None and _seconds(after) is None and after in line)
+
+    @property
+    def steps(self) -> int:
+        """Of the busiest process: workers run the same steps side by side."""
+        return max(self._steps.values(), default=0)
+
+    def is_done(self) -> bool:
+        """Open the window when it is time, and close it; True once it is closed."""
+        if self.closed_ns is None and self.opened_ns is None and self._may_open():
+            self._open()
+        elif self.closed_ns is None and self.opened_ns is not None and (why := self._why_closed()):
+            self.close(why)
+        return self.closed_ns is not None
+
+    def _may_open(self) -> bool:
+        if (self._run / ASKED["start"]).exists():
+            return True
+        after = self._asked.after
+        if after is not None:
+            seconds = _seconds(after)
+            return self._is_said if seconds is None else time.monotonic() - self._started >= seconds
+        if self._client is not None:
+            now = time.monotonic()
+            if now - self._looked < _READY_S:
+                return False
+            self._looked = now
+            return self._client.is_ready()
+        if self._asked.load_command:
+            return self.steps > 0
+        return self._asked.window is not None and self.steps >= _WARM
+
+    def _open(self) -> None:
+        self.opened_ns, self._before = time.monotonic_ns(), self.steps
+        self._report_progress("  the window is open")
+        if self._client is not None:
+            self._client.is_ready()  # once more: it says which model it has
+            self._client.start()
+        elif self._asked.load_command:
+            words = shlex.split(self._asked.load_command)  # no shell: they are passed on as they are
+            with (self._into / "load.log").open("wb") as log:
+                self._generator = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                )
+
+    def _why_closed(self) -> str:
+        if (self._run / ASKED["stop"]).exists():
+            return "asked for"
+        done = self.steps - self._before
+        if self._asked.window is not None and done >= self._asked.window:
+            return f"{done:,} steps were run"
+        if self._client is not None and self._client.is_done:
+            return "all requests were answered"
+        if self._generator is not None and self._generator.poll() is not None:
+            return "the load generator has ended"
+        return ""
+
+    def close(self, why: str) -> None:
+        """Also where the server ends by itself."""
+        if self.closed_ns is not None:
+            return
+        self.closed_ns = time.monotonic_ns()
+        if self._client is not None:
+            self._client.stop()
+        if self._generator is not None and self._generator.poll() is None:
+            self._generator.terminate()
+            try:
+                self._generator.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._generator.kill()
+        self._forget_asked()
+        self._report_progress(f"  the window is closed: {why}")
+
+    def _forget_asked(self) -> None:
+        for name in ASKED.values():
+            (self._run / name).unlink(missing_ok=True)
+
+    def finish(self, note: Callable[[Diagnosis], None]) -> tuple[int, int] | None:
+        """The server has ended: the moments between which it was measured, and what is to be said of it."""
+        self.close("the server has ended")
+        if self.opened_ns is None or self.closed_ns is None:
+            note(diagnose("WINDOW_NOT_OPENED", steps=self.steps))
+            return None
+        if self._client is not None:
+            found = self._client.result()
+            (self._into / LOAD).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            note(diagnose("LOAD.failed" if not found["requests"]["answered"] else "LOAD", **load_words(found)))
+        return self.opened_ns, self.closed_ns
+
+
+def load_words(found: dict[str, Any]) -> dict[str, str]:
+    """What the client saw, for a sentence."""
+
+    def times(name: str) -> str:
+        return " / ".join(f"{1e3 * found[name][p]:,.1f}" for p in ("p50", "p90", "p99")) + " ms" if found[name] else "–"
+
+    counts = found["requests"]
+    failed = f", {counts['failed']:,} failed ({found['first_failure']})" if counts["failed"] else ""
+    return {
+        "answered": f"{counts['answered']:,}",
+        "failed": failed,
+        "rate": f"{found['output_tokens_per_s'] or 0:,.1f}",
+        **{name: times(f"{name}_s") for name in ("ttft", "tpot", "e2e")},
+    }
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return parse_seconds(text)
+    except UserError:
+        return None

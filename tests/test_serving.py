@@ -1,0 +1,276 @@
+"""A server is put under load, its window opens and closes, it is ended in order, and its steps are those it scheduled."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_tools import tools as tools
+from forks import PROGRAMS
+from llm_perf_opt.capture.load_client import LoadClient
+from llm_perf_opt.capture.server_window import ASKED, ServerWindow
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.options.values import local_address
+from llm_perf_opt.request import ServingRequest
+
+SERVER = PROGRAMS / "engines" / "server.py"
+TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def served(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[list[tuple[bool, int, int]]]]:
+    """The report of a server that is measured, and what it recorded of its steps."""
+    port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
+    url = ["--url", f"http://127.0.0.1:{port}"]
+    command = [sys.executable, str(SERVER), str(port), str(records)]
+    assert main(["measure", *options, *url, "--out", str(run), "--quiet", "--", *command]) == 0
+    assert "ended in order" in (run / "measure" / "workload.log").read_text()
+    return json.loads((run / "report.json").read_text()), json.loads(records.read_text())
+
+
+@pytest.mark.process
+@TORCH
+def test_a_server_under_load(tmp_path: Path) -> None:
+    load = ("--load", "9", "--concurrency", "3", "--prompt-tokens", "90", "--output-tokens", "12")
+    report, steps = served(tmp_path, *load)
+    regions = {region["key"]: region for region in report["scopes"][-1]["regions"]}
+    phases = Counter(_phase(step) for step in steps)
+    assert {key: regions[f"LLM@{key}"]["instances"] for key in phases} == phases
+    assert set(phases) == {"prefill", "mixed_step", "decode_step"}
+    assert "LLM@warmup" not in regions  # it came before the window
+    assert {"LLM@schedule", "LLM@sample", "LLM@update"} <= set(regions)
+    decode = regions["LLM@decode_step"]
+    assert decode["timing"]["steps"]["new_tokens"] == _made(steps) or decode["timing"]["warmup"]["instances"]
+    seen = json.loads((tmp_path / "run" / "measure" / "load.json").read_text())
+    assert (seen["requests"]["answered"], seen["requests"]["failed"]) == (9, 0)
+    assert (seen["output_tokens"], seen["prompt_tokens_mean"]) == (9 * 12, 90)
+    assert seen["output_tokens"] == sum(made for step in steps for _, _, made in step)
+    assert 0 < seen["ttft_s"]["p50"] <= seen["e2e_s"]["p50"]
+    assert [d["code"] for d in report["diagnostics"] if d["code"] == "LOAD"] == ["LOAD"]
+
+
+def _phase(step: list[tuple[bool, int, int]]) -> str:
+    kinds = {decodes for decodes, _, _ in step}
+    return "mixed_step" if len(kinds) == 2 else "decode_step" if kinds == {True} else "prefill"
+
+
+def _made(steps: list[list[tuple[bool, int, int]]]) -> int:
+    return sum(made for step in steps if _phase(step) == "decode_step" for _, _, made in step)
+
+
+@pytest.mark.process
+@TORCH
+def test_a_server_is_ended_after_enough_steps(tmp_path: Path) -> None:
+    load = ("--load", "100000", "--concurrency", "2", "--prompt-tokens", "8", "--output-tokens", "64")
+    report, steps = served(tmp_path, *load, "--window", "40", "--window-after", "serving")
+    counted = sum(
+        region["instances"]
+        for region in report["scopes"][-1]["regions"]
+        if region["name"] in ("prefill", "decode_step", "mixed_step")
+    )
+    assert 40 <= counted <= len(steps) < 5000
+
+
+@pytest.mark.process
+@TORCH
+def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: Path) -> None:
+    port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
+    load = ("--load", "100000", "--concurrency", "2", "--prompt-tokens", "8", "--url", f"http://127.0.0.1:{port}")
+    command = [sys.executable, str(SERVER), str(port), str(records)]
+    options = ("--no-measure", "--window", "30", *load, "--out", str(run), "--quiet")
+    assert main(["profile", *options, "--", *command]) == 0
+    assert "ended in order" in (run / "workload.log").read_text()
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert [(step["name"], step["status"]) for step in manifest["steps"]][:2] == [
+        ("nsys", "captured"),
+        ("export", "done"),
+    ]
+    assert not any(step["name"].startswith("ncu") for step in manifest["steps"])
+    codes = {d["code"] for d in json.loads((run / "report.json").read_text())["diagnostics"]}
+    assert {"SERVER_COUNTERS", "LOAD"} <= codes
+    assert len(json.loads(records.read_text())) >= 30
+    assert json.loads((run / "nsys" / "load.json").read_text())["requests"]["failed"] == 0
+
+
+# --- the window ---
+
+
+def window(tmp_path: Path, **asked: Any) -> ServerWindow:
+    return ServerWindow(ServingRequest(**asked), tmp_path, lambda _: None, into=".")
+
+
+def steps_of(found: ServerWindow, count: int, pid: int = 1) -> None:
+    found._note(json.dumps({"pid": pid, "event": "steps", "count": count}))
+
+
+def test_the_window_opens_after_warm_up_and_closes_after_its_steps(tmp_path: Path) -> None:
+    found = window(tmp_path, window=10)
+    for count in (0, 7, 8):
+        steps_of(found, count)
+        assert not found.is_done()
+    assert found.opened_ns is not None
+    steps_of(found, 17)
+    steps_of(found, 4, pid=2)  # a worker that is behind
+    assert not found.is_done()
+    steps_of(found, 18)
+    assert found.is_done()
+    bounds = found.finish(lambda _: None)
+    assert bounds == (found.opened_ns, found.closed_ns)
+
+
+def test_the_window_waits_for_a_text_or_a_time(tmp_path: Path) -> None:
+    printed, timed = window(tmp_path, after="ready: yes"), window(tmp_path, after="0.05s")
+    printed._line("not ready: no")
+    assert not printed.is_done()
+    assert printed.opened_ns is None
+    printed._line("INFO ready: yes\n")
+    printed.is_done()
+    assert printed.opened_ns is not None
+    timed.is_done()
+    assert timed.opened_ns is None
+    time.sleep(0.06)
+    timed.is_done()
+    assert timed.opened_ns is not None
+
+
+def test_the_window_is_opened_and_closed_from_another_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "manifest.json").write_text('{"state": "running"}')
+    found = window(tmp_path, after="never printed")
+    assert main(["window", "start", str(tmp_path)]) == 0
+    assert not found.is_done()
+    assert found.opened_ns is not None
+    assert main(["window", "stop", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["asked"] == "stop"
+    assert found.is_done()
+    assert not any((tmp_path / name).exists() for name in ASKED.values())
+    (tmp_path / "manifest.json").write_text('{"state": "done"}')
+    assert main(["window", "stop", str(tmp_path)]) == 2
+
+
+def test_a_window_that_never_opened_is_said(tmp_path: Path) -> None:
+    noted: list[Any] = []
+    assert window(tmp_path, after="never printed").finish(noted.append) is None
+    assert [diagnosis.code for diagnosis in noted] == ["WINDOW_NOT_OPENED"]
+
+
+@pytest.mark.process
+def test_a_load_generator_of_the_users_own_is_started_without_a_shell(tmp_path: Path) -> None:
+    words = f"{sys.executable} -c 'import sys; print(sys.argv[1:])' '$HOME; echo'"
+    found = window(tmp_path, load_command=words)
+    steps_of(found, 1)
+    found.is_done()
+    deadline = time.monotonic() + 20
+    while not found.is_done() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (tmp_path / "load.log").read_text() == "['$HOME; echo']\n"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--load", "1", "--load-command", "x"), "Give one of them"),
+        (("--load", "1", "--url", "http://example.com"), "no server on this machine"),
+        (("--load-command", "no-such-generator --fast"), "There is no load generator"),
+        (("--load-command", "'open"), "Check its quotes"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["measure", *options, "--", "python"]) == 2
+    assert said in capsys.readouterr().err
+
+
+# --- the client ---
+
+
+class Broken(BaseHTTPRequestHandler):
+    """Answers chat alone, and only with what it knows; every other request with garbage."""
+
+    requests = 0
+
+    def log_message(self, *words: Any) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"data": ["no object"]}')
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != "/v1/chat/completions" or "ignore_eos" in asked:
+            self.send_response(404 if "prompt" in asked else 422)
+            self.end_headers()
+            return
+        Broken.requests += 1
+        self.send_response(200)
+        self.end_headers()
+        if Broken.requests % 2:
+            self.wfile.write(b"data: {not json\n\n")
+            return
+        for piece in (
+            b'{"choices": [{"delta": {"role": "assistant"}}]}',
+            *[b'{"choices": [{"delta": {"content": "a"}}]}'] * 3,
+        ):
+            self.wfile.write(b"data: " + piece + b"\n\n: a comment\n\n")
+        self.wfile.write(b'data: {"choices": [], "usage": {"completion_tokens": -5}}\n\ndata: [DONE]\n\n')
+
+
+@pytest.fixture
+def broken() -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Broken)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_client_counts_what_came_and_what_failed(broken: int) -> None:
+    client = LoadClient(ServingRequest(load=6, concurrency=1, prompt_tokens=3, url=f"127.0.0.1:{broken}"))
+    assert client.is_ready()
+    client.start()
+    deadline = time.monotonic() + 20
+    while not client.is_done and time.monotonic() < deadline:
+        time.sleep(0.01)
+    found = client.result()
+    assert found["requests"] == {"answered": 3, "failed": 3, "asked": 6}
+    assert found["output_tokens"] == 9  # pieces: what the server says of itself is no count
+    assert found["prompt_tokens_mean"] is None
+    assert found["first_failure"]
+
+
+def test_a_server_that_is_not_there_is_not_ready() -> None:
+    assert not LoadClient(ServingRequest(load=1, url=f"http://127.0.0.1:{free_port()}")).is_ready()
+
+
+@pytest.mark.parametrize("url", ["http://example.com:8000", "https://127.0.0.1:1", "http://127.0.0.1.evil.com", "x://"])
+def test_only_this_machine_is_asked(url: str) -> None:
+    with pytest.raises(UserError, match="no server on this machine"):
+        local_address(url)
+
+
+def test_addresses() -> None:
+    assert local_address("localhost:8000/v1/") == ("localhost", 8000, "")
+    assert local_address("http://[::1]:8000/api") == ("::1", 8000, "/api")
