@@ -70,6 +70,7 @@ class ProgramRuns:
         self._raw = Path()
         self.count = 0
         self.repeat = (0, 0)  # which generate() of the program is called again, and how often
+        self.longest = 0  # tokens that its caches hold at most
 
     def __enter__(self) -> ProgramRuns:
         self._raw = Path(tempfile.mkdtemp(prefix="llm-perf-try-"))
@@ -93,7 +94,9 @@ class ProgramRuns:
         command = next((list(lever.command) for lever in levers if lever.command), request.command)
         # What is named is read from a text; looking at anything else may print into it.
         look = outputs and self._output is None
-        environment = inject.with_levers(environment, notes, named, outputs=look, repeat=self.repeat)
+        environment = inject.with_levers(
+            environment, notes, named, outputs=look, repeat=self.repeat, longest=self.longest
+        )
         environment |= {name: str(self._raw / name.lower()) for name in _CACHES}
         log = directory.path / LOG
         log.parent.mkdir(exist_ok=True)

@@ -109,6 +109,7 @@ class _Session:
         self.once_s = self.runs.once_seconds(first)
         self.typical_s = first.seconds
         self.runs.repeat = repeats(first.notes)
+        self.runs.longest = first.notes.counts.get("longest cache", 0)
         if more := self.runs.repeat[1]:
             self.trial.notes.append(
                 f"The program calls generate() {_times(self.runs.repeat[0])}; in trials the last call is made {more} more"
