@@ -45,7 +45,8 @@ class Program:
         self._around: list[Callable[[Any], Any]] = []
         self._on_generate: list[Callable[[Any, dict[str, Any]], None]] = []
         self._instead: Callable[..., Any] | None = None
-        self._step = StepProfile(torch) if outputs is not None else None
+        step = int(os.environ.get("LLM_PERF_STEP") or 0)
+        self._step = StepProfile(torch, step) if step else None
         self._repeats = _Repeats(torch, os.environ.get("LLM_PERF_REPEAT", ""))
         self._collections = 0
 
