@@ -111,7 +111,12 @@ class Program:
         return result
 
     def _see_cache(self, result: Any) -> None:
-        length = getattr(getattr(result, "past_key_values", None), "get_seq_length", int)()
+        cache = getattr(result, "past_key_values", None)
+        if (
+            cache is None or "Static" in type(cache).__name__
+        ):  # may be under torch.compile, which would compile the question
+            return
+        length = getattr(cache, "get_seq_length", int)()
         if type(length) is int and length > self.counts.get(
             "longest cache", 0
         ):  # no tensor: that would wait for the GPU
@@ -255,7 +260,9 @@ class _Repeats:
         """What to make each of them in: the program's random numbers are left where they are."""
         if number != self._after or any(kwargs.get(name) is not None for name in ("past_key_values", "streamer")):
             return []
-        return [self._torch.random.fork_rng() for _ in range(self._times)]
+        cuda = self._torch.cuda
+        devices = [cuda.current_device()] if cuda.is_initialized() else []
+        return [self._torch.random.fork_rng(devices) for _ in range(self._times)]
 
 
 def _collections() -> int:
