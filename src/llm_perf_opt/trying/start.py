@@ -17,7 +17,7 @@ from llm_perf_opt.capture.session import run_profile
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.json_output import print_json
 from llm_perf_opt.nsight.tools import find_nsys
-from llm_perf_opt.options.declared import LEVER_NAMES, TRIAL_BATCH, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS
+from llm_perf_opt.options.of_trials import LEVER_NAMES, TRIAL_BATCH, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS
 from llm_perf_opt.options.values import parse_seconds
 from llm_perf_opt.process.bytecode import bytecode_cache
 from llm_perf_opt.regions.fixes import Fix

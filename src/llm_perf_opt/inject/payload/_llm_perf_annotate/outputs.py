@@ -14,6 +14,8 @@ from typing import Any
 _ALL_UNTIL = 64  # calls of each channel; then one in sixteen, and ever fewer of many thousands
 _ONE_IN = 16
 _MANY = 4096
+_AFTER_PROMPT = 4  # calls that are noted of each text, of so many texts
+_MOST_TEXTS = 64
 _MOST_VALUES = 256  # of a tensor
 _MOST_IN_SIZE = 1 << 16  # values whose size is taken: logits of a long prompt are gigabytes
 _MOST_TOKENS = 4096
@@ -30,6 +32,7 @@ class Outputs:
         self._whole = (torch.int64, torch.int32)
         self._found: dict[str, list[dict[str, Any]]] = {OUTPUTS: [], LOSS: [], TOKENS: []}
         self._calls: dict[str, int] = {}
+        self._texts, self._noted_until = 0, _ALL_UNTIL
 
     def called(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What a model gave back, and the whole numbers it was given: tokens, which outputs before may have chosen."""
@@ -67,7 +70,11 @@ class Outputs:
     def _add(self, channel: str, tensor: Any, given: Any = None) -> None:
         torch = self._torch
         number = self._calls[channel] = self._calls.get(channel, 0) + 1
-        if _is_left_out(number) or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if given is not None and given.dim() > 1 and given.shape[1] > 1 and self._texts < _MOST_TEXTS:  # a prompt
+            self._texts += 1
+            self._noted_until = max(self._noted_until, number + _AFTER_PROMPT)
+        left_out = number > (self._noted_until if channel == OUTPUTS else _ALL_UNTIL) and _is_left_out(number)
+        if left_out or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         most = _MOST_TOKENS if channel == TOKENS else _MOST_VALUES
         facts = {"call": number, "shape": list(tensor.shape), "dtype": str(tensor.dtype).rpartition(".")[2]}
@@ -92,7 +99,7 @@ class Outputs:
 
 
 def _is_left_out(number: int) -> bool:
-    return number > _ALL_UNTIL and number % (_ONE_IN << (number // _MANY).bit_length()) != 0
+    return number % (_ONE_IN << (number // _MANY).bit_length()) != 0
 
 
 def _wide(torch: Any, tensor: Any) -> Any:
