@@ -126,7 +126,7 @@ class _Session:
                 ran.append(attempt)
         named = bool(self.wanted.levers)
         told = [attempt for attempt in ran if named or not is_slower(attempt)]
-        good = [attempt for attempt in told if self._took_effect(attempt) and self._judge(attempt)]
+        good = [attempt for attempt in told if self._took_effect(attempt) and self._evaluate_outputs(attempt)]
         for attempt in ran:
             if attempt not in told:
                 attempt.outputs = Agreement(NOT_COMPARED, "it is slower")
@@ -134,7 +134,7 @@ class _Session:
         self._time(chosen)
         for attempt in chosen:
             if attempt.runs > 1:
-                self._judge(attempt)  # with all runs of the program as it is, and all of the lever
+                self._evaluate_outputs(attempt)  # with all runs of the program as it is, and all of the lever
 
     # -- one lever, once ----------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class _Session:
         attempt.reason = f"the same kernels run as without it ({attempt.evidence})"
         return False
 
-    def _judge(self, attempt: Attempt) -> bool:
+    def _evaluate_outputs(self, attempt: Attempt) -> bool:
         """Whether the results are still what they are, in every run of it."""
         other = next((lever.changes for lever in attempt.levers if lever.command), "")
         if other:
