@@ -28,12 +28,13 @@ from llm_perf_opt.report.view import view_of
 from llm_perf_opt.trying.attempts import REFUSED, Attempt, Trial
 from llm_perf_opt.trying.batch_size import batch_levers
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
+from llm_perf_opt.trying.economy import repeats, worth_timing
 from llm_perf_opt.trying.files_of_trial import render_trial
 from llm_perf_opt.trying.levers import Lever, all_levers, named_levers
 from llm_perf_opt.trying.loop_steps import with_steps
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN_NOISE, Agreement, Reference
 from llm_perf_opt.trying.process_notes import Computed, ProcessNotes, read_notes, use_text
-from llm_perf_opt.trying.turns import Wanted, repeats, worth_timing
+from llm_perf_opt.trying.turns import Wanted
 from llm_perf_opt.trying.words import three_sentences
 
 OUTPUTS = ("", "outputs")
@@ -397,7 +398,7 @@ def test_a_program_is_tried_and_what_breaks_it_is_refused(tmp_path: Path, monkey
     assert levers["inference-mode"]["gain"] > 0
     assert levers["inference-mode"]["place"].endswith("net.py:16")
     assert levers["drop"]["verdict"] == REFUSED
-    assert levers["drop"]["before"] is None  # a lever that changes the results is not even timed
+    assert levers["drop"]["before"] is None  # how fast another result comes, says nothing
     assert (levers["idle"]["verdict"], levers["idle"]["reason"]) == ("not applied", "nothing to pull")
     assert levers["tf32"]["verdict"] == "not applied"
     assert "<!-- llm-perf try -->" in Path("run/try.html").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from attrs import define, field
 
@@ -54,6 +55,23 @@ class ResumeState:
 
 
 @define
+class KeptRun:
+    """The measured run, kept for a trial that goes on from it: what its processes timed and noted."""
+
+    folder: Path
+    gpus: list[dict[str, Any]] = field(factory=list)  # what was seen of them
+    seconds: float = 0.0
+
+    @property
+    def times(self) -> Path:
+        return self.folder / "times"
+
+    @property
+    def notes(self) -> Path:
+        return self.folder / "notes"
+
+
+@define
 class RunContext:
     """A run in progress."""
 
@@ -66,6 +84,7 @@ class RunContext:
     bytecode: BytecodeCache  # of the program
     timelines: dict[Path, Timeline] = field(factory=dict)  # by file: read once, then passed on
     counters: dict[Path, CounterSet] = field(factory=dict)  # the same
+    kept: KeptRun | None = None  # where a trial wants the measured run
     planned: list[PlannedCapture] = field(factory=list)
     outcomes: list[Outcome] = field(factory=list)
     failures: list[ExitCode] = field(factory=list)  # besides those of the outcomes

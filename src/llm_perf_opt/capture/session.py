@@ -17,7 +17,7 @@ from attrs import define
 from llm_perf_opt import inject, planning
 from llm_perf_opt.api.reporting import INSIDE_RUN, SELECTION, Showing, build_from, make_report, publish
 from llm_perf_opt.api.source_text import with_source
-from llm_perf_opt.capture.context import ANNOTATION_LOG, ResumeState, RunContext, Tools
+from llm_perf_opt.capture.context import ANNOTATION_LOG, KeptRun, ResumeState, RunContext, Tools
 from llm_perf_opt.capture.preparation import known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.resume import begin_again, changes, drop_earlier, find_results, missing
@@ -92,12 +92,14 @@ def run_profile(
     silent: bool = False,
     state: ResumeState | None = None,
     timelines: dict[Path, Timeline] | None = None,
+    kept: KeptRun | None = None,
 ) -> int:
     """Take the recordings of a request and report them; the exit code of the run.
 
     `quiet`: print where the report is, and nothing else but errors. `silent`: the report is written, but not
     shown: the caller prints something else. `state`: what is there already.
-    `timelines`: where the timeline is put once it was read, for a caller that needs it too.
+    `timelines`: where the timeline is put once it was read, for a caller that needs it too. `kept`: where the measured
+    run is kept for a trial.
     """
     log = directory.path / ANNOTATION_LOG
     ranges = request.counters.enable and request.counters.windows
@@ -109,7 +111,9 @@ def run_profile(
             environment = inject.environment(request.annotate.mode, request.annotate.depth, ranges=ranges, log=log)
             read = {} if timelines is None else timelines
             context = RunContext(
-                *(request, tools, directory, reporter, environment, state or ResumeState(), bytecode), timelines=read
+                *(request, tools, directory, reporter, environment, state or ResumeState(), bytecode),
+                timelines=read,
+                kept=kept,
             )
             try:
                 return _Session(context, showing, interrupts, hands_on=timelines is not None).run()

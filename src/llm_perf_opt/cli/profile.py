@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from llm_perf_opt.nsight.nvidia_smi import GpusAsked
     from llm_perf_opt.nsight.tools import Asked
-    from llm_perf_opt.options.declared import TRY
+    from llm_perf_opt.options.of_trials import TRY
     from llm_perf_opt.request import profile_request
 
     request = profile_request(values_of(arguments), arguments.command)

@@ -91,11 +91,14 @@ def with_levers(
     *,
     outputs: bool,
     repeat: tuple[int, int] = (0, 0),
+    longest: int = 0,
+    look_at: int = 0,
 ) -> dict[str, str]:
     """The variables with those that pull levers, by name and file, in every Python process that imports torch.
 
     `folder`: where the processes note what became of them. `outputs`: have them note what the program computes, too.
-    `repeat`: which `generate()` of the program is called again, and how often.
+    `repeat`: which `generate()` of the program is called again, and how often. `longest`: tokens that its caches held
+    at most, in a run before. `look_at`: the call of a model whose launches and kernels are noted.
     """
     named = json.dumps([[name, str(file)] for name, file in levers])
     return {
@@ -103,6 +106,8 @@ def with_levers(
         "LLM_PERF_TRY": str(folder.resolve()),
         "LLM_PERF_LEVERS": named,
         "LLM_PERF_OUTPUTS": str(int(outputs)),
+        "LLM_PERF_LONGEST": str(longest),
+        "LLM_PERF_STEP": str(look_at),
         "LLM_PERF_REPEAT": ":".join(map(str, repeat)) if repeat[1] else "",
     }
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.options.of_trials import LEVER_NAMES, TRIAL_BATCH, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS, TRY
 from llm_perf_opt.options.option import Kind, Option
 from llm_perf_opt.options.serving import SERVING
 
@@ -57,31 +58,6 @@ RESUME: Option[str | None] = Option(
 INSTANCES: Option[int | None] = Option(
     flag="--instances", kind="count", metavar="N", verbs=("profile",),
     help="Steady instances of each repeated stage to record, of a program that goes on much longer (default: by what they take).",
-)  # fmt: skip
-# Of trials: see `trying/`.
-LEVER_NAMES: Option[str] = Option(
-    flag="--levers", default="auto", metavar="NAMES", verbs=("try",),
-    help="What to try, with commas: names of levers, and files of your own; auto: what the fixes of the answer ask for.",
-)  # fmt: skip
-TRIAL_RUNS: Option[int] = Option(
-    flag="--runs", kind="count", default=3, metavar="N", verbs=("try",),
-    help="How often each is timed, in turns with the program as it is.",
-)  # fmt: skip
-TRIAL_BUDGET: Option[float | None] = Option(
-    flag="--budget", kind="duration", metavar="TIME", verbs=("try",),
-    help="Begin no run that would end later, as in 10m (default: no limit).",
-)  # fmt: skip
-TRIAL_OUTPUT: Option[str | None] = Option(
-    flag="--output", metavar="FILE", verbs=("try",),
-    help="What the program computes: a text file it writes, or stdout (default: found by itself).",
-)  # fmt: skip
-TRIAL_BATCH: Option[str | None] = Option(
-    flag="--batch-option", metavar="NAME", verbs=("try",),
-    help="The option of the program that sets its batch size, as in --batch-option=--batch-size: twice and four times are tried.",
-)  # fmt: skip
-TRY: Option[bool] = Option(
-    flag="--try", kind="switch", default=False, verbs=("profile",),
-    help="Then try the fixes that have a lever, as llm-perf try does.",
 )  # fmt: skip
 # Every verb has these; they decide how an answer is shown, not what it is.
 SHOWING: tuple[Option[bool], ...] = (

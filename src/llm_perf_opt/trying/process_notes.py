@@ -15,6 +15,7 @@ from llm_perf_opt.untrusted import parse_json, read_text
 
 Floats = NDArray[np.float64]
 CHANNELS = ("outputs", "loss", "tokens")
+REPEATED = "generate repeated"  # what is counted of calls that the trial adds
 NAMED = "named"  # the channel of what --output names
 _NUMBER = re.compile(r"(-?\d+\.?\d*(?:[eE][-+]?\d+)?)")
 _LARGEST = 200_000_000

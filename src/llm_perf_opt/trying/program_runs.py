@@ -19,6 +19,7 @@ from attrs import define
 
 from llm_perf_opt import inject
 from llm_perf_opt.capture.commands import tail
+from llm_perf_opt.capture.context import KeptRun
 from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.comparing.collected import collect as collect_side
@@ -35,7 +36,7 @@ from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.log_cleaning import clean_logs
 from llm_perf_opt.trying.levers import Lever
 from llm_perf_opt.trying.loop_steps import with_steps
-from llm_perf_opt.trying.process_notes import ProcessNotes, read_notes, use_text
+from llm_perf_opt.trying.process_notes import REPEATED, ProcessNotes, read_notes, use_text
 from llm_perf_opt.untrusted import read_text
 
 _FOLDER, LOG = "try", "try/workload.log"
@@ -53,6 +54,17 @@ class Run:
     seconds: float
     problem: str = ""  # why it failed
 
+    @property
+    def repeated(self) -> bool:
+        """Were calls of generate() made again in it?"""
+        return bool(self.notes.counts.get(REPEATED))
+
+
+def first_run(kept: KeptRun) -> Run | None:
+    """The run that was measured; None where its processes left nothing."""
+    notes = read_notes(kept.notes)
+    return Run(kept.times, kept.gpus, notes, kept.seconds) if kept.times.is_dir() and notes.processes else None
+
 
 class ProgramRuns:
     """Starts the program, again and again."""
@@ -64,12 +76,16 @@ class ProgramRuns:
         report_progress: ProgressReporter,
         bytecode: BytecodeCache,
         output: str | None = None,
+        first: Run | None = None,
     ) -> None:
         self._request, self._directory, self._report_progress = request, directory, report_progress
         self._bytecode, self._output = bytecode, output
         self._raw = Path()
         self.count = 0
         self.repeat = (0, 0)  # which generate() of the program is called again, and how often
+        self.first = first  # the program as it is, if that ran before
+        self.look_at = 0  # the call whose launches and kernels are looked at
+        self.longest = 0  # tokens that its caches hold at most
 
     def __enter__(self) -> ProgramRuns:
         self._raw = Path(tempfile.mkdtemp(prefix="llm-perf-try-"))
@@ -78,8 +94,8 @@ class ProgramRuns:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         shutil.rmtree(self._raw, ignore_errors=True)
 
-    def run(self, title: str, levers: Sequence[Lever] = (), *, outputs: bool = False) -> Run:
-        """Once. `outputs`: note what it computes, which takes time, so that such a run says nothing of times."""
+    def run(self, title: str, levers: Sequence[Lever] = ()) -> Run:
+        """Once, timed, with notes of what it does and computes."""
         self.count += 1
         folder = self._raw / str(self.count)
         times, notes = folder / "times", folder / "notes"
@@ -91,9 +107,15 @@ class ProgramRuns:
         environment |= {name: value for lever in levers for name, value in lever.environment.items()}
         named = [(lever.name, lever.file) for lever in levers if not lever.command]
         command = next((list(lever.command) for lever in levers if lever.command), request.command)
-        # What is named is read from a text; looking at anything else may print into it.
-        look = outputs and self._output is None
-        environment = inject.with_levers(environment, notes, named, outputs=look, repeat=self.repeat)
+        # What is named is read from a text; looking at kernels may print into it.
+        seen = self._output is None
+        environment = inject.with_levers(
+            *(environment, notes, named),
+            outputs=seen,
+            repeat=self.repeat,
+            longest=self.longest,
+            look_at=self.look_at if seen and levers else 0,
+        )
         environment |= {name: str(self._raw / name.lower()) for name in _CACHES}
         log = directory.path / LOG
         log.parent.mkdir(exist_ok=True)
@@ -123,7 +145,7 @@ class ProgramRuns:
             lines = [clean(line) for line in tail(log).splitlines() if line.strip()]
             problem = f"the program ended with {ended.exit_code}: {lines[-1][:200] if lines else 'it printed nothing'}"
         noted = read_notes(notes)
-        if self._output is not None and outputs and not problem:
+        if self._output is not None and not problem:
             use_text(noted, printed if self._output == "stdout" else _written(Path(self._output)))
         return Run(times, sampler.found, noted, ended.seconds, problem)
 

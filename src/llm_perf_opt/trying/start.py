@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,14 @@ from typing import Any
 import attrs
 
 from llm_perf_opt.api.reporting import INSIDE_RUN, Showing, make_report, publish
-from llm_perf_opt.capture.context import Tools
+from llm_perf_opt.capture.context import KeptRun, Tools
 from llm_perf_opt.capture.preparation import check_program, known_patterns, ready
 from llm_perf_opt.capture.progress_reporter import ProgressReporter
 from llm_perf_opt.capture.session import run_profile
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.json_output import print_json
 from llm_perf_opt.nsight.tools import find_nsys
-from llm_perf_opt.options.declared import LEVER_NAMES, TRIAL_BATCH, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS
+from llm_perf_opt.options.of_trials import LEVER_NAMES, TRIAL_BATCH, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS
 from llm_perf_opt.options.values import parse_seconds
 from llm_perf_opt.process.bytecode import bytecode_cache
 from llm_perf_opt.regions.fixes import Fix
@@ -25,8 +26,10 @@ from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.trying.batch_size import batch_levers
 from llm_perf_opt.trying.files_of_trial import show_trial, write_trial
 from llm_perf_opt.trying.levers import named_levers
-from llm_perf_opt.trying.program_runs import ProgramRuns
+from llm_perf_opt.trying.program_runs import ProgramRuns, first_run
 from llm_perf_opt.trying.turns import Interrupted, Wanted, run_trial
+
+_SHORT_S = 60.0  # of a budget
 
 
 def try_program(
@@ -36,7 +39,9 @@ def try_program(
     wanted, began = wanted_of(request), time.monotonic()
     check_program(request.command)
     mode = request.annotate.mode if request.annotate.mode != "off" else "stages"
-    has_nsys = not wanted.levers and _has_nsys()
+    # A short budget is for levers: without a recording, those that fit the program are tried.
+    is_short = wanted.budget_s is not None and wanted.budget_s < _SHORT_S
+    has_nsys = not wanted.levers and not is_short and _has_nsys()
     request = attrs.evolve(
         request,
         annotate=attrs.evolve(request.annotate, mode=mode),
@@ -53,13 +58,15 @@ def try_program(
         typed=typed,
         show_command=request.show_command,
     )
-    with directory.interrupted_in_order():
-        code = run_profile(request, tools, directory, quiet=quiet or as_json, silent=True)
-    if code in (ExitCode.WORKLOAD_FAILED, ExitCode.INTERRUPTED):
-        return code
-    if wanted.budget_s is not None:
-        wanted = attrs.evolve(wanted, budget_s=wanted.budget_s - (time.monotonic() - began))
-    return try_run(request, directory.path, wanted, as_json=as_json, quiet=quiet)
+    with tempfile.TemporaryDirectory(dir=directory.path, prefix=".first-run-") as folder:
+        kept = KeptRun(Path(folder))
+        with directory.interrupted_in_order():
+            code = run_profile(request, tools, directory, quiet=quiet or as_json, silent=True, kept=kept)
+        if code in (ExitCode.WORKLOAD_FAILED, ExitCode.INTERRUPTED):
+            return code
+        if wanted.budget_s is not None:
+            wanted = attrs.evolve(wanted, budget_s=wanted.budget_s - (time.monotonic() - began))
+        return try_run(request, directory.path, wanted, kept, as_json=as_json, quiet=quiet)
 
 
 def _has_nsys() -> bool:
@@ -83,15 +90,28 @@ def wanted_of(request: ProfileRequest) -> Wanted:
     )
 
 
-def try_run(request: ProfileRequest, path: Path, wanted: Wanted, *, as_json: bool = False, quiet: bool = False) -> int:
-    """Try levers in a run that has its report; `try.json` goes beside it, and what was tried into it."""
+def try_run(
+    request: ProfileRequest,
+    path: Path,
+    wanted: Wanted,
+    kept: KeptRun | None = None,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Try levers in a run that has its report; `try.json` goes beside it, and what was tried into it.
+
+    `kept`: the program as it is, where it was run with notes for this.
+    """
     reporter = ProgressReporter(quiet=quiet, silent=as_json)
     wanted = attrs.evolve(wanted, fixes=_fixes(request, path))
     directory = RunDirectory.reopen(path)
     code, state = ExitCode.DONE, "failed"
     try:
         with bytecode_cache() as bytecode:
-            runs = ProgramRuns(request, directory, reporter, bytecode, request.value(TRIAL_OUTPUT))
+            output = request.value(TRIAL_OUTPUT)
+            first = None if kept is None or output is not None else first_run(kept)
+            runs = ProgramRuns(request, directory, reporter, bytecode, output, first)
             try:
                 with runs:
                     trial = run_trial(runs, wanted, list(directory.manifest.workload))

@@ -1,8 +1,8 @@
-"""A trial in order: the program as it is, each lever checked once, the promising timed in turns, the best together.
+"""A trial in order: the program as it is, each lever once, outputs compared, the best timed in turns, then together.
 
-Results come first: a lever is timed only if it took effect and the program still computes the same. The run that checks
-it also says about how fast it is, so that a lever which is slower, or far behind another that excludes it, costs no
-more runs. Runs that are timed alternate (A B C A B C): what drifts, drifts for all.
+Every run is timed, and notes a little of what it computes. So the first lever has its factor after two runs; the run
+that tells what rounding does is made only for levers that are worth it, and a lever whose outputs differ is refused
+before it is timed again. Runs that are timed again alternate (A B C A B C): what drifts, drifts for all.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Sequence
 
 from attrs import define
 
-from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, UNSURE, WORSE
+from llm_perf_opt.comparing.comparison import NOT_COMPARABLE, UNSURE
 from llm_perf_opt.comparing.evaluation import Settings, compare
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.regions.fixes import Fix
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.trying.attempts import FAILED, LEFT_OUT, NOT_APPLIED, REFUSED, Attempt, Trial
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
+from llm_perf_opt.trying.economy import is_slower, repeats, step_to_look_at, times, worth_timing
 from llm_perf_opt.trying.levers import ROUNDING, Lever
 from llm_perf_opt.trying.output_comparison import NOT_COMPARED, Agreement, Reference
 from llm_perf_opt.trying.process_notes import ProcessNotes
@@ -28,12 +29,8 @@ from llm_perf_opt.trying.program_runs import ProgramRuns, Run
 _NO_TIME = "the budget was spent"
 _NOT_PULLED = (False, "no process pulled it")
 _MORE_RUNS = re.compile(r"measure both with llm-perf measure --runs (\d+)")  # as `comparing` says it
-_SLOWER = 1.3  # times: a lever that is this much slower in its check is not timed
-_BEHIND = 1.25  # times: nor is one that is this far behind another that excludes it
 _OTHER_KERNELS = ("rounding", "precision")  # what a lever says it changes, if it is for other kernels
 _KERNELS = 6  # names of new ones that are kept
-_CALLS = 4  # of generate(), so that one or two of them are warm, whatever the first ones compile
-_REPEATS_S = 30.0  # that repeated calls may take in a run
 
 
 @define
@@ -70,34 +67,28 @@ class _Session:
     def __init__(self, runs: ProgramRuns, wanted: Wanted, trial: Trial) -> None:
         self.runs, self.wanted, self.trial = runs, wanted, trial
         self.began = time.monotonic()
-        self.typical_s = 0.0  # a run of the program as it is
-        self.once_s = 0.0  # what the program compiles by itself
-        self.unchanged: Run | None = None  # that levers are checked against
+        self.unchanged: list[Run] = []  # of the program as it is
+        self.rounded: Run | None = None  # with its weights moved by rounding
+        self.timed: dict[int, list[Run]] = {}  # by identity of the attempt
 
     def take(self) -> None:
-        reference = self._look()
-        counts = reference.base.counts
-        self.trial.counts = {name: counts[name] for name in sorted(counts)}
-        chosen = self.wanted.levers or choose_levers(self.wanted.fixes, reference.base)
+        self._begin()
+        notes = self.unchanged[0].notes
+        chosen = self.wanted.levers or choose_levers(self.wanted.fixes, notes)
         for lever in [*chosen, *self.wanted.more]:
-            place = next((reference.base.places[need] for need in lever.needs if need in reference.base.places), "")
+            place = next((notes.places[need] for need in lever.needs if need in notes.places), "")
             attempt = Attempt([lever], place=place)
             self.trial.attempts.append(attempt)
-            if why := lacking(lever, reference.base):
+            if why := lacking(lever, notes):
                 attempt.verdict, attempt.reason = NOT_APPLIED, why
-        checked = [a for a in self.trial.attempts if a.verdict == LEFT_OUT and self._check(a, reference)]
-        self._time(worth_timing(checked))
-        together = self._best_together()
-        if together is not None:
+        self._try([a for a in self.trial.attempts if a.verdict == LEFT_OUT])
+        if (together := self._best_together()) is not None:
             self.trial.together = together
-            if self._check(together, reference):
-                self._time([together])
+            self._try([together])
 
-    # -- runs that are not timed --------------------------------------------------------------------
-
-    def _look(self) -> Reference:
-        """The program as it is, twice, and once with its weights moved by rounding."""
-        first = self._run("the program as it is")
+    def _begin(self) -> None:
+        """The program as it is: what it does, how long that takes, and what it computes."""
+        first = self.runs.first or self._run("the program as it is")
         if first.problem:
             raise UserError(f"Nothing was tried: {first.problem}.", "Mend the program first.", ExitCode.WORKLOAD_FAILED)
         if not first.notes.models:
@@ -106,28 +97,50 @@ class _Session:
                 "Levers act on calls of modules, as in model(x), in a Python that reads its environment.",
                 ExitCode.NOTHING_CAPTURED,
             )
-        self.once_s = self.runs.once_seconds(first)
-        self.typical_s = first.seconds
+        self.unchanged.append(first)
+        counts = first.notes.counts
+        self.trial.counts = {name: counts[name] for name in sorted(counts)}
         self.runs.repeat = repeats(first.notes)
-        if more := self.runs.repeat[1]:
+        self.runs.longest = counts.get("longest cache", 0)
+        self.runs.look_at = step_to_look_at(first.notes, self.runs.repeat)
+        called, more = self.runs.repeat
+        if more:
             self.trial.notes.append(
-                f"The program calls generate() {_times(self.runs.repeat[0])}; in trials the last call is made {more} more"
+                f"The program calls generate() {times(called)}; in trials the last call is made {more} more"
                 f" time{'s' * (more > 1)}, with and without levers alike, so that warm calls are compared."
             )
-        again = self._run("the program as it is, again: its own noise")
-        rounded = self._run("the program with its weights moved by their last digit: what rounding does", [ROUNDING])
-        # The second has the repeated calls, too; the first agrees with it as far as it goes.
-        known = [first.notes] if again.problem else [again.notes, first.notes]
-        self.unchanged = first if again.problem else again
-        self.typical_s = max(self.typical_s, self.unchanged.seconds)
-        return Reference(known, None if rounded.problem else rounded.notes)
+        least = 3 * first.seconds
+        if self._left(least) < 0:
+            self.trial.notes.append(
+                f"The budget is short: one lever alone takes about {least:.0f} s more. It is tried all the same."
+            )
 
-    def _check(self, attempt: Attempt, reference: Reference) -> bool:
-        """Whether it takes effect and leaves the results what they are."""
-        if self._is_late():
-            attempt.reason = _NO_TIME
-            return False
-        run = self._run(f"{attempt.title}: does it take effect, are the results the same?", attempt.levers)
+    def _try(self, attempts: Sequence[Attempt]) -> None:
+        """Once each; outputs of those that are no slower; then the best again, in turns."""
+        ran: list[Attempt] = []
+        for attempt in attempts:
+            # The first is tried whatever the budget; time for the run that tells what rounding does is kept.
+            if ran and self._left(2 * self._usual()) < 0:
+                attempt.reason = _NO_TIME
+            elif self._run_once(attempt):
+                ran.append(attempt)
+        named = bool(self.wanted.levers)
+        told = [attempt for attempt in ran if named or not is_slower(attempt)]
+        good = [attempt for attempt in told if self._took_effect(attempt) and self._evaluate_outputs(attempt)]
+        for attempt in ran:
+            if attempt not in told:
+                attempt.outputs = Agreement(NOT_COMPARED, "it is slower")
+        chosen = worth_timing(good)
+        self._time(chosen)
+        for attempt in chosen:
+            if attempt.runs > 1:
+                self._evaluate_outputs(attempt)  # with all runs of the program as it is, and all of the lever
+
+    # -- one lever, once ----------------------------------------------------------------------------
+
+    def _run_once(self, attempt: Attempt) -> bool:
+        """Whether it ran, and says that it took effect; about how fast it is."""
+        run = self._run(attempt.title, attempt.levers)
         if run.problem:
             attempt.verdict, attempt.reason = FAILED, run.problem
             return False
@@ -141,58 +154,83 @@ class _Session:
             attempt.verdict = NOT_APPLIED
             attempt.reason = next(text for applied, text in found if not applied)
             return False
-        if self._runs_the_same(attempt, reference.base, run.notes):
-            attempt.applied, attempt.verdict = False, NOT_APPLIED
-            attempt.reason = f"the same kernels run as without it ({attempt.evidence})"
-            return False
-        precision = next((lever.precision for lever in attempt.levers if lever.precision), "")
-        other = next((lever.changes for lever in attempt.levers if lever.command), "")
-        attempt.outputs = Agreement(NOT_COMPARED, other) if other else reference.compare(run.notes, precision)
-        attempt.warmup_s = max(self.runs.once_seconds(run) - self.once_s, 0.0)
-        if attempt.outputs.is_refused:
-            attempt.verdict, attempt.reason = REFUSED, attempt.outputs.detail
-            return False
-        if self.unchanged is not None:
-            self._compare(attempt, [self.unchanged], [run])
+        attempt.warmup_s = max(self.runs.once_seconds(run) - self.runs.once_seconds(self.unchanged[0]), 0.0)
+        self.timed[id(attempt)] = [run]
+        self._compare(attempt, self.unchanged)
         return True
 
-    def _runs_the_same(self, attempt: Attempt, base: ProcessNotes, new: ProcessNotes) -> bool:
-        """Is a step of the same launches and kernels, though other kernels are what the lever is for?"""
+    def _took_effect(self, attempt: Attempt) -> bool:
+        """By launches and kernels of a step, whatever the lever says; where both were seen."""
+        base, new = self._rounding().notes, self.timed[id(attempt)][0].notes
         if base.launches is None or new.launches is None:
-            return False
+            return True
         attempt.launches = (base.launches, new.launches)
         attempt.new_kernels = [short_kernel_name(name) for name in new.kernels if name not in base.kernels][:_KERNELS]
         attempt.evidence += f"; launches of a step {base.launches:,} → {new.launches:,}"
         promised = any(lever.changes.startswith(_OTHER_KERNELS) for lever in attempt.levers)
-        return promised and attempt.launches[0] == attempt.launches[1] and base.kernels == new.kernels
+        if not promised or base.launches != new.launches or base.kernels != new.kernels:
+            return True
+        attempt.applied, attempt.verdict = False, NOT_APPLIED
+        attempt.reason = f"the same kernels run as without it ({attempt.evidence})"
+        return False
 
-    # -- runs that are timed ------------------------------------------------------------------------
+    def _evaluate_outputs(self, attempt: Attempt) -> bool:
+        """Whether the results are still what they are, in every run of it."""
+        other = next((lever.changes for lever in attempt.levers if lever.command), "")
+        if other:
+            attempt.outputs = Agreement(NOT_COMPARED, other)
+            return True
+        attempt.outputs = self._agreement(attempt)
+        if attempt.outputs.is_refused and len(self.unchanged) < 2:  # or does the program differ by itself?
+            self.unchanged.append(self._run("the program as it is, again: its own noise"))
+            attempt.outputs = self._agreement(attempt)
+        if attempt.outputs.is_refused:
+            attempt.verdict, attempt.reason = REFUSED, attempt.outputs.detail
+            attempt.comparison, attempt.runs = None, 0  # how fast another result comes, says nothing
+        return not attempt.outputs.is_refused
+
+    def _agreement(self, attempt: Attempt) -> Agreement:
+        """The worst of its runs."""
+        rounded = self._rounding()
+        reference = Reference(_most_calls_first(self.unchanged), None if rounded.problem else rounded.notes)
+        precision = next((lever.precision for lever in attempt.levers if lever.precision), "")
+        found = [reference.compare(run.notes, precision) for run in self.timed[id(attempt)]]
+        return max(found, key=lambda one: (one.is_refused, one.state == NOT_COMPARED, one.amount or 0.0))
+
+    def _rounding(self) -> Run:
+        """What rounding does to this model; also a run whose times do not count, for a look at its kernels."""
+        if self.rounded is None:
+            self.rounded = self._run("what rounding does to the results: weights moved by their last digit", [ROUNDING])
+        return self.rounded
+
+    # -- again, in turns ------------------------------------------------------------------------------
 
     def _time(self, attempts: Sequence[Attempt]) -> None:
-        """In turns: the program as it is, then with each lever, and again."""
-        base: list[Run] = []
-        timed: list[list[Run]] = [[] for _ in attempts]
-        going = list(range(len(attempts)))
-        for number in range(1, self.wanted.runs + 1):
-            if not going or self._is_late(len(going)):
+        """As it is, then with each lever, and again; what ran before counts where it is like the others."""
+        going = list(attempts)
+        base = [run for run in self.unchanged if not self.runs.repeat[1] or run.repeated]
+        for number in range(1 if len(base) < 1 else 2, self.wanted.runs + 1):
+            if not going or self._left((1 + len(going)) * self._usual()) < 0:
                 break
             of = f"({number} of {self.wanted.runs})"
-            base.append(self._run(f"timed as it is {of}", outputs=False))
-            for place in list(going):
-                attempt = attempts[place]
-                run = self._run(f"timed with {attempt.title} {of}", attempt.levers, outputs=False)
+            if len(base) < self.wanted.runs:
+                base.append(self._run(f"timed as it is {of}"))
+                self.unchanged.append(base[-1])
+            for attempt in list(going) if number > 1 else ():
+                run = self._run(f"timed with {attempt.title} {of}", attempt.levers)
                 if run.problem:
                     attempt.verdict, attempt.reason = FAILED, run.problem
-                    going.remove(place)
-                    continue
-                timed[place].append(run)
-                self._compare(attempt, base, timed[place])
-        for attempt, found in zip(attempts, timed, strict=True):
-            if len(found) < self.wanted.runs and not attempt.reason:
-                many = f"timed {_times(len(found))}" if found else "timed in its check alone"
-                attempt.reason = f"{_NO_TIME}: {many}"
+                    going.remove(attempt)
+                else:
+                    self.timed[id(attempt)].append(run)
+        for attempt in going:
+            if base:
+                self._compare(attempt, base)
+            if attempt.runs < self.wanted.runs and not attempt.reason:
+                attempt.reason = f"{_NO_TIME}: timed {times(attempt.runs)}"
 
-    def _compare(self, attempt: Attempt, base: Sequence[Run], timed: Sequence[Run]) -> None:
+    def _compare(self, attempt: Attempt, base: Sequence[Run]) -> None:
+        timed = self.timed[id(attempt)]
         attempt.runs = len(timed)
         before = self.runs.side("as it is", [run for run in base if not run.problem])
         after = self.runs.side(attempt.title, timed, attempt.levers[0].items)
@@ -217,47 +255,26 @@ class _Session:
         for attempt in sorted(won, key=lambda a: -(a.gain or 0.0)):
             if all(attempt.levers[0].goes_with(other.levers[0]) for other in chosen):
                 chosen.append(attempt)
-        return Attempt([a.levers[0] for a in chosen], place=chosen[0].place) if len(chosen) > 1 else None
+        if len(chosen) < 2 or self._left(2 * self._usual()) < 0:
+            return None
+        return Attempt([a.levers[0] for a in chosen], place=chosen[0].place)
 
     # -- time ---------------------------------------------------------------------------------------
 
-    def _run(self, title: str, levers: Sequence[Lever] = (), *, outputs: bool = True) -> Run:
-        return self.runs.run(f"try: {title}", levers, outputs=outputs)
+    def _run(self, title: str, levers: Sequence[Lever] = ()) -> Run:
+        return self.runs.run(f"try: {title}", levers)
 
-    def _is_late(self, more: int = 0) -> bool:
-        """Would the next run, and those that belong to it, end after the budget?"""
+    def _usual(self) -> float:
+        """What a run takes."""
+        return max(run.seconds for run in self.unchanged)
+
+    def _left(self, needed: float) -> float:
+        """Of the budget, after so many seconds more."""
         budget = self.wanted.budget_s
-        return budget is not None and time.monotonic() - self.began + (1 + more) * self.typical_s > budget
+        return 1.0 if budget is None else budget - (time.monotonic() - self.began) - needed
 
 
-def worth_timing(checked: Sequence[Attempt]) -> list[Attempt]:
-    """Without those that their check says are slower, or far behind another that excludes them: they keep its result."""
-    found = []
-    for attempt in checked:
-        gain = attempt.gain or 1.0
-        ahead = [
-            other
-            for other in checked
-            if (other.gain or 1.0) > _BEHIND * gain and not attempt.levers[0].goes_with(other.levers[0])
-        ]
-        if gain < 1 / _SLOWER:
-            attempt.verdict = WORSE
-        elif ahead:
-            best = max(ahead, key=lambda other: other.gain or 0.0)
-            attempt.reason = f"timed once: {best.title} is faster, and the two exclude each other"
-        else:
-            found.append(attempt)
-    return found
-
-
-def repeats(notes: ProcessNotes) -> tuple[int, int]:
-    """Which `generate()` of the program to call again, and how often: few programs make enough warm calls."""
-    made = notes.counts.get("generate", 0)
-    if not 0 < made < _CALLS or notes.processes > 1:
-        return (0, 0)
-    each_s = max(notes.counts.get("ms in generate", 0) / made / 1000, 1e-3)
-    return made, min(_CALLS - made, max(round(_REPEATS_S / each_s), 1))
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+def _most_calls_first(runs: Sequence[Run]) -> list[ProcessNotes]:
+    """The first is compared with: one whose calls were repeated, as those of levers are, if there is one."""
+    good = [run for run in runs if not run.problem]
+    return [run.notes for run in sorted(good, key=lambda run: not run.repeated)]

@@ -83,6 +83,9 @@ class Measure:
                 if not went_well:
                     break
             timed = _collected(raw, file, gpus, windows, alone=alone)
+            if went_well and run.kept is not None:
+                raw[-1].rename(run.kept.times)
+                run.kept.gpus, run.kept.seconds = gpus[-1], run.directory.manifest.steps[-1].seconds or 0.0
         finally:
             for place in raw:
                 shutil.rmtree(place, ignore_errors=True)
@@ -144,6 +147,9 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
         timers=times,
         steps=request.serving.is_asked,
     )
+    if run.kept is not None:
+        run.kept.notes.mkdir(exist_ok=True)
+        environment = inject.with_levers(environment, run.kept.notes, [], outputs=True)
     title = f"measure: the program runs by itself{of}"
     with run.report_progress.work(title, "measure", expected_s=run.expected_seconds(_NAME)):
         step = directory.begin(_NAME, request.command, _FOLDER, program=request.command, environment=environment)

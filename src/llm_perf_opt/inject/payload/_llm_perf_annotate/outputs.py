@@ -1,7 +1,8 @@
 """What a program computes, as far as two runs of it have to agree: outputs of its models, losses, generated tokens.
 
-Samples of tensors are copied where they are, without waiting for the GPU, and read when the process ends. Only check
-runs do this; runs that are timed do not.
+Samples of tensors are copied where they are, without waiting for the GPU, and read when the process ends. Runs are
+timed at the same time: the first calls are noted, which are warm-up or few, and then so few that a median of all does
+not know of it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-_ALL_UNTIL = 128  # calls of each channel; then ever fewer, about as many for each time that their number doubles
+_ALL_UNTIL = 64  # calls of each channel; then one in sixteen, and ever fewer of many thousands
+_ONE_IN = 16
+_MANY = 4096
+_AFTER_PROMPT = 4  # calls that are noted of each text, of so many texts
+_MOST_TEXTS = 64
 _MOST_VALUES = 256  # of a tensor
-_MOST_IN_SIZE = 1 << 20  # values whose size is taken: logits of a long prompt are gigabytes
+_MOST_IN_SIZE = 1 << 16  # values whose size is taken: logits of a long prompt are gigabytes
 _MOST_TOKENS = 4096
 _MOST_ROWS = 64  # of a batch
 
@@ -27,6 +32,7 @@ class Outputs:
         self._whole = (torch.int64, torch.int32)
         self._found: dict[str, list[dict[str, Any]]] = {OUTPUTS: [], LOSS: [], TOKENS: []}
         self._calls: dict[str, int] = {}
+        self._texts, self._noted_until = 0, _ALL_UNTIL
 
     def called(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What a model gave back, and the whole numbers it was given: tokens, which outputs before may have chosen."""
@@ -64,7 +70,11 @@ class Outputs:
     def _add(self, channel: str, tensor: Any, given: Any = None) -> None:
         torch = self._torch
         number = self._calls[channel] = self._calls.get(channel, 0) + 1
-        if _is_left_out(number) or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if given is not None and given.dim() > 1 and given.shape[1] > 1 and self._texts < _MOST_TEXTS:  # a prompt
+            self._texts += 1
+            self._noted_until = max(self._noted_until, number + _AFTER_PROMPT)
+        left_out = number > (self._noted_until if channel == OUTPUTS else _ALL_UNTIL) and _is_left_out(number)
+        if left_out or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         most = _MOST_TOKENS if channel == TOKENS else _MOST_VALUES
         facts = {"call": number, "shape": list(tensor.shape), "dtype": str(tensor.dtype).rpartition(".")[2]}
@@ -73,7 +83,8 @@ class Outputs:
             if given is not None:
                 facts["given"] = _sample(given, most)
             if tensor.is_floating_point():
-                facts["rms"] = _sample(tensor, _MOST_IN_SIZE).float().square().mean().sqrt()
+                part = _sample(tensor, _MOST_IN_SIZE)
+                facts["norm"] = torch.linalg.vector_norm(part, dtype=_wide(torch, part)), len(part)
                 last = tensor.detach()[:, -1] if tensor.dim() == 3 else tensor.detach()
                 if last.dim() == 2 and last.shape[1] > 1:
                     facts["top"] = last[:_MOST_ROWS].float().topk(2)
@@ -88,7 +99,11 @@ class Outputs:
 
 
 def _is_left_out(number: int) -> bool:
-    return number % (1 << (number // _ALL_UNTIL).bit_length()) != 0
+    return number % (_ONE_IN << (number // _MANY).bit_length()) != 0
+
+
+def _wide(torch: Any, tensor: Any) -> Any:
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _sample(tensor: Any, most: int) -> Any:
@@ -101,8 +116,9 @@ def _as_numbers(facts: dict[str, Any]) -> dict[str, Any]:
     found["sample"] = _listed(facts["sample"])
     if "given" in facts:
         found["given"] = facts["given"].tolist()
-    if "rms" in facts:
-        found["rms"] = _finite(float(facts["rms"]))
+    if "norm" in facts:
+        norm, count = facts["norm"]
+        found["rms"] = _finite(float(norm) / math.sqrt(max(count, 1)))
     if "top" in facts:
         values, places = facts["top"]
         found["top"], found["gap"] = places[:, 0].tolist(), _listed(values[:, 0] - values[:, 1])

@@ -1,15 +1,16 @@
 """Launches and kernels of one step, by torch's own profiler: whether a lever took effect shows in them, whatever it says.
 
-A step lasts from one call of a model to the next, so that backward and optimiser belong to it. Only check runs do this.
+A step lasts from one call of a model to the next, so that backward and optimiser belong to it. What comes after it is
+slower, so that a run which is timed looks at one of its last.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from . import log
 
-_CALL = 10  # compiled and captured by then, in most programs
 _MOST_KERNELS = 200
 _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cuGraphLaunch", "cudaLaunchCooperativeKernel")
 
@@ -17,16 +18,16 @@ _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cuGraphLa
 class StepProfile:
     """Of one process."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self, torch: Any, call: int) -> None:
+        self._torch, self._call = torch, call
         self._profiler: Any = None
         self._found: dict[str, Any] = {}
 
     def before_call(self, number: int) -> None:
         """The call with this number is about to be made."""
-        if number == _CALL:
+        if number == self._call:
             self._guarded(self._start)
-        elif number > _CALL and self._profiler is not None:
+        elif number > self._call and self._profiler is not None:
             self._guarded(self._stop)
 
     def read(self) -> dict[str, Any]:
@@ -46,8 +47,10 @@ class StepProfile:
         if not cuda.is_initialized() or cuda.is_current_stream_capturing():
             return
         cuda.synchronize()
-        self._profiler = self._torch.profiler.profile(activities=[self._torch.profiler.ProfilerActivity.CUDA])
-        self._profiler.start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._profiler = self._torch.profiler.profile(activities=[self._torch.profiler.ProfilerActivity.CUDA])
+            self._profiler.start()
 
     def _stop(self) -> None:
         profiler, self._profiler = self._profiler, None

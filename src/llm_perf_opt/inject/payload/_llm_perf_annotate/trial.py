@@ -37,6 +37,7 @@ class Program:
         self.counts: dict[str, int] = {}  # what the program did, and how often: what levers need, and evidence
         self.places: dict[str, str] = {}  # the line of the program that did so first
         self.models: list[str] = []  # names of the outermost modules
+        self.longest = int(os.environ.get("LLM_PERF_LONGEST") or 0)  # tokens in a cache, as an earlier run had them
         self.levers: list[tuple[str, Any, str]] = []  # name, module, why it could not be pulled
         self._folder = folder
         self._seen: set[int] = set()
@@ -44,7 +45,8 @@ class Program:
         self._around: list[Callable[[Any], Any]] = []
         self._on_generate: list[Callable[[Any, dict[str, Any]], None]] = []
         self._instead: Callable[..., Any] | None = None
-        self._step = StepProfile(torch) if outputs is not None else None
+        step = int(os.environ.get("LLM_PERF_STEP") or 0)
+        self._step = StepProfile(torch, step) if step else None
         self._repeats = _Repeats(torch, os.environ.get("LLM_PERF_REPEAT", ""))
         self._collections = 0
 
@@ -65,6 +67,10 @@ class Program:
     def on_generate(self, action: Callable[[Any, dict[str, Any]], None]) -> None:
         """Have `action` called with the model and the keyword arguments of each `generate()`, which it may change."""
         self._on_generate.append(action)
+
+    @property
+    def in_generate(self) -> bool:
+        return state.generation is not None
 
     @staticmethod
     def is_unaligned(layer: Any) -> bool:
@@ -99,9 +105,22 @@ class Program:
                 if manager is not None:
                     around.enter_context(manager)
             result = run(*args, **kwargs) if self._instead is None else self._instead(module, run, args, kwargs)
+        self._see_cache(result)
         if self.outputs is not None:
             self.outputs.called(result, args, kwargs)
         return result
+
+    def _see_cache(self, result: Any) -> None:
+        cache = getattr(result, "past_key_values", None)
+        if (
+            cache is None or "Static" in type(cache).__name__
+        ):  # may be under torch.compile, which would compile the question
+            return
+        length = getattr(cache, "get_seq_length", int)()
+        if type(length) is int and length > self.counts.get(
+            "longest cache", 0
+        ):  # no tensor: that would wait for the GPU
+            self.counts["longest cache"] = length
 
     def _meet(self, module: Any) -> None:
         self._seen.add(calls.identity(module))
@@ -241,7 +260,9 @@ class _Repeats:
         """What to make each of them in: the program's random numbers are left where they are."""
         if number != self._after or any(kwargs.get(name) is not None for name in ("past_key_values", "streamer")):
             return []
-        return [self._torch.random.fork_rng() for _ in range(self._times)]
+        cuda = self._torch.cuda
+        devices = [cuda.current_device()] if cuda.is_initialized() else []
+        return [self._torch.random.fork_rng(devices) for _ in range(self._times)]
 
 
 def _collections() -> int:

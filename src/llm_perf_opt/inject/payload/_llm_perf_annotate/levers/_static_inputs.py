@@ -6,11 +6,13 @@ host between two calls (a counter of a cache) is in no graph, so that such calls
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
 _WARM = 2  # calls before one is captured: cuBLAS and the allocator have to have settled
 _MOST_GRAPHS = 8
+_ROUND = 64  # sizes of caches are multiples of this
 _MOST_SHAPES = 256
 _PLAIN = (int, float, str, bool, type(None))
 _DEVICE = "cuda"
@@ -36,6 +38,7 @@ class Graphs:
         torch = self._torch
         if torch.is_grad_enabled():
             return self._as_it_is("its calls keep gradients", run, args, kwargs)
+        kwargs = self._with_fixed_cache(module, kwargs)
         given = _Given(torch, self._shapes, module, args, kwargs)
         if given.why_not:
             return self._as_it_is(given.why_not, run, args, kwargs)
@@ -53,6 +56,18 @@ class Graphs:
                 self._graphs[given.key] = None
             return result
         return self._capture(given, run, args, kwargs)
+
+    def _with_fixed_cache(self, module: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A loop of one's own begins with no cache, and goes on with the one it is given back: of fixed size, then."""
+        given, library = kwargs.get("past_key_values"), sys.modules.get("transformers")
+        is_new = given is None or (type(given).__name__ == "DynamicCache" and not given.get_seq_length())
+        if not (is_new and kwargs.get("use_cache") and self._program.longest and hasattr(module, "generation_config")):
+            return kwargs
+        if library is None or self._program.in_generate:
+            return kwargs
+        size = (self._program.longest // _ROUND + 1) * _ROUND
+        self._program.count("caches of fixed size")
+        return {**kwargs, "past_key_values": library.StaticCache(config=module.config, max_cache_len=size)}
 
     def _capture(self, given: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch = self._torch

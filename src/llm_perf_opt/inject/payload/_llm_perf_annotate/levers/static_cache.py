@@ -30,4 +30,6 @@ def evidence(program: Any) -> tuple[bool, str]:
         return False, "the program gives generate() a cache of its own" if own else "generate() did not take it"
     replays = program.counts.get("graph replays", 0)
     text = f"{calls} calls with a static cache"
-    return True, f"{text}, CUDA graphs replayed {replays} times" if replays else text
+    if replays:
+        return True, f"{text}, CUDA graphs replayed {replays} times"
+    return True, f"{text}, but no CUDA graph was replayed" if program.torch.cuda.is_initialized() else text
