@@ -16,7 +16,7 @@ SHARED_NAMES = ("__init__.py", "argv.py", "columns.py", "files.py")
 # 51,650 without lines of code, fix rules one file each, comparisons with budgets and history, trials, and traces read in chunks.
 # 63,250 without the steps of serving engines, levers that pad, quantise and capture graphs, and what trials say in reports.
 # Raised only with a capability, in the commit that brings it.
-MOST_LINES = 66_000
+MOST_LINES = 66_500
 
 # Words of the last column of the table in CONTRIBUTING.md, as far as they have no other meaning in this field.
 NOT_OURS = re.compile(
