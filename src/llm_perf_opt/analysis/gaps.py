@@ -211,9 +211,10 @@ class _Finder:
         Then it may not be one at all: the recording was cut off, and has to their end what began before.
         """
         timeline = self.timeline
-        if not len(timeline.calls) or self.length[-1] < LONG or self.next_name[-1] != UNKNOWN:
+        last = len(self.start) - 1
+        if last < 0 or not len(timeline.calls) or self.length[last] < LONG or self.next_name[last] != UNKNOWN:
             return False
-        since = self.start[-1] + self.length[-1] // _QUIET
+        since = self.start[last] + self.length[last] // _QUIET
         return not any((column.start >= since).any() for column in (timeline.host, timeline.ranges, timeline.calls))
 
     def _is_what_fills(self, gaps: Int64s, covering: Int64s) -> Bools:
