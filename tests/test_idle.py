@@ -18,7 +18,7 @@ from llm_perf_opt.analysis.gaps import CAUSES, Cover, find_gaps
 from llm_perf_opt.analysis.rules.all_rules import fix_words
 from llm_perf_opt.analysis.verdicts.idle_causes import idle_parts, idle_words, undisturbed
 from llm_perf_opt.metrics.host_calls import call_kind, code_kind
-from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, Timeline
+from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, OperatorCalls, Timeline
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
 from test_join_rules import timeline as made
@@ -299,6 +299,20 @@ def test_no_part_is_larger_than_the_whole() -> None:
     assert found.interval is not None
     assert found.interval[1] <= found.of
     assert "1 ms of 1.01 ms" in found.because
+
+
+def test_a_trace_that_was_cut_off_is_not_said_to_wait_at_its_end() -> None:
+    timeline = made([("step", 0, 30 * MS)], [("k", 1_000, MS), ("k", 3 * MS, MS)])
+    one = np.array([0], dtype=np.int32)
+    operator = OperatorCalls(np.array([10]), np.array([2 * MS]), one, one, one + UNKNOWN)
+    cut = performance(evaluated(evolve(timeline, calls=operator)), "step")
+    assert causes(cut) == pytest.approx({"end": 26 * MS, "unseen": 2 * MS, "launch": 1_000}, rel=0.01)
+    assert (cut.verdict.bound, cut.verdict.confidence) == ("unknown", "low")
+    assert "at the end of the recording, which shows neither work nor calls there: 26 ms in 1 gap" in cut.verdict.text
+    assert "host.unknown" in {o.rule for o in cut.opportunities}
+    # An operator that begins there: the host did something.
+    later = evolve(operator, start=np.array([20 * MS]), end=np.array([29 * MS]))
+    assert "end" not in causes(performance(evaluated(evolve(timeline, calls=later)), "step"))
 
 
 def test_every_cause_has_words_and_a_fix() -> None:

@@ -46,6 +46,8 @@ class CodeLines:
     _kernels: Bools | None = None  # those of a scope; None: all
     _known: _Launches | None = field(default=None, init=False)
     _numbers: dict[str, int] = Factory(dict)  # of regions, by key
+    # Spans with a caller, and which of them are alike: one, once somebody has asked; scopes share it.
+    _called: list[tuple[CodeSpans, Int64s, Int64s]] = Factory(list)
 
     @staticmethod
     def of(warmth: SteadyTimeline) -> CodeLines | None:
@@ -63,7 +65,7 @@ class CodeLines:
             return self
         mask = np.zeros(len(every), dtype=np.bool_)
         mask[kernels] = True
-        view = CodeLines(self._warmth, mask, numbers=self._numbers)
+        view = CodeLines(self._warmth, mask, numbers=self._numbers, called=self._called)
         view._known = self._launches()
         return view
 
@@ -81,13 +83,15 @@ class CodeLines:
     def callers(self, key: str) -> dict[Place, Place]:
         """Of lines in models of libraries, the line of the user's own that led there for most of a region's time."""
         number, timeline = self._number(key), self._warmth.timeline
-        spans = timeline.code.chosen(timeline.code.caller != UNKNOWN)
-        if number is None or not len(spans):
+        if number is None:
             return {}
+        if not self._called:
+            chosen = timeline.code.chosen(timeline.code.caller != UNKNOWN)
+            self._called.append((chosen, *distinct_rows([c.astype(np.int64) for c in (chosen.place, chosen.caller)])))
+        ((spans, rows, first),) = self._called
         instances = (self._warmth.attribution.range_region == number) & ~self._warmth.instances.warmup
         windows = BusyTime.of(timeline.ranges.start[instances], timeline.ranges.end[instances])
         time = windows.within(spans.start, spans.end)
-        rows, first = distinct_rows([spans.place.astype(np.int64), spans.caller.astype(np.int64)])
         spent = np.bincount(rows, weights=time, minlength=len(first))
         found: dict[Place, Place] = {}
         for at in np.argsort(spent, kind="stable").tolist():  # the longest comes last, and stays
@@ -227,6 +231,7 @@ class IdleLines:
     _cause: Int64s
     _place: Int64s
     _strings: list[str]
+    _names: set[str] = Factory(set)
 
     @staticmethod
     def of(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None:
@@ -249,9 +254,11 @@ class IdleLines:
         gap = gap[both]
         return IdleLines(begin[both], finish[both], gap, gaps.cause[gap].astype(np.int64), place, timeline.strings)
 
-    def places(self) -> Int64s:
-        """All lines, as indices into the strings."""
-        return np.unique(self._place)
+    def names(self, name: Callable[[str], str]) -> set[str]:
+        """What `name` makes of all lines; asked once."""
+        if not self._names:
+            self._names.update(name(self._strings[place]) for place in np.unique(self._place).tolist())
+        return self._names
 
     def of_gaps(self, gaps: Int64s, windows: BusyTime) -> tuple[Int64s, Int64s, Int64s]:
         """The parts of some gaps, which are in order: to which of them each belongs, its line, and its time."""

@@ -19,13 +19,28 @@ from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
 from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.intervals import BusyTime
 
-CAUSES = ("launch", "sync", "data", "alloc", "module", "copy", "python", "thread", "unseen", "replan", "gpu", "warmup")
+CAUSES = (
+    "launch",
+    "sync",
+    "data",
+    "alloc",
+    "module",
+    "copy",
+    "python",
+    "thread",
+    "unseen",
+    "replan",
+    "gpu",
+    "end",
+    "warmup",
+)
 _CODE = {cause: number for number, cause in enumerate(CAUSES)}
 NAMED = 100_000  # ns: gaps from here on are given a name
 LONG = 1_000_000  # ns: no launch of a kernel takes the host that long
 _AHEAD = 20_000  # ns: work launched so long before a gap began did not wait for the host
 TIGHT = 3  # times as long as a gap: a range around it that is longer, and not part of what is asked about, says nothing
 _REPEATED = 3  # long gaps before attention: one or two are its first use
+_QUIET = 4  # of the last gap, the part in which something may begin though the recording was cut off there
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
 
@@ -161,6 +176,8 @@ class _Finder:
             many = self._filled(named, call == one) & (by_call == "")
             new[many & ~over.reads_input] = _CODE[one]
             called[many] = UNKNOWN  # none of them alone
+        if self._ends_inside():
+            new[-1], called[-1] = _CODE["end"], UNKNOWN
         cause[named] = new
         cause[self._inside(warmup)] = _CODE["warmup"]
 
@@ -187,6 +204,18 @@ class _Finder:
         ]
         plans[long] = np.isin(names, attention)
         return plans if plans.sum() >= _REPEATED else np.zeros_like(plans)
+
+    def _ends_inside(self) -> bool:
+        """Is the last gap long, behind all work, and does nothing begin on the host meanwhile, not even an operator?
+
+        Then it may not be one at all: the recording was cut off, and has to their end what began before.
+        """
+        timeline = self.timeline
+        last = len(self.start) - 1
+        if last < 0 or not len(timeline.calls) or self.length[last] < LONG or self.next_name[last] != UNKNOWN:
+            return False
+        since = self.start[last] + self.length[last] // _QUIET
+        return not any((column.start >= since).any() for column in (timeline.host, timeline.ranges, timeline.calls))
 
     def _is_what_fills(self, gaps: Int64s, covering: Int64s) -> Bools:
         """Which gaps the range that covers them fills and hardly exceeds, without a launch in it."""

@@ -156,8 +156,7 @@ class Waiting:
 
     def _is_line(self, lines: IdleLines | None, label: Int64s) -> Bools:
         """Which names are those of lines of the program."""
-        strings = self._timeline.strings
-        known = {_pooled(strings[place]) for place in lines.places().tolist()} if lines is not None else set()
+        strings, known = self._timeline.strings, lines.names(_pooled) if lines is not None else set()
         own = [one for one in np.unique(label).tolist() if one != UNKNOWN and _pooled(strings[one]) in known]
         return np.isin(label, own)
 

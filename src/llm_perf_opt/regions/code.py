@@ -64,11 +64,14 @@ def innermost(
 
 def _caller(stacks: Stacks, users: Bools) -> Int64s:
     """Of each node, the interval nearest above it that is the user's own; UNKNOWN where it is itself, or none is."""
-    own, at = users[stacks.instance], stacks.parent.copy()
-    at[own] = UNKNOWN
-    while len(climbing := np.flatnonzero((at != UNKNOWN) & ~own[at])):
-        at[climbing] = stacks.parent[at[climbing]]
-    return np.where(at == UNKNOWN, UNKNOWN, stacks.instance[at])
+    instance, parent = stacks.instance, stacks.parent
+    own, count = users[instance], len(instance)
+    above = np.append(np.where(parent == UNKNOWN, count, parent), count)  # the last stands for nothing
+    nearest = np.where(np.append(own, True), np.arange(count + 1), above)
+    while (further := nearest[nearest] != nearest).any():  # twice as far each time
+        nearest[further] = nearest[nearest][further]
+    at = np.where(own, count, nearest[above[:-1]])
+    return np.append(instance, UNKNOWN)[at]
 
 
 @define(eq=False)

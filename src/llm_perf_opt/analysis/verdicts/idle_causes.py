@@ -10,7 +10,7 @@ from functools import cache
 
 from attrs import define, evolve
 
-from llm_perf_opt.analysis.verdicts.rules import Facts
+from llm_perf_opt.analysis.verdicts.rules import UNKNOWN, Facts
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.package_data import read_toml
 from llm_perf_opt.regions.code import parse_place
@@ -19,6 +19,7 @@ from llm_perf_opt.regions.model import Evidence, Verdict
 from llm_perf_opt.regions.names import visible
 
 _IDLE = "The GPU sits idle for {idle_share} of the {basis} ({idle} of {wall}), {share} of that"
+_NO_RULE = "none: "  # causes that have none are told apart
 _NAMES = 3  # of what the host was in, in a text
 _TELLING_SHARE = 0.5  # of the idle time, from which on gaps of a size are mentioned
 _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
@@ -96,7 +97,9 @@ def idle_parts(idle: IdleTime, graphable: bool, graphs: bool) -> list[IdlePart]:
     """
     groups = _by_rule(idle, graphable, graphs)
     found = [
-        IdlePart(rule, float(sum(one.time_ns for one in group)), _what(group)) for rule, group in groups.items() if rule
+        IdlePart(rule, float(sum(one.time_ns for one in group)), _what(group))
+        for rule, group in groups.items()
+        if not rule.startswith(_NO_RULE)
     ]
     return sorted(found, key=lambda part: -part.time_ns)
 
@@ -104,7 +107,8 @@ def idle_parts(idle: IdleTime, graphable: bool, graphs: bool) -> list[IdlePart]:
 def _by_rule(idle: IdleTime, graphable: bool, graphs: bool) -> dict[str, list[IdleCause]]:
     groups: dict[str, list[IdleCause]] = {}
     for one in idle.causes:
-        groups.setdefault(idle_words()[_cause(one.cause, graphable, graphs)].rule, []).append(one)
+        cause = _cause(one.cause, graphable, graphs)
+        groups.setdefault(idle_words()[cause].rule or _NO_RULE + cause, []).append(one)
     return groups
 
 
@@ -130,14 +134,16 @@ def _fitted(times: dict[str, float], to: float) -> dict[str, float]:
 
 
 def _what(group: Sequence[IdleCause]) -> str:
-    """`enumerate(DataLoader) 354 ms in 6 gaps, 12 ms in 40 other gaps`."""
+    """`enumerate(DataLoader) 354 ms in 6 gaps, 12 ms in 40 other gaps`; `train.py:33 step 354 ms in 6 gaps, 12 ms elsewhere`."""
     named = [one for one in group if one.what][:_NAMES]
     words = [f"{_name(one.what)} {shown(nanoseconds(one.time_ns))} in {_gaps(one.gaps)}" for one in named]
     others = [one for one in group if one not in named]
     if others:
-        rest = "other " if named else ""
         time = shown(nanoseconds(sum(one.time_ns for one in others)))
-        words.append(f"{time} in {_gaps(sum(one.gaps for one in others), rest)}")
+        # Lines share gaps among them: those of the others are no further ones.
+        divided = any(parse_place(one.what) for one in named)
+        where = "elsewhere" if divided else f"in {_gaps(sum(one.gaps for one in others), 'other ' if named else '')}"
+        words.append(f"{time} {where}")
     return ", ".join(words)
 
 
@@ -176,7 +182,8 @@ def with_cause(
             *found.evidence,
             Evidence(f"{group[0].cause} {words['share']} of the idle time", "cause_share", share),
         ],
-        advice=_sentence(action(texts_of(rule))) if rule else found.advice,
+        advice=found.advice if rule.startswith(_NO_RULE) else _sentence(action(texts_of(rule))),
+        confidence="low" if main.bound == UNKNOWN else found.confidence,
     )
 
 
