@@ -8,12 +8,13 @@ TORCH_STAMP := $(VENV)/.stamp-torch
 TORCH ?= torch==2.13.0
 # Where `make profile` writes its report; by default a new folder below tmp/profile-output.
 PROFILE_OUT ?=
-# Workers of the test run.
-JOBS ?= 2
+# Workers of the test run; by default as many as keep two processors busy. All tests together wait for half of their
+# time, for programs they have started; those of `make check` never do.
+JOBS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Python keeps its byte code, whatever the environment says: else every worker and each of the hundreds of programs that
 # tests start compiles what it imports, and pytest prepares each test file anew.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal
 CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
@@ -89,7 +90,7 @@ check: setup
 	@$(MAKE) --no-print-directory -j2 lint quick-tests
 
 quick-tests: setup
-	$(PYTEST) --hypothesis-profile quick -m 'not process and not torch and not browser and not slow'
+	$(PYTEST) -n $(or $(JOBS),2) --hypothesis-profile quick -m 'not process and not torch and not browser and not slow'
 
 # Side by side, as each of the three leaves the others a processor. Tests import a small part of what is installed: it is
 # compiled by the first that does.
@@ -97,7 +98,7 @@ test: PIP += --no-compile
 test: setup
 	@$(MAKE) --no-print-directory -j3 lint $(TORCH_STAMP) chromium
 # Neighbours stay together, as they share what they prepare; who has nothing left to do takes over some of the others.
-	$(PYTEST)
+	$(PYTEST) -n $(or $(JOBS),4)
 
 chromium:
 	@sh tools/install_chromium.sh || true

@@ -190,7 +190,7 @@ threading.Event().wait(20)
 print("deadlocked")
 """
     ended = run(code, CaptureWindows({STEP: (1,)}, stop=True), tmp_path)
-    assert "waited" not in ended.stdout
+    assert "deadlocked" not in ended.stdout
     assert read_log(tmp_path / "log").ended_before == "decode_step 2"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from conftest import recording
 from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.nvml import Nvml
@@ -100,6 +101,13 @@ def test_other_processes_on_the_gpu_are_named_with_their_share(percent: float, s
 def test_runs_that_differ_say_that_the_clock_did_too(tmp_path: Path) -> None:
     report = reported(tmp_path, [seen(1_000_000), seen(1_010_000, mhz=1500)], [60, 80])
     assert "between 1500 and 1980 MHz" in said(report)["RUNS_DIFFER"]
+
+
+def test_what_slowed_the_measured_run_down_is_told_beside_a_recording_too(tmp_path: Path) -> None:
+    reported(tmp_path, [seen(1_000_000, reasons=TOO_HOT)], [60])
+    files = [str(tmp_path / "run.json"), str(recording("nsys-*-decoder-8layers.sqlite"))]
+    assert main(["report", *files, "--out", str(tmp_path / "both"), "--format", "json"]) == 0
+    assert "GPU_SLOWED" in said(json.loads((tmp_path / "both" / "report.json").read_text()))
 
 
 @pytest.mark.parametrize(

@@ -250,8 +250,9 @@ def _finished(
     )
     if times is not None:
         times.set_token_rates(found.scopes)
-        if any(timeline.kind != "kineto" for timeline in timelines):  # such a trace is of a few steps by intent
-            report = evolve(report, diagnostics=[*report.diagnostics, *times.diagnoses()])
+        of_parts = any(timeline.kind != "kineto" for timeline in timelines)  # such a trace is of a few steps by intent
+        told = [*times.conditions, *(times.diagnoses() if of_parts else ())]
+        report = evolve(report, diagnostics=[*report.diagnostics, *told])
     if kernel_filter:
         every = evolve(options, kernel_include=[], kernel_exclude=[], launch_detail=False)
         report = _evaluated_by_all_kernels(report, whole(every), kernel_filter)

@@ -131,6 +131,8 @@ def _shared(timeline: Timeline) -> list[Diagnosis]:
 
 
 def _runs_differ(timeline: Timeline, regions: list[NCUProfileRegion]) -> list[Diagnosis]:
+    if any(process.warm for process in timeline.processes):
+        return []  # passes of stage 1, one after the other: its own report has their spread
     keys = {region.key for region in regions}
     outer = [r for r in regions if r.parent not in keys and r.timing is not None]
     whole = sum(r.timing.steady.total_ns for r in outer if r.timing)

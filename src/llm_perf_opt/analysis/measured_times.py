@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from attrs import define, evolve
 
+from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses
 from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.regions.attribution import attribute
@@ -34,6 +35,7 @@ class MeasuredTimes:
     regions: Mapping[str, NCUProfileRegion]  # of the measured run, evaluated
     each_ns: Mapping[str, float]  # what a steady instance takes, of those that were recorded, too
     host_ns: Mapping[str, float]  # the median of the same by the host's clock alone, as a profiler records them
+    conditions: Sequence[Diagnosis]  # of the GPUs meanwhile, and of runs that differ
 
     @staticmethod
     def of(
@@ -52,7 +54,7 @@ class MeasuredTimes:
             for key, timing in timings.items()
             if timing is not None and timing.steady.instances
         }
-        return MeasuredTimes(regions, each, _host_medians(part))
+        return MeasuredTimes(regions, each, _host_medians(part), gpu_diagnoses(whole, list(regions.values())))
 
     def set_timings(self, scopes: Sequence[Scope]) -> None:
         """Have the regions of a recording say what they take undisturbed."""

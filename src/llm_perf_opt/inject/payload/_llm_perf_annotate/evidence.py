@@ -22,14 +22,13 @@ COMPILATION, CAPTURE, FIRST_USE = "compilation", "graph capture", "first use"
 def cpu_times() -> tuple[int, int] | None:
     """Nanoseconds that the threads of the process ran, and waited for a CPU that others had; None: not known here."""
     ran = waited = 0
-    try:
+    with contextlib.suppress(OSError):  # another system
         for thread in os.listdir("/proc/self/task"):  # noqa: PTH208 - pathlib is slow to import
-            with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:  # noqa: PTH123 - as above
-                words = file.read().split()
-            ran, waited = ran + int(words[0]), waited + int(words[1])
-    except (OSError, ValueError, IndexError):  # another system, or a thread that has ended meanwhile
-        return None
-    return ran, waited
+            with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+                with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:  # noqa: PTH123 - as above
+                    numbers = file.read().split()
+                ran, waited = ran + int(numbers[0]), waited + int(numbers[1])
+    return (ran, waited) if ran else None
 
 
 class Evidence:
