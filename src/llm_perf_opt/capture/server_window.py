@@ -43,12 +43,27 @@ class ServerWindow:
         self._before = 0  # steps that had run when it was opened
         self._is_said = False  # what the server was to print, it has printed
         self._started, self._looked = time.monotonic(), 0.0
+        self.on_kept: Callable[[], None] = lambda: None  # what is done when the window of a kept server is closed
         self._forget_asked()
 
     def watching(self, notes: Path, output: Path) -> dict[str, Any]:
         """For `run_supervised`: files to read while the server runs, and what ends it."""
         notes.unlink(missing_ok=True)
-        return {"follow": {notes: self._note, output: self._line}, "is_done": self.is_done}
+        return {"follow": {notes: self._note, output: self._line}, "is_done": self._may_end}
+
+    def _may_end(self) -> bool:
+        """Whether the server is to be ended; one that is kept is not, but what was measured is shown at once."""
+        was_open = self.closed_ns is None
+        if not self.is_done():
+            return False
+        if was_open and self._asked.keep:
+            self.on_kept()
+        return not self._asked.keep
+
+    @property
+    def is_kept(self) -> bool:
+        """The server went on after its window, until somebody ended it."""
+        return self._asked.keep and self.closed_ns is not None
 
     def _note(self, line: str) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,8 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
     title = f"measure: the program runs by itself{of}"
     with run.report_progress.work(title, "measure", expected_s=run.expected_seconds(_NAME)):
         step = directory.begin(_NAME, request.command, _FOLDER, program=request.command, environment=environment)
-        window = _window(run)
+        if (window := _window(run)) is not None:
+            window.on_kept = partial(_show_kept, run, times, window)
         ended = run_supervised(
             request.command,
             log=log,
@@ -158,10 +160,22 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
             **(window.watching(notes, log) if window is not None else {}),
         )
         clean_logs([log], request.command)
+    if window is not None and window.is_kept and ended.interrupted and not ended.interrupted_twice:
+        ended = attrs.evolve(ended, interrupted=False, done=True)  # that is how a server ends that was kept
     for trouble in read_log(notes).troubles if request.annotate.mode != "off" else ():
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
     went_well = end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
     return went_well, None if window is None else window.finish(run.note)
+
+
+def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:
+    """What the window of a server holds that goes on; the report follows when it is ended."""
+    file = run.directory.path / FILE
+    if window.opened_ns is not None and window.closed_ns is not None:
+        collect([times], file, windows={0: (window.opened_ns, window.closed_ns)})
+        _show(run, file)
+        run.timelines.pop(file, None)
+    run.report_progress("  the server goes on; end it with Ctrl-C for the whole report")
 
 
 def _window(run: RunContext) -> ServerWindow | None:
