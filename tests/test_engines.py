@@ -253,6 +253,13 @@ def test_absent_and_changed_targets_are_said_and_left_alone(opened: list[str], t
     assert noted["hooked"] == ["Worker.compile_or_warm_up_model"]
 
 
+def test_a_method_behind_a_decorator_that_hides_what_it_takes_is_hooked(opened: list[str]) -> None:
+    module, worker = worker_module(execute_model=lambda *args, **kwargs: execute_model(*args, **kwargs))
+    engines.annotate(module, stages_into(opened))
+    assert worker().execute_model(scheduled({"a": 1}, {"a": 1})) == "ran 1"
+    assert opened == ["prefill, batch = 1, tokens = 1, new = 1", "|"]
+
+
 def test_a_draft_inside_a_draft_is_one(opened: list[str]) -> None:
     runner = ModuleType("sglang.srt.model_executor.model_runner")
 

@@ -150,15 +150,19 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
         step = directory.begin(_NAME, request.command, _FOLDER, program=request.command, environment=environment)
         if (window := _window(run)) is not None:
             window.on_kept = partial(_show_kept, run, times, window)
-        ended = run_supervised(
-            request.command,
-            log=log,
-            environment={**environment, **run.bytecode.variables()},
-            timeout_s=request.measure.timeout_s,
-            report_progress=run.report_progress,
-            held=directory.handles,
-            **(window.watching(notes, log) if window is not None else {}),
-        )
+        try:
+            ended = run_supervised(
+                request.command,
+                log=log,
+                environment={**environment, **run.bytecode.variables()},
+                timeout_s=request.measure.timeout_s,
+                report_progress=run.report_progress,
+                held=directory.handles,
+                **(window.watching(notes, log) if window is not None else {}),
+            )
+        finally:
+            if window is not None:
+                window.close("the server has ended")
         clean_logs([log], request.command)
     if window is not None and window.is_kept and ended.interrupted and not ended.interrupted_twice:
         ended = attrs.evolve(ended, interrupted=False, done=True)  # that is how a server ends that was kept

@@ -21,6 +21,7 @@ from .stages import Stages, state
 _QUIET = ("warmup", "graph_capture")  # no steps in there: they are of nobody's requests
 _BY_CALL = ":"
 _MOST_NUMBERS = 4000  # ranges that differ in numbers alone; a server that runs for days has no end of them
+_VARIABLE = 0x04  # of the flags of a function: *args
 _met: set[str] = set()
 
 Read = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -55,11 +56,13 @@ def _hook(module: ModuleType, target: Target, stages: Stages) -> str:
 
 
 def _takes(method: Any, names: tuple[str, ...]) -> bool:
-    """Whether a method has these first, after self; `inspect` is slow to import."""
+    """Whether a method has these first, after self, or takes anything, as a decorator does; `inspect` is slow to import."""
     while hasattr(method, "__wrapped__"):
         method = method.__wrapped__
     code = getattr(method, "__code__", None)
-    return not names or (code is not None and code.co_varnames[1 : 1 + len(names)] == names)
+    if not names or code is None:
+        return not names
+    return bool(code.co_varnames[1 : 1 + len(names)] == names or (code.co_flags & _VARIABLE and code.co_argcount < 2))
 
 
 def _as_stage(method: Callable[..., Any], target: Target, stages: Stages) -> Callable[..., Any]:
