@@ -47,6 +47,7 @@ def served(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[list[tup
     return json.loads((run / "report.json").read_text()), json.loads(records.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @TORCH
 def test_a_server_under_load(tmp_path: Path) -> None:
@@ -77,6 +78,7 @@ def _made(steps: list[list[tuple[bool, int, int]]]) -> int:
     return sum(made for step in steps if _phase(step) == "decode_step" for _, _, made in step)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @TORCH
 def test_a_server_is_ended_after_enough_steps(tmp_path: Path) -> None:
@@ -90,6 +92,7 @@ def test_a_server_is_ended_after_enough_steps(tmp_path: Path) -> None:
     assert 40 <= counted <= len(steps) < 5000
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @TORCH
 def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: Path) -> None:
@@ -111,6 +114,7 @@ def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: 
     assert json.loads((run / "nsys" / "load.json").read_text())["requests"]["failed"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @TORCH
 def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:

@@ -70,6 +70,13 @@ FIELDS = (
     Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingIOs", ("requests_in_batch",)),
     Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingAsyncIOs", ("io_pairs", "current_pair")),
     Fields("transformers", f"{_BATCHING}.input_outputs", "HostDeviceIOPair", ("host_io",)),
+    Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingIOs", ("compute_stream",)),
+    Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingAsyncIOs", ("compute_stream",)),
+    Fields("transformers", f"{_BATCHING}.scheduler", "Scheduler", ("has_pending_requests",)),
+    Fields(
+        *("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor"),
+        ("inputs_and_outputs", "scheduler", "input_queue"),
+    ),
     Fields(
         *("vllm", "vllm.v1.core.sched.output", "SchedulerOutput"),
         (
@@ -99,4 +106,6 @@ FIELDS = (
     ),
     Fields("sglang", _RUNNER, "ModelRunner", ("is_draft_worker",)),
     Fields("sglang", "sglang.srt.managers.scheduler", "Scheduler", ("waiting_queue", "running_batch")),
+    Fields("sglang", "sglang.srt.managers.schedule_batch", "ScheduleBatch", ("is_empty",)),
+    Fields("vllm", "vllm.v1.worker.gpu_input_batch", "CachedRequestState", (), ("num_prompt_tokens",)),
 )
