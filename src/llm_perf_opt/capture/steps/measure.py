@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -176,8 +177,9 @@ def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:
     """What the window of a server holds that goes on; the report follows when it is ended."""
     file = run.directory.path / FILE
     if window.opened_ns is not None and window.closed_ns is not None:
-        collect([times], file, windows={0: (window.opened_ns, window.closed_ns)})
-        _show(run, file)
+        with contextlib.suppress(UserError):  # the report says it
+            collect([times], file, windows={0: (window.opened_ns, window.closed_ns)})
+            _show(run, file)
         run.timelines.pop(file, None)
     run.report_progress("  the server goes on; end it with Ctrl-C for the whole report")
 

@@ -114,14 +114,14 @@ def sglang(runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step |
     return Step(name, size, int(tokens), size if mode == "DECODE" else None)
 
 
-def waiting(processor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def schedule_transformers(processor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Scheduling of continuous batching, where there are requests: it is asked again and again while there are none."""
     queue = getattr(processor, "input_queue", None)
     busy = processor.scheduler.has_pending_requests() or (queue is not None and not queue.empty())
     return "schedule" if busy else None
 
 
-def queued(scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def schedule_sglang(scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Scheduling of SGLang, where there are requests: it goes round and round while there are none."""
     running = scheduler.running_batch
     busy = bool(scheduler.waiting_queue) or (running is not None and not running.is_empty())

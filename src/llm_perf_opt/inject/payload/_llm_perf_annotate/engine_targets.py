@@ -36,7 +36,12 @@ _SPECULATIVE = "sglang.srt.speculative"
 
 TARGETS = (
     Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor._generation_step", ":transformers"),
-    Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor.prepare_next_batch", ":waiting"),
+    Target(
+        "transformers",
+        f"{_BATCHING}.continuous_api",
+        "ContinuousBatchProcessor.prepare_next_batch",
+        ":schedule_transformers",
+    ),
     Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor.update_batch", "update"),
     Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor.warmup", "warmup", optional=True),
     Target("vllm", _WORKER, "Worker.execute_model", ":vllm", ("scheduler_output",)),
@@ -60,7 +65,7 @@ TARGETS = (
         *("sglang", f"{_SPECULATIVE}.multi_layer_eagle_worker_v2", "MultiLayerEagleDraftWorker.draft", "draft"),
         optional=True,
     ),
-    Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.get_next_batch_to_run", ":queued"),
+    Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.get_next_batch_to_run", ":schedule_sglang"),
     Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.process_batch_result", "update"),
 )
 

@@ -19,7 +19,7 @@ from .engine_targets import TARGETS, Target
 from .stages import Stages, state
 
 _QUIET = ("warmup", "graph_capture")  # no steps in there: they are of nobody's requests
-_BY_CALL = ":"
+_BY_CALL, _SCHEDULES = ":", ":schedule_"
 _MOST_NUMBERS = 4000  # ranges that differ in numbers alone; a server that runs for days has no end of them
 _VARIABLE = 0x04  # of the flags of a function: *args
 _met: set[str] = set()
@@ -92,11 +92,12 @@ def _step(read: Read, target: Target, engine: Any, args: tuple[Any, ...], kwargs
     try:
         return read(engine, args, kwargs)
     except Exception as error:
+        is_step = not target.stage.startswith(_SCHEDULES)
         log.trouble(
             f"{_release(target.engine)}: what {target.method} runs could not be read ({type(error).__name__}: {error}); "
-            "its calls are called step."
+            f"its calls are {'called step' if is_step else 'not named'}."
         )
-        return STEP
+        return STEP if is_step else None
 
 
 def _numbers(step: Step) -> str:
