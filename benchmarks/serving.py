@@ -109,7 +109,7 @@ def profiled(tiny: bool, folder: Path) -> dict[str, Any]:
     timeline = read_recording(folder / "run" / "nsys" / "run.sqlite")
     assert isinstance(timeline, Timeline)
     found = compared(timeline, json.loads(records.read_text()))
-    # A profiler slows the host down: the rate is that of the same run, and phases alone are judged.
+    # A profiler slows the host down: the rate is that of the same run, and phases alone count.
     return {**found, "good": not found["wrong"], "account": account(folder / "run"), "took_s": took}
 
 

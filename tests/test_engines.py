@@ -233,6 +233,22 @@ def test_what_cannot_be_read_is_a_step_and_is_said_once(
     assert capsys.readouterr().err.count("called step") == 1
 
 
+def test_scheduling_that_cannot_be_read_is_no_step(opened: list[str], tmp_path: Path) -> None:
+    module = ModuleType("sglang.srt.managers.scheduler")
+    plain = {"get_next_batch_to_run": lambda self: 5, "process_batch_result": lambda self: None}
+    module.Scheduler = type("Scheduler", (), plain)
+    engines.annotate(module, stages_into(opened))
+    assert module.Scheduler().get_next_batch_to_run() == 5
+    assert opened == []
+    assert "get_next_batch_to_run runs could not be read" in read_log(tmp_path / "log").troubles[0]
+    idle = module.Scheduler()
+    idle.waiting_queue, idle.running_batch = [], SimpleNamespace(is_empty=lambda: True)
+    idle.get_next_batch_to_run()  # it goes round and round
+    idle.waiting_queue = ["a request"]
+    idle.get_next_batch_to_run()
+    assert opened == ["schedule", "|"]
+
+
 def test_absent_and_changed_targets_are_said_and_left_alone(opened: list[str], tmp_path: Path) -> None:
     module, worker = worker_module(execute_model=lambda self, batch: batch)
     del worker.determine_available_memory
@@ -251,6 +267,13 @@ def test_absent_and_changed_targets_are_said_and_left_alone(opened: list[str], t
         "Worker.execute_dummy_batch",
     ]
     assert noted["hooked"] == ["Worker.compile_or_warm_up_model"]
+
+
+def test_a_method_behind_a_decorator_that_hides_what_it_takes_is_hooked(opened: list[str]) -> None:
+    module, worker = worker_module(execute_model=lambda *args, **kwargs: execute_model(*args, **kwargs))
+    engines.annotate(module, stages_into(opened))
+    assert worker().execute_model(scheduled({"a": 1}, {"a": 1})) == "ran 1"
+    assert opened == ["prefill, batch = 1, tokens = 1, new = 1", "|"]
 
 
 def test_a_draft_inside_a_draft_is_one(opened: list[str]) -> None:

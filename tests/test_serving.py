@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -45,6 +47,7 @@ def served(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[list[tup
     return json.loads((run / "report.json").read_text()), json.loads(records.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @TORCH
 def test_a_server_under_load(tmp_path: Path) -> None:
@@ -75,6 +78,7 @@ def _made(steps: list[list[tuple[bool, int, int]]]) -> int:
     return sum(made for step in steps if _phase(step) == "decode_step" for _, _, made in step)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @TORCH
 def test_a_server_is_ended_after_enough_steps(tmp_path: Path) -> None:
@@ -88,6 +92,7 @@ def test_a_server_is_ended_after_enough_steps(tmp_path: Path) -> None:
     assert 40 <= counted <= len(steps) < 5000
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @TORCH
 def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: Path) -> None:
@@ -107,6 +112,31 @@ def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: 
     assert {"SERVER_COUNTERS", "LOAD"} <= codes
     assert len(json.loads(records.read_text())) >= 30
     assert json.loads((run / "nsys" / "load.json").read_text())["requests"]["failed"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@TORCH
+def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
+    port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, str(SERVER), str(port), str(records)]
+    options = ["--load", "4", "--output-tokens", "6", "--url", url, "--keep", "--out", str(run)]
+    product = [sys.executable, "-c", "from llm_perf_opt.cli.main import entry; entry()", "measure"]
+    with subprocess.Popen([*product, *options, "--", *command], stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stderr is not None
+            shown = ""
+            while "the server goes on" not in shown and (line := child.stderr.readline()):
+                shown += line
+            assert "LLM@prefill" in shown
+            assert LoadClient(ServingRequest(load=1, url=url)).is_ready()  # it still serves
+            child.send_signal(signal.SIGINT)
+            child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == 0
+    assert (run / "report.json").exists()
 
 
 # --- the window ---

@@ -96,3 +96,6 @@ def test_a_report_of_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert decode["performance"]["tokens"]["now"]["value"] == pytest.approx(120 / 0.220)
     assert regions["LLM@prefill"]["performance"]["tokens"]["now"]["value"] == pytest.approx(600 / 0.050)
     assert "## Steps" in (tmp_path / "out" / "report.md").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert '<section id="steps"' in page
+    assert 'href="#steps"' in page

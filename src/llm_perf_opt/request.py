@@ -98,6 +98,7 @@ class ServingRequest:
     output_tokens: int = 128
     url: str = "http://127.0.0.1:8000"
     load_model: str | None = None  # None: the first that the server lists
+    keep: bool = False  # let the server go on when the window is closed
     load_command: str | None = None  # a load generator of the user's own
 
     @property

@@ -20,28 +20,8 @@ from llm_perf_opt.options.values import local_address
 from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
 
-_WORDS = [
-    "time",
-    "people",
-    "way",
-    "water",
-    "day",
-    "part",
-    "sound",
-    "work",
-    "place",
-    "year",
-    "live",
-    "back",
-    "give",
-    "name",
-    "good",
-    "form",
-    "say",
-    "great",
-    "help",
-    "low",
-]
+_TEXT = "time people way water day part sound work place year live back give name good form say great help low"
+_WORDS = _TEXT.split()
 _EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}  # that some servers refuse
 _WAYS = [(path, extras) for path in ("/v1/completions", "/v1/chat/completions") for extras in (True, False)]
 _NOT_UNDERSTOOD = tuple(f"HTTP {status}:" for status in (400, 404, 405, 422, 501))
@@ -81,6 +61,7 @@ class LoadClient:
     _model: str = ""
     _way: tuple[str, bool] = _WAYS[0]
     _threads: list[threading.Thread] = Factory(list)
+    _under_way: dict[int, int] = Factory(dict)  # pieces of answers that have come so far, by thread
     requests: int = field(init=False)
     _address: tuple[str, int, str] = field(init=False)
 
@@ -91,13 +72,15 @@ class LoadClient:
     def is_ready(self) -> bool:
         """Whether the server answers; it may say which model it has."""
         try:
-            status, text = self._ask("GET", "/v1/models", timeout=10.0)
+            status, text = self._ask("GET", "/v1/models", timeout=5.0)
         except (OSError, http.client.HTTPException):
             return False
         self._model = self.asked.load_model or _first_model(text)
         return status < 500
 
     def start(self) -> None:
+        if not self._model:
+            self.is_ready()
         self.began = time.monotonic()
         for number in range(min(self.asked.concurrency, self.requests)):
             self._threads.append(threading.Thread(target=self._work, args=(number,), daemon=True))
@@ -108,9 +91,10 @@ class LoadClient:
         return bool(self._threads) and not any(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
-        """Send no more; those under way are let go."""
+        """Send no more; of those under way, what has come so far counts."""
+        if not self.is_done:
+            self.ended = time.monotonic()
         self._stop.set()
-        self.ended = self.ended or time.monotonic()
 
     def _work(self, number: int) -> None:
         while not self._stop.is_set():
@@ -126,6 +110,7 @@ class LoadClient:
             with self._lock:
                 if self._stop.is_set():  # the server was ended meanwhile
                     break
+                self._under_way.pop(threading.get_ident(), None)
                 self.ended = time.monotonic()
                 if isinstance(found, Answered):
                     self.answered.append(found)
@@ -168,6 +153,8 @@ class LoadClient:
                     last = time.monotonic()
                     first = first or last
                     pieces += 1
+                    if not self._stop.is_set():
+                        self._under_way[threading.get_ident()] = pieces
         finally:
             connection.close()
         if not pieces:
@@ -193,7 +180,7 @@ class LoadClient:
         with self._lock:
             answered, failures = list(self.answered), list(self.failures)
         seconds = max(self.ended - self.began, 1e-9) if self.began else 0.0
-        made = sum(found.tokens for found in answered)
+        made = sum(found.tokens for found in answered) + sum(self._under_way.values())
         read = [found.read for found in answered if found.read is not None]
         return {
             "url": self.asked.url,

@@ -7,8 +7,11 @@ are of the monotonic clock, which all processes of a machine share.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -43,12 +46,27 @@ class ServerWindow:
         self._before = 0  # steps that had run when it was opened
         self._is_said = False  # what the server was to print, it has printed
         self._started, self._looked = time.monotonic(), 0.0
+        self.on_kept: Callable[[], None] = lambda: None  # what is done when the window of a kept server is closed
         self._forget_asked()
 
     def watching(self, notes: Path, output: Path) -> dict[str, Any]:
         """For `run_supervised`: files to read while the server runs, and what ends it."""
         notes.unlink(missing_ok=True)
-        return {"follow": {notes: self._note, output: self._line}, "is_done": self.is_done}
+        return {"follow": {notes: self._note, output: self._line}, "is_done": self._may_end}
+
+    def _may_end(self) -> bool:
+        """Whether the server is to be ended; one that is kept is not, but what was measured is shown at once."""
+        was_open = self.closed_ns is None
+        if not self.is_done():
+            return False
+        if was_open and self._asked.keep:
+            self.on_kept()
+        return not self._asked.keep
+
+    @property
+    def is_kept(self) -> bool:
+        """The server went on after its window, until somebody ended it."""
+        return self._asked.keep and self.closed_ns is not None
 
     def _note(self, line: str) -> None:
         try:
@@ -98,13 +116,12 @@ class ServerWindow:
         self.opened_ns, self._before = time.monotonic_ns(), self.steps
         self._report_progress("  the window is open")
         if self._client is not None:
-            self._client.is_ready()  # once more: it says which model it has
             self._client.start()
         elif self._asked.load_command:
             words = shlex.split(self._asked.load_command)  # no shell: they are passed on as they are
             with (self._into / "load.log").open("wb") as log:
                 self._generator = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
                 )
 
     def _why_closed(self) -> str:
@@ -127,11 +144,7 @@ class ServerWindow:
         if self._client is not None:
             self._client.stop()
         if self._generator is not None and self._generator.poll() is None:
-            self._generator.terminate()
-            try:
-                self._generator.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self._generator.kill()
+            _end(self._generator)
         self._forget_asked()
         self._report_progress(f"  the window is closed: {why}")
 
@@ -150,6 +163,16 @@ class ServerWindow:
             (self._into / LOAD).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             note(diagnose("LOAD.failed" if not found["requests"]["answered"] else "LOAD", **load_words(found)))
         return self.opened_ns, self.closed_ns
+
+
+def _end(generator: subprocess.Popen[bytes]) -> None:
+    """With all that it has started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(generator.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            generator.wait(_END_S)
+            return
 
 
 def load_words(found: dict[str, Any]) -> dict[str, str]:

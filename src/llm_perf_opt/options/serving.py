@@ -42,6 +42,10 @@ SERVING: tuple[Option[Any], ...] = (
         help="With --load: the model to ask for (default: the first that the server lists).",
     ),
     Option(
+        flag="--keep", kind="switch", default=False, verbs=("measure",), to="serving.keep",
+        help="Show the times when the window is closed, and let the server go on until you end it.",
+    ),
+    Option(
         flag="--load-command", metavar="CMD", verbs=_SERVE, to="serving.load_command",
         help="A load generator of your own, started once the server serves; when it ends, the server is ended.",
     ),

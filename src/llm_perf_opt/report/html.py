@@ -31,6 +31,8 @@ from llm_perf_opt.report.provenance import provenance
 from llm_perf_opt.report.region_table import shown_columns, shown_rows
 from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.stages import WAITING_BOUNDS
+from llm_perf_opt.report.step_rows import HEAD as STEP_HEAD
+from llm_perf_opt.report.step_rows import step_rows, step_sentence
 from llm_perf_opt.report.text import (
     counted,
     duration,
@@ -96,6 +98,9 @@ def render_html(view: View) -> str:
         scope_stages=[full_label(region) for region in view.stages[:_SCOPE_STAGES]],
         lines=[(region, known_words(performance), rows) for region, performance, rows in line_tables(view, _LINES)],
         line_head=LINE_HEAD,
+        steps=step_rows(view),
+        step_head=STEP_HEAD,
+        step_sentence=step_sentence(view),
         counters=_counters(stages),
         verified=verified_rows(report),
         no_counters=_no_counters(report),
@@ -163,11 +168,13 @@ def _title(report: NCUProfileRegionReport) -> str:
 
 def _sections(view: View) -> list[tuple[str, str]]:
     last = [("diagnostics", "Diagnostics"), ("provenance", "Provenance")]
+    steps = [("steps", "Steps")] if step_rows(view) else []
     if view.host_only:
-        return [("answer", "Answer"), ("regions", "Regions"), *last]
+        return [("answer", "Answer"), ("regions", "Regions"), *steps, *last]
     found = [("answer", "Answer")]
     found += [("opportunities", "Fix first")] if view.answer.fixes else []
     found += [("regions", "Regions"), ("timeline", "Timeline"), ("roofline", "Roofline")] if view.regions else []
+    found += steps
     found += [("lines", "By line")] if next(line_tables(view, 1), None) else []
     found += [("kernels", "Kernels")] if view.scope and view.scope.kernels else []
     return [*found, ("trust", "Counters"), *last]

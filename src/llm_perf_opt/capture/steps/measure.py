@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,21 +155,39 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
     title = f"measure: the program runs by itself{of}"
     with run.report_progress.work(title, "measure", expected_s=run.expected_seconds(_NAME)):
         step = directory.begin(_NAME, request.command, _FOLDER, program=request.command, environment=environment)
-        window = _window(run)
-        ended = run_supervised(
-            request.command,
-            log=log,
-            environment={**environment, **run.bytecode.variables()},
-            timeout_s=request.measure.timeout_s,
-            report_progress=run.report_progress,
-            held=directory.handles,
-            **(window.watching(notes, log) if window is not None else {}),
-        )
+        if (window := _window(run)) is not None:
+            window.on_kept = partial(_show_kept, run, times, window)
+        try:
+            ended = run_supervised(
+                request.command,
+                log=log,
+                environment={**environment, **run.bytecode.variables()},
+                timeout_s=request.measure.timeout_s,
+                report_progress=run.report_progress,
+                held=directory.handles,
+                **(window.watching(notes, log) if window is not None else {}),
+            )
+        finally:
+            if window is not None:
+                window.close("the server has ended")
         clean_logs([log], request.command)
+    if window is not None and window.is_kept and ended.interrupted and not ended.interrupted_twice:
+        ended = attrs.evolve(ended, interrupted=False, done=True)  # that is how a server ends that was kept
     for trouble in read_log(notes).troubles if request.annotate.mode != "off" else ():
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
     went_well = end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
     return went_well, None if window is None else window.finish(run.note)
+
+
+def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:
+    """What the window of a server holds that goes on; the report follows when it is ended."""
+    file = run.directory.path / FILE
+    if window.opened_ns is not None and window.closed_ns is not None:
+        with contextlib.suppress(UserError):  # the report says it
+            collect([times], file, windows={0: (window.opened_ns, window.closed_ns)})
+            _show(run, file)
+        run.timelines.pop(file, None)
+    run.report_progress("  the server goes on; end it with Ctrl-C for the whole report")
 
 
 def _window(run: RunContext) -> ServerWindow | None:

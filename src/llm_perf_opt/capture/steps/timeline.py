@@ -164,20 +164,24 @@ def _record_timeline(
     watching = {} if window is None else window.watching(notes, program_log)
     watching["follow"] = {**watching.get("follow", {}), log: progress_of(None, progress)}
     step = directory.begin(_RECORD, argv, "nsys", program=command, through=shim, environment=environment)
-    ended = run_supervised(
-        argv,
-        log=log,
-        environment={**environment, **run.bytecode.variables()},
-        timeout_s=asked.timeout_s,
-        program_pid=program_pid,
-        program_log=program_log,
-        report_progress=run.report_progress,
-        stop_command=build_nsys_stop_cmd(nsys.path, session),
-        too_large=lambda guard: 0 < asked.max_bytes < recording_bytes(guard),
-        held=directory.handles,
-        program_over=None if window is not None else lambda: begin_likely(run),  # a server waits for its clients
-        **watching,
-    )
+    try:
+        ended = run_supervised(
+            argv,
+            log=log,
+            environment={**environment, **run.bytecode.variables()},
+            timeout_s=asked.timeout_s,
+            program_pid=program_pid,
+            program_log=program_log,
+            report_progress=run.report_progress,
+            stop_command=build_nsys_stop_cmd(nsys.path, session),
+            too_large=lambda guard: 0 < asked.max_bytes < recording_bytes(guard),
+            held=directory.handles,
+            program_over=None if window is not None else lambda: begin_likely(run),  # a server waits for its clients
+            **watching,
+        )
+    finally:
+        if window is not None:
+            window.close("the server has ended")
     if window is not None:
         window.finish(run.note)
     # A program may remove what it finds: it must not be started again because the note of its start is gone.

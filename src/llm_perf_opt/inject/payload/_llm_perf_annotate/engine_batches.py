@@ -54,6 +54,9 @@ def vllm(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | N
     guessed, cached = output.scheduled_spec_decode_tokens, output.scheduled_cached_reqs
     fresh = {request.req_id: request for request in output.scheduled_new_reqs}
     made = getattr(cached, "num_output_tokens", None)  # until 0.11, the worker alone knows
+    count, total = len(output.num_scheduled_tokens), output.total_num_scheduled_tokens
+    if made and total == count and not fresh and not guessed and all(made):  # most steps, and they are short
+        return Step("decode_step", count, total, count)
     begun = dict(zip(cached.req_ids, _begun(worker, cached) if made is None else made))
     prefills = decodes = verifies = 0
     new: int | None = 0
@@ -70,7 +73,7 @@ def vllm(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | N
             decodes += 1
             new = None if new is None else new + 1
     name = _phase(prefills, decodes, verifies)
-    return Step(name, prefills + decodes + verifies, output.total_num_scheduled_tokens, new)
+    return Step(name, count, total, new)
 
 
 def _begun(worker: Any, cached: Any) -> list[bool]:
@@ -111,14 +114,14 @@ def sglang(runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step |
     return Step(name, size, int(tokens), size if mode == "DECODE" else None)
 
 
-def waiting(processor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def schedule_transformers(processor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Scheduling of continuous batching, where there are requests: it is asked again and again while there are none."""
     queue = getattr(processor, "input_queue", None)
     busy = processor.scheduler.has_pending_requests() or (queue is not None and not queue.empty())
     return "schedule" if busy else None
 
 
-def queued(scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def schedule_sglang(scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Scheduling of SGLang, where there are requests: it goes round and round while there are none."""
     running = scheduler.running_batch
     busy = bool(scheduler.waiting_queue) or (running is not None and not running.is_empty())

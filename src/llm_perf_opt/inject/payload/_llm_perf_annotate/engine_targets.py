@@ -36,7 +36,12 @@ _SPECULATIVE = "sglang.srt.speculative"
 
 TARGETS = (
     Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor._generation_step", ":transformers"),
-    Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor.prepare_next_batch", ":waiting"),
+    Target(
+        "transformers",
+        f"{_BATCHING}.continuous_api",
+        "ContinuousBatchProcessor.prepare_next_batch",
+        ":schedule_transformers",
+    ),
     Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor.update_batch", "update"),
     Target("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor.warmup", "warmup", optional=True),
     Target("vllm", _WORKER, "Worker.execute_model", ":vllm", ("scheduler_output",)),
@@ -60,7 +65,7 @@ TARGETS = (
         *("sglang", f"{_SPECULATIVE}.multi_layer_eagle_worker_v2", "MultiLayerEagleDraftWorker.draft", "draft"),
         optional=True,
     ),
-    Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.get_next_batch_to_run", ":queued"),
+    Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.get_next_batch_to_run", ":schedule_sglang"),
     Target("sglang", "sglang.srt.managers.scheduler", "Scheduler.process_batch_result", "update"),
 )
 
@@ -70,6 +75,13 @@ FIELDS = (
     Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingIOs", ("requests_in_batch",)),
     Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingAsyncIOs", ("io_pairs", "current_pair")),
     Fields("transformers", f"{_BATCHING}.input_outputs", "HostDeviceIOPair", ("host_io",)),
+    Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingIOs", ("compute_stream",)),
+    Fields("transformers", f"{_BATCHING}.input_outputs", "ContinuousBatchingAsyncIOs", ("compute_stream",)),
+    Fields("transformers", f"{_BATCHING}.scheduler", "Scheduler", ("has_pending_requests",)),
+    Fields(
+        *("transformers", f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor"),
+        ("inputs_and_outputs", "scheduler", "input_queue"),
+    ),
     Fields(
         *("vllm", "vllm.v1.core.sched.output", "SchedulerOutput"),
         (
@@ -99,4 +111,6 @@ FIELDS = (
     ),
     Fields("sglang", _RUNNER, "ModelRunner", ("is_draft_worker",)),
     Fields("sglang", "sglang.srt.managers.scheduler", "Scheduler", ("waiting_queue", "running_batch")),
+    Fields("sglang", "sglang.srt.managers.schedule_batch", "ScheduleBatch", ("is_empty",)),
+    Fields("vllm", "vllm.v1.worker.gpu_input_batch", "CachedRequestState", (), ("num_prompt_tokens",)),
 )

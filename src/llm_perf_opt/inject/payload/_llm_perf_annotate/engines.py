@@ -19,8 +19,9 @@ from .engine_targets import TARGETS, Target
 from .stages import Stages, state
 
 _QUIET = ("warmup", "graph_capture")  # no steps in there: they are of nobody's requests
-_BY_CALL = ":"
+_BY_CALL, _SCHEDULES = ":", ":schedule_"
 _MOST_NUMBERS = 4000  # ranges that differ in numbers alone; a server that runs for days has no end of them
+_VARIABLE = 0x04  # of the flags of a function: *args
 _met: set[str] = set()
 
 Read = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -55,11 +56,13 @@ def _hook(module: ModuleType, target: Target, stages: Stages) -> str:
 
 
 def _takes(method: Any, names: tuple[str, ...]) -> bool:
-    """Whether a method has these first, after self; `inspect` is slow to import."""
+    """Whether a method has these first, after self, or takes anything, as a decorator does; `inspect` is slow to import."""
     while hasattr(method, "__wrapped__"):
         method = method.__wrapped__
     code = getattr(method, "__code__", None)
-    return not names or (code is not None and code.co_varnames[1 : 1 + len(names)] == names)
+    if not names or code is None:
+        return not names
+    return bool(code.co_varnames[1 : 1 + len(names)] == names or (code.co_flags & _VARIABLE and code.co_argcount < 2))
 
 
 def _as_stage(method: Callable[..., Any], target: Target, stages: Stages) -> Callable[..., Any]:
@@ -89,11 +92,12 @@ def _step(read: Read, target: Target, engine: Any, args: tuple[Any, ...], kwargs
     try:
         return read(engine, args, kwargs)
     except Exception as error:
+        is_step = not target.stage.startswith(_SCHEDULES)
         log.trouble(
             f"{_release(target.engine)}: what {target.method} runs could not be read ({type(error).__name__}: {error}); "
-            "its calls are called step."
+            f"its calls are {'called step' if is_step else 'not named'}."
         )
-        return STEP
+        return STEP if is_step else None
 
 
 def _numbers(step: Step) -> str:
