@@ -153,15 +153,22 @@ class Program:
             self.count("ms in generate", round(1000 * (time.monotonic() - began)))
             if self.outputs is not None:
                 self.outputs.generated(result)
-            for again in self._repeats.of_call(self.counts["generate"], kwargs):
-                with again:
-                    repeated = generate(model, *args, **kwargs)
-                self.count("generate repeated")
-                if self.outputs is not None:
-                    self.outputs.generated(repeated)
+            self._repeat(generate, model, args, kwargs)
             return result
 
         mixin.generate = seen
+
+    def _repeat(self, generate: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Make a call again, as often as the trial wants; one that cannot be made again is no mistake of the program."""
+        try:
+            for again in self._repeats.of_call(self.counts["generate"], kwargs):
+                with again:
+                    result = generate(model, *args, **kwargs)
+                self.count("generate repeated")
+                if self.outputs is not None:
+                    self.outputs.generated(result)
+        except Exception as error:
+            log.failed("calling generate() again", error)
 
     def watch(self) -> None:
         """See what the program uses beside models."""
