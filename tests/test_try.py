@@ -335,6 +335,15 @@ def trial() -> Trial:
     return Trial(["python", "a.py"], [good, bad])
 
 
+def test_a_cold_call_is_no_gain() -> None:
+    """Of a program that calls generate() once, the lever's run has warm calls, and its own has none."""
+    prefill = attrs.evolve(region("LLM@generate/prefill", 4e9, 2e7, 1), basis="nothing", decides=True)
+    steps = attrs.evolve(region("LLM@generate/decode/decode_step", 17e6, 5e6, 63), decides=True)
+    attempt = Attempt([Lever("a", Path())], comparison=Comparison("a", "b", "better", [], [], [prefill, steps]))
+    assert attempt.stage is steps
+    assert attempt.gain == pytest.approx(3.4)
+
+
 def test_three_sentences_say_what_helps_what_the_outputs_say_and_what_to_write() -> None:
     first, second, third = three_sentences(trial())
     assert "100 ms → 25 ms, 4× as fast" in first

@@ -44,8 +44,8 @@ class StepProfile:
 
     def _start(self) -> None:
         cuda = self._torch.cuda
-        if not cuda.is_initialized() or cuda.is_current_stream_capturing():
-            return
+        if not cuda.is_initialized() or cuda.is_current_stream_capturing() or self._torch.autograd._profiler_enabled():
+            return  # or the program looks itself
         cuda.synchronize()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
