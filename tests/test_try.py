@@ -456,7 +456,23 @@ def test_a_profile_goes_on_to_try_what_it_found(
     Path("mine.py").write_text("RULES = 'launch.graph'\n" + OWN.format(apply="...", evidence="True, 'sure'"))
     wanted = Wanted(levers=named_levers(["mine.py"]), runs=1)  # profile has no options for them
     monkeypatch.setattr("llm_perf_opt.trying.start.wanted_of", lambda request: wanted)
-    assert main(["profile", "--try", "--no-counters", "--out", "run", "--quiet", "--", sys.executable, "net.py"]) == 0
+    assert (
+        main(
+            [
+                "profile",
+                "--try",
+                "--no-measure",
+                "--no-counters",
+                "--out",
+                "run",
+                "--quiet",
+                "--",
+                sys.executable,
+                "net.py",
+            ]
+        )
+        == 0
+    )
     found = json.loads(Path("run/try.json").read_text())
     (lever,) = found["levers"]
     assert (lever["applied"], lever["outputs"]) == (True, "same")
