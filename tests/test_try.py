@@ -418,6 +418,7 @@ for _ in range(30):
 def test_a_program_is_tried_and_what_breaks_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     Path("net.py").write_text(PROGRAM)
     Path("drop.py").write_text(
         OWN.format(apply="program.on_model(lambda m: m.layers[3].weight.data.zero_())", evidence="True, 'dropped'")
@@ -452,6 +453,7 @@ def test_a_profile_goes_on_to_try_what_it_found(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     Path("net.py").write_text(PROGRAM)
     Path("mine.py").write_text("RULES = 'launch.graph'\n" + OWN.format(apply="...", evidence="True, 'sure'"))
     wanted = Wanted(levers=named_levers(["mine.py"]), runs=1)  # profile has no options for them
@@ -489,6 +491,7 @@ def test_a_plain_generate_is_called_until_it_is_warm_and_its_tokens_are_compared
 ) -> None:
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads of a tiny model wait for each other where others work, too
     program = Path(__file__).with_name("programs") / "generate_plain.py"
     words = ["--out", "run", "--runs", "1", "--levers", "static-cache,cuda-graph", "--quiet"]
     assert main(["try", *words, "--", sys.executable, str(program)]) == 0
