@@ -4,7 +4,8 @@
 
 Each program of `benchmarks/programs/tried.py` is tried as it is (part `levers`), then with the levers of
 `benchmarks/broken_levers`, which break its results on purpose (part `broken`). `--only` takes some parts, of one kind
-or all; what earlier calls found stays in the result file, so that it can be filled in pieces of a minute or two.
+or all; what earlier calls found stays in the result file, so that it can be filled in pieces: with `--runs 2 --budget 75s`
+a part takes less than 100 s on an H200.
 Good is: prediction within a factor of 1.5 of the measured gain for 80 % of the levers that won, every broken lever
 refused, and a factor of 3 for a plain `generate()`. Results go to benchmarks/results/try-levers-h200.{json,md}.
 """

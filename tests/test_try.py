@@ -25,15 +25,17 @@ from llm_perf_opt.regions.fixes import Fix
 from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
+from llm_perf_opt.trying import turns
 from llm_perf_opt.trying.attempts import REFUSED, Attempt, Trial
 from llm_perf_opt.trying.batch_size import batch_levers
 from llm_perf_opt.trying.choice import choose_levers, lacking, predicted_gain
-from llm_perf_opt.trying.economy import repeats, worth_timing
+from llm_perf_opt.trying.economy import repeats, step_to_look_at, worth_timing
 from llm_perf_opt.trying.files_of_trial import render_trial
 from llm_perf_opt.trying.levers import Lever, all_levers, named_levers
 from llm_perf_opt.trying.loop_steps import with_steps
 from llm_perf_opt.trying.output_comparison import DIFFERENT, NOT_COMPARED, SAME, WITHIN_NOISE, Agreement, Reference
 from llm_perf_opt.trying.process_notes import Computed, ProcessNotes, read_notes, use_text
+from llm_perf_opt.trying.program_runs import Run
 from llm_perf_opt.trying.turns import Wanted
 from llm_perf_opt.trying.words import three_sentences
 
@@ -128,6 +130,32 @@ def test_a_lever_far_behind_one_that_excludes_it_is_not_timed_again() -> None:
 )
 def test_generate_is_called_until_it_is_warm(counts: dict[str, int], expected: tuple[int, int]) -> None:
     assert repeats(ProcessNotes(processes=1, counts=counts)) == expected
+
+
+def test_a_lever_that_leaves_all_kernels_as_they_are_took_no_effect() -> None:
+    def session_of(kernels: dict[str, int]) -> tuple[Any, Attempt]:
+        session = turns._Session(None, Wanted(), Trial([]))  # type: ignore[arg-type]
+        notes = [ProcessNotes(launches=9, kernels=found) for found in ({"gemm": 9}, kernels)]
+        session.rounded, run = (Run(Path(), [], found, 1.0) for found in notes)
+        attempt = Attempt([all_levers()["attention-flash"]], applied=True, evidence="torch's flags are set")
+        session._run = lambda *_, **__: run  # type: ignore[method-assign]
+        session.unchanged.append(run)
+        return session, attempt
+
+    session, attempt = session_of({"gemm": 9})
+    assert not session._took_effect(attempt)
+    assert (attempt.verdict, attempt.applied) == ("not applied", False)
+    assert "the same kernels" in attempt.reason
+    session, attempt = session_of({"gemm": 8, "flash_fwd": 1})
+    assert session._took_effect(attempt)
+    assert list(attempt.new_kernels) == ["flash_fwd"]
+    assert attempt.evidence.endswith("launches of a step 9 → 9")
+
+
+def test_the_step_that_is_looked_at_is_one_of_the_last() -> None:
+    assert step_to_look_at(ProcessNotes(processes=1, counts={"calls": 30}), (0, 0)) == 28
+    twice = ProcessNotes(processes=1, counts={"calls": 128, "generate": 2})
+    assert step_to_look_at(twice, (2, 2)) == 254
 
 
 def test_a_variable_that_the_user_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,6 +317,9 @@ def test_a_prediction_is_of_the_part_that_the_fix_is_about() -> None:
     # 80 % of the step is decoding, and half of that is to be won.
     assert predicted_gain([lever], [fix("launch.graph", 0.5)], [step, decode], step) == pytest.approx(1 / 0.6)
     assert predicted_gain([lever], [fix("gemm.fp32", 0.5)], [step, decode], step) is None
+    # Of a part of what the fix is about, where that part alone could be timed.
+    inner = region("LLM@step/decode/decode_step", 1e6, 2e5, 800)
+    assert predicted_gain([lever], [fix("launch.graph", 0.5)], [inner], inner) == pytest.approx(2)
 
 
 # -- results -------------------------------------------------------------------------------------------------
@@ -303,6 +334,15 @@ def trial() -> Trial:
     )  # fmt: skip
     bad = Attempt([Lever("bad", Path(), title="bad")], outputs=Agreement(DIFFERENT, "y", float("inf")), verdict=REFUSED)
     return Trial(["python", "a.py"], [good, bad])
+
+
+def test_a_cold_call_is_no_gain() -> None:
+    """Of a program that calls generate() once, the lever's run has warm calls, and its own has none."""
+    prefill = attrs.evolve(region("LLM@generate/prefill", 4e9, 2e7, 1), basis="nothing", decides=True)
+    steps = attrs.evolve(region("LLM@generate/decode/decode_step", 17e6, 5e6, 63), decides=True)
+    attempt = Attempt([Lever("a", Path())], comparison=Comparison("a", "b", "better", [], [], [prefill, steps]))
+    assert attempt.stage is steps
+    assert attempt.gain == pytest.approx(3.4)
 
 
 def test_three_sentences_say_what_helps_what_the_outputs_say_and_what_to_write() -> None:
@@ -379,6 +419,7 @@ for _ in range(30):
 def test_a_program_is_tried_and_what_breaks_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     Path("net.py").write_text(PROGRAM)
     Path("drop.py").write_text(
         OWN.format(apply="program.on_model(lambda m: m.layers[3].weight.data.zero_())", evidence="True, 'dropped'")
@@ -413,14 +454,52 @@ def test_a_profile_goes_on_to_try_what_it_found(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     Path("net.py").write_text(PROGRAM)
     Path("mine.py").write_text("RULES = 'launch.graph'\n" + OWN.format(apply="...", evidence="True, 'sure'"))
     wanted = Wanted(levers=named_levers(["mine.py"]), runs=1)  # profile has no options for them
     monkeypatch.setattr("llm_perf_opt.trying.start.wanted_of", lambda request: wanted)
-    assert main(["profile", "--try", "--no-counters", "--out", "run", "--quiet", "--", sys.executable, "net.py"]) == 0
+    assert (
+        main(
+            [
+                "profile",
+                "--try",
+                "--no-measure",
+                "--no-counters",
+                "--out",
+                "run",
+                "--quiet",
+                "--",
+                sys.executable,
+                "net.py",
+            ]
+        )
+        == 0
+    )
     found = json.loads(Path("run/try.json").read_text())
     (lever,) = found["levers"]
     assert (lever["applied"], lever["outputs"]) == (True, "same")
     assert found["sentences"][0] in capsys.readouterr().out
     fixes = json.loads(Path("run/report.json").read_text())["answer"]["fixes"]
     assert {fix["rule"] for fix in fixes if fix["tried"]} == {"launch.graph"}, [fix["rule"] for fix in fixes]
+
+
+@pytest.mark.process
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_plain_generate_is_called_until_it_is_warm_and_its_tokens_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads of a tiny model wait for each other where others work, too
+    program = Path(__file__).with_name("programs") / "generate_plain.py"
+    words = ["--out", "run", "--runs", "1", "--levers", "static-cache,cuda-graph", "--quiet"]
+    assert main(["try", *words, "--", sys.executable, str(program)]) == 0
+    found = json.loads(Path("run/try.json").read_text())
+    static, graph = found["levers"]
+    assert static["evidence"] == "20 calls with a static cache"  # one call of generate() is made four times
+    assert static["outputs"] in ("same", "within noise"), static["outputs_detail"]
+    assert static["place"].endswith("generate_plain.py:17")
+    assert (graph["verdict"], graph["reason"]) == ("not applied", "the program uses no GPU")
+    assert "3 more times" in found["notes"][0]

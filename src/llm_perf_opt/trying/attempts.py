@@ -8,6 +8,7 @@ from typing import Any
 from attrs import Factory, define
 
 from llm_perf_opt.comparing.comparison import BETTER, Comparison, RegionComparison
+from llm_perf_opt.comparing.noise import NOTHING
 from llm_perf_opt.json_output import SCHEMA_VERSION
 from llm_perf_opt.trying.levers import Lever
 from llm_perf_opt.trying.output_comparison import NOT_COMPARED, SAME, WITHIN_NOISE, Agreement
@@ -42,21 +43,23 @@ class Attempt:
         return " + ".join(lever.title for lever in self.levers)
 
     @property
+    def _deciding(self) -> list[RegionComparison]:
+        """Without those that ran too seldom, if there are others: a single cold prefill is no gain."""
+        regions = [r for r in (self.comparison.regions if self.comparison else ()) if r.decides]
+        timed = [region for region in regions if region.before_ns and region.after_ns]
+        return [region for region in timed if region.basis != NOTHING] or timed
+
+    @property
     def stage(self) -> RegionComparison | None:
         """The region that takes most of the time."""
-        deciding = [r for r in (self.comparison.regions if self.comparison else ()) if r.decides and r.before_ns]
-        return max(deciding, key=lambda r: (r.before_ns or 0) * max(r.instances[0], 1), default=None)
+        return max(self._deciding, key=lambda r: (r.before_ns or 0) * max(r.instances[0], 1), default=None)
 
     @property
     def gain(self) -> float | None:
         """By what factor it is faster, over all stages that decide."""
-        pairs = [
-            (region.before_ns * region.instances[0], region.after_ns * region.instances[0])
-            for region in (self.comparison.regions if self.comparison else ())
-            if region.decides and region.before_ns and region.after_ns
-        ]
-        after = sum(now for _, now in pairs)
-        return sum(old for old, _ in pairs) / after if after else None
+        before = sum((region.before_ns or 0) * region.instances[0] for region in self._deciding)
+        after = sum((region.after_ns or 0) * region.instances[0] for region in self._deciding)
+        return before / after if after else None
 
     @property
     def interval(self) -> list[float] | None:

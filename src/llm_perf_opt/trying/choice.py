@@ -48,8 +48,13 @@ def predicted_gain(
     rules = {rule for lever in levers for rule in lever.rules}
     whole = _time(stage)
     by_key = {_without_step(r.key): r for r in regions if r.key == stage.key or r.key.startswith(f"{stage.key}/")}
-    saved = [fix.gain_share * _time(by_key[fix.stage]) for fix in fixes if fix.rule in rules and fix.stage in by_key]
-    return 1 / (1 - min(sum(saved) / whole, _MOST_SHARE)) if saved and whole else None
+    asked = [fix for fix in fixes if fix.rule in rules]
+    shares = [fix.gain_share * _time(by_key[fix.stage]) / whole for fix in asked if whole and fix.stage in by_key]
+    if not shares:  # it may be said of what is around: the steps of a loop share alike in that
+        around = [fix for fix in asked if _without_step(stage.key).startswith(f"{fix.stage}/")]
+        nearest = max((fix.stage for fix in around), key=len, default="")
+        shares = [fix.gain_share for fix in around if fix.stage == nearest]
+    return 1 / (1 - min(sum(shares), _MOST_SHARE)) if shares else None
 
 
 def _time(region: RegionComparison) -> float:

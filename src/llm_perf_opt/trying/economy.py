@@ -49,7 +49,7 @@ def repeats(notes: ProcessNotes) -> tuple[int, int]:
 
 
 def step_to_look_at(notes: ProcessNotes, repeat: tuple[int, int]) -> int:
-    """One of the last calls: torch's profiler makes all that come after it slower. `notes`: of a run without repeats."""
+    """One of the last calls: all is compiled and captured by then. `notes`: of a run without repeats."""
     calls, made = notes.counts.get("calls", 0), notes.counts.get("generate", 0)
     more = calls // made * repeat[1] if made and not notes.counts.get(REPEATED) else 0
     return max((calls + more) // max(notes.processes, 1) - _LAST_CALLS, 0)

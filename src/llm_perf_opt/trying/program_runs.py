@@ -94,8 +94,8 @@ class ProgramRuns:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         shutil.rmtree(self._raw, ignore_errors=True)
 
-    def run(self, title: str, levers: Sequence[Lever] = ()) -> Run:
-        """Once, timed, with notes of what it does and computes."""
+    def run(self, title: str, levers: Sequence[Lever] = (), *, look: bool = False) -> Run:
+        """Once, timed, with notes of what it does and computes. `look`: at the kernels of a step; its times are wrong."""
         self.count += 1
         folder = self._raw / str(self.count)
         times, notes = folder / "times", folder / "notes"
@@ -114,7 +114,7 @@ class ProgramRuns:
             outputs=seen,
             repeat=self.repeat,
             longest=self.longest,
-            look_at=self.look_at if seen and levers else 0,
+            look_at=self.look_at if seen and look else 0,
         )
         environment |= {name: str(self._raw / name.lower()) for name in _CACHES}
         log = directory.path / LOG

@@ -58,7 +58,7 @@ def try_program(
         typed=typed,
         show_command=request.show_command,
     )
-    with tempfile.TemporaryDirectory(dir=directory.path, prefix=".first-run-") as folder:
+    with tempfile.TemporaryDirectory(prefix="llm-perf-try-") as folder:
         kept = KeptRun(Path(folder))
         with directory.interrupted_in_order():
             code = run_profile(request, tools, directory, quiet=quiet or as_json, silent=True, kept=kept)

@@ -126,11 +126,11 @@ class _Session:
                 ran.append(attempt)
         named = bool(self.wanted.levers)
         told = [attempt for attempt in ran if named or not is_slower(attempt)]
-        good = [attempt for attempt in told if self._took_effect(attempt) and self._evaluate_outputs(attempt)]
+        good = [attempt for attempt in told if self._evaluate_outputs(attempt)]
         for attempt in ran:
             if attempt not in told:
                 attempt.outputs = Agreement(NOT_COMPARED, "it is slower")
-        chosen = worth_timing(good)
+        chosen = [attempt for attempt in worth_timing(good) if self._took_effect(attempt)]
         self._time(chosen)
         for attempt in chosen:
             if attempt.runs > 1:
@@ -160,9 +160,14 @@ class _Session:
         return True
 
     def _took_effect(self, attempt: Attempt) -> bool:
-        """By launches and kernels of a step, whatever the lever says; where both were seen."""
-        base, new = self._rounding().notes, self.timed[id(attempt)][0].notes
-        if base.launches is None or new.launches is None:
+        """By launches and kernels of a step, whatever the lever says: a run of its own, for looking takes time."""
+        if any(lever.command for lever in attempt.levers) or self._left(self._usual()) < 0:
+            return True
+        base = self._rounding().notes
+        if base.launches is None:  # no GPU
+            return True
+        new = self._run(f"{attempt.title}: its kernels", attempt.levers, look=True).notes
+        if new.launches is None:
             return True
         attempt.launches = (base.launches, new.launches)
         attempt.new_kernels = [short_kernel_name(name) for name in new.kernels if name not in base.kernels][:_KERNELS]
@@ -171,6 +176,7 @@ class _Session:
         if not promised or base.launches != new.launches or base.kernels != new.kernels:
             return True
         attempt.applied, attempt.verdict = False, NOT_APPLIED
+        attempt.comparison, attempt.runs = None, 0
         attempt.reason = f"the same kernels run as without it ({attempt.evidence})"
         return False
 
@@ -200,7 +206,9 @@ class _Session:
     def _rounding(self) -> Run:
         """What rounding does to this model; also a run whose times do not count, for a look at its kernels."""
         if self.rounded is None:
-            self.rounded = self._run("what rounding does to the results: weights moved by their last digit", [ROUNDING])
+            self.rounded = self._run(
+                "what rounding does to the results: weights moved by their last digit", [ROUNDING], look=True
+            )
         return self.rounded
 
     # -- again, in turns ------------------------------------------------------------------------------
@@ -261,8 +269,8 @@ class _Session:
 
     # -- time ---------------------------------------------------------------------------------------
 
-    def _run(self, title: str, levers: Sequence[Lever] = ()) -> Run:
-        return self.runs.run(f"try: {title}", levers)
+    def _run(self, title: str, levers: Sequence[Lever] = (), *, look: bool = False) -> Run:
+        return self.runs.run(f"try: {title}", levers, look=look)
 
     def _usual(self) -> float:
         """What a run takes."""

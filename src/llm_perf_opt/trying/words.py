@@ -27,7 +27,10 @@ def _nothing_helps(trial: Trial) -> list[str]:
     if not trial.attempts:
         return ["No lever fits this program.", "Nothing was compared.", "See what there is: llm-perf try --list"]
     timed = [a for a in trial.attempts if a.runs]
-    if any(a.verdict == UNSURE for a in timed):  # not known is not "no"
+    if not timed:
+        first = "No lever could be timed"
+        last = "See why in the page, or name other levers: llm-perf try --list"
+    elif any(a.verdict == UNSURE for a in timed):  # not known is not "no"
         first = "Cannot tell whether anything that was tried makes it faster"
         last = "Tell with more runs (--runs), or with nothing else on this machine."
     else:

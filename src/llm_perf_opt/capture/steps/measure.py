@@ -86,7 +86,7 @@ class Measure:
                     break
             timed = _collected(raw, file, gpus, windows, alone=alone)
             if went_well and run.kept is not None:
-                raw[-1].rename(run.kept.times)
+                shutil.move(raw[-1], run.kept.times)
                 run.kept.gpus, run.kept.seconds = gpus[-1], run.directory.manifest.steps[-1].seconds or 0.0
         finally:
             for place in raw:

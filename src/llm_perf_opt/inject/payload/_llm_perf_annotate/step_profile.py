@@ -1,7 +1,7 @@
 """Launches and kernels of one step, by torch's own profiler: whether a lever took effect shows in them, whatever it says.
 
-A step lasts from one call of a model to the next, so that backward and optimiser belong to it. What comes after it is
-slower, so that a run which is timed looks at one of its last.
+A step lasts from one call of a model to the next, so that backward and optimiser belong to it. Looking takes seconds,
+and what comes after it is slower: a run that looks is not one whose times count.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class StepProfile:
 
     def _start(self) -> None:
         cuda = self._torch.cuda
-        if not cuda.is_initialized() or cuda.is_current_stream_capturing():
-            return
+        if not cuda.is_initialized() or cuda.is_current_stream_capturing() or self._torch.autograd._profiler_enabled():
+            return  # or the program looks itself
         cuda.synchronize()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

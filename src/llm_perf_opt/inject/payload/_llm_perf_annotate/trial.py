@@ -20,6 +20,7 @@ from typing import Any, Callable
 
 from . import calls, log
 from .outputs import Outputs
+from .repeats import Repeats
 from .stages import state
 from .step_profile import StepProfile
 
@@ -47,7 +48,7 @@ class Program:
         self._instead: Callable[..., Any] | None = None
         step = int(os.environ.get("LLM_PERF_STEP") or 0)
         self._step = StepProfile(torch, step) if step else None
-        self._repeats = _Repeats(torch, os.environ.get("LLM_PERF_REPEAT", ""))
+        self._repeats = Repeats(torch, os.environ.get("LLM_PERF_REPEAT", ""))
         self._collections = 0
 
     # -- for levers ---------------------------------------------------------------------------------
@@ -153,15 +154,22 @@ class Program:
             self.count("ms in generate", round(1000 * (time.monotonic() - began)))
             if self.outputs is not None:
                 self.outputs.generated(result)
-            for again in self._repeats.of_call(self.counts["generate"], kwargs):
-                with again:
-                    repeated = generate(model, *args, **kwargs)
-                self.count("generate repeated")
-                if self.outputs is not None:
-                    self.outputs.generated(repeated)
+            self._repeat(generate, model, args, kwargs)
             return result
 
         mixin.generate = seen
+
+    def _repeat(self, generate: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Make a call again, as often as the trial wants; one that cannot be made again is no mistake of the program."""
+        try:
+            for again in self._repeats.of_call(self.counts["generate"], kwargs):
+                with again:
+                    result = generate(model, *args, **kwargs)
+                self.count("generate repeated")
+                if self.outputs is not None:
+                    self.outputs.generated(result)
+        except Exception as error:
+            log.failed("calling generate() again", error)
 
     def watch(self) -> None:
         """See what the program uses beside models."""
@@ -247,22 +255,6 @@ class Program:
             return bool(applied), str(text)
         except Exception as error:
             return False, f"{type(error).__name__}: {error}"
-
-
-class _Repeats:
-    """Calls of `generate()` that are made again: a program that makes one or two has no warm one to be timed."""
-
-    def __init__(self, torch: Any, wanted: str) -> None:
-        self._torch = torch
-        self._after, self._times = map(int, wanted.split(":")) if wanted else (0, 0)  # which call, and how often
-
-    def of_call(self, number: int, kwargs: dict[str, Any]) -> list[Any]:
-        """What to make each of them in: the program's random numbers are left where they are."""
-        if number != self._after or any(kwargs.get(name) is not None for name in ("past_key_values", "streamer")):
-            return []
-        cuda = self._torch.cuda
-        devices = [cuda.current_device()] if cuda.is_initialized() else []
-        return [self._torch.random.fork_rng(devices) for _ in range(self._times)]
 
 
 def _collections() -> int:
