@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import recording
-from llm_perf_opt.api.sides import open_side
+from llm_perf_opt.api.sides import add_facts, open_side
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.comparing import noise
 from llm_perf_opt.comparing.baseline import read_baseline, render_baseline
@@ -351,6 +351,24 @@ def test_other_gpus_and_inputs_are_not_compared() -> None:
     before.command = after.command = ()
     named = _side(_times(40e6), key="decode bs=4"), _side(_times(60e6), key="decode bs=5")
     assert "decode bs=4 became decode bs=5" in compare(*named).reasons[0]
+
+
+def test_runs_of_a_built_in_model_are_compared_by_its_settings() -> None:
+    """The runner starts it with a private file and a folder that are new in every run: those say nothing."""
+    sides = [_side(_times(40e6)), _side(_times(60e6))]
+    runner = ["python", "-m", "llm_perf_opt.runners.llm_profile_runner"]
+    settings = {"infer": {"max_new_tokens": 16}, "model": {"dtype": "bfloat16"}, "run": {"mode": "deep"}}
+    others = [settings, settings | {"run": {"mode": "light"}}]
+    for place, (side, asked) in enumerate(zip(sides, others, strict=True)):
+        add_facts(side, {"workload": [*runner, "--resolved", f"/tmp/{place}/config.yaml"], "settings": asked})
+    assert (compare(*sides).verdict, compare(*sides).notes) == ("worse", [])
+    for key, value in (("infer", {"max_new_tokens": 64}), ("model", {"dtype": "float16"})):
+        add_facts(sides[1], {"workload": [*runner, "--resolved", "x"], "settings": settings | {key: value}})
+        found = compare(*sides)
+        if key == "infer":
+            assert found.reasons == ["other input: infer.max_new_tokens=16 before, infer.max_new_tokens=64 now"]
+        else:
+            assert found.notes == ["The command differs: model.dtype=bfloat16 before, model.dtype=float16 now."]
 
 
 @given(st.lists(st.floats(1e3, 1e9), min_size=3, max_size=8), st.floats(0.5, 2.0), st.floats(1.0, 1e4))

@@ -267,6 +267,7 @@ def test_a_comparison_puts_regions_side_by_side(tmp_path: Path) -> None:
     assert pandas.isna(rows.loc["new", "before_ns"])
     assert compared.to_html(tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert len(repr(compared)) < 500
+    assert "100 µs → 150 µs" in repr(compared)
 
 
 def test_the_page_is_that_of_the_report(opened: Report, tmp_path: Path) -> None:

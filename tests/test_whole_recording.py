@@ -23,13 +23,14 @@ from conftest import RECORDINGS, SHARED, codes, counters, read, recording, repor
 from fake_tools import json_alone as json_alone
 from fake_tools import write as write_tools
 from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.analysis.verdicts.stage_choice import stages as choose_stages
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.nsight.ncu.argv import NcuOptions
 from llm_perf_opt.planning import CounterPlan, decide, describe, facts_of
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.attribution import Mode, attribute
 from llm_perf_opt.regions.columns import UNKNOWN, CounterSet, MetricInfo, Ranges, Timeline
-from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, RegionStats
 from llm_perf_opt.regions.whole_recording import with_whole_recording
 from llm_perf_opt.report.csv_report import render_table
 from llm_perf_opt.report.markdown import render_kernels, render_region, render_sections
@@ -433,6 +434,16 @@ def test_where_ranges_hold_little_the_recording_is_the_stage(tmp_path: Path) -> 
     ranges = [("step", 100 * i, 100 * i + 10) for i in range(10)]
     kernels = [("k", 100 * i + 5, 100 * i + 50, 100 * i + 149) for i in range(10)]
     assert stages_of(tmp_path / "d.sqlite", ranges, kernels) == ["step"]
+
+
+def test_without_gpu_work_the_domain_that_takes_longest_has_the_stages() -> None:
+    def region(domain: str, name: str, wall_ns: int) -> NCUProfileRegion:
+        none = RegionStats(gpu_time_ns=None, kernel_count=0)
+        key = f"{domain}@{name}"
+        return NCUProfileRegion(name, domain, [name], None, 0, None, 1, 1, none, none, key=key, wall_ns=wall_ns)
+
+    main = [region("LLM", "prefill", 10), region("LLM", "decode", 60)]
+    assert choose_stages([region("tokenizer", "encode", 5), *main]) == main
 
 
 def test_operators_are_no_stages(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from attrs import define, field
 
 from llm_perf_opt.api.frames import DataFrame, data_frame
 from llm_perf_opt.comparing.comparison import Comparison
+from llm_perf_opt.regions.names import visible
 
 
 @define(repr=False, slots=False)
@@ -88,4 +89,4 @@ class Compared:
 
     def __repr__(self) -> str:
         first = f": {self.sentences[0]}" if self.sentences else ""
-        return ascii(f"<Compared {self.verdict}{first[:300]}>")[1:-1]
+        return f"<Compared {self.verdict}{visible(first, 300) if first else ''}>"

@@ -92,12 +92,30 @@ def _domain(key: str) -> str:
     return name if at and not name.endswith("\\") and "/" not in name else ""
 
 
+_RUNNER = "llm_perf_opt.runners.llm_profile_runner"  # which runs the built-in models
+
+
 def add_facts(side: Side, facts: dict[str, Any]) -> None:
     """What a run says of itself: its command, its inputs, when it began."""
     command = facts.get("workload") or facts.get("command")
     if isinstance(command, list):
+        if _RUNNER in command and "--resolved" in command:  # what follows are files that every run names anew
+            command = [*command[: command.index("--resolved")], *_settings(facts.get("settings"))]
         side.command = tuple(visible(str(word), 200) for word in command)
     if isinstance(facts.get("inputs"), str):
         side.inputs = facts["inputs"]
     if isinstance(facts.get("started_at"), str):
         side.made_at = facts["started_at"]
+
+
+def _settings(settings: Any) -> list[str]:
+    """`infer.batch_size=8` and so on: what a built-in model was run with. How it was profiled is no part of that."""
+    words: list[str] = []
+    left = [(str(name), value) for name, value in settings.items()] if isinstance(settings, dict) else []
+    while left:
+        name, value = left.pop()
+        if isinstance(value, dict):
+            left += [(f"{name}.{key}", inner) for key, inner in value.items()]
+        elif not name.startswith(("pipeline.", "run.")):
+            words.append(f"{name}={value}")
+    return sorted(words)

@@ -10,8 +10,9 @@ from llm_perf_opt.regions.names import visible
 
 # Words in the options of programs that say how much there is to do, and those that say otherwise.
 _AMOUNT = re.compile(r"batch|bs|seq|seqlen|len|length|tokens|inputs?|prompts?|images?|samples|dataset|requests")
-_OTHER = re.compile(r"parallel|workers|d?type|kernel|backend|dir|path")
+_OTHER = re.compile(r"parallel|workers|d?type|kernel|backend|dir|path|root")
 _OPTION = re.compile(r"--?[A-Za-z]")
+_SETTING = re.compile(r"[A-Za-z_][\w.]*=")  # as Hydra takes them: infer.batch_size=8
 
 
 def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:
@@ -24,7 +25,8 @@ def not_alike(base: Side, new: Side) -> tuple[list[str], list[str]]:
     for old, now in _other_words(base.command, new.command):
         text = f"{visible(old or '(nothing)', 60)} before, {visible(now or '(nothing)', 60)} now"
         option = (now or old).partition("=")[0].partition(" ")[0]
-        if _OPTION.match(option) and _says_how_much(option):
+        is_setting = _SETTING.match(old) and _SETTING.match(now)
+        if (_OPTION.match(option) or is_setting) and _says_how_much(option):
             barred.append(f"other input: {text}")
         else:
             notes.append(f"The command differs: {text}.")
@@ -58,7 +60,9 @@ def _options(command: Sequence[str]) -> dict[str, str]:
     while at < len(command):
         word = command[at]
         name, equals, _ = word.partition("=")
-        if not _OPTION.match(word):
+        if _SETTING.match(word):
+            found[name] = word
+        elif not _OPTION.match(word):
             found[f"word {plain}"] = word
             plain += 1
         elif equals or at + 1 >= len(command) or _OPTION.match(command[at + 1]):

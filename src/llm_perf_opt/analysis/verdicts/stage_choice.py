@@ -29,7 +29,7 @@ def inside(
 def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
     """Outermost regions of one domain and kind: the one that holds most GPU time, of equal ones the one with fewer.
 
-    Those without GPU work are left out where others have some; of very many the longest are kept. Where ranges hold
+    Where no region has GPU work (a program timed by itself on a CPU), the one that takes longest. Those without GPU work are left out where others have some; of very many the longest are kept. Where ranges hold
     too little of a recording, it is the stage as a whole (`whole_recording`).
     """
     keys = {region.key for region in regions}
@@ -40,10 +40,14 @@ def stages(regions: Sequence[NCUProfileRegion]) -> list[NCUProfileRegion]:
     if not groups:
         return []
 
+    def busy(region: NCUProfileRegion) -> int:
+        return max(region.gpu_busy_ns or 0, region.inclusive.gpu_time_ns or 0)
+
+    time = busy if any(busy(region) for group in groups.values() for region in group) else _time
+
     def weight(group: Sequence[NCUProfileRegion]) -> tuple[float, int]:
-        busy = sum(max(r.gpu_busy_ns or 0, r.inclusive.gpu_time_ns or 0) for r in group)
         # Rounded: two domains around the same kernels differ by a hair.
-        return float(f"{busy:.2g}"), -len(group)
+        return float(f"{sum(map(time, group)):.2g}"), -len(group)
 
     def kernels(group: Sequence[NCUProfileRegion]) -> int:
         return sum(r.inclusive.kernel_count for r in group)
