@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from attrs import define, evolve
 import llm_perf_opt
 from conftest import report
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.readers.measured import collect, read_measured
 from llm_perf_opt.stage1.other_profilers import attached_profiler
-from llm_perf_opt.stage1.session_timing import spread
+from llm_perf_opt.stage1.session_timing import spread, timed_runs
 from llm_perf_opt.stage1.settings import DirectInferenceOptions, Stage1Settings, TorchProfilerOptions
 from llm_perf_opt.workloads import marks
 from llm_perf_opt.workloads.datasets import Item
@@ -126,6 +128,27 @@ def test_the_times_are_those_of_a_measured_program(run: Path) -> None:
     assert {"/".join(r.path): r.timing.steady for r in both.scope("aggregate").regions} == {
         path: timing.steady for path, timing in timings.items()
     }
+
+
+def test_on_a_gpu_times_are_those_of_its_events_and_the_host_s_where_there_are_none(tmp_path: Path) -> None:
+    """The first token is there when the GPU is done with the prefill, which the host has left long before."""
+    ms, no = 1_000_000, -(1 << 62)
+    rows = [
+        (0, 7, 0, 30 * ms, 5 * ms, 45 * ms),  # generate: thread, on the host, on the GPU
+        (1, 7, 1 * ms, 2 * ms, 6 * ms, 26 * ms),
+        (0, 7, 100 * ms, 130 * ms, 105 * ms, 145 * ms),
+        (1, 7, 101 * ms, 125 * ms, no, no),
+    ]
+    names = [{"name": [0, "LLM", "generate"]}, {"name": [1, "LLM", "prefill"]}]
+    (tmp_path / "9-1.names").write_text("".join(json.dumps(name) + "\n" for name in names))
+    (tmp_path / "9-1.rows").write_bytes(array("q", [v for row in rows for v in (*row, no, no)]).tobytes())
+    collect([tmp_path], tmp_path / "run.json")
+    runs = [{t.path: (t.seconds, t.end_s) for t in run} for run in timed_runs(read_measured(tmp_path / "run.json"))]
+    assert runs[0] == {"generate": (0.04, 0.04), "generate/prefill": (0.02, 0.021)}
+    assert runs[1]["generate"] == (0.04, 0.04)
+    took, end = runs[1]["generate/prefill"]
+    assert took == pytest.approx(0.024)  # the host took more than the GPU usually does: it waited
+    assert end == pytest.approx(0.001 + took)
 
 
 def test_own_times_of_operators_add_up_to_the_time_that_passed(run: Path) -> None:

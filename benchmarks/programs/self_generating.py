@@ -87,7 +87,7 @@ result = {
     "keys": {"generate": "LLM@generate", "decode_step": "LLM@generate/decode/decode_step"},
     "steady_ms": {"generate": statistics.median(whole[1:]), "decode_step": statistics.median(last)},
     "first_ms": {"generate": whole[0]},
-    "tokens_per_second": {"LLM@generate/decode": BATCH * 1e3 / statistics.mean(last)},
+    "tokens_per_second": {"LLM@generate/decode": 1e3 / statistics.mean(last)},  # of each sequence
     "warmup": {"LLM@generate": ["compilation", "graph capture"] if args.kind == "compiled" else ["first use"]},
 }
 where = torch.cuda.get_device_name() if CUDA else "CPU"

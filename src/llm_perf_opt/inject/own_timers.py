@@ -28,7 +28,7 @@ class OwnTimers(Protocol):
 
 
 def own_timers(folder: Path, torch: Any) -> OwnTimers:
-    """The timers of this process, writing to `folder`."""
+    """The timers of this process, writing to `folder`. `torch`: None where there is no GPU to be timed."""
     timers = _timers(torch)
     timers.write_to(str(folder))
     return timers

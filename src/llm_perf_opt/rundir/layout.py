@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -189,6 +189,7 @@ FOLDERS = tuple(dict.fromkeys(a.path.partition("/")[0] for a in ARTEFACTS if "/"
 _FOLDER_OF = {"nsys": "nsys", "export": "nsys", "stats": "nsys", "ncu": "ncu", "raw": "ncu", "details": "ncu"}
 
 
+@lru_cache(maxsize=4096)  # a run asks for each of its files several times
 def artefact(name: str) -> Artefact | None:
     """The row of a path below a run, packed or not; None where a run has no such file."""
     plain = name

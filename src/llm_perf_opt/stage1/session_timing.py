@@ -122,12 +122,13 @@ def time_passes(session: Session[Any], batches: Batches, repeats: int, keep: Pat
     `warm`: there was a warm-up before.
     """
     wait, outputs, passes = waiter(session.device), list[Output](), list[Path]()
+    torch = import_torch() if session.device.type == "cuda" else None  # else by the host clock, whoever uses a GPU
     forgot = forget_peak(session.device)
     with tempfile.TemporaryDirectory(prefix="llm-perf-") as folder:
         for number in range(repeats):
             passes.append(Path(folder) / str(number))
             passes[-1].mkdir()
-            timers = own_timers(passes[-1], import_torch())
+            timers = own_timers(passes[-1], torch)
             watch = TimingWatch(session.device, timers)
             for batch in range(len(batches)):
                 prepared = batches.prepared(batch)
