@@ -40,7 +40,7 @@ LONG = 1_000_000  # ns: no launch of a kernel takes the host that long
 _AHEAD = 20_000  # ns: work launched so long before a gap began did not wait for the host
 TIGHT = 3  # times as long as a gap: a range around it that is longer, and not part of what is asked about, says nothing
 _REPEATED = 3  # long gaps before attention: one or two are its first use
-_QUIET = 4  # of the last gap, the part in which something may begin though the recording was cut off there
+_QUIET = 4  # of the last gap, the part in which something may begin and end though the recording was cut off there
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
 
@@ -206,7 +206,7 @@ class _Finder:
         return plans if plans.sum() >= _REPEATED else np.zeros_like(plans)
 
     def _ends_inside(self) -> bool:
-        """Is the last gap long, behind all work, and does nothing begin on the host meanwhile, not even an operator?
+        """Is the last gap long, behind all work, and does nothing begin on the host and fill it, not even an operator?
 
         Then it may not be one at all: the recording was cut off, and has to their end what began before.
         """
@@ -214,8 +214,10 @@ class _Finder:
         last = len(self.start) - 1
         if last < 0 or not len(timeline.calls) or self.length[last] < LONG or self.next_name[last] != UNKNOWN:
             return False
-        since = self.start[last] + self.length[last] // _QUIET
-        return not any((column.start >= since).any() for column in (timeline.host, timeline.ranges, timeline.calls))
+        begins = self.start[last]
+        since = begins + self.length[last] // _QUIET
+        columns = (timeline.host, timeline.ranges, timeline.calls)
+        return not any(((column.start >= begins) & (column.end > since)).any() for column in columns)
 
     def _is_what_fills(self, gaps: Int64s, covering: Int64s) -> Bools:
         """Which gaps the range that covers them fills and hardly exceeds, without a launch in it."""

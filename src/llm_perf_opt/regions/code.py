@@ -45,13 +45,14 @@ def innermost(
     `users`: which of them are in the user's own files; None: callers are not asked for.
     """
     parts: list[tuple[Int64s, Int64s, Int64s, Int64s]] = []
+    users = None if users is None or users.all() else users
     for _, mine in group_by(thread):
         stacks = build_stacks(start, end, mine)
         cuts = np.unique(np.concatenate([start[mine], end[mine]]))
         top = stacks.top_at(cuts[:-1])
         inside = top >= 0
         top = top[inside]
-        called = np.full(len(top), UNKNOWN, dtype=np.int64) if users is None else _caller(stacks, users)[top]
+        called = np.full_like(top, UNKNOWN) if users is None else _caller(stacks, users)[top]
         parts.append((cuts[:-1][inside], cuts[1:][inside], stacks.instance[top], called))
     if not parts:
         return CodeSpans.empty()
