@@ -203,12 +203,15 @@ def test_a_window_that_never_opened_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_load_generator_of_the_users_own_is_started_without_a_shell(tmp_path: Path) -> None:
+def test_a_load_generator_of_the_users_own_is_started_without_a_shell(tmp_path: Path, broken: int) -> None:
     words = f"{sys.executable} -c 'import sys; print(sys.argv[1:])' '$HOME; echo'"
-    found = window(tmp_path, load_command=words)
-    steps_of(found, 1)
+    early = window(tmp_path, load_command=words, url=f"127.0.0.1:{free_port()}")
+    early.is_done()
+    assert early.opened_ns is None  # nobody listens yet
+    found = window(tmp_path, load_command=words, url=f"127.0.0.1:{broken}")
     found.is_done()
-    deadline = time.monotonic() + 20
+    assert found.opened_ns is not None
+    deadline = time.monotonic() + 60
     while not found.is_done() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert (tmp_path / "load.log").read_text() == "['$HOME; echo']\n"
@@ -281,7 +284,7 @@ def test_the_client_counts_what_came_and_what_failed(broken: int) -> None:
     client = LoadClient(ServingRequest(load=6, concurrency=1, prompt_tokens=3, url=f"127.0.0.1:{broken}"))
     assert client.is_ready()
     client.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not client.is_done and time.monotonic() < deadline:
         time.sleep(0.01)
     found = client.result()

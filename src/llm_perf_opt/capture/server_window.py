@@ -40,7 +40,8 @@ class ServerWindow:
         self.opened_ns: int | None = None
         self.closed_ns: int | None = None
         self._asked, self._run, self._into, self._report_progress = asked, run, run / into, report_progress
-        self._client = LoadClient(asked) if asked.load is not None else None
+        self._server = LoadClient(asked)  # asked whether it is ready, also where somebody else sends the requests
+        self._client = self._server if asked.load is not None else None
         self._generator: subprocess.Popen[bytes] | None = None
         self._steps: dict[int, int] = {}  # by process
         self._before = 0  # steps that had run when it was opened
@@ -102,14 +103,12 @@ class ServerWindow:
         if after is not None:
             seconds = _seconds(after)
             return self._is_said if seconds is None else time.monotonic() - self._started >= seconds
-        if self._client is not None:
+        if self._client is not None or self._asked.load_command:
             now = time.monotonic()
             if now - self._looked < _READY_S:
                 return False
             self._looked = now
-            return self._client.is_ready()
-        if self._asked.load_command:
-            return self.steps > 0
+            return self._server.is_ready()
         return self._asked.window is not None and self.steps >= _WARM
 
     def _open(self) -> None:

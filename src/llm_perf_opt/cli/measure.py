@@ -18,6 +18,7 @@ examples:
   llm-perf measure -- python my_model.py
   llm-perf measure --annotate stages -- python generate.py       (a program without NVTX ranges)
   llm-perf measure --runs 5 -- python my_model.py
+  llm-perf measure --window 500 --load 200 -- vllm serve MODEL   (a server, under load)
 """
 
 

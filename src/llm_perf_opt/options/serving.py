@@ -47,6 +47,6 @@ SERVING: tuple[Option[Any], ...] = (
     ),
     Option(
         flag="--load-command", metavar="CMD", verbs=_SERVE, to="serving.load_command",
-        help="A load generator of your own, started once the server serves; when it ends, the server is ended.",
+        help="Start a load generator of your own once the server serves; when it ends, the server is ended.",
     ),
 )  # fmt: skip
