@@ -84,6 +84,15 @@ def test_a_pattern_with_a_typo_costs_no_counter_run(tools: Path, capsys: pytest.
     assert "exists: LLM@decode/decode_step" in nearest
 
 
+@pytest.mark.usefixtures("json_alone")
+def test_a_kernel_that_is_not_there_costs_no_counter_run_and_says_where_names_are(tools: Path) -> None:
+    assert profile("--kernel", "gemm_nope") == 0
+    assert not Path("run/ncu/cmd.txt").exists()
+    (found,) = [d for d in llm_perf_opt.load("run").diagnostics if d.code == "NO_MATCHING_KERNELS"]
+    assert "is called 'gemm_nope'" in found.message
+    assert "kernels.csv" in found.fix
+
+
 @pytest.mark.parametrize(
     ("processes", "kernel", "waits"),
     [(1, "ncclAllReduce", False), (2, "gemm", False), (2, "ncclDevKernel_AllReduce", True)],

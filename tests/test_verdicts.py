@@ -327,6 +327,7 @@ def test_kernels_are_bound_by_the_roof_they_run_near(values: dict[str, float], b
     of = performance(evaluated(recording, sample(name, ["r"], time=1_000_000, **values)), "r")
     assert of.gpu_verdict.bound == bound
     assert list(of.bound_time) == [bound]
+    assert bound != "latency" or "no roof: 1 launch of 1 ms on average" in of.gpu_verdict.text
 
 
 def test_no_single_limit_is_balanced() -> None:
@@ -682,7 +683,7 @@ def test_texts_of_rules_can_be_filled() -> None:
     names = {name for text in texts for name in re.findall(r"\{(\w+)\}", text)}
     made_words = {
         "communication_share", "communication_parts", "idle_share", "idle", "wall", "gap_per_launch", "launches",
-        "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
+        "counted_launches", "mean_kernel", "others_share", "working_share", "family_parts", "tensor_share", "mfu_words", "dram_share", "mbu_words",
         "l2_share", "l2_words", "cuda_core_share", "latency_share", "occupancy_words", "parts", "basis",
         "l1_share", "l1_words", "sm_share", "sector_use_share", "occupancy_limit",
         "skew_share", "waiting_rank", "late_rank", "rank_waiting", "transfer",

@@ -12,6 +12,7 @@ from llm_perf_opt.analysis.verdicts.times import gpu_time, now, returns_early
 from llm_perf_opt.analysis.verdicts.utilisation import pick
 from llm_perf_opt.metrics.families import MULTIPLYING, label_of
 from llm_perf_opt.metrics.quantity import Quantity, nanoseconds, shown
+from llm_perf_opt.regions.labels import counted
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, RegionWork, TimeSplit, Utilisation
 
 _FAMILIES_NAMED = 4
@@ -60,6 +61,7 @@ def time_facts(facts: Facts, region: NCUProfileRegion, split: TimeSplit, familie
     facts.words["basis"] = "wall time" if split.basis == "host" else "time of its steps"
     facts.numbers["launches"] = split.launches
     facts.words["launches"] = f"{split.launches:,}"
+    facts.words["counted_launches"] = counted(split.launches, "launch")
     # What runs beside computation costs nothing.
     collective = split.exposed_collectives or nanoseconds(0)
     host = split.host_copies or nanoseconds(0)
