@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -475,6 +478,17 @@ def slower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Planted(path) as new:
         new.slow_down("nvjet", "decode_step", 50_000)
     return path
+
+
+@pytest.mark.process
+def test_a_gate_fails_whether_or_not_anybody_reads_what_it_prints(slower: Path, tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    words = ["compare", str(WARM), str(slower), "--out", str(tmp_path / "out"), "--fail-on", "worse"]
+    entry = "from llm_perf_opt.cli.entry import entry; entry()"
+    ended = subprocess.run([sys.executable, "-c", entry, *words], stdout=writes, stderr=subprocess.PIPE, text=True)
+    os.close(writes)
+    assert (ended.returncode, ended.stderr) == (7, "")
 
 
 def test_files_and_exit_codes(slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

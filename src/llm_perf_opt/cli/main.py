@@ -133,16 +133,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         build_parser().print_help(sys.stderr)
         return int(ExitCode.BAD_INPUT)
+    arguments = argparse.Namespace()
     try:
         arguments = _parsed(words)
-        arguments.typed = [_PROGRAM, *words]
-        code = int(arguments.run(arguments))
+        arguments.typed, arguments.code = [_PROGRAM, *words], ExitCode.DONE
+        arguments.code = arguments.run(arguments)
         sys.stdout.flush()
-        return code
+        return int(arguments.code)
     except BrokenPipeError:
         # The reader of our output (head, less) has gone: nothing is wrong, but nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return int(ExitCode.DONE)
+        return int(getattr(arguments, "code", ExitCode.DONE))
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
