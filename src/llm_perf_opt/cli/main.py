@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = argparse.Namespace()
     try:
         arguments = _parsed(words)
-        arguments.typed, arguments.code = [_PROGRAM, *words], ExitCode.DONE
+        arguments.typed = [_PROGRAM, *words]
         arguments.code = arguments.run(arguments)
         sys.stdout.flush()
         return int(arguments.code)
