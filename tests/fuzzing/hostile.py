@@ -125,7 +125,7 @@ def no_key(dice: Dice, db: sqlite3.Connection, table: str) -> None:
     db.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
     count = dice.choice([5_000, 20_000, 60_000])
     db.executemany("INSERT INTO StringIds VALUES (?, ?)", ((i, f"k{i}") for i in range(count)))
-    while db.execute(f"SELECT COUNT(*) FROM {KERNELS}").fetchone()[0] < count:
+    while 0 < db.execute(f"SELECT COUNT(*) FROM {KERNELS}").fetchone()[0] < count:  # some timelines have none
         db.execute(f"INSERT INTO {KERNELS} SELECT * FROM {KERNELS}")
     db.execute(f"UPDATE {KERNELS} SET demangledName = rowid % {count}")
     for column in ("text = NULL", "textId = rowid", "eventType = 75"):
