@@ -481,7 +481,7 @@ def slower(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.process
-def test_a_gate_fails_whether_or_not_anybody_reads_what_it_prints(slower: Path, tmp_path: Path) -> None:
+def test_it_fails_whether_or_not_anybody_reads_what_it_prints(slower: Path, tmp_path: Path) -> None:
     reads, writes = os.pipe()
     os.close(reads)
     words = ["compare", str(WARM), str(slower), "--out", str(tmp_path / "out"), "--fail-on", "worse"]

@@ -184,6 +184,7 @@ def schema(dice: Dice, place: Place) -> Made:
     deed = dice.choice(SCHEMAS)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = OFF")
+        db.execute("PRAGMA synchronous = OFF")  # each row is on the disk before the next, otherwise
         there = [t for t in TABLES if _columns(db, t)]
         with suppress(sqlite3.Error):  # what this SQLite cannot make is left as it is
             deed(dice, db, dice.choice(there[:4] if dice.random() < 0.8 else there))

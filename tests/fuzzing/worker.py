@@ -242,6 +242,7 @@ def serve(seed: int, root: Path) -> None:
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     os.chdir(root)
+    sys.dont_write_bytecode = True  # what is imported late is nothing that a case wrote
     os.environ["PATH"] = ""  # no nsys: a recording of its own format is a matter of that tool
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

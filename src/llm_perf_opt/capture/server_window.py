@@ -160,7 +160,7 @@ class ServerWindow:
         if self._client is not None:
             found = self._client.result()
             (self._into / LOAD).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-            note(diagnose("LOAD.failed" if not found["requests"]["answered"] else "LOAD", **load_words(found)))
+            note(_told(found))
         return self.opened_ns, self.closed_ns
 
 
@@ -174,20 +174,25 @@ def _end(generator: subprocess.Popen[bytes]) -> None:
             return
 
 
-def load_words(found: dict[str, Any]) -> dict[str, str]:
-    """What the client saw, for a sentence."""
+def _told(found: dict[str, Any]) -> Diagnosis:
+    """What the client saw, in a sentence."""
 
     def times(name: str) -> str:
         return " / ".join(f"{1e3 * found[name][p]:,.1f}" for p in ("p50", "p90", "p99")) + " ms" if found[name] else "–"
 
     counts = found["requests"]
     failed = f", {counts['failed']:,} failed ({found['first_failure']})" if counts["failed"] else ""
-    return {
-        "answered": f"{counts['answered']:,}",
-        "failed": failed,
-        "rate": f"{found['output_tokens_per_s'] or 0:,.1f}",
-        **{name: times(f"{name}_s") for name in ("ttft", "tpot", "e2e")},
-    }
+    if not counts["answered"]:
+        return diagnose("LOAD.failed", failed=failed)
+    return diagnose(
+        "LOAD",
+        answered=f"{counts['answered']:,}",
+        failed=failed,
+        rate=f"{found['output_tokens_per_s'] or 0:,.1f}",
+        ttft=times("ttft_s"),
+        tpot=times("tpot_s"),
+        e2e=times("e2e_s"),
+    )
 
 
 def _seconds(text: str) -> float | None:

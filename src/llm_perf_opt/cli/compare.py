@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.accept is not None:
         written_files.append(_accept(base, new, found, accepted, arguments.accept))
     code = ExitCode.DONE if arguments.accept is not None else _exit_code(found, arguments.fail_on)
-    arguments.code = code  # a gate counts, whether or not anybody reads on
+    arguments.code = code  # it counts, whether or not anybody reads on
     if arguments.json:
         print_json({**found.as_json(), "files": [str(file) for file in written_files], "exit_code": int(code)})
     elif arguments.quiet:
