@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _MODULES = {"torch": "torch", "transformers": "torch", "playwright": "browser"}
 _AT_IMPORT = re.compile(r'^(?:\w+ = )?pytest\.importorskip\("(torch|transformers|playwright)', re.MULTILINE)
 
 _item: pytest.Item | None = None  # the test that runs; None between tests, where nothing is refused
+_older: set[int] = set()  # threads of tests before, which may still ask something
 _broken: dict[str, str] = {}  # marker that is missing → what needed it
 
 
@@ -37,7 +39,7 @@ def missing(marker: str) -> bool:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if _item is None:
+    if _item is None or threading.get_ident() in _older:
         return
     if event == "import":
         name = str(arguments[0])
@@ -65,6 +67,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     global _item
     _item = item
+    _older.clear()
+    _older.update(thread.ident or 0 for thread in threading.enumerate() if thread is not threading.main_thread())
     _broken.clear()
     try:
         return (yield)
