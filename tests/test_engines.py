@@ -56,6 +56,7 @@ def test_steps_of_continuous_batching_are_what_the_engine_recorded(forks: Forks,
     ended = forks.run(PROGRAMS / "continuous_batching.py", {**os.environ, **environment("stages"), **files}, tmp_path)
     assert ended.returncode == 0, ended.stderr
     recorded = json.loads(ended.stdout)
+    assert read_log(notes).troubles == []
     events = [json.loads(line) for line in sink.read_text().splitlines()]
     assert _depth(events) == 1  # calls of the model have no stage of their own
     ranges = [event["name"] for event in events if event["event"] == "push"]

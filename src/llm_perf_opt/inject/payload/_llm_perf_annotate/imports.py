@@ -32,7 +32,7 @@ class Watch:
         # Other tools that work in the same way ask all finders again: let that question pass.
         question = (name, get_ident())
         if name in self._packages:
-            self._watch_engines()
+            self.watch_engines()
         if name not in self._actions or question in self._asking:
             return None
         self._asking.add(question)
@@ -44,7 +44,8 @@ class Watch:
             self._call_back(name, spec.loader)
         return spec
 
-    def _watch_engines(self) -> None:
+    def watch_engines(self) -> None:
+        """Their modules are named only now: most programs have none of them."""
         from .engine_targets import TARGETS
 
         self._packages = ()
@@ -124,7 +125,9 @@ def when_imported(actions: "dict[str, Callable[[ModuleType], None]]", packages: 
     """Have actions called, each with its module once it is there. `packages`: of engines to watch."""
     finder = Watch(actions, packages)
     sys.meta_path.insert(0, finder)
+    # Something that runs before sitecustomize (a .pth file) may have imported them already.
+    if any(package in sys.modules for package in packages):
+        finder.watch_engines()
     for name in list(actions):
-        # Something that runs before sitecustomize (a .pth file) may have imported it already.
         if name in sys.modules:
             finder.loaded(name, sys.modules[name])
