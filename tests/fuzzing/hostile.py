@@ -124,7 +124,9 @@ def no_key(dice: Dice, db: sqlite3.Connection, table: str) -> None:
     db.execute("ALTER TABLE StringIds RENAME TO texts")
     db.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
     count = dice.choice([5_000, 20_000, 60_000])
+    db.execute("BEGIN")  # else each row is a transaction
     db.executemany("INSERT INTO StringIds VALUES (?, ?)", ((i, f"k{i}") for i in range(count)))
+    db.execute("COMMIT")
     while 0 < db.execute(f"SELECT COUNT(*) FROM {KERNELS}").fetchone()[0] < count:  # some timelines have none
         db.execute(f"INSERT INTO {KERNELS} SELECT * FROM {KERNELS}")
     db.execute(f"UPDATE {KERNELS} SET demangledName = rowid % {count}")
