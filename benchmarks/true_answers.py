@@ -14,7 +14,6 @@ after each part; parts measured by an earlier call stay in the file. Exit code 1
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from in_parts import run_parts
 from provenance import commit
 from true_time import check, own_median, printed, row
 
@@ -182,30 +182,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default=str(HERE / "results" / "true-answers-h200"), help="result, without its ending")
-    parser.add_argument("--only", default="", help=f"parts, separated by commas: {', '.join(PARTS)}")
-    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU, times told only")
-    options = parser.parse_args()
-    chosen = [name for name in options.only.split(",") if name] or list(PARTS)
-    if unknown := [name for name in chosen if name not in PARTS]:
-        parser.error(f"unknown parts: {', '.join(unknown)}; they are {', '.join(PARTS)}")
-    file = Path(options.out).with_suffix(".json")
-    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"parts": {}}
-    for name in chosen:
-        try:
-            results["parts"][name] = part(name, options.tiny)
-        except Exception as error:  # whatever it is, the other parts go on
-            results["parts"][name] = {"failed": f"{type(error).__name__}: {error}"[:2000], "commit": commit()}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        file.with_suffix(".md").write_text(page(results), encoding="utf-8")
-        print(page({"parts": {name: results["parts"][name]}}), flush=True)
-    found = [results["parts"][name] for name in chosen]
-    wrong = [c["what"] for p in found for c in p.get("checks", ()) if not c["ok"]]
-    failed = [name for name in chosen if "failed" in results["parts"][name]]
-    print(f"{len(wrong)} wrong, {len(failed)} parts failed. {file.with_suffix('.md')} has it all.")
-    return int(bool(wrong or failed))
+    return run_parts(__doc__ or "", "true-answers-h200", PARTS, part, page)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import jinja2
 import numpy as np
-from markupsafe import Markup
 
 from llm_perf_opt.comparing.causes import describe_exact
 from llm_perf_opt.comparing.comparison import Comparison, KernelPair, RegionComparison
@@ -18,8 +12,8 @@ from llm_perf_opt.comparing.comparison_md import HEADLINES, VERDICT_WORDS
 from llm_perf_opt.comparing.sentences import percent, signed
 from llm_perf_opt.comparing.side import Floats
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.plain_page import plain_page
 from llm_perf_opt.report.text import duration
-from llm_perf_opt.version import __version__
 
 _DETAILED = 8  # regions with a waterfall and kernels
 _ROWS = 400
@@ -32,7 +26,7 @@ def render_comparison_html(found: Comparison) -> str:
     """The page."""
     shown = sorted((r for r in found.regions if r.decides), key=lambda r: -abs(r.delta_ns) * max(r.instances[1], 1))
     longest = max((max(r.before_ns or 0, r.after_ns or 0) for r in shown), default=1) or 1
-    page = page_template("comparison.html").render(
+    page = plain_page("llm_perf_opt.comparing", "comparison.html").render(
         found=found,
         title=f"{visible(found.base, 60)} → {visible(found.new, 60)}",
         headline=HEADLINES[found.verdict],
@@ -42,32 +36,9 @@ def render_comparison_html(found: Comparison) -> str:
         details=[_detail(region) for region in shown[:_DETAILED]],
         rows=[_row(region) for region in found.regions[:_ROWS]],
         hidden=max(len(found.regions) - _ROWS, 0),
-        **page_style(),
-        version=__version__,
+        signed=signed,
     )
     return page.lstrip()
-
-
-@cache
-def page_template(name: str) -> jinja2.Template:
-    """A page of this room."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {"visible": visible, "duration": duration, "signed": signed}
-    return environment.from_string(_text("llm_perf_opt.comparing", f"templates/{name}"))
-
-
-def page_style() -> dict[str, str]:
-    """The style of a page, and what its policy calls it; reports look the same."""
-    style = _text("llm_perf_opt.report", "assets/report.css")
-    style += _text("llm_perf_opt.comparing", "templates/comparison.css")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return {"style": Markup(style), "style_hash": digest}  # noqa: S704  all of it is of this package
-
-
-def _text(package: str, name: str) -> str:
-    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _bars(region: RegionComparison, longest: float) -> dict[str, Any]:

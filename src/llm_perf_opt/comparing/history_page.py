@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from llm_perf_opt.comparing.comparison_page import page_style, page_template
 from llm_perf_opt.comparing.history import Change, ProgramHistory, RegionHistory
 from llm_perf_opt.comparing.sentences import percent
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.report.plain_page import plain_page
 from llm_perf_opt.report.text import duration
-from llm_perf_opt.version import __version__
 
 _REGIONS = 24  # of a program
 _PROGRAMS = 12
@@ -30,7 +29,7 @@ def render_history_html(programs: list[ProgramHistory]) -> str:
         for program in programs[:_PROGRAMS]
     ]
     hidden = max(len(programs) - _PROGRAMS, 0)
-    page = page_template("history.html").render(programs=shown, hidden=hidden, version=__version__, **page_style())
+    page = plain_page("llm_perf_opt.comparing", "history.html").render(programs=shown, hidden=hidden)
     return page.lstrip()
 
 

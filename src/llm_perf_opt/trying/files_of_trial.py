@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from llm_perf_opt.comparing.comparison_page import page_style
 from llm_perf_opt.regions.names import printable, visible
 from llm_perf_opt.report.files import write_text
-from llm_perf_opt.report.text import duration
+from llm_perf_opt.report.plain_page import plain_page
 from llm_perf_opt.report.tried_words import VERDICT_WORDS, factor
 from llm_perf_opt.trying.attempts import Attempt, Trial
 from llm_perf_opt.trying.words import lever_line, outputs_in_words, three_sentences
-from llm_perf_opt.version import __version__
 
 _TONES = {"better": "work", "worse": "wait", "refused": "wait", "failed": "wait"}
 
@@ -33,14 +27,12 @@ def render_trial(trial: Trial) -> str:
     """The page: one file, no script, every name escaped."""
     attempts = [*trial.attempts, *([trial.together] if trial.together else [])]
     longest = max((max(s.before_ns or 0, s.after_ns or 0) for a in attempts if (s := a.stage)), default=1) or 1
-    page = _template().render(
+    page = plain_page("llm_perf_opt.trying", "try.html").render(
         title=visible(" ".join(trial.command), 80),
         sentences=three_sentences(trial),
         rows=[_row(attempt, longest) for attempt in attempts],
         patches=[_row(attempt, longest) for attempt in attempts if attempt.won],
         notes=trial.notes,
-        **page_style(),
-        version=__version__,
     )
     return page.lstrip()
 
@@ -74,12 +66,3 @@ def _row(attempt: Attempt, longest: float) -> dict[str, Any]:
         "warmup": f"{attempt.warmup_s:.3g} s" if attempt.warmup_s else "–",
         "patches": [lever.patch for lever in attempt.levers if lever.patch],
     }
-
-
-@cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {"visible": visible, "duration": duration}
-    return environment.from_string(files("llm_perf_opt.trying").joinpath("templates/try.html").read_text("utf-8"))

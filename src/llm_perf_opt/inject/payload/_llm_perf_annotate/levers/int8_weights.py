@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from . import _torchao
 
 TITLE = "int8 weights (torchao)"
 RULES = ("memory.bound",)
@@ -14,16 +15,8 @@ PATCH = "from torchao.quantization import Int8WeightOnlyConfig, quantize_\n\nqua
 
 
 def apply(program: Any) -> None:
-    torchao = importlib.import_module("torchao.quantization")  # of the program's own packages
-
-    def quantize(module: Any) -> None:
-        if not module.training:
-            torchao.quantize_(module, torchao.Int8WeightOnlyConfig())
-            program.count("models in int8")
-
-    program.on_model(quantize)
+    _torchao.round_weights(program, "Int8WeightOnlyConfig", PRECISION)
 
 
 def evidence(program: Any) -> tuple[bool, str]:
-    count = program.counts.get("models in int8", 0)
-    return bool(count), f"{count} with int8 weights" if count else "no model in eval() was called"
+    return _torchao.evidence(program, PRECISION)
