@@ -6,7 +6,7 @@
 
 A part is good when its report holds what was asked for: regions with counters, the kernels of the filter, the numbers of
 the one launch, values in their range (`contract_checks.py`). All parts take about half an hour one after another;
-`--jobs` runs some at the same time, but one ncu only (`one_at_a_time`), so seconds are upper limits then.
+`--jobs` runs some at the same time, but counters are taken by one only (`one_at_a_time`): seconds are upper limits then.
 A call begins no part that would not end `--within` its seconds, and the next call with the same file goes on with those
 that are missing or bad; each part names its commit. Where there is only a copy of the tree, LLM_PERF_COMMIT is it.
 """
@@ -163,9 +163,9 @@ def main() -> int:
         environment["LD_LIBRARY_PATH"] = os.pathsep.join([extra, environment.get("LD_LIBRARY_PATH", "")])
     work = Path(arguments.work or tempfile.mkdtemp(prefix="contract-")).resolve()
     if arguments.jobs > 1:
-        script = one_at_a_time(work, ncu.path)
-        environment["PATH"] = os.pathsep.join([str(script.parent), environment["PATH"]])
-    bench = Bench(work, str(nsys.path), str(script if arguments.jobs > 1 else ncu.path), environment)
+        tools = one_at_a_time(work, nsys.path, ncu.path)
+        environment["PATH"] = os.pathsep.join([str(tools), environment["PATH"]])
+    bench = Bench(work, str(nsys.path), str(tools / ncu.path.name if arguments.jobs > 1 else ncu.path), environment)
     about = {
         "made_by": "python benchmarks/contract_commands.py",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -196,18 +196,19 @@ def main() -> int:
     return int(any(outcome.problems for outcome in results.values()) or len(results) < len(PARTS))
 
 
-def one_at_a_time(work: Path, ncu: Path) -> Path:
-    """An ncu that profiles only when no other does: of two at once, one finds the counters of the GPU in use."""
-    script = work / "bin" / "ncu"
-    script.parent.mkdir(parents=True, exist_ok=True)
-    wait = f"exec flock {shlex.quote(str(work / 'ncu.lock'))} {shlex.quote(str(ncu))}"
-    pass_on = f"exec {shlex.quote(str(ncu))}"
-    script.write_text(
-        f'#!/bin/sh\ncase " $* " in *" --target-processes "*) {wait} "$@";; *) {pass_on} "$@";; esac\n',
-        encoding="utf-8",
-    )
-    script.chmod(0o755)
-    return script
+def one_at_a_time(work: Path, nsys: Path, ncu: Path) -> Path:
+    """A folder with an ncu, and an nsys that samples the GPU, that run only when no other does: of two at once, one
+    finds the counters of the GPU in use."""
+    folder = work / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    for tool, taking in ((ncu, '*" --target-processes "*'), (nsys, "*=help*) ;; *--gpu-metrics-*")):
+        script, quoted = folder / tool.name, shlex.quote(str(tool))
+        wait = f"exec flock -o {shlex.quote(str(work / 'counters.lock'))} {quoted}"
+        script.write_text(
+            f'#!/bin/sh\ncase " $* " in {taking}) {wait} "$@";; esac\nexec {quoted} "$@"\n', encoding="utf-8"
+        )
+        script.chmod(0o755)
+    return folder
 
 
 def earlier(out: str) -> dict[str, Outcome]:

@@ -280,8 +280,24 @@ def test_a_step_gets_as_many_looks_at_the_allocator_as_each_of_its_layers(
     timers, looks = Timers(str(tmp_path), None), defaultdict(int)
     opened = 0
     for _ in range(200):
-        for name in range(101):  # 0: the step; the budget allows a look at every seventh range
+        for name in range(101):  # 0: the step; the budget allows a look at every seventh range, one in 70 µs
             opened += 1
-            if opened % 7 == 0 and timers._is_its_turn(name):
+            if opened % 7 == 0 and timers._is_its_turn(name, 10_000 * opened):
                 looks[name] += 1
     assert min(looks[name] for name in range(101)) >= 0.8 * max(looks.values())
+
+
+def test_a_step_is_not_kept_from_the_allocator_by_stages_that_seldom_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(inject.__file__).parent / "payload"))
+    from _llm_perf_annotate.timers import Timers
+
+    timers, now, looks = Timers(str(tmp_path), None), 0, 0
+    for _ in range(5):
+        for stage in range(3):
+            timers._is_its_turn(stage, now)
+        for _ in range(96):  # steps of 8 ms
+            now += 8_000_000
+            looks += timers._is_its_turn(3, now)
+    assert 50 <= looks <= 80

@@ -14,6 +14,7 @@ STARTED = time.time()  # before anything else is imported: what starting up cost
 import argparse
 import contextlib
 import ctypes
+import itertools
 import json
 import statistics
 import threading
@@ -41,6 +42,7 @@ class Timed:
         self.rows = []
         self.lock = threading.Lock()
         self.spare = []  # events: to make one takes longer than to record it
+        self.off = False  # no ranges at all
 
     def make_events(self, count):
         self.spare = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
@@ -50,6 +52,9 @@ class Timed:
     @contextlib.contextmanager
     def region(self, name, key=None):
         """A range, timed under `key` where that is given."""
+        if self.off:
+            yield
+            return
         if key is None:
             with nvtx.annotate(name, domain="LLM"):
                 yield
@@ -83,6 +88,26 @@ timed = Timed()
 def wait():
     if CUDA:
         torch.cuda.synchronize()
+
+
+def in_turns(step):
+    """Milliseconds of a step with its ranges and without, block after block in this very process.
+
+    From one process to the next a program that the host holds up differs by more than a range can cost.
+    """
+    blocks, steps = (4, 2) if args.tiny else (40, 8)
+    took = []
+    for number in range(2 * blocks):
+        timed.off = number % 2 == 1
+        wait()
+        began = time.perf_counter()
+        for _ in range(steps):
+            with timed.region("decode_step"):
+                step()
+        wait()
+        took.append(1e3 * (time.perf_counter() - began) / steps)
+    timed.off = False
+    return {"with_ranges_ms": took[::2], "without_ranges_ms": took[1::2]}
 
 
 class Layer(nn.Module):
@@ -168,6 +193,8 @@ def decode(layers=False):
                             token, caches = forward(token, caches, True)
                 wait()
                 loops.append(time.perf_counter() - began)
+        with timed.region("generate"), timed.region("in turns"):
+            turns = in_turns(lambda: forward(token, caches, False))
     bytes_a_token = size[0] * 2 * size[3] * (size[1] // size[2]) * torch.finfo(DTYPE).bits // 8
     keys = {"prefill": "generate/prefill", "decode": "generate/decode"}
     keys |= {"decode_step": "generate/decode/decode_step"}
@@ -179,6 +206,7 @@ def decode(layers=False):
         "tokens_per_second": steps / best,
         "step_ms": 1e3 * best / steps,
         "growth_bytes": bytes_a_token,
+        **turns,
     }
 
 
@@ -221,7 +249,9 @@ def loop(run, steps):
         wait()
         loops.append(time.perf_counter() - began)
     keys = {"decode": "decode", "decode_step": "decode/decode_step"}
-    return {"keys": keys, "tokens_per_second": steps / loops[-1], "step_ms": 1e3 * loops[-1] / steps}
+    with timed.region("in turns"):
+        turns = in_turns(run)
+    return {"keys": keys, "tokens_per_second": steps / loops[-1], "step_ms": 1e3 * loops[-1] / steps, **turns}
 
 
 def compiled():
@@ -297,32 +327,54 @@ def training():
 
 def threads():
     """Two threads, each with its own stream and its own ranges."""
-    side, rounds = (64, 20) if args.tiny else (4096, 300)
+    side, rounds, blocks = (64, 20, 4) if args.tiny else (4096, 300, 40)
+    together, ends = threading.Barrier(2), []
+
+    def in_turns(step):
+        """As for one thread: both have their ranges, or neither."""
+        for number in range(2 * blocks):
+            if together.wait() == 0:
+                timed.off = number % 2 == 1
+                ends.append(time.perf_counter())
+            together.wait()
+            for _ in range(8):
+                step()
+        if together.wait() == 0:
+            timed.off = False
+            ends.append(time.perf_counter())
+        together.wait()
 
     def work(name):
         stream = torch.cuda.Stream() if CUDA else contextlib.nullcontext()
         with torch.cuda.stream(stream) if CUDA else stream, torch.inference_mode():
             a = torch.randn(side, side, device=DEVICE, dtype=DTYPE)
-            for _ in range(rounds):
-                with timed.region(name, name):
-                    with timed.region("product", f"{name} product"):
+
+            def step(timed_by_itself=False):
+                with timed.region(name, name if timed_by_itself else None):
+                    with timed.region("product", f"{name} product" if timed_by_itself else None):
                         b = a @ a
                     with timed.region("norm"):
                         F.layer_norm(b, (side,))
                 if CUDA:
                     stream.synchronize()
 
+            for _ in range(rounds):
+                step(timed_by_itself=True)
+            took.append(time.perf_counter() - began)
+            in_turns(step)
+
     both = [threading.Thread(target=work, args=(name,)) for name in ("left", "right")]
-    began = time.perf_counter()
+    began, took = time.perf_counter(), []
     for thread in both:
         thread.start()
     for thread in both:
         thread.join()
-    took = time.perf_counter() - began
+    turns = [1e3 * (after - before) / 8 for before, after in itertools.pairwise(ends)]
     keys = {name: name for name in ("left", "right")} | {
         f"{name} product": f"{name}/product" for name in ("left", "right")
     }
-    return {"keys": keys, "tokens_per_second": 2 * rounds / took, "step_ms": 1e3 * took / rounds}
+    rates = {"tokens_per_second": 2 * rounds / max(took), "step_ms": 1e3 * max(took) / rounds}
+    return {"keys": keys, **rates, "with_ranges_ms": turns[::2], "without_ranges_ms": turns[1::2]}
 
 
 def counter():

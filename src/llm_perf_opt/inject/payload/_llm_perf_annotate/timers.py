@@ -41,6 +41,7 @@ _READ_NS = 3_000_000_000  # likewise, for events: to read one takes longer than 
 _EVENTS_AHEAD = 4096  # that may wait to be read; beyond that, ranges are timed by the host clock alone
 _ALWAYS = 2  # levels of ranges whose events come first
 _OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE = 0.007, 0.0015, 0.0015  # of the program's time that each may take
+_LEAVE_TO_OTHERS_NS = 60_000_000  # so long a name that had more looks at the allocator than others lets them go first
 _MOST_NAMES = 20_000  # a program that puts numbers into its names has no end of them
 _MANY_THREADS = 256  # from then on, those that have ended are let go
 _REBASE_NS = 2_000_000_000  # elapsed times are 32-bit floats: far from their base they are coarse
@@ -82,7 +83,7 @@ class Timers(Locked):
         self._bases: dict[int, tuple[Any, int]] = {}
         self._is_on_gpu, self._next_inner = False, 0
         self._looks: dict[int, int] = {}  # at the allocator, by the number of a name
-        self._all_looks = 0
+        self._all_looks = self._last_look = 0
         self._outer, self._inner, self._for_memory = map(Budget, (_OUTER_SHARE, _INNER_SHARE, _MEMORY_SHARE))
         self.evidence.path = self._path + ".names"
         self._cpu_before = cpu_times()
@@ -193,20 +194,23 @@ class Timers(Locked):
                 return None, extra
             self._is_on_gpu = True
         budget, memory = self._outer if level < _ALWAYS else self._inner, self._for_memory
-        if self._memory is not None and extra is None and now >= memory.next_at and self._is_its_turn(which):
+        if self._memory is not None and extra is None and now >= memory.next_at and self._is_its_turn(which, now):
             extra = self._memory.begin()
             now = memory.charge(now)
         event = self._record(budget, now) if now >= budget.next_at else None
         self._next_inner = min(self._inner.next_at, memory.next_at)
         return event, extra
 
-    def _is_its_turn(self, which: int) -> bool:
-        """Names get the same number of looks at the allocator: a step is as seldom among its layers as they are many."""
+    def _is_its_turn(self, which: int, now: int) -> bool:
+        """Names get the same number of looks at the allocator: a step is as seldom among its layers as they are many.
+
+        Where those that have had fewer do not come, as the stage around many steps, nobody waits for them for long.
+        """
         looks = self._looks
         mine = looks.get(which, 0)
-        if mine * len(looks) > self._all_looks:
+        if mine * len(looks) > self._all_looks and now - self._last_look < _LEAVE_TO_OTHERS_NS:
             return False
-        looks[which], self._all_looks = mine + 1, self._all_looks + 1
+        looks[which], self._all_looks, self._last_look = mine + 1, self._all_looks + 1, now
         return True
 
     def _end_with(self, of: _Thread, row: tuple[int, ...], first: Any, extra: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from ._static_inputs import Graphs
 
 TITLE = "CUDA graph around calls of fixed shape"
-RULES = ("launch.graph", "host.graphs", "host.python", "cache.concat")
+RULES = ("launch.graph", "host.graphs", "host.python", "cache.concat", "attention.replan")
 NEEDS = ("calls", "cuda", "calls outside training")
 GENERAL = True
 CHANGES = "rounding: attention over the padded cache of generate() takes other kernels"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 TITLE = "static cache for generate()"
-RULES = ("launch.graph", "host.python", "cache.concat", "host.graphs")
+RULES = ("launch.graph", "host.python", "cache.concat", "host.graphs", "attention.replan")
 NEEDS = ("generate",)
 GENERAL = True
 CHANGES = "rounding: attention over the padded cache takes other kernels"
