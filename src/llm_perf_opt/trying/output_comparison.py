@@ -23,12 +23,8 @@ _WIDEST = 0.25  # of the size of the outputs: what may differ by more than this 
 _EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 # What a lever may differ by that says it computes in less: a few roundings of that.
 _PRECISIONS = {"bfloat16": 2.0**-4, "float16": 2.0**-7, "tf32": 2.0**-7, "int8": 2.0**-3, "fp8": 2.0**-2}
-_NAMES = {
-    "outputs": "outputs of the model",
-    "loss": "the loss",
-    "tokens": "generated tokens",
-    NAMED: "the named output",
-}
+_ROUNDINGS = 16  # that is: so many of its last digits
+_NAMES = {"outputs": "outputs of the model", "loss": "losses", "tokens": "generated tokens", NAMED: "named outputs"}
 
 
 @define(frozen=True)
@@ -127,12 +123,12 @@ class _Channel:
             if tolerance > _WIDEST:
                 break  # noise grows along a run; what is beyond cannot be told
             if old.shape != now.shape and self.key[1] == NAMED:
-                return Agreement(DIFFERENT, f"{self.name} has other words, or more or fewer numbers", 1.0)
+                return Agreement(DIFFERENT, f"{self.name} have other words, or more or fewer numbers", 1.0)
             if old.shape != now.shape:
                 return Agreement(DIFFERENT, f"{self.name} have the shape {now.shape} in place of {old.shape}", 1.0)
             rms, largest = _difference(old, now)
             if rms > tolerance or largest > most:
-                if not rms <= self.allowed:
+                if not rms <= self._allowed(tolerance, old.dtype):
                     text = f"{self.name} differ from call {old.call} on, by {_percent(rms)} of their size"
                     return Agreement(DIFFERENT, text, rms, tolerance)
                 precision = True
@@ -153,6 +149,12 @@ class _Channel:
             return Agreement(SAME, f"{self.name}: {calls}, not a bit differs", 0.0, at)
         text = f"{self.name} differ by {_percent(worst)} of their size at most, noise is {_percent(at)}; {calls}"
         return Agreement(WITHIN_NOISE, text, worst, at)
+
+    def _allowed(self, tolerance: float, dtype: str) -> float:
+        """By the precision of the lever: what its rounding makes of outputs grows along a run as that of the program does."""
+        epsilon = _EPSILONS.get(dtype)
+        coarser = self.allowed / _ROUNDINGS / epsilon if epsilon else 0.0
+        return max(self.allowed, min(coarser * tolerance, _WIDEST)) if self.allowed else 0.0
 
     def _other_way(self, old: Computed, now: Computed, following: Computed, now_following: Computed) -> str:
         """Why a text goes on with another token; nothing where noise is no reason."""
