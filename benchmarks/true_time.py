@@ -4,13 +4,13 @@
     python benchmarks/true_time.py --out benchmarks/results/true-time-h200 --only decode,graph
     python benchmarks/true_time.py --tiny --out /tmp/true-time                         on a CPU: tests the script itself
 
-Each part runs one program of `programs/self_timed.py` by itself and under `llm-perf measure`, in turns, three times
+Each part runs one program of `programs/self_timed.py` by itself and under `llm-perf measure`, in turns, twice
 each. Compared are the medians of its regions (its own CUDA events against the report), its tokens per second, the time
 until it starts, and, where the program knows them, energy, memory growth and peak. What measuring costs a step is found
 within each process, where steps with ranges and without follow each other in turns: a program that the host holds up
 takes up to half as long again from one process to the next on a machine with other users. Where runs without us differ
-by more than a limit, no comparison with them is held to it: it is told as noise. Results are written after each part; parts measured by an earlier call stay in the file. Exit code 1: a
-limit was missed.
+by more than a limit, no comparison with them is held to it: it is told as noise. Results are written after each part;
+parts measured by an earlier call stay in the file. Exit code 1: a limit was missed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PARTS = {
 }
 NOISE = "how far runs alone are from their mean"
 LIMITS = {"region": 0.02, "tokens": 0.02, "step": 0.01, "start": 2.0, "energy": 0.02, "memory": 0.02}
-TURNS = 3
+TURNS = 2
 SECONDS = 100.0  # for one run of a program
 LEAST_MS = 1.0  # regions that take less are told only
 WARMUP = 0.25  # of the own times of a region that are left out at the beginning, for their median
