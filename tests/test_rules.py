@@ -177,6 +177,12 @@ def test_a_rule_sees_its_case_and_promises_what_the_roof_allows(rule: str) -> No
     assert not {other for other in found if other not in (rule, "launch.graph")}, found
 
 
+def test_kernels_of_cuda_cores_are_about_their_type_whatever_alignment_they_were_made_for() -> None:
+    """A vision transformer of 768 in fp32 on an H200: sizes are aligned, its kernels end in align1 all the same."""
+    found = fixes([mm(12608, 3072, 768, "cutlass_80_simt_sgemm_256x128_8x4_nn_align1", 1200, FP32)])
+    assert set(found) - {"launch.graph"} == {"gemm.fp32"}
+
+
 ALIGNED = mm(8192, 50304, 768)
 FINE: dict[str, list[Launch]] = {
     "aligned": [ALIGNED],

@@ -91,23 +91,23 @@ def wait():
 
 
 def in_turns(step):
-    """Milliseconds of a step with its ranges and without, block after block in this very process.
+    """Milliseconds of a step with its ranges and of the next one without, in this very process.
 
-    From one process to the next a program that the host holds up differs by more than a range can cost.
+    From one process to the next a program that the host holds up differs by more than a range can cost, and within one
+    from second to second.
     """
-    blocks, steps = (4, 2) if args.tiny else (40, 8)
-    took = []
-    for number in range(2 * blocks):
-        timed.off = number % 2 == 1
+    pairs, took = 4 if args.tiny else 200, {True: [], False: []}
+    for number in range(2 * pairs):
+        ranges = number % 4 in (0, 3)  # with, without, without, with
+        timed.off = not ranges
         wait()
         began = time.perf_counter()
-        for _ in range(steps):
-            with timed.region("decode_step"):
-                step()
+        with timed.region("decode_step"):
+            step()
         wait()
-        took.append(1e3 * (time.perf_counter() - began) / steps)
+        took[ranges].append(1e3 * (time.perf_counter() - began))
     timed.off = False
-    return {"with_ranges_ms": took[::2], "without_ranges_ms": took[1::2]}
+    return {"with_ranges_ms": took[True], "without_ranges_ms": took[False]}
 
 
 class Layer(nn.Module):
@@ -327,18 +327,17 @@ def training():
 
 def threads():
     """Two threads, each with its own stream and its own ranges."""
-    side, rounds, blocks = (64, 20, 4) if args.tiny else (4096, 300, 40)
+    side, rounds, pairs = (64, 20, 4) if args.tiny else (4096, 300, 200)
     together, ends = threading.Barrier(2), []
 
     def in_turns(step):
         """As for one thread: both have their ranges, or neither."""
-        for number in range(2 * blocks):
+        for number in range(2 * pairs):
             if together.wait() == 0:
                 timed.off = number % 2 == 1
                 ends.append(time.perf_counter())
             together.wait()
-            for _ in range(8):
-                step()
+            step()
         if together.wait() == 0:
             timed.off = False
             ends.append(time.perf_counter())
@@ -369,7 +368,7 @@ def threads():
         thread.start()
     for thread in both:
         thread.join()
-    turns = [1e3 * (after - before) / 8 for before, after in itertools.pairwise(ends)]
+    turns = [1e3 * (after - before) for before, after in itertools.pairwise(ends)]
     keys = {name: name for name in ("left", "right")} | {
         f"{name} product": f"{name}/product" for name in ("left", "right")
     }
