@@ -21,6 +21,7 @@ from llm_perf_opt.metrics.host_calls import call_kind, code_kind
 from llm_perf_opt.regions.columns import CALL, OPERATOR, PYTHON, UNKNOWN, HostEvents, OperatorCalls, Timeline
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import NCUProfileRegionReport, RegionPerformance
+from llm_perf_opt.regions.whole_recording import with_whole_recording
 from test_join_rules import timeline as made
 from test_verdicts import evaluated, performance
 
@@ -169,6 +170,19 @@ def test_long_gaps_before_attention_again_and_again_are_planning() -> None:
     assert next(iter(causes(of))) == "replan"
     assert of.opportunities[0].rule == "attention.replan"
     assert "replan" not in causes(steps(2))  # that is its first use
+
+
+@pytest.mark.parametrize(("ranges", "cause"), [([], "startup"), ([("train", 0, 4_000 * MS)], "python")])
+def test_what_a_program_without_ranges_does_before_its_work_is_making_ready(
+    ranges: list[tuple[str, int, int]], cause: str
+) -> None:
+    kernels = [("fill", 1_000, MS), *(("k", 1_000 * MS + 2 * MS * number, MS) for number in range(500))]
+    kernels.append(("k", 3_000 * MS, MS))  # the same line again, in the midst of it
+    ready = (PYTHON, "train.py(9): load", 2 * MS, 999 * MS), (PYTHON, "train.py(9): load", 2_001 * MS, 2_999 * MS)
+    found = with_whole_recording(with_host(made(ranges, kernels), *ready))
+    of = performance(evaluated(found), ranges[0][0] if ranges else "whole recording")
+    assert causes(of)[cause] == pytest.approx(998 * MS * (1 if cause == "startup" else 2), rel=0.01)
+    assert causes(of)["python"] >= 990 * MS
 
 
 def test_short_gaps_after_a_synchronisation_are_its_cost() -> None:

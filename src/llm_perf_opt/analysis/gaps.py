@@ -18,6 +18,7 @@ from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind, code_kind
 from llm_perf_opt.regions.columns import CALL, PYTHON, UNKNOWN, Bools, Int32s, Int64s, Timeline
 from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.table import WHOLE
 
 CAUSES = (
     "launch",
@@ -32,6 +33,7 @@ CAUSES = (
     "replan",
     "gpu",
     "end",
+    "startup",
     "warmup",
 )
 _CODE = {cause: number for number, cause in enumerate(CAUSES)}
@@ -40,6 +42,7 @@ LONG = 1_000_000  # ns: no launch of a kernel takes the host that long
 _AHEAD = 20_000  # ns: work launched so long before a gap began did not wait for the host
 TIGHT = 3  # times as long as a gap: a range around it that is longer, and not part of what is asked about, says nothing
 _REPEATED = 3  # long gaps before attention: one or two are its first use
+_BEGUN = 100  # the part of its kernels with which a program that has no ranges has begun its work
 _QUIET = 4  # of the last gap, the part in which something may begin and end though the recording was cut off there
 _MOST_EVENTS = 200_000  # that cover a gap: the shortest, which tell most
 
@@ -178,6 +181,8 @@ class _Finder:
             called[many] = UNKNOWN  # none of them alone
         if self._ends_inside():
             new[-1], called[-1] = _CODE["end"], UNKNOWN
+        what_the_host_does = np.isin(new, [_CODE[one] for one in ("python", "thread", "unseen")])
+        new[what_the_host_does & (self.end[named] <= self._work_begins())] = _CODE["startup"]
         cause[named] = new
         cause[self._inside(warmup)] = _CODE["warmup"]
 
@@ -218,6 +223,15 @@ class _Finder:
         since = begins + self.length[last] // _QUIET
         columns = (timeline.host, timeline.ranges, timeline.calls)
         return not any(((column.start >= begins) & (column.end > since)).any() for column in columns)
+
+    def _work_begins(self) -> int:
+        """Where there are no ranges: the moment up to which hardly a kernel had run. Before, a program makes ready."""
+        ranges, kernels = self.timeline.ranges, self.timeline.kernels
+        mine = ranges.name[ranges.process == self.process].tolist()
+        starts = np.sort(kernels.start[kernels.process == self.process])
+        if len(starts) < _BEGUN or [self.timeline.strings[name] for name in mine] != [WHOLE]:
+            return UNKNOWN
+        return int(starts[len(starts) // _BEGUN])
 
     def _is_what_fills(self, gaps: Int64s, covering: Int64s) -> Bools:
         """Which gaps the range that covers them fills and hardly exceeds, without a launch in it."""

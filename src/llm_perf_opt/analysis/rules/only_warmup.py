@@ -11,9 +11,12 @@ RULE = Rule(
     costs=(
         "First uses load code, compile, and measure variants of kernels. A program that runs for long does not notice."
     ),
-    seen="Gaps of the GPU while the host compiles, or loads modules.",
+    seen=(
+        "Gaps of the GPU while the host compiles, or loads modules; in a recording without ranges, also what the host does"
+        " before a hundredth of the kernels has run."
+    ),
     words=Words(
-        because="the GPU waits {time} of {now} for what only the first use needs ({what})",
+        because="the GPU waits {time} of {now} for what is done only once, at the start or at a first use ({what})",
         action="nothing to mend where the program runs for long; else warm up before the part that counts, or keep compiled code in a cache",
     ),
     find=idle_of("warmup"),

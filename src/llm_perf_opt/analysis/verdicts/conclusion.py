@@ -146,9 +146,14 @@ def _named(kernels: Sequence[str]) -> str:
 
 
 def _answering(verdict: Verdict, fixes: list[Fix]) -> list[Fix]:
-    """Those against what the verdict says come first: nobody acts on a reason and another advice."""
+    """Those against what the verdict says come first: nobody acts on a reason and another advice.
+
+    Warm-up is nothing to act on: where it is not the reason itself, it stands among the others.
+    """
     prefixes = tuple(verdict_rules().fixes_of.get(verdict.bound, ()))
-    return sorted(fixes, key=lambda fix: not fix.rule.startswith(prefixes)) if prefixes else fixes
+    against = [fix for fix in fixes if prefixes and fix.rule.startswith(prefixes)]
+    against = [fix for fix in against if fix is against[0] or fix.rule != "warmup"]
+    return [*against, *(fix for fix in fixes if fix not in against)]
 
 
 # -- the three lines ---------------------------------------------------------------------------------
