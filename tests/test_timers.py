@@ -145,6 +145,26 @@ def test_a_program_that_gives_no_times_says_why(
     assert json.loads((out / "manifest.json").read_text())["state"] == "failed"
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("calls", [6, 0])
+def test_a_model_that_marks_nothing_is_measured_once_more_with_its_stages_marked(
+    calls: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "plain.py"
+    program.write_text(
+        f"import torch\nmodel = torch.nn.Linear(4, 4)\nfor _ in range({calls}):\n    model(torch.ones(2, 4)).sum().backward()\n"
+    )
+    assert main(["measure", "--out", str(tmp_path / "run"), "--", sys.executable, str(program)]) == (0 if calls else 5)
+    said = capsys.readouterr()
+    assert "once more, with the stages of its models marked" in said.out + said.err
+    assert len(json.loads((tmp_path / "run" / "manifest.json").read_text())["steps"]) == 2
+    if calls:
+        (scope, *_) = json.loads((tmp_path / "run" / "report.json").read_text())["scopes"]
+        assert [r["timing"]["instances"] for r in scope["regions"] if r["key"] == "LLM@backward"] == [6]
+    else:
+        assert "called no model whose stages could be marked" in said.err
+
+
 ODD = """
 import os, sys, time, nvtx
 

@@ -10,13 +10,14 @@ from llm_perf_opt.cli.arguments import values_of
 HELP = "time every range of a program from inside, with no profiler"
 DESCRIPTION = """\
 Runs CMD by itself, without Nsight Systems or Nsight Compute, and times every instance of every range from inside:
-NVTX ranges of its own, or those that --annotate puts into a PyTorch program. Warm-up is told from steady instances.
+NVTX ranges of its own, or those that --annotate puts into a PyTorch program. One that opens none runs a second time,
+with the stages of its models marked. Warm-up is told from steady instances.
 With a GPU, ranges are timed by CUDA events too; nothing waits for the GPU. Without one, the host clock is used.
 """
 EXAMPLES = """\
 examples:
   llm-perf measure -- python my_model.py
-  llm-perf measure --annotate stages -- python generate.py       (a program without NVTX ranges)
+  llm-perf measure --annotate stages -- python generate.py       (a program without NVTX ranges, run once)
   llm-perf measure --runs 5 -- python my_model.py
   llm-perf measure --window 500 --load 200 -- vllm serve MODEL   (a server, under load)
 """

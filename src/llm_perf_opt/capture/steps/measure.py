@@ -66,31 +66,15 @@ class Measure:
                 run.report_progress(f"measure: left out, for the program cannot be timed from inside. {why}")
             return True
         alone = not (run.request.timeline.enable or run.request.counters.enable)
-        file, folder = run.directory.path / FILE, run.directory.path / _FOLDER
-        folder.mkdir(exist_ok=True)
-        raw: list[Path] = []
-        gpus: list[list[dict[str, Any]]] = []  # of each run
-        windows: dict[int, tuple[int, int]] = {}  # of runs of a server
-        went_well = False
-        try:
-            for number in range(1, run.request.measure.runs + 1):
-                raw.append(folder / f".run-{number}")
-                shutil.rmtree(raw[-1], ignore_errors=True)  # of a run that was killed
-                raw[-1].mkdir()
-                with GpuSampler() as sampler:
-                    went_well, window = _run_once(run, raw[-1], number)
-                if window is not None:
-                    windows[number - 1] = window
-                gpus.append(sampler.found)
-                if not went_well:
-                    break
-            timed = _collected(raw, file, gpus, windows, alone=alone)
-            if went_well and run.kept is not None:
-                shutil.move(raw[-1], run.kept.times)
-                run.kept.gpus, run.kept.seconds = gpus[-1], run.directory.manifest.steps[-1].seconds or 0.0
-        finally:
-            for place in raw:
-                shutil.rmtree(place, ignore_errors=True)
+        file = run.directory.path / FILE
+        went_well, timed = _take_runs(run, file, alone=alone)
+        if alone and went_well and not timed and _can_be_marked(run):
+            run.report_progress(
+                "  it opened no range: once more, with the stages of its models marked (--annotate stages)"
+            )
+            marked = attrs.evolve(run.request.annotate, mode="stages")
+            run.request = attrs.evolve(run.request, annotate=marked)
+            went_well, timed = _take_runs(run, file, alone=alone)
         if timed or alone:
             run.directory.manifest.steps[-1].files = {file.name: file.stat().st_size}
             run.directory.save()
@@ -100,11 +84,49 @@ class Measure:
             _show(run, file)
         elif not timed and alone and not run.failures:
             run.failures.append(ExitCode.NOTHING_CAPTURED)
-            run.note(diagnose("NOTHING_TIMED"))
+            is_marked = run.request.annotate.mode != "off"
+            run.note(diagnose("NOTHING_TIMED.marked" if is_marked else "NOTHING_TIMED"))
         elif not timed and went_well:
             run.report_progress("  no range could be timed: the times will be those of the profiled run")
         # A step that takes too long is stopped, and the others are taken all the same.
         return went_well or (ExitCode.TIMED_OUT in run.failures and not run.stopped)
+
+
+def _take_runs(run: RunContext, file: Path, *, alone: bool) -> tuple[bool, int]:
+    """Whether all runs went well, and how many ranges were timed."""
+    folder = run.directory.path / _FOLDER
+    folder.mkdir(exist_ok=True)
+    raw: list[Path] = []
+    gpus: list[list[dict[str, Any]]] = []  # of each run
+    windows: dict[int, tuple[int, int]] = {}  # of runs of a server
+    went_well = False
+    try:
+        for number in range(1, run.request.measure.runs + 1):
+            raw.append(folder / f".run-{number}")
+            shutil.rmtree(raw[-1], ignore_errors=True)  # of a run that was killed
+            raw[-1].mkdir()
+            with GpuSampler() as sampler:
+                went_well, window = _run_once(run, raw[-1], number)
+            if window is not None:
+                windows[number - 1] = window
+            gpus.append(sampler.found)
+            if not went_well:
+                break
+        timed = _collected(raw, file, gpus, windows, alone=alone)
+        if went_well and run.kept is not None:
+            shutil.move(raw[-1], run.kept.times)
+            run.kept.gpus, run.kept.seconds = gpus[-1], run.directory.manifest.steps[-1].seconds or 0.0
+    finally:
+        for place in raw:
+            shutil.rmtree(place, ignore_errors=True)
+    return went_well, timed
+
+
+def _can_be_marked(run: RunContext) -> bool:
+    """Is it a program of PyTorch that marks nothing by itself, and was not asked to be left as it is?"""
+    request = run.request
+    is_known = request.annotate.mode == "off" and not request.serving.is_asked and not run.failures
+    return is_known and read_log(run.directory.path / _NOTES).ended > 0
 
 
 def _barred(request: ProfileRequest) -> str:
