@@ -13,6 +13,7 @@ import os
 import queue
 import re
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, BinaryIO
@@ -26,6 +27,8 @@ from llm_perf_opt.readers.kineto_sieve import PHASE_FIRST, Sieve
 from llm_perf_opt.readers.packed import most_unpacked, unpacks_to_too_much
 
 CHUNK = 4 << 20
+_PACKED = 256 << 10  # bytes that are unpacked at once
+_GZIP_BITS = 31  # zlib's way to say: gzip, with the largest window
 _WAITING = 4  # parts that are unpacked before they are needed
 _BEGINS = re.compile(rb'(?:\s*\[|\s*\{(?:[^\0]{0,1000000}?,)??\s*"traceEvents"\s*:\s*\[)\s*(?=(\{\s*"\w+"\s*:\s*"?))')
 
@@ -63,13 +66,36 @@ def unpacked_parts(stream: BinaryIO, source: str) -> Iterator[bytes]:
 def _unpack(stream: BinaryIO, ready: queue.Queue[bytes | BaseException], closed: threading.Event) -> None:
     """Until the end, or until nobody wants more."""
     try:
-        with gzip.GzipFile(fileobj=stream) as packed:
-            part = packed.read(CHUNK)
-            while part and _handed_over(part, ready, closed):
-                part = packed.read(CHUNK)
+        for part in _unpacked(stream):
+            if not _handed_over(part, ready, closed):
+                return
         _handed_over(b"", ready, closed)
     except BaseException as error:  # raised where the parts are asked for
         _handed_over(error, ready, closed)
+
+
+def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
+    """Large pieces: before each, this thread waits until the other lets it. The gzip of Python 3.11 takes 8 kB at a time."""
+    member = zlib.decompressobj(wbits=_GZIP_BITS)
+    packed = stream.read(_PACKED)
+    while packed:
+        if part := member.decompress(packed, CHUNK):
+            yield part
+        if member.eof:
+            break
+        packed = member.unconsumed_tail or stream.read(_PACKED)
+    if part := member.flush():
+        yield part
+    if not member.eof:
+        raise EOFError
+    behind = member.unused_data.lstrip(b"\0")
+    while not behind and (packed := stream.read(_PACKED)):
+        behind = packed.lstrip(b"\0")
+    if behind:  # files that were appended to each other
+        stream.seek(-len(behind), os.SEEK_CUR)
+        with gzip.GzipFile(fileobj=stream) as others:
+            while part := others.read(CHUNK):
+                yield part
 
 
 def _handed_over(
