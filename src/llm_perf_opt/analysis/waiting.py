@@ -18,6 +18,7 @@ from llm_perf_opt.analysis.gaps import CAUSES, NAMED, TIGHT, Gaps, find_gaps
 from llm_perf_opt.analysis.gpu_side import GpuSteps, inside_region
 from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchTable
+from llm_perf_opt.metrics.host_calls import code_kind
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
 from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
@@ -27,6 +28,7 @@ from llm_perf_opt.regions.table import ROOT
 
 SIZES = (10_000_000, 1_000_000, NAMED, 0)  # ns, of gaps
 _MOST_CAUSES = 12  # listed of a region
+_OFTEN, _FEWEST = 0.5, 3  # of the steady instances, and of gaps, from which on compiling is no warm-up
 # What emit_nvtx writes behind the name of an operator.
 _OPERATOR_FACTS = re.compile(r", (op_id|seq|sizes|input_op_ids)\b.*", re.DOTALL)
 _DIRECTORIES = re.compile(r"^[^():]*/(?=[^/():]+\.py\(\d+\): )")
@@ -81,7 +83,7 @@ class Waiting:
                 windows = self._gpu_steps.windows(process, which, self._number[key])
             else:
                 windows = BusyTime.of(ranges.start[which], ranges.end[which])
-            found.append(self._idle(self._sums.of(process), windows, self._number[key]))
+            found.append(_compiled_again(self._idle(self._sums.of(process), windows, self._number[key]), len(which)))
         return idle_together(found) if found else None
 
     def gpu_side(self, key: str) -> GpuSide | None:
@@ -322,6 +324,19 @@ class _GapSums:
 def _pooled(name: str) -> str:
     """`IO 190` and `IO 250` are one thing, as are calls of one operator; of a file its name is enough."""
     return _DIRECTORIES.sub("", _NUMBER_AT_END.sub("…", _OPERATOR_FACTS.sub("", name)))
+
+
+def _compiled_again(idle: IdleTime, instances: int) -> IdleTime:
+    """What is compiled in every other steady instance, or more often, is no warm-up."""
+    again = [
+        one.cause == "module" and code_kind(one.what) == "compile" and one.gaps >= max(_OFTEN * instances, _FEWEST)
+        for one in idle.causes
+    ]
+    if not any(again):
+        return idle
+    causes = [evolve(one, cause="compile") if new else one for one, new in zip(idle.causes, again, strict=True)]
+    lines = [evolve(line, cause="compile") if line.cause == "module" else line for line in idle.lines]
+    return evolve(idle, causes=causes, lines=lines)
 
 
 def _running(values: Int64s) -> Int64s:

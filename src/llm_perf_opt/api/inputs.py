@@ -17,8 +17,21 @@ from llm_perf_opt.rundir.layout import input_patterns, is_of_verification, verif
 from llm_perf_opt.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
-    from llm_perf_opt.readers.open import Observer
+    from llm_perf_opt.readers.open import Observer, Progress
     from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
+
+
+@define
+class _Importing:
+    """Imports what comes after reading while another process reads: it takes as long as a small file does."""
+
+    observer: Observer
+
+    def begin(self, source: str, total: int | None) -> Progress:
+        progress = self.observer.begin(source, total)
+        import llm_perf_opt.analysis.build  # noqa: F401
+
+        return progress
 
 
 @define
@@ -60,7 +73,7 @@ class Inputs:
 
         with reading(quiet, len(self.files)) as observer:
             for file in self.files:
-                recording = self._read(file, launch_config, streams, observer)
+                recording = self._read(file, launch_config, streams, _Importing(observer))
                 if recording is not None:
                     self.inputs.append({"path": file.name, "kind": recording.kind, "bytes": file.stat().st_size})
                     yield recording
@@ -74,7 +87,6 @@ class Inputs:
         return cast("list[Timeline]", runs)
 
     def _read(self, file: Path, launch_config: bool, streams: bool, observer: Observer) -> Recording | None:
-        from llm_perf_opt.analysis.build import with_ranks
         from llm_perf_opt.readers.marker_ranges import for_report
         from llm_perf_opt.readers.open import read_recording
         from llm_perf_opt.readers.plausible import plausible_facts
@@ -99,6 +111,8 @@ class Inputs:
             return None
         rank = rank_of(file.name) if len(self.files) > 1 else None
         if isinstance(recording, Timeline) and rank is not None:
+            from llm_perf_opt.analysis.build import with_ranks
+
             recording = with_ranks(recording, rank)
         if file in self.duplicates:
             other = self.duplicates[file].name

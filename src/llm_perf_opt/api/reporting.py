@@ -142,12 +142,14 @@ def _state_of(run: Path) -> RunState | None:
 def _build(
     paths: Sequence[str], options: ReportOptions, truth: CounterSet | None, quiet: bool, known: Mapping[Path, Recording]
 ) -> NCUProfileRegionReport:
-    from llm_perf_opt.analysis.build import build_report, build_streamed_report
-
     files = inputs.Inputs.of(paths, known)
     if not files.are_timelines():
         recordings = inputs.load(files, quiet=quiet)
+        from llm_perf_opt.analysis.build import build_report  # after reading, during which it is imported
+
         return build_report(recordings, options, files.inputs, truth, files.measured_runs(quiet=quiet))
+    from llm_perf_opt.analysis.build import build_streamed_report
+
     first: list[inputs.Inputs] = [files]
 
     def read() -> Iterator[Timeline]:

@@ -22,8 +22,9 @@ from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UnreadableInput
 from llm_perf_opt.metrics.source_owner import is_users
 from llm_perf_opt.readers.kineto_chunks import Chunks, is_gzipped, unpacked_parts
+from llm_perf_opt.readers.kineto_code import GRAPH, NOTHING
 from llm_perf_opt.readers.kineto_columns import Rows
-from llm_perf_opt.readers.kineto_events import GRAPH, LARGEST_SIZE, NOTHING, NoEvents, Trace
+from llm_perf_opt.readers.kineto_events import LARGEST_SIZE, NoEvents, Trace
 from llm_perf_opt.readers.kineto_json import Damaged, JsonText
 from llm_perf_opt.readers.kineto_operators import engine_threads, is_of_pytorch, operator_ranges, outermost_calls
 from llm_perf_opt.readers.marker_ranges import without_marker_ranges

@@ -1,7 +1,6 @@
 """The events of a large PyTorch trace, a few megabytes at a time: half the time of decoding the whole, and little memory.
 
-Most events of a trace are arrows between the host and the GPU, operators and functions of Python. A sieve drops the
-first and takes what is needed of the others from their text; the rest is decoded by orjson. Whatever is not as Kineto and its
+What `kineto_sieve` neither drops nor takes from the text is decoded by orjson. Whatever is not as Kineto and its
 followers write it (another encoding, numbers that JSON does not know, damage) is left to the careful reader: the
 chunks only take events away from the beginning of the list, and what remains is still a whole text.
 """
@@ -14,41 +13,24 @@ import os
 import queue
 import re
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, BinaryIO
 
 import orjson
 
-from llm_perf_opt.readers.kineto_code import Found, HostCode, HostRows
+from llm_perf_opt.readers.kineto_code import HostCode, HostRows
 from llm_perf_opt.readers.kineto_columns import Unusual
 from llm_perf_opt.readers.kineto_json import EXACT_FLOATS, Damaged, JsonText
-from llm_perf_opt.readers.kineto_operators import STEP
+from llm_perf_opt.readers.kineto_sieve import PHASE_FIRST, Sieve
 from llm_perf_opt.readers.packed import most_unpacked, unpacks_to_too_much
-from llm_perf_opt.regions.columns import SHORTEST_EVENT
 
 CHUNK = 4 << 20
+_PACKED = 256 << 10  # bytes that are unpacked at once
+_GZIP_BITS = 31  # zlib's way to say: gzip, with the largest window
 _WAITING = 4  # parts that are unpacked before they are needed
 _BEGINS = re.compile(rb'(?:\s*\[|\s*\{(?:[^\0]{0,1000000}?,)??\s*"traceEvents"\s*:\s*\[)\s*(?=(\{\s*"\w+"\s*:\s*"?))')
-_PHASE_FIRST = re.compile(rb'\{\s*"ph"(\s*:\s*)"(?=X"(\s*,\s*)"cat")')  # how colons and commas are written
-_FLOWS = b"stf"
-_INPUTS = b'"Input '  # "Input type", "Input Dims", "Input Strides": one behind the other
-
-
-def _host_code(colon: bytes, comma: bytes) -> re.Pattern[bytes]:
-    """An operator or a function of Python: its kind, name, thread, start and duration, as the file writes them.
-
-    Steps are ranges. The pattern has next to no choices: it is tried a million times.
-    """
-    c, then, step = (re.escape(text) for text in (colon, comma, STEP.encode()))
-    return re.compile(
-        rb'X"%s"cat"%s"(cpu_op|Operator|python_function)"%s' % (then, c, then)
-        + rb'"name"%s"(?!%s)([^"\\]*)"%s' % (c, step, then)
-        + rb'("pid"%s[^,]+,\s*"tid"%s[^,]+),\s*"ts"%s([0-9.]+),\s*"dur"%s([0-9.]+)[,}\s]' % (c, c, c, c)
-    )
-
-
-_LONG = SHORTEST_EVENT / 1000
 
 
 def is_gzipped(stream: BinaryIO) -> bool:
@@ -84,13 +66,36 @@ def unpacked_parts(stream: BinaryIO, source: str) -> Iterator[bytes]:
 def _unpack(stream: BinaryIO, ready: queue.Queue[bytes | BaseException], closed: threading.Event) -> None:
     """Until the end, or until nobody wants more."""
     try:
-        with gzip.GzipFile(fileobj=stream) as packed:
-            part = packed.read(CHUNK)
-            while part and _handed_over(part, ready, closed):
-                part = packed.read(CHUNK)
+        for part in _unpacked(stream):
+            if not _handed_over(part, ready, closed):
+                return
         _handed_over(b"", ready, closed)
     except BaseException as error:  # raised where the parts are asked for
         _handed_over(error, ready, closed)
+
+
+def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
+    """Large pieces: before each, this thread waits until the other lets it. The gzip of Python 3.11 takes 8 kB at a time."""
+    member = zlib.decompressobj(wbits=_GZIP_BITS)
+    packed = stream.read(_PACKED)
+    while packed:
+        if part := member.decompress(packed, CHUNK):
+            yield part
+        if member.eof:
+            break
+        packed = member.unconsumed_tail or stream.read(_PACKED)
+    if part := member.flush():
+        yield part
+    if not member.eof:
+        raise EOFError
+    behind = member.unused_data.lstrip(b"\0")
+    while not behind and (packed := stream.read(_PACKED)):
+        behind = packed.lstrip(b"\0")
+    if behind:  # files that were appended to each other
+        stream.seek(-len(behind), os.SEEK_CUR)
+        with gzip.GzipFile(fileobj=stream) as others:
+            while part := others.read(CHUNK):
+                yield part
 
 
 def _handed_over(
@@ -101,45 +106,6 @@ def _handed_over(
             ready.put(part, timeout=0.1)
             return True
     return False
-
-
-class Sieve:
-    """Takes operators and functions from the text of events, and drops what tells nothing; the rest is to be decoded."""
-
-    def __init__(self, layout: re.Match[bytes], code: HostCode) -> None:
-        self._lead = layout[0]  # what every event begins with, up to its phase
-        self._host_code = _host_code(layout[1], layout[2])
-        self._code = code
-        self.dropped = 0
-
-    def __call__(self, chunk: bytes) -> tuple[bytes, HostRows] | None:
-        """What is left of a chunk, and the rows of what is not; None where it cannot be told."""
-        before, *events = chunk.split(self._lead)
-        if before or chunk.count(b'"ph"') != len(events):
-            return None  # others are among them, in another order of members
-        if not all(events):
-            return None
-        kept, found, shapes = [], Found(), _INPUTS in chunk
-        operators, functions, inputs = found.operators.append, found.functions.append, found.inputs.append
-        host_code, kinds = self._host_code.match, self._code.kinds
-        for event in events:  # two million of them: nothing is called here that need not be
-            if event[0] in _FLOWS:
-                continue
-            match = host_code(event)
-            if match is None:
-                kept.append(event)
-            elif match[1] == b"python_function":
-                text = match.group(2, 3, 4, 5)
-                if kinds[text[0]] or float(text[3]) >= _LONG:
-                    functions(text)
-            else:
-                operators(match.group(2, 3, 4, 5))
-                if shapes:
-                    at = event.find(_INPUTS, match.end())
-                    inputs(event[at : event.rfind(b"]") + 1] if at >= 0 else b"")
-        rows = self._code.rows_of(found)
-        self.dropped += len(events) - len(kept)
-        return self._lead + self._lead.join(kept) if kept else b"", rows
 
 
 class Chunks:
@@ -161,7 +127,7 @@ class Chunks:
         begin = _BEGINS.match(head)
         if begin is None or len(head) <= CHUNK:
             return head + b"".join(self._parts)
-        phase_first = _PHASE_FIRST.search(head, begin.end())
+        phase_first = PHASE_FIRST.search(head, begin.end())
         lead = phase_first[0] if phase_first else begin[1]
         sieve = Sieve(phase_first, self._code) if phase_first else None
         at = begin.end()

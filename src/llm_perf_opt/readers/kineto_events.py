@@ -13,7 +13,7 @@ from typing import Any
 from attrs import Factory, define
 
 from llm_perf_opt.metrics.host_calls import WAITING_CALLS, call_kind
-from llm_perf_opt.readers.kineto_code import HostCode, HostRows
+from llm_perf_opt.readers.kineto_code import HostCode, HostRows, what_it_launches
 from llm_perf_opt.readers.kineto_columns import Rows, Unusual, host_rows, kernel_rows, launch_rows, number_of
 from llm_perf_opt.readers.kineto_json import LARGEST, DecimalText, nanoseconds
 from llm_perf_opt.readers.kineto_operators import STEP
@@ -33,15 +33,8 @@ _PYTHON = frozenset({"python_function"})
 
 _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 _WORK = ("start", "end", "device", "name", "correlation", "stream", "in_graph")
-_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 _LONG = SHORTEST_EVENT / 1000  # µs
-
-NOTHING, KERNEL, GRAPH = range(3)  # what a call launches
-
-
-def what_it_launches(call: str) -> int:
-    return GRAPH if call.startswith(_GRAPH_LAUNCHES) else KERNEL if call_kind(call) == "launch" else NOTHING
 
 
 class Malformed(Exception):
@@ -68,7 +61,7 @@ class Trace:
     copies: Rows = Factory(lambda: Rows(*_WORK, "bytes"))
     launches: Rows = Factory(lambda: Rows("correlation", "start", "thread", "launches"))  # calls of the CUDA API
     ranges: Rows = Factory(lambda: Rows("start", "end", "thread", "name"))
-    code: HostCode = Factory(lambda trace: HostCode(trace.strings), takes_self=True)
+    code: HostCode = Factory(lambda trace: HostCode(trace.strings, trace.threads), takes_self=True)
     process_names: dict[int, str] = Factory(dict)
     host_pids: set[int] = Factory(set)  # labelled CPU by Kineto, events or not
     events: int = 0  # that are JSON objects with a phase: what makes a list a trace
@@ -79,6 +72,7 @@ class Trace:
         """Takes many events: kernels and calls at once where they are as usual, the others one by one."""
         if host_code is not None:
             self.code.add_rows(host_code)
+            self.launches.add_rows(host_code.launches)
         for event in self._without_columns(events):
             self.add(event)
 

@@ -24,13 +24,16 @@ class DecimalText(str):
 
 
 _MICROSECONDS = re.compile(r"(\d{1,16})\.(\d{1,3})")
+_IN_QUOTES = re.compile(r"\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 
 
 def nanoseconds(microseconds: object) -> int:
-    """Exact nanoseconds from a JSON number of microseconds; more than three decimals are rounded.
+    """Exact nanoseconds from a number of microseconds; more than three decimals are rounded. Some tools write it in quotes.
 
     Raises `ValueError` for what is no number, is negative, or has no place in 64 bits.
     """
+    if isinstance(microseconds, str) and _IN_QUOTES.fullmatch(microseconds):
+        microseconds = DecimalText(microseconds)
     if isinstance(microseconds, DecimalText):
         usual = _MICROSECONDS.fullmatch(microseconds)
         if usual is not None:

@@ -21,7 +21,8 @@ class GapSize:
 class IdleCause:
     """Idle time with one cause: what the host did meanwhile."""
 
-    # "data" | "sync" | "alloc" | "module" | "copy" | "launch" | "python" | "thread" | "unseen" | "replan" | "gpu" | "end" | "startup"
+    # "data" | "sync" | "alloc" | "module" | "copy" | "launch" | "python" | "thread" | "unseen" | "replan" | "compile"
+    # | "gpu" | "end" | "startup"
     cause: str
     what: str  # the range, operator, function or call that covers most of each gap; "" where none has a name
     gaps: int

@@ -31,27 +31,32 @@ def build_stacks(starts: Int64s, ends: Int64s, instances: Int64s) -> Stacks:
     order = np.lexsort((-end, start))
     ordered = instances[order].astype(np.int64)
     start, end = start[order], end[order]
-    parent = _nested_parents(start.tolist(), end.tolist())
+    parent = _nested_parents(start, end)
     if parent is not None:
-        return NestedStacks(ordered, np.array(parent, dtype=np.int64), start, end)
+        return NestedStacks(ordered, parent, start, end)
     return OverlappingStacks(ordered, start, end)
 
 
-def _nested_parents(starts: list[int], ends: list[int]) -> list[int] | None:
-    """Parent of every range when the ranges, sorted by start, are well nested; None when two overlap."""
-    parents: list[int] = []
-    stack: list[int] = []
-    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        while stack and ends[stack[-1]] <= start:
-            stack.pop()
-        if not stack:
-            parents.append(UNKNOWN)
-        elif end > ends[stack[-1]]:
-            return None
-        else:
-            parents.append(stack[-1])
-        stack.append(i)
-    return parents
+def _nested_parents(start: Int64s, end: Int64s) -> Int64s | None:
+    """Parent of every range when the ranges, sorted by start, are well nested; None when two overlap.
+
+    The depth of a range is how many began before it, less those that have ended by then. What it lies in is the last
+    one before it that is one level higher: if anything overlaps, the first to do so ends after that one.
+    """
+    number = np.arange(len(start))
+    empty = (
+        start >= end
+    )  # never open; of those that begin together they come last, and have not ended before they began
+    seen: Int64s = np.cumsum(empty) - empty
+    ended = np.searchsorted(np.sort(end), start, side="right")
+    ended -= np.searchsorted(start[empty], start, side="right") - seen
+    depth = number - ended
+    place = depth * len(start) + number  # by level, and in order within one
+    by_level = np.argsort(place)
+    inside = np.flatnonzero(depth > 0)
+    parent = np.full(len(start), UNKNOWN, dtype=np.int64)
+    parent[inside] = by_level[np.searchsorted(place[by_level], place[inside] - len(start)) - 1]
+    return None if (end[inside] > end[parent[inside]]).any() else parent
 
 
 @define(eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from llm_perf_opt.analysis.rules.idle_found import idle_found
+from llm_perf_opt.analysis.rules.idle_found import idle_found, idle_of
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
@@ -13,12 +13,13 @@ from llm_perf_opt.regions.labels import counted
 
 _COMPILES = re.compile(r"_compile\.compile_inner|entire_frame_compile")
 _OFTEN = 0.5  # of the steady instances: what is compiled in fewer may be new shapes that come once
-_CAUSES = ("warmup", "host.python", "host.unknown")
+_CAUSES = ("compile.again", "warmup", "host.python", "host.unknown")
 
 
 def _find(of: Evaluated) -> Iterator[Found]:
     times = max((count for name, count in of.launched.annotations.items() if _COMPILES.match(name)), default=0)
     if of.launched.instances < 3 or times < _OFTEN * of.launched.instances:
+        yield from idle_of("compile.again")(of)
         return
     taken = of.free.take_idle(_CAUSES, of.light.waiting.of("ns"))
     if taken:
@@ -31,13 +32,12 @@ RULE = Rule(
     id="compile.again",
     title="Compiled code is compiled again",
     costs="torch.compile traces and compiles anew when a guard fails: a new size, number or type.",
-    seen="TorchDynamo compiles in at least half of the steady steps, while the GPU waits.",
+    seen="TorchDynamo, or a range that compiles, takes time in at least half of the steady steps, while the GPU waits.",
     words=Words(
         because="the GPU waits {time} of {now} while code is compiled again ({what})",
         action='find what changes (TORCH_LOGS="recompiles") and make it dynamic: torch.compile(dynamic=True), torch._dynamo.mark_dynamic, sizes padded to a few, numbers as tensors',
     ),
     find=_find,
-    operators=True,
     gain="The idle time while it compiles.",
     before="step = torch.compile(step, dynamic=False)\nfor position in range(n):\n    step(x, position)",
     after="step = torch.compile(step, dynamic=True)",

@@ -15,7 +15,7 @@ RULE = Rule(
     seen="Most of the time of copies between host and device is from or to memory that is not pinned.",
     words=Words(
         because="copies between host and GPU, {host_copies} of {now}{exposed}",
-        action="copy from pinned memory (pin_memory=True, non_blocking=True), and overlap the copies with kernels",
+        action="use pinned memory on the host (pin_memory=True, non_blocking=True), and overlap the copies with kernels",
     ),
     find=copies_found("copy.pinned"),
     gain=(

@@ -14,6 +14,7 @@ from llm_perf_opt.metrics.quantity import nanoseconds, shown
 
 _LINK = 50e9  # B/s that pinned memory reaches over PCIe 5 with 16 lanes
 _OTHER_LINKS = (25e9, 55e9)  # over PCIe 4, and at the best
+_LATENCY = 2_000  # ns of a copy of no bytes, wherever they lie
 
 
 def copies_found(rule: str) -> Find:
@@ -39,7 +40,8 @@ def _copies(of: Evaluated) -> Iterator[Found]:
     interval = None
     if unpinned and known:
         likely, low, high = (
-            nanoseconds(max(won.of("ns") - memory.host_bytes / link * 1e9, 0.0)) for link in (_LINK, *_OTHER_LINKS)
+            nanoseconds(max(won.of("ns") - memory.host_bytes / link * 1e9 - memory.host_count * _LATENCY, 0.0))
+            for link in (_LINK, *_OTHER_LINKS)
         )
         won, interval = likely, (low, high)
     yield Found(

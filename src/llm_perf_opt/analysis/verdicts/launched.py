@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.verdicts.launches import Launches
 from llm_perf_opt.metrics.families import family_of
 from llm_perf_opt.regions.attribution import Attribution
 from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s, Timeline
-from llm_perf_opt.regions.stacks import build_stacks, group_by
+from llm_perf_opt.regions.stacks import Stacks, build_stacks, group_by
 from llm_perf_opt.regions.table import ROOT
 from llm_perf_opt.regions.tensors import Tensor, from_text
 
@@ -141,7 +141,8 @@ class LaunchTable:
         self._kinds: dict[tuple[int, int], LaunchKind] = {}
         self._paths: dict[tuple[int, int, int], int] = {}
         self._path_list: list[tuple[tuple[str, ...], int]] = [((), UNKNOWN)]
-        self._path_of_launch = self._find_paths()
+        self._stacks: dict[int, tuple[Stacks, dict[int, int]] | None] = {}  # by thread: of operators, and their paths
+        self._calls_in_order = np.argsort(timeline.calls.start, kind="stable")
         self._launch_times = np.sort(np.concatenate([timeline.kernels.host_time, timeline.copies.host_time]))
 
     def of(self, region: int, processes: Sequence[int], windows: tuple[Int64s, Int64s]) -> Launched | None:
@@ -162,7 +163,7 @@ class LaunchTable:
         chosen = chosen[np.argsort(kernels.process[chosen], kind="stable")]
         whole = (kernels.end[members] - kernels.start[members]).sum()
         time = kernels.end[chosen] - kernels.start[chosen]
-        pairs = self._path_of_launch[chosen] * (len(self._timeline.strings) + 1) + kernels.name[chosen]
+        pairs = self._paths_of(chosen) * (len(self._timeline.strings) + 1) + kernels.name[chosen]
         used, which = np.unique(pairs, return_inverse=True)
         on_host, annotations = self._without_launches(windows)
         return Launched(
@@ -194,8 +195,10 @@ class LaunchTable:
         parts += [] if more is None else [more]
         if len(parts) == 1:
             return parts[0]
-        # Kernels are numbered as they began.
-        return np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+        mine = np.zeros(len(self._timeline.kernels), dtype=np.bool_)
+        for part in parts:
+            mine[part] = True
+        return np.flatnonzero(mine)  # kernels are numbered as they began
 
     def _kind(self, path: int, name: int) -> LaunchKind:
         kind = self._kinds.get((path, name))
@@ -209,21 +212,21 @@ class LaunchTable:
     def _inputs(self, text: int) -> tuple[Tensor | None, ...]:
         return from_text(self._timeline.strings[text]) if text != UNKNOWN else ()
 
-    def _find_paths(self) -> Int64s:
-        """Of each kernel, the operators around its launch as an index into `_path_list`."""
+    def _paths_of(self, chosen: Int64s) -> Int64s:
+        """Of some kernels, the operators around the launch of each as an index into `_path_list`."""
         kernels, calls = self._timeline.kernels, self._timeline.calls
-        found = np.zeros(len(kernels), dtype=np.int64)
+        found = np.zeros(len(chosen), dtype=np.int64)
         # At the launch of a graph, the operators are not those that its kernels were captured in.
-        single = (kernels.graph_node == UNKNOWN) & (kernels.host_time != UNKNOWN)
-        for thread, mine in group_by(calls.thread):
-            launches = np.flatnonzero(single & (kernels.thread == thread))
-            if not len(launches):
+        single = (kernels.graph_node[chosen] == UNKNOWN) & (kernels.host_time[chosen] != UNKNOWN)
+        for thread, mine in group_by(kernels.thread[chosen]):
+            launches = mine[single[mine]]
+            operators = self._operators_of(thread) if len(launches) else None
+            if operators is None:
                 continue
-            stacks = build_stacks(calls.start, calls.end, mine)
-            top = stacks.top_at(kernels.host_time[launches])
+            stacks, known = operators
+            tops, which = np.unique(stacks.top_at(kernels.host_time[chosen[launches]]), return_inverse=True)
             instance, parent = stacks.instance, stacks.parent
-            known = {UNKNOWN: 0}
-            for node in np.unique(top).tolist():
+            for node in tops.tolist():
                 above: list[int] = []
                 while node not in known and len(above) < _DEEPEST:
                     above.append(node)
@@ -232,8 +235,16 @@ class LaunchTable:
                 for one in reversed(above):
                     call = int(instance[one])
                     path = known[one] = self._path(path, int(calls.name[call]), int(calls.inputs[call]))
-            found[launches] = [known[node] for node in top.tolist()]
+            found[launches] = np.array([known[top] for top in tops.tolist()], dtype=np.int64)[which.reshape(-1)]
         return found
+
+    def _operators_of(self, thread: int) -> tuple[Stacks, dict[int, int]] | None:
+        """Stacks of the operators of a thread, and the path of each node once it is known; None where it has none."""
+        if thread not in self._stacks:
+            calls = self._timeline.calls
+            mine = np.flatnonzero(calls.thread == thread)
+            self._stacks[thread] = (build_stacks(calls.start, calls.end, mine), {UNKNOWN: 0}) if len(mine) else None
+        return self._stacks[thread]
 
     def _path(self, above: int, name: int, inputs: int) -> int:
         number = self._paths.get((above, name, inputs))
@@ -249,19 +260,21 @@ class LaunchTable:
         if not len(calls):
             return [], {}
         starts, ends = (np.sort(side) for side in windows)
-        at = np.searchsorted(starts, calls.start, side="right") - 1
-        inside = (at >= 0) & (calls.end <= np.append(ends, 0)[np.maximum(at, 0)])
-        names = np.bincount(calls.name[inside]) if inside.any() else np.zeros(0, dtype=np.int64)
+        first = np.searchsorted(calls.start, starts, sorter=self._calls_in_order)  # call of each window
+        within = self._calls_in_order[first[0] if len(first) else len(calls) :]
+        until = np.repeat(ends, np.diff(np.append(first, len(calls))))
+        inside = within[calls.end[within] <= until]
+        names = np.bincount(calls.name[inside])
         counted = {self._timeline.strings[n]: int(names[n]) for n in np.flatnonzero(names).tolist()}
-        long = np.flatnonzero(inside & (calls.end - calls.start >= _LONG))
+        long = inside[calls.end[inside] - calls.start[inside] >= _LONG]
         first, last = (np.searchsorted(launched, side[long]) for side in (calls.start, calls.end))
         quiet = long[first == last]
         quiet = quiet[np.lexsort((-calls.end[quiet], calls.start[quiet]))]
         found: dict[tuple[int, int], list[int]] = {}
-        until = -1
+        over = -1
         for call in quiet.tolist():
-            if calls.start[call] >= until:  # of those inside each other, the outermost
-                until = int(calls.end[call])
+            if calls.start[call] >= over:  # of those inside each other, the outermost
+                over = int(calls.end[call])
                 length = int(calls.end[call] - calls.start[call])
                 found.setdefault((int(calls.name[call]), int(calls.inputs[call])), []).append(length)
         made = [
