@@ -10,7 +10,7 @@ import pytest
 
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.regions.columns import UNKNOWN
-from llm_perf_opt.regions.step_numbers import numbers_of, summed_up, without_numbers
+from llm_perf_opt.regions.step_numbers import numbers_of, summed_up, with_graphs, without_numbers
 
 MS = 1_000_000
 
@@ -40,9 +40,13 @@ def test_numbers_of_ours_are_no_part_of_a_name() -> None:
     assert without_numbers("train, batch = 8") == "train, batch = 8"
 
 
+def without_graphs(rows: list[list[int]] | np.ndarray) -> np.ndarray:
+    return np.hstack([np.array(rows), np.full((len(rows), 2), UNKNOWN)])
+
+
 def test_groups_reach_to_twice_the_size_before() -> None:
     batch = np.array([1, 2, 3, 4, 5, 8, 9])
-    steps = summed_up(np.stack([batch, batch, batch], axis=1), batch * MS)
+    steps = summed_up(without_graphs(np.stack([batch, batch, batch], axis=1)), batch * MS)
     assert steps is not None
     assert steps.grouped_by == "batch"
     assert [(g.smallest, g.largest, g.instances) for g in steps.groups] == [
@@ -54,11 +58,27 @@ def test_groups_reach_to_twice_the_size_before() -> None:
 
 
 def test_a_step_that_says_nothing_makes_the_sum_unknown() -> None:
-    numbers = np.array([[1, 1, 1], [UNKNOWN] * 3])
+    numbers = without_graphs([[1, 1, 1], [UNKNOWN] * 3])
     assert summed_up(numbers, np.array([1, 2])) is None
-    known = summed_up(np.array([[1, 5, 1], [2, 9, UNKNOWN]]), np.array([1, 2]))
+    known = summed_up(without_graphs([[1, 5, 1], [2, 9, UNKNOWN]]), np.array([1, 2]))
     assert known is not None
     assert (known.new_tokens, known.tokens, known.grouped_by) == (None, 14, "tokens")
+
+
+def test_graphs_are_taken_from_the_recording_where_sizes_are_alike() -> None:
+    batch = np.array([4, 4, 8, 20])
+    timed = summed_up(without_graphs(np.stack([batch] * 3, axis=1)), batch * MS)
+    seen = np.stack([batch, batch, batch, np.array([1, 0, 1, 0]), np.array([7, UNKNOWN, 9, UNKNOWN])], axis=1)
+    recorded = summed_up(seen, 2 * batch * MS)
+    found = with_graphs(timed, recorded)
+    assert found is not None
+    assert timed is not None
+    assert [(g.largest, g.in_graph, g.graphs) for g in found.groups] == [
+        (4, None, None),
+        (8, True, 1),
+        (20, False, None),
+    ]
+    assert [g.median_ns for g in found.groups] == [g.median_ns for g in timed.groups]
 
 
 def _measured(path: Path) -> Path:

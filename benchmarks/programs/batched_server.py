@@ -24,7 +24,7 @@ TINY = "--tiny" in sys.argv
 SHAPE = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 16, "num_attention_heads": 16}
 TINY_SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 VOCABULARY = 64 if TINY else 32000
-PROMPTS, NEW = ([1, 5, 40, 3, 70, 17, 33], 12) if TINY else ([17 + 61 * n % 900 for n in range(64)], 128)
+PROMPTS, NEW = ([1, 5, 40, 3, 70, 17, 33] * 3, 48) if TINY else ([17 + 61 * n % 900 for n in range(64)], 128)
 
 
 def random_model() -> Any:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from attrs import evolve
 
 from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Timeline
+from llm_perf_opt.regions.step_graphs import step_graphs
 from llm_perf_opt.regions.timing import StepGroup, Steps
 
 _OURS = re.compile(r", batch = (?P<batch>\d{1,7}), tokens = (?P<tokens>\d{1,9})(?:, new = (?P<new>\d{1,9}))?$")
@@ -44,15 +46,18 @@ def numbers_of(name: str) -> tuple[int, int, int]:
 
 
 def step_numbers(timeline: Timeline) -> Int64s | None:
-    """Of each range, what its name says; None where no name says anything."""
+    """Of each range, what its name says, and which graph it replays (`step_graphs`); None where no name says anything."""
     names = timeline.ranges.recorded_name
     known = {number: numbers_of(timeline.strings[number]) for number in np.unique(names).tolist()}
     if all(numbers == _NONE for numbers in known.values()):
         return None
-    table = np.full((len(timeline.strings), 3), UNKNOWN, dtype=np.int64)
+    table = np.full((len(timeline.strings), len(_NONE)), UNKNOWN, dtype=np.int64)
     for number, numbers in known.items():
         table[number] = numbers
-    found: Int64s = table[names]
+    found = np.full((len(names), len(_NONE) + 2), UNKNOWN, dtype=np.int64)
+    found[:, : len(_NONE)] = table[names]
+    steps = np.flatnonzero(found[:, 0] != UNKNOWN)
+    found[steps, len(_NONE) :] = step_graphs(timeline, steps)
     return found
 
 
@@ -60,13 +65,15 @@ def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
     """What some steps did together, and by size. None where their names do not say it of all."""
     if numbers is None or not len(numbers) or (numbers[:, 0] == UNKNOWN).any():
         return None
-    batch, tokens, new = numbers.T
+    batch, tokens, new, replays, graph = numbers.T
     by_batch = bool((batch == tokens).all())
     size = batch if by_batch else tokens
-    bucket = np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64)
+    known = bool((replays != UNKNOWN).all())
+    bucket = 2 * _bucket(size) + (replays if known else 0)
     groups = []
     for number in np.unique(bucket).tolist():
         mine = bucket == number
+        graphs = np.unique(graph[mine])
         middle, high = np.quantile(took[mine], (0.5, 0.9)).tolist()
         groups.append(
             StepGroup(
@@ -77,6 +84,8 @@ def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
                 median_ns=round(middle),
                 p90_ns=round(high),
                 tokens_per_step=float(tokens[mine].mean()),
+                in_graph=bool(number % 2) if known else None,
+                graphs=len(graphs) if known and number % 2 and UNKNOWN not in graphs else None,
             )
         )
     return Steps(
@@ -89,3 +98,22 @@ def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
         grouped_by="batch" if by_batch else "tokens",
         groups=groups,
     )
+
+
+def with_graphs(steps: Steps | None, recorded: Steps | None) -> Steps | None:
+    """Steps that were timed with no profiler, and what a recording of the same program says of their graphs."""
+    if steps is None or recorded is None:
+        return steps
+
+    def alike(group: StepGroup) -> StepGroup:
+        same = [other for other in recorded.groups if _bucket(other.largest) == _bucket(group.largest)]
+        if len({other.in_graph for other in same}) != 1:
+            return group
+        return evolve(group, in_graph=same[0].in_graph, graphs=same[0].graphs)
+
+    return evolve(steps, groups=[alike(group) for group in steps.groups])
+
+
+def _bucket(size: Int64s | int) -> Int64s:
+    found: Int64s = np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64)
+    return found

@@ -6,7 +6,7 @@ from llm_perf_opt.regions.timing import StepGroup
 from llm_perf_opt.report.text import duration, full_label, quantity, share
 from llm_perf_opt.report.view import View
 
-HEAD = ("steps of", "size", "steps", "median", "p90", "tokens/step", "tokens/s", "of all steps")
+HEAD = ("steps of", "size", "CUDA graph", "steps", "median", "p90", "tokens/step", "tokens/s", "of all steps")
 
 
 def step_rows(view: View) -> list[list[str]]:
@@ -17,6 +17,7 @@ def step_rows(view: View) -> list[list[str]]:
         [
             full_label(region),
             f"{steps.grouped_by} {_span(group)}",
+            _graph(group),
             f"{group.instances:,}",
             duration(group.median_ns),
             duration(group.p90_ns),
@@ -44,3 +45,9 @@ def step_sentence(view: View) -> str:
 
 def _span(group: StepGroup) -> str:
     return f"{group.smallest:,}" + (f" to {group.largest:,}" if group.largest != group.smallest else "")
+
+
+def _graph(group: StepGroup) -> str:
+    if group.in_graph is None:
+        return "–"
+    return "no" if not group.in_graph else "yes" if group.graphs is None else f"{group.graphs:,}"

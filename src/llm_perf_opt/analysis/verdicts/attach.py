@@ -117,6 +117,7 @@ def _evaluator(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, lau
     totals = scope.totals
     return Evaluator(
         *(one, _side_by_side(report, scope), tables, inputs, scope.scope),
+        phases={r.name: r.timing for r in scope.regions if r.timing is not None and r.timing.steps is not None},
         launches_known=2 * totals.unknown_launch_count <= totals.kernel_count,
     )
 
