@@ -20,6 +20,7 @@ from llm_perf_opt.regions.stacks import group_by
 _ENGINE = ("schedule", "update", "sample")  # ranges of the annotation between steps
 _PAUSE = 10.0  # times the median gap
 _LEAST = 0.01  # of the GPU's time: less outside the steps is not worth a word
+_IDLE = 0.5  # of the time between steps, from which on it is worth a word
 _NAMED = 3
 
 
@@ -50,9 +51,9 @@ def _between(timeline: Timeline, steps: Int64s) -> Iterator[Diagnosis]:
             which = np.flatnonzero((ranges.name == number) & (ranges.process == process))
             parts[name] += int(BusyTime.of(ranges.start[which], ranges.end[which]).within(end, start).sum())
     all_gaps = np.concatenate(gaps)
-    if not len(all_gaps):
-        return
     total, count = int(all_gaps.sum()), len(all_gaps)
+    if idle < _IDLE * max(total, 1):  # the GPU goes on with what was launched: nothing waits for the engine
+        return
     parts["other"] = max(total - sum(parts.values()), 0)
     named = ", ".join(f"{name} {shown(nanoseconds(time / count))}" for name, time in parts.items() if time)
     yield diagnose(

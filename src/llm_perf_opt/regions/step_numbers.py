@@ -18,11 +18,19 @@ from llm_perf_opt.regions.timing import StepGroup, Steps
 
 _OURS = re.compile(r", batch = (?P<batch>\d{1,7}), tokens = (?P<tokens>\d{1,9})(?:, new = (?P<new>\d{1,9}))?$")
 _VLLM = re.compile(
-    r"execute_(?:\d{1,9}_)?context_(?P<prompts>\d{1,7})\((?:sq)?(?P<read>\d{1,9})(?:sk[\dsqk]{1,80})?\)"
-    r"_generation_(?P<sequences>\d{1,7})\((?:sq)?(?P<made>\d{1,9})(?:sk[\dsqk]{1,80})?\)$"
+    r"execute_(?:\d{1,9}_)?context_(?P<prompts>\d{1,7})\((?:sq)?(?P<read>\d{1,9})(?:_\d{1,18}|sk[\dsqk]{1,80})?\)"
+    r"_generation_(?P<sequences>\d{1,7})\((?:sq)?(?P<made>\d{1,9})(?:_\d{1,18}|sk[\dsqk]{1,80})?\)$"
 )
 _SGLANG = re.compile(r"step\[(?P<mode>[A-Z_]{1,40}) bs=(?P<batch>\d{1,7})(?: toks=(?P<tokens>\d{1,9}))?\]$")
 _NONE = (UNKNOWN, UNKNOWN, UNKNOWN)
+PREFILL, DECODE, MIXED, VERIFY, DRAFT, STEP = PHASES = (
+    *("prefill", "decode_step", "mixed_step"),
+    *("verify", "draft", "step"),  # the last: which of them cannot be told
+)
+SGLANG_MODES = {  # as the annotation names them, too (`engine_batches.py`)
+    **{"EXTEND": PREFILL, "SPLIT_PREFILL": PREFILL, "DECODE": DECODE, "MIXED": MIXED},
+    **{"TARGET_VERIFY": VERIFY, "DRAFT_EXTEND": DRAFT, "DRAFT_EXTEND_V2": DRAFT},
+}
 
 
 def without_numbers(name: str) -> str:
@@ -45,27 +53,39 @@ def numbers_of(name: str) -> tuple[int, int, int]:
     return _NONE
 
 
+def phase_of(name: str) -> str:
+    """What kind of step a name tells of."""
+    if vllm := _VLLM.match(name):
+        prompts, sequences, made = (int(vllm[part]) for part in ("prompts", "sequences", "made"))
+        if prompts:
+            return MIXED if sequences else PREFILL
+        return VERIFY if made > sequences else DECODE
+    if sglang := _SGLANG.match(name):
+        return SGLANG_MODES.get(sglang["mode"], STEP)
+    own = without_numbers(name)
+    return own if own in PHASES else STEP
+
+
 def step_numbers(timeline: Timeline) -> Int64s | None:
-    """Of each range, what its name says, and which graph it replays (`step_graphs`); None where no name says anything."""
+    """Of each range, what its name says, its phase, and which graph it replays; None where no name says anything."""
     names = timeline.ranges.recorded_name
     known = {number: numbers_of(timeline.strings[number]) for number in np.unique(names).tolist()}
     if all(numbers == _NONE for numbers in known.values()):
         return None
-    table = np.full((len(timeline.strings), len(_NONE)), UNKNOWN, dtype=np.int64)
+    table = np.full((len(timeline.strings), len(_NONE) + 1), UNKNOWN, dtype=np.int64)
     for number, numbers in known.items():
-        table[number] = numbers
-    found = np.full((len(names), len(_NONE) + 2), UNKNOWN, dtype=np.int64)
-    found[:, : len(_NONE)] = table[names]
-    steps = np.flatnonzero(found[:, 0] != UNKNOWN)
-    found[steps, len(_NONE) :] = step_graphs(timeline, steps)
-    return found
+        table[number] = *numbers, PHASES.index(phase_of(timeline.strings[number]))
+    steps = np.flatnonzero(table[names, 0] != UNKNOWN)
+    graphs = np.full((len(names), 2), UNKNOWN, dtype=np.int64)
+    graphs[steps] = step_graphs(timeline, steps)
+    return np.hstack([table[names], graphs])
 
 
 def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
     """What some steps did together, and by size. None where their names do not say it of all."""
     if numbers is None or not len(numbers) or (numbers[:, 0] == UNKNOWN).any():
         return None
-    batch, tokens, new, replays, graph = numbers.T
+    batch, tokens, new, phase, replays, graph = numbers.T
     by_batch = bool((batch == tokens).all())
     size = batch if by_batch else tokens
     known = bool((replays != UNKNOWN).all())
@@ -88,7 +108,9 @@ def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
                 graphs=len(graphs) if known and number % 2 and UNKNOWN not in graphs else None,
             )
         )
+    phases = np.unique(phase)
     return Steps(
+        phase=PHASES[phases[0]] if len(phases) == 1 else STEP,
         instances=len(numbers),
         batch_min=int(batch.min()),
         batch_max=int(batch.max()),

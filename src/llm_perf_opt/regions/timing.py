@@ -44,6 +44,7 @@ class StepGroup:
 class Steps:
     """What the steady instances of a region did, by their names: steps of a serving engine."""
 
+    phase: str  # "prefill" | "decode_step" | "mixed_step" | "verify" | "draft" | "step" (it cannot be told, or several)
     instances: int
     batch_min: int  # requests in a step
     batch_max: int

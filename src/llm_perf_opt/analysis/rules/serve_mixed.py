@@ -16,7 +16,7 @@ _HALF = 0.5  # of the tokens in a step, and so of what it takes longer
 
 def _find(of: Evaluated) -> Iterator[Found]:
     decode, mixed = of.phases.get("decode_step"), of.phases.get("mixed_step")
-    if of.steps is None or of.region.name != "mixed_step" or decode is None or mixed is None:
+    if of.steps is None or of.steps.phase != "mixed_step" or decode is None or mixed is None:
         return
     short, long = decode.steady.median_ns, mixed.steady.median_ns
     often = decode.instances >= _FEWEST * mixed.instances
