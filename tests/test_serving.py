@@ -127,19 +127,23 @@ def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.process
 @TORCH
-def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", [("measure",), ("profile", "--no-measure")])
+def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(
+    verb: tuple[str, ...], tools: Path, tmp_path: Path
+) -> None:
     port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, str(SERVER), str(port), str(records)]
     options = ["--load", "4", "--output-tokens", "6", "--url", url, "--keep", "--out", str(run)]
-    product = [sys.executable, "-c", "from llm_perf_opt.cli.main import entry; entry()", "measure"]
+    product = [sys.executable, "-c", "from llm_perf_opt.cli.main import entry; entry()", *verb]
     with subprocess.Popen([*product, *options, "--", *command], stderr=subprocess.PIPE, text=True) as child:
         try:
             assert child.stderr is not None
             shown = ""
             while "the server goes on" not in shown and (line := child.stderr.readline()):
                 shown += line
-            assert "LLM@" in shown
+            assert "LLM@" in shown or verb[0] == "profile"
+            wait_until(lambda: verb[0] == "measure" or any(tools.rglob("stopped")))
             assert LoadClient(ServingRequest(load=1, url=url)).is_ready()  # it still serves
             child.send_signal(signal.SIGINT)
             child.communicate(timeout=60)
@@ -147,6 +151,7 @@ def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(tmp_path: Path) -
             child.kill()
     assert child.returncode == 0
     assert (run / "report.json").exists()
+    assert json.loads((run / "manifest.json").read_text())["state"] == "done"
 
 
 # --- the window ---

@@ -18,10 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from llm_perf_opt.capture.load_client import LoadClient
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.values import parse_seconds
+from llm_perf_opt.process.supervise import Ended
 from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
 
@@ -68,10 +71,11 @@ class ServerWindow:
             self.on_kept()
         return not self._asked.keep
 
-    @property
-    def is_kept(self) -> bool:
-        """The server went on after its window, until somebody ended it."""
-        return self._asked.keep and self.closed_ns is not None
+    def as_wanted(self, ended: Ended) -> Ended:
+        """How the server ended: one that was kept goes on after its window until somebody interrupts it, as it should."""
+        if self._asked.keep and self.closed_ns is not None and ended.interrupted and not ended.interrupted_twice:
+            return evolve(ended, interrupted=False, done=True)
+        return ended
 
     def _note(self, line: str) -> None:
         try:
