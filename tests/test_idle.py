@@ -331,7 +331,7 @@ def test_a_trace_that_was_cut_off_is_not_said_to_wait_at_its_end() -> None:
 
 def test_every_cause_has_words_and_a_fix() -> None:
     words, fixes = idle_words(), fix_words()
-    assert set(words) == {*CAUSES, "graphs", "compile"} - {"warmup"}
+    assert set(words) == {*CAUSES, "graphs", "compile", "engine"} - {"warmup"}
     for cause in words.values():
         assert not cause.rule or cause.rule in fixes
         assert {cause.without_graph or "launch", cause.between_graphs or "launch"} <= set(words)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +37,13 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def served(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[list[tuple[bool, int, int]]]]:
     """The report of a server that is measured, and what it recorded of its steps."""
     port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
@@ -44,7 +51,10 @@ def served(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[list[tup
     command = [sys.executable, str(SERVER), str(port), str(records)]
     assert main(["measure", *options, *url, "--out", str(run), "--quiet", "--", *command]) == 0
     assert "ended in order" in (run / "measure" / "workload.log").read_text()
-    return json.loads((run / "report.json").read_text()), json.loads(records.read_text())
+    steps, before = json.loads(records.read_text()), 8  # tokens of the request that is sent before the window
+    while before > 0 and "--window-after" not in options:
+        before -= sum(made for _, _, made in steps.pop(0))
+    return json.loads((run / "report.json").read_text()), steps
 
 
 @pytest.mark.slow
@@ -117,19 +127,23 @@ def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.process
 @TORCH
-def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", [("measure",), ("profile", "--no-measure")])
+def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(
+    verb: tuple[str, ...], tools: Path, tmp_path: Path
+) -> None:
     port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, str(SERVER), str(port), str(records)]
     options = ["--load", "4", "--output-tokens", "6", "--url", url, "--keep", "--out", str(run)]
-    product = [sys.executable, "-c", "from llm_perf_opt.cli.main import entry; entry()", "measure"]
+    product = [sys.executable, "-c", "from llm_perf_opt.cli.main import entry; entry()", *verb]
     with subprocess.Popen([*product, *options, "--", *command], stderr=subprocess.PIPE, text=True) as child:
         try:
             assert child.stderr is not None
             shown = ""
             while "the server goes on" not in shown and (line := child.stderr.readline()):
                 shown += line
-            assert "LLM@" in shown
+            assert "LLM@" in shown or verb[0] == "profile"
+            wait_until(lambda: verb[0] == "measure" or any(tools.rglob("stopped")))
             assert LoadClient(ServingRequest(load=1, url=url)).is_ready()  # it still serves
             child.send_signal(signal.SIGINT)
             child.communicate(timeout=60)
@@ -137,6 +151,7 @@ def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(tmp_path: Path) -
             child.kill()
     assert child.returncode == 0
     assert (run / "report.json").exists()
+    assert json.loads((run / "manifest.json").read_text())["state"] == "done"
 
 
 # --- the window ---
@@ -211,9 +226,7 @@ def test_a_load_generator_of_the_users_own_is_started_without_a_shell(tmp_path: 
     found = window(tmp_path, load_command=words, url=f"127.0.0.1:{broken}")
     found.is_done()
     assert found.opened_ns is not None
-    deadline = time.monotonic() + 60
-    while not found.is_done() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(found.is_done)
     assert (tmp_path / "load.log").read_text() == "['$HOME; echo']\n"
 
 
@@ -238,7 +251,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(
 
 
 class Broken(BaseHTTPRequestHandler):
-    """Answers chat alone, and only with what it knows; every other request with garbage."""
+    """Answers chat alone, without a model's name, and only with what it knows; every other request with garbage."""
 
     requests = 0
 
@@ -246,13 +259,12 @@ class Broken(BaseHTTPRequestHandler):
         """Says nothing."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
+        self.send_response(200 if self.path == "/health" else 500)  # as transformers does where it has no cache
         self.end_headers()
-        self.wfile.write(b'{"data": ["no object"]}')
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path != "/v1/chat/completions" or "ignore_eos" in asked:
+        if self.path != "/v1/chat/completions" or {"ignore_eos", "model"} & set(asked):
             self.send_response(404 if "prompt" in asked else 422)
             self.end_headers()
             return
@@ -282,11 +294,13 @@ def broken() -> Iterator[int]:
 
 def test_the_client_counts_what_came_and_what_failed(broken: int) -> None:
     client = LoadClient(ServingRequest(load=6, concurrency=1, prompt_tokens=3, url=f"127.0.0.1:{broken}"))
+    Broken.requests = 0
     assert client.is_ready()
+    client._model = "first of the list"
+    wait_until(client.is_warm)
+    assert Broken.requests == 1
     client.start()
-    deadline = time.monotonic() + 60
-    while not client.is_done and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: client.is_done)
     found = client.result()
     assert found["requests"] == {"answered": 3, "failed": 3, "asked": 6}
     assert found["output_tokens"] == 9  # pieces: what the server says of itself is no count

@@ -3,36 +3,82 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conftest import SHARED
+from llm_perf_opt.analysis.build import ReportOptions, build_report
 from llm_perf_opt.cli.main import main
-from llm_perf_opt.regions.columns import UNKNOWN
-from llm_perf_opt.regions.step_numbers import numbers_of, summed_up, without_numbers
+from llm_perf_opt.inject.environment import INJECTED
+from llm_perf_opt.readers.open import read_recording
+from llm_perf_opt.regions.columns import UNKNOWN, Timeline
+from llm_perf_opt.regions.step_numbers import (
+    SGLANG_MODES,
+    numbers_of,
+    phase_of,
+    summed_up,
+    with_graphs,
+    without_numbers,
+)
+
+sys.path.insert(0, str(INJECTED))
+from _llm_perf_annotate import engine_batches
 
 MS = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "expected", "phase"),
     [
-        ("decode_step, batch = 8, tokens = 8, new = 8", (8, 8, 8)),
-        ("verify, batch = 8, tokens = 32", (8, 32, UNKNOWN)),
-        ("execute_context_0(0)_generation_64(64)", (64, 64, 64)),
-        ("execute_context_1(512)_generation_8(8)", (9, 520, UNKNOWN)),
-        ("execute_context_0(0)_generation_8(32)", (8, 32, UNKNOWN)),
-        ("execute_520_context_1(sq512sk900sqsq262144sqsk460800)_generation_8(sq8sk99sqsq8sqsk99)", (9, 520, UNKNOWN)),
-        ("step[DECODE bs=64]", (64, 64, 64)),
-        ("step[EXTEND bs=1 toks=4096]", (1, 4096, UNKNOWN)),
-        ("step[TARGET_VERIFY bs=4]", (UNKNOWN,) * 3),
-        ("train, batch = 8", (UNKNOWN,) * 3),
-        ("decode_step", (UNKNOWN,) * 3),
+        ("decode_step, batch = 8, tokens = 8, new = 8", (8, 8, 8), "decode_step"),
+        ("verify, batch = 8, tokens = 32", (8, 32, UNKNOWN), "verify"),
+        ("execute_context_0(0)_generation_64(64)", (64, 64, 64), "decode_step"),
+        ("execute_context_1(512)_generation_8(8)", (9, 520, UNKNOWN), "mixed_step"),
+        ("execute_context_0(0)_generation_8(32)", (8, 32, UNKNOWN), "verify"),
+        (
+            "execute_520_context_1(sq512sk900sqsq262144sqsk460800)_generation_8(sq8sk99sqsq8sqsk99)",
+            *((9, 520, UNKNOWN), "mixed_step"),
+        ),
+        ("execute_context_1(888_788544)_generation_0(0)", (1, 888, UNKNOWN), "prefill"),
+        ("step[DECODE bs=64]", (64, 64, 64), "decode_step"),
+        ("step[EXTEND bs=1 toks=4096]", (1, 4096, UNKNOWN), "prefill"),
+        ("step[TARGET_VERIFY bs=4]", (UNKNOWN,) * 3, "verify"),
+        ("train, batch = 8", (UNKNOWN,) * 3, "step"),
+        ("decode_step", (UNKNOWN,) * 3, "decode_step"),
     ],
 )
-def test_numbers_in_names(name: str, expected: tuple[int, int, int]) -> None:
-    assert numbers_of(name) == expected
+def test_numbers_and_phases_in_names(name: str, expected: tuple[int, int, int], phase: str) -> None:
+    assert (numbers_of(name), phase_of(name)) == (expected, phase)
+
+
+def test_modes_of_sglang_are_those_of_the_annotation() -> None:
+    assert engine_batches._SGLANG == SGLANG_MODES
+
+
+PUBLIC = SHARED / "public"
+
+
+@pytest.mark.parametrize(
+    ("trace", "expected"),
+    [
+        ("sgl-project+sglang+*bs-1-*TP-0-EXTEND*", ("prefill", 1, 4096, None)),
+        ("sgl-project+sglang+*bs-1-*TP-1-DECODE*", ("decode_step", 5, 5, 5)),
+        ("sgl-project+sglang+*bs-64-*TP-0-DECODE*", ("decode_step", 5, 320, 320)),
+        ("AMD-AGI+TraceLens+traces_b200_eager_trace*", ("prefill", 1, 888, None)),
+    ],
+)
+def test_public_traces_of_engines_have_the_right_phases(trace: str, expected: tuple[str, int, int, int | None]) -> None:
+    found = next(iter(PUBLIC.glob(trace)), None)
+    if found is None:
+        pytest.skip("needs the public recordings")
+    timeline = read_recording(found)
+    assert isinstance(timeline, Timeline)
+    regions = build_report([timeline], ReportOptions()).scopes[-1].regions
+    (steps,) = [region.timing.steps for region in regions if region.timing is not None and region.timing.steps]
+    assert (steps.phase, steps.instances, steps.tokens, steps.new_tokens) == expected
 
 
 def test_numbers_of_ours_are_no_part_of_a_name() -> None:
@@ -40,9 +86,13 @@ def test_numbers_of_ours_are_no_part_of_a_name() -> None:
     assert without_numbers("train, batch = 8") == "train, batch = 8"
 
 
+def without_graphs(rows: list[list[int]] | np.ndarray) -> np.ndarray:
+    return np.hstack([np.array(rows), np.zeros((len(rows), 1), dtype=int), np.full((len(rows), 2), UNKNOWN)])
+
+
 def test_groups_reach_to_twice_the_size_before() -> None:
     batch = np.array([1, 2, 3, 4, 5, 8, 9])
-    steps = summed_up(np.stack([batch, batch, batch], axis=1), batch * MS)
+    steps = summed_up(without_graphs(np.stack([batch, batch, batch], axis=1)), batch * MS)
     assert steps is not None
     assert steps.grouped_by == "batch"
     assert [(g.smallest, g.largest, g.instances) for g in steps.groups] == [
@@ -54,11 +104,28 @@ def test_groups_reach_to_twice_the_size_before() -> None:
 
 
 def test_a_step_that_says_nothing_makes_the_sum_unknown() -> None:
-    numbers = np.array([[1, 1, 1], [UNKNOWN] * 3])
+    numbers = without_graphs([[1, 1, 1], [UNKNOWN] * 3])
     assert summed_up(numbers, np.array([1, 2])) is None
-    known = summed_up(np.array([[1, 5, 1], [2, 9, UNKNOWN]]), np.array([1, 2]))
+    known = summed_up(without_graphs([[1, 5, 1], [2, 9, UNKNOWN]]), np.array([1, 2]))
     assert known is not None
     assert (known.new_tokens, known.tokens, known.grouped_by) == (None, 14, "tokens")
+
+
+def test_graphs_are_taken_from_the_recording_where_sizes_are_alike() -> None:
+    batch = np.array([4, 4, 8, 20])
+    timed = summed_up(without_graphs(np.stack([batch] * 3, axis=1)), batch * MS)
+    graphs = [0 * batch, np.array([1, 0, 1, 0]), np.array([7, UNKNOWN, 9, UNKNOWN])]
+    seen = np.stack([batch, batch, batch, *graphs], axis=1)
+    recorded = summed_up(seen, 2 * batch * MS)
+    found = with_graphs(timed, recorded)
+    assert found is not None
+    assert timed is not None
+    assert [(g.largest, g.in_graph, g.graphs) for g in found.groups] == [
+        (4, None, None),
+        (8, True, 1),
+        (20, False, None),
+    ]
+    assert [g.median_ns for g in found.groups] == [g.median_ns for g in timed.groups]
 
 
 def _measured(path: Path) -> Path:

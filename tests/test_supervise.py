@@ -196,6 +196,28 @@ def test_our_own_death_ends_the_tree_too(tmp_path: Path) -> None:
     assert not alive(str(tmp_path))
 
 
+# A server whose main thread ends when interrupted, and waits for another that never does.
+WAITING = """
+import atexit, pathlib, sys, threading, time
+atexit.register(lambda: pathlib.Path(sys.argv[1]).write_text("times"))
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_that_waits_for_a_thread_is_interrupted_again(tmp_path: Path) -> None:
+    log, written = tmp_path / "log", tmp_path / "times"
+    run_supervised(
+        [sys.executable, "-c", WAITING, str(written)],
+        log=log,
+        is_done=lambda: "ready" in log.read_text(),
+        again_s=0.5,
+        grace_s=30,
+    )
+    assert written.read_text() == "times"
+
+
 def test_a_recording_that_grows_too_large_is_stopped(tmp_path: Path) -> None:
     started = time.monotonic()
     ended = run_supervised(

@@ -4,26 +4,18 @@ Few tokens go through the model at once, so that prompts are read in pieces besi
 """
 
 import json
+import sys
+from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation import GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
-from transformers.generation.continuous_batching import continuous_api
 
-steps: list[list[list[int]]] = []
+sys.path.append(str(Path(__file__).parent))
+from recorded_batching import record
 
-
-class Recorded(continuous_api.ContinuousBatchProcessor):
-    """Notes of each request of a step: tokens read, whether one comes out, and how many had come out before."""
-
-    def update_batch(self) -> None:
-        requests = self.inputs_and_outputs.requests_in_batch
-        steps.append([[r.query_length, int(r.has_new_token), r.state.generated_len()] for r in requests])
-        super().update_batch()
-
-
-continuous_api.ContinuousBatchProcessor = Recorded
+records = record()
 torch.manual_seed(0)
 shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 model = LlamaForCausalLM(LlamaConfig(**shape, num_key_value_heads=2, vocab_size=64)).eval()
@@ -36,4 +28,4 @@ ended = model.generate_batch(
     continuous_batching_config=sizes,
     progress_bar=False,
 )
-print(json.dumps({"steps": steps, "made": sum(len(request.generated_tokens) for request in ended.values())}))
+print(json.dumps({"steps": records.steps, "made": sum(len(request.generated_tokens) for request in ended.values())}))

@@ -20,6 +20,7 @@ from llm_perf_opt.regions.instances import find_instances
 from llm_perf_opt.regions.merge import merge_timelines
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.stacks import group_by
+from llm_perf_opt.regions.step_numbers import with_graphs
 
 # Of the instances of all regions, the part by which a recording that was ended early may differ from the beginning
 # of the measured run. Where it is more, the two runs did not do the same.
@@ -65,7 +66,8 @@ class MeasuredTimes:
                     continue
                 profiled, host = region.timing.steady.median_ns, self.host_ns.get(region.key)
                 disturbance = profiled / host if profiled is not None and host else None
-                region.timing = evolve(own.timing, profiled_median_ns=profiled, disturbance=disturbance)
+                steps = with_graphs(own.timing.steps, region.timing.steps)
+                region.timing = evolve(own.timing, profiled_median_ns=profiled, disturbance=disturbance, steps=steps)
 
     def set_token_rates(self, scopes: Sequence[Scope]) -> None:
         """Tokens a second, of all steady instances."""

@@ -6,7 +6,9 @@ untrusted: of its stream only the moments of pieces of text are taken, and the c
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import itertools
 import json
 import random
 import threading
@@ -23,12 +25,14 @@ from llm_perf_opt.untrusted import parse_json
 _TEXT = "time people way water day part sound work place year live back give name good form say great help low"
 _WORDS = _TEXT.split()
 _EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}  # that some servers refuse
-_WAYS = [(path, extras) for path in ("/v1/completions", "/v1/chat/completions") for extras in (True, False)]
+# Path, whether with extras, whether with the name of a model: transformers refuses any but that of its command line.
+_WAYS = list(itertools.product(("/v1/completions", "/v1/chat/completions"), (True, False), (True, False)))
 _NOT_UNDERSTOOD = tuple(f"HTTP {status}:" for status in (400, 404, 405, 422, 501))
 _ANSWER_S = 600.0  # that a server may take for a piece of its answer
 _LONGEST_LINE = 1 << 20  # bytes of a piece
 _LARGEST = 1 << 22  # bytes of an answer that is no stream
 _PERCENTILES = (50, 90, 99)
+_FIRST_TOKENS = 8  # of the answer to the request that is not counted
 
 
 @define(frozen=True)
@@ -59,8 +63,10 @@ class LoadClient:
     _lock: threading.Lock = Factory(threading.Lock)
     _left: int = 0
     _model: str = ""
-    _way: tuple[str, bool] = _WAYS[0]
+    _way: tuple[str, bool, bool] = _WAYS[0]
+    _is_understood: bool = False  # the server has answered what is sent this way
     _threads: list[threading.Thread] = Factory(list)
+    _first: threading.Thread | None = None  # sends the request that is not counted
     _under_way: dict[int, int] = Factory(dict)  # pieces of answers that have come so far, by thread
     requests: int = field(init=False)
     _address: tuple[str, int, str] = field(init=False)
@@ -73,10 +79,27 @@ class LoadClient:
         """Whether the server answers; it may say which model it has."""
         try:
             status, text = self._ask("GET", "/v1/models", timeout=5.0)
+            self._model = self.asked.load_model or _first_model(text)
+            # A list of models that fails says nothing of the model that is served: transformers lists its cache.
+            return status < 500 or self._ask("GET", "/health", timeout=5.0)[0] == 200
         except (OSError, http.client.HTTPException):
             return False
-        self._model = self.asked.load_model or _first_model(text)
-        return status < 500
+
+    def is_warm(self) -> bool:
+        """Whether one request, which is not counted, has been answered or has failed: the first call sends it.
+
+        Servers load models, set up caches and capture graphs at their first request; and it finds out what they
+        understand.
+        """
+        if self._first is None:
+            self._first = threading.Thread(target=self._send_first, daemon=True)
+            self._first.start()
+        return not self._first.is_alive()
+
+    def _send_first(self) -> None:
+        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):  # those that count will tell
+            self._request(random.Random(0), min(_FIRST_TOKENS, self.asked.output_tokens))  # noqa: S311 - words
+        self._under_way.pop(threading.get_ident(), None)
 
     def start(self) -> None:
         if not self._model:
@@ -104,7 +127,7 @@ class LoadClient:
                 self._left -= 1
                 turn = self.requests - self._left
             try:
-                found: Answered | str = self._request(random.Random(turn))  # noqa: S311 - words
+                found: Answered | str = self._request(random.Random(turn), self.asked.output_tokens)  # noqa: S311
             except (OSError, ValueError, http.client.HTTPException) as error:
                 found = f"{type(error).__name__}: {error}"
             with self._lock:
@@ -117,19 +140,23 @@ class LoadClient:
                 else:
                     self.failures.append(found)
 
-    def _request(self, chosen: random.Random) -> Answered | str:
+    def _request(self, chosen: random.Random, tokens: int) -> Answered | str:
         """Send one; what it took, or why it failed. The first finds out what the server understands."""
         text, problem = " ".join(chosen.choices(_WORDS, k=self.asked.prompt_tokens)), ""
         for way in (self._way, *(other for other in _WAYS if other != self._way)):
-            path, extras = way
+            path, extras, named = way
+            if not named and self.asked.load_model:
+                continue
             asked: dict[str, Any] = (
                 {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"prompt": text}
             )
-            asked |= {"model": self._model, "max_tokens": self.asked.output_tokens, "stream": True, "temperature": 0}
+            asked |= {"max_tokens": tokens, "stream": True, "temperature": 0}
+            asked |= {"model": self._model} if named and self._model else {}
             found = self._stream(path, json.dumps({**asked, **(_EXTRAS if extras else {})}).encode())
             if isinstance(found, Answered):
-                self._way = way
-            if isinstance(found, Answered) or not found.startswith(_NOT_UNDERSTOOD) or self.answered:
+                self._way, self._is_understood = way, True
+                return found
+            if not found.startswith(_NOT_UNDERSTOOD) or (self._is_understood and way == self._way):
                 return found
             problem = problem or found
         return problem
@@ -144,7 +171,7 @@ class LoadClient:
                 return f"HTTP {answer.status}: {answer.read(300).decode(errors='replace')}"
             first, last, pieces = 0.0, began, 0
             usage: Any = None
-            while line := answer.readline(_LONGEST_LINE):
+            while (line := answer.readline(_LONGEST_LINE)) and not self._stop.is_set():  # no more: it is hung up
                 if not line.startswith(b"data:") or (piece := line[5:].strip()) == b"[DONE]":
                     continue
                 told = parse_json(piece.decode(errors="replace"))

@@ -18,10 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from llm_perf_opt.capture.load_client import LoadClient
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.values import parse_seconds
+from llm_perf_opt.process.supervise import Ended
 from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
 
@@ -30,6 +33,9 @@ LOAD = "load.json"
 _WARM = 8  # steps that are not waited for, where nothing else says when to begin
 _READY_S = 1.0  # between two questions whether the server is ready
 _END_S = 5.0  # that a load generator may take to end
+_AGAIN_S = (
+    15.0  # that a server may take; transformers waits for a thread that never ends, until it is interrupted again
+)
 
 
 class ServerWindow:
@@ -46,6 +52,7 @@ class ServerWindow:
         self._steps: dict[int, int] = {}  # by process
         self._before = 0  # steps that had run when it was opened
         self._is_said = False  # what the server was to print, it has printed
+        self._is_ready = False  # the server has answered
         self._started, self._looked = time.monotonic(), 0.0
         self.on_kept: Callable[[], None] = lambda: None  # what is done when the window of a kept server is closed
         self._forget_asked()
@@ -53,7 +60,7 @@ class ServerWindow:
     def watching(self, notes: Path, output: Path) -> dict[str, Any]:
         """For `run_supervised`: files to read while the server runs, and what ends it."""
         notes.unlink(missing_ok=True)
-        return {"follow": {notes: self._note, output: self._line}, "is_done": self._may_end}
+        return {"follow": {notes: self._note, output: self._line}, "is_done": self._may_end, "again_s": _AGAIN_S}
 
     def _may_end(self) -> bool:
         """Whether the server is to be ended; one that is kept is not, but what was measured is shown at once."""
@@ -64,10 +71,11 @@ class ServerWindow:
             self.on_kept()
         return not self._asked.keep
 
-    @property
-    def is_kept(self) -> bool:
-        """The server went on after its window, until somebody ended it."""
-        return self._asked.keep and self.closed_ns is not None
+    def as_wanted(self, ended: Ended) -> Ended:
+        """How the server ended: one that was kept goes on after its window until somebody interrupts it, as it should."""
+        if self._asked.keep and self.closed_ns is not None and ended.interrupted and not ended.interrupted_twice:
+            return evolve(ended, interrupted=False, done=True)
+        return ended
 
     def _note(self, line: str) -> None:
         try:
@@ -105,10 +113,9 @@ class ServerWindow:
             return self._is_said if seconds is None else time.monotonic() - self._started >= seconds
         if self._client is not None or self._asked.load_command:
             now = time.monotonic()
-            if now - self._looked < _READY_S:
-                return False
-            self._looked = now
-            return self._server.is_ready()
+            if not self._is_ready and now - self._looked >= _READY_S:
+                self._looked, self._is_ready = now, self._server.is_ready()
+            return self._is_ready and (self._client is None or self._client.is_warm())
         return self._asked.window is not None and self.steps >= _WARM
 
     def _open(self) -> None:

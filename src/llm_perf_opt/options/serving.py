@@ -42,8 +42,8 @@ SERVING: tuple[Option[Any], ...] = (
         help="With --load: the model to ask for (default: the first that the server lists).",
     ),
     Option(
-        flag="--keep", kind="switch", default=False, verbs=("measure",), to="serving.keep",
-        help="Show the times when the window is closed, and let the server go on until you end it.",
+        flag="--keep", kind="switch", default=False, verbs=_SERVE, to="serving.keep",
+        help="Let the server go on when the window is closed; Ctrl-C ends it, and the report is built.",
     ),
     Option(
         flag="--load-command", metavar="CMD", verbs=_SERVE, to="serving.load_command",

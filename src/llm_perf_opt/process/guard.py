@@ -49,6 +49,8 @@ LOG_LIMIT = int(SETTINGS.get("log_limit", 0))  # bytes of a log; 0: all of it
 PROGRAM_LOG: str | None = SETTINGS.get("program_log")  # where the program's own output goes, if it has a log of its own
 # Where redirect.py finds the way to it.
 PROGRAM_CHANNEL = "LLM_PERF_PROGRAM_OUTPUT"
+# After which whoever has not ended is interrupted again, as one presses Ctrl-C again where a server waits for its threads.
+AGAIN_SECONDS = float(SETTINGS.get("again_s", 0))  # 0: never
 TERM_SECONDS = 5.0
 HURRIED_SECONDS = 1.0
 TAIL_BYTES = 2 << 20  # of a log that is cut: the end says how it ended
@@ -215,7 +217,7 @@ def end_tree(main: int, whom: str) -> int | None:
         half = POLITE_SECONDS / 2
         ways = [(signal.SIGINT, lambda: program_of(whom), half), (signal.SIGINT, lambda: [main], half)]
     ways += [(signal.SIGTERM, everyone, TERM_SECONDS), (signal.SIGKILL, everyone, TERM_SECONDS)]
-    for number, targets, patience in ways:
+    for way, (number, targets, patience) in enumerate(ways):
         polite = number == signal.SIGINT
         if polite and Hurry.asked:
             continue
@@ -223,7 +225,7 @@ def end_tree(main: int, whom: str) -> int | None:
         if not pids:
             continue
         send(number, pids)
-        began = time.monotonic()
+        began = sent = time.monotonic()
         while time.monotonic() - began < (HURRIED_SECONDS if Hurry.asked else patience):
             if polite and Hurry.asked:
                 break
@@ -231,6 +233,9 @@ def end_tree(main: int, whom: str) -> int | None:
             status = how if how is not None else status
             if not descendants(os.getpid()):
                 return status
+            if way == 0 and AGAIN_SECONDS and time.monotonic() - sent > AGAIN_SECONDS:
+                send(number, targets())
+                sent = time.monotonic()
             time.sleep(0.05)
     return status
 

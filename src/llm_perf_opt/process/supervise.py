@@ -101,6 +101,7 @@ def run_supervised(
     too_large: Callable[[int], bool] = lambda _: False,
     is_done: Callable[[], bool] = lambda: False,
     grace_s: float | None = None,
+    again_s: float = 0,
     program_pid: Path | None = None,
     program_log: Path | None = None,
     stop_command: Sequence[str] = (),
@@ -119,6 +120,7 @@ def run_supervised(
     `program_log`: where the program's own output goes, see redirect.py.
     `stop_command`: what makes the profiler write its report before anything is interrupted.
     `grace_s`: how long a report may take to be written after an interruption (see `grace_seconds`).
+    `again_s`: after which what has not ended is interrupted again; 0: never.
     `report_progress`: called with what an interruption does.
     `held`: file descriptors that stay open until everything has ended, even if we are killed before.
     `started`: the same command, begun before by `start_supervised`; its seconds count from there.
@@ -131,6 +133,7 @@ def run_supervised(
     ended = Ended(exit_code=-1, seconds=0.0)
     settings = {
         **_settings(grace_s),
+        "again_s": again_s,
         "stop": list(stop_command),
         "program_log": None if program_log is None else str(program_log.resolve()),
     }

@@ -10,17 +10,27 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from attrs import evolve
 
 from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Timeline
+from llm_perf_opt.regions.step_graphs import step_graphs
 from llm_perf_opt.regions.timing import StepGroup, Steps
 
 _OURS = re.compile(r", batch = (?P<batch>\d{1,7}), tokens = (?P<tokens>\d{1,9})(?:, new = (?P<new>\d{1,9}))?$")
 _VLLM = re.compile(
-    r"execute_(?:\d{1,9}_)?context_(?P<prompts>\d{1,7})\((?:sq)?(?P<read>\d{1,9})(?:sk[\dsqk]{1,80})?\)"
-    r"_generation_(?P<sequences>\d{1,7})\((?:sq)?(?P<made>\d{1,9})(?:sk[\dsqk]{1,80})?\)$"
+    r"execute_(?:\d{1,9}_)?context_(?P<prompts>\d{1,7})\((?:sq)?(?P<read>\d{1,9})(?:_\d{1,18}|sk[\dsqk]{1,80})?\)"
+    r"_generation_(?P<sequences>\d{1,7})\((?:sq)?(?P<made>\d{1,9})(?:_\d{1,18}|sk[\dsqk]{1,80})?\)$"
 )
 _SGLANG = re.compile(r"step\[(?P<mode>[A-Z_]{1,40}) bs=(?P<batch>\d{1,7})(?: toks=(?P<tokens>\d{1,9}))?\]$")
 _NONE = (UNKNOWN, UNKNOWN, UNKNOWN)
+PREFILL, DECODE, MIXED, VERIFY, DRAFT, STEP = PHASES = (
+    *("prefill", "decode_step", "mixed_step"),
+    *("verify", "draft", "step"),  # the last: which of them cannot be told
+)
+SGLANG_MODES = {  # as the annotation names them, too (`engine_batches.py`)
+    **{"EXTEND": PREFILL, "SPLIT_PREFILL": PREFILL, "DECODE": DECODE, "MIXED": MIXED},
+    **{"TARGET_VERIFY": VERIFY, "DRAFT_EXTEND": DRAFT, "DRAFT_EXTEND_V2": DRAFT},
+}
 
 
 def without_numbers(name: str) -> str:
@@ -43,30 +53,47 @@ def numbers_of(name: str) -> tuple[int, int, int]:
     return _NONE
 
 
+def phase_of(name: str) -> str:
+    """What kind of step a name tells of."""
+    if vllm := _VLLM.match(name):
+        prompts, sequences, made = (int(vllm[part]) for part in ("prompts", "sequences", "made"))
+        if prompts:
+            return MIXED if sequences else PREFILL
+        return VERIFY if made > sequences else DECODE
+    if sglang := _SGLANG.match(name):
+        return SGLANG_MODES.get(sglang["mode"], STEP)
+    own = without_numbers(name)
+    return own if own in PHASES else STEP
+
+
 def step_numbers(timeline: Timeline) -> Int64s | None:
-    """Of each range, what its name says; None where no name says anything."""
+    """Of each range, what its name says, its phase, and which graph it replays; None where no name says anything."""
     names = timeline.ranges.recorded_name
     known = {number: numbers_of(timeline.strings[number]) for number in np.unique(names).tolist()}
     if all(numbers == _NONE for numbers in known.values()):
         return None
-    table = np.full((len(timeline.strings), 3), UNKNOWN, dtype=np.int64)
+    table = np.full((len(timeline.strings), len(_NONE) + 1), UNKNOWN, dtype=np.int64)
     for number, numbers in known.items():
-        table[number] = numbers
-    found: Int64s = table[names]
-    return found
+        table[number] = *numbers, PHASES.index(phase_of(timeline.strings[number]))
+    steps = np.flatnonzero(table[names, 0] != UNKNOWN)
+    graphs = np.full((len(names), 2), UNKNOWN, dtype=np.int64)
+    graphs[steps] = step_graphs(timeline, steps)
+    return np.hstack([table[names], graphs])
 
 
 def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
     """What some steps did together, and by size. None where their names do not say it of all."""
     if numbers is None or not len(numbers) or (numbers[:, 0] == UNKNOWN).any():
         return None
-    batch, tokens, new = numbers.T
+    batch, tokens, new, phase, replays, graph = numbers.T
     by_batch = bool((batch == tokens).all())
     size = batch if by_batch else tokens
-    bucket = np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64)
+    known = bool((replays != UNKNOWN).all())
+    bucket = 2 * _bucket(size) + (replays if known else 0)
     groups = []
     for number in np.unique(bucket).tolist():
         mine = bucket == number
+        graphs = np.unique(graph[mine])
         middle, high = np.quantile(took[mine], (0.5, 0.9)).tolist()
         groups.append(
             StepGroup(
@@ -77,9 +104,13 @@ def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
                 median_ns=round(middle),
                 p90_ns=round(high),
                 tokens_per_step=float(tokens[mine].mean()),
+                in_graph=bool(number % 2) if known else None,
+                graphs=len(graphs) if known and number % 2 and UNKNOWN not in graphs else None,
             )
         )
+    phases = np.unique(phase)
     return Steps(
+        phase=PHASES[phases[0]] if len(phases) == 1 else STEP,
         instances=len(numbers),
         batch_min=int(batch.min()),
         batch_max=int(batch.max()),
@@ -89,3 +120,22 @@ def summed_up(numbers: Int64s | None, took: Int64s) -> Steps | None:
         grouped_by="batch" if by_batch else "tokens",
         groups=groups,
     )
+
+
+def with_graphs(steps: Steps | None, recorded: Steps | None) -> Steps | None:
+    """Steps that were timed with no profiler, and what a recording of the same program says of their graphs."""
+    if steps is None or recorded is None:
+        return steps
+
+    def alike(group: StepGroup) -> StepGroup:
+        same = [other for other in recorded.groups if _bucket(other.largest) == _bucket(group.largest)]
+        if len({other.in_graph for other in same}) != 1:
+            return group
+        return evolve(group, in_graph=same[0].in_graph, graphs=same[0].graphs)
+
+    return evolve(steps, groups=[alike(group) for group in steps.groups])
+
+
+def _bucket(size: Int64s | int) -> Int64s:
+    found: Int64s = np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64)
+    return found

@@ -27,7 +27,7 @@ class SteadyTime:
 
 @define(frozen=True)
 class StepGroup:
-    """Steps of a server of about one size: each group reaches to twice the size of the one before."""
+    """Steps of a server of about one size, which replay CUDA graphs or do not: sizes reach to twice those before."""
 
     smallest: int  # of the batches, or of the tokens
     largest: int
@@ -36,12 +36,15 @@ class StepGroup:
     median_ns: int
     p90_ns: int
     tokens_per_step: float  # that go through the model
+    in_graph: bool | None = None  # most of their kernels come from CUDA graphs; None where that is not known
+    graphs: int | None = None  # how many different ones, where the recording tells them apart
 
 
 @define(frozen=True)
 class Steps:
     """What the steady instances of a region did, by their names: steps of a serving engine."""
 
+    phase: str  # "prefill" | "decode_step" | "mixed_step" | "verify" | "draft" | "step" (it cannot be told, or several)
     instances: int
     batch_min: int  # requests in a step
     batch_max: int

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.regions.step_numbers import DECODE, MIXED
 from llm_perf_opt.regions.timing import StepGroup
 from llm_perf_opt.report.text import duration, full_label, quantity, share
 from llm_perf_opt.report.view import View
 
-HEAD = ("steps of", "size", "steps", "median", "p90", "tokens/step", "tokens/s", "of all steps")
+HEAD = ("steps of", "size", "CUDA graph", "steps", "median", "p90", "tokens/step", "tokens/s", "of all steps")
 
 
 def step_rows(view: View) -> list[list[str]]:
@@ -17,6 +18,7 @@ def step_rows(view: View) -> list[list[str]]:
         [
             full_label(region),
             f"{steps.grouped_by} {_span(group)}",
+            _graph(group),
             f"{group.instances:,}",
             duration(group.median_ns),
             duration(group.p90_ns),
@@ -31,8 +33,9 @@ def step_rows(view: View) -> list[list[str]]:
 
 def step_sentence(view: View) -> str:
     """What requests that decode wait for where others read their prompts meanwhile; nothing where no step is mixed."""
-    found = {r.name: r.timing for r in view.regions if r.timing and r.timing.steps and r.timing.steady.median_ns}
-    decode, mixed = found.get("decode_step"), found.get("mixed_step")
+    timed = [(r.timing, r.timing.steps) for r in view.regions if r.timing and r.timing.steady.median_ns]
+    found = {steps.phase: timing for timing, steps in timed if steps is not None}
+    decode, mixed = found.get(DECODE), found.get(MIXED)
     if decode is None or mixed is None:
         return ""
     share = mixed.instances / (mixed.instances + decode.instances)
@@ -44,3 +47,9 @@ def step_sentence(view: View) -> str:
 
 def _span(group: StepGroup) -> str:
     return f"{group.smallest:,}" + (f" to {group.largest:,}" if group.largest != group.smallest else "")
+
+
+def _graph(group: StepGroup) -> str:
+    if group.in_graph is None:
+        return "–"
+    return "no" if not group.in_graph else "yes" if group.graphs is None else f"{group.graphs:,}"

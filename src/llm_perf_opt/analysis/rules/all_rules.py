@@ -42,6 +42,10 @@ from llm_perf_opt.analysis.rules import (
     optimizer_fused,
     recompute,
     sampling_host,
+    serve_cache,
+    serve_graph,
+    serve_mixed,
+    serve_schedule,
 )
 from llm_perf_opt.analysis.rules.rule import Rule, Words
 
@@ -57,6 +61,8 @@ RULES: tuple[Rule, ...] = tuple(
         host_data,
         host_alloc,
         host_sync,
+        serve_schedule,
+        serve_graph,
         host_graphs,
         launch_graph,
         host_python,
@@ -80,6 +86,7 @@ RULES: tuple[Rule, ...] = tuple(
         gemm_old_kernel,
         cast_pingpong,
         copy_layout,
+        serve_cache,
         memory_bound,
         # What counters say of kernels for which no better cause is known.
         l1_bound,
@@ -88,6 +95,8 @@ RULES: tuple[Rule, ...] = tuple(
         gemm_shape,
         attention_kernel,
         kernel_slow,
+        # What takes nothing off the work itself.
+        serve_mixed,
     )
 )
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from attrs import evolve
+
 from llm_perf_opt.analysis.rules.idle_found import idle_of
 from llm_perf_opt.analysis.rules.rule import Rule, Words
+from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
+from llm_perf_opt.analysis.verdicts.findings import Found
+
+_NAME = "attention.replan"
+
+
+def _find(of: Evaluated) -> Iterator[Found]:
+    for found in idle_of(_NAME)(of):
+        yield evolve(found, texts=f"{_NAME}.serving") if of.phases else found
+
 
 RULE = Rule(
-    id="attention.replan",
+    id=_NAME,
     title="Attention that plans anew for each length",
     costs="cuDNN builds a plan for every new shape; with a KV cache that grows, every token is a new shape.",
     seen=(
@@ -17,11 +31,17 @@ RULE = Rule(
         because="the GPU waits {time} of {now} before attention kernels ({what}): the library plans anew for each length",
         action="take attention that needs no plan for each length (torch.backends.cuda.enable_cudnn_sdp(False), FlashAttention), or pad lengths to a few sizes",
     ),
-    find=idle_of("attention.replan"),
+    find=_find,
     before="model.generate(…)",
     after="""\
 torch.backends.cuda.enable_cudnn_sdp(False)
 model.generate(…)
 """,
     unless="All lengths have been seen before: then the plans are there.",
+    variants={
+        "serving": Words(
+            because="the GPU waits {time} of {now} before attention kernels ({what}): the backend plans anew for each step",
+            action="choose an attention backend of the engine that plans nothing for each step (FlashAttention), or one that plans on the GPU",
+        )
+    },
 )

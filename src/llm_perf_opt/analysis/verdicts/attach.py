@@ -20,6 +20,7 @@ from llm_perf_opt.metrics.hardware.calibration import apply_calibration
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 from llm_perf_opt.regions.ranking import heaviest
+from llm_perf_opt.regions.timing import Timing
 
 _MOST_REGIONS = 256  # evaluated in the main scope: the heaviest, each with the regions around it
 _MOST_ELSEWHERE = 12  # outermost regions evaluated in each other scope
@@ -117,8 +118,18 @@ def _evaluator(report: NCUProfileRegionReport, scope: Scope, inputs: Inputs, lau
     totals = scope.totals
     return Evaluator(
         *(one, _side_by_side(report, scope), tables, inputs, scope.scope),
+        phases=_phases(scope),
         launches_known=2 * totals.unknown_launch_count <= totals.kernel_count,
     )
+
+
+def _phases(scope: Scope) -> dict[str, Timing]:
+    """Of a server: the times of its steps by phase; where a phase has several regions, those of most instances."""
+    found: dict[str, Timing] = {}
+    for timing in sorted((r.timing for r in scope.regions if r.timing is not None), key=lambda one: one.instances):
+        if timing.steps is not None:
+            found[timing.steps.phase] = timing
+    return found
 
 
 def _side_by_side(report: NCUProfileRegionReport, scope: Scope) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from attrs import define
+from attrs import Factory, define
 
 from llm_perf_opt.analysis.verdicts.communication_costs import Communication
 from llm_perf_opt.analysis.verdicts.free import Free
@@ -14,6 +14,7 @@ from llm_perf_opt.analysis.verdicts.roofs import Roofed
 from llm_perf_opt.analysis.verdicts.rules import Facts
 from llm_perf_opt.metrics.hardware.limits import GpuHardware
 from llm_perf_opt.regions.model import FamilyTime, NCUProfileRegion, SpeedOfLight, TimeSplit, Verdict
+from llm_perf_opt.regions.timing import Steps, Timing
 
 
 @define(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class Evaluated:
     launched: Launched
     free: Free  # what no rule has spoken for yet
     gpu: GpuHardware | None = None  # None where there are several models, or none
+    steps: Steps | None = None  # of a server: what its instances did
+    phases: Mapping[str, Timing] = Factory(dict)  # of a server: its kinds of steps by name; empty for other programs
 
     @property
     def roofed(self) -> Roofed:

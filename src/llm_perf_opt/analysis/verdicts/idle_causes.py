@@ -25,6 +25,7 @@ _TELLING_SHARE = 0.5  # of the idle time, from which on gaps of a size are menti
 _SIZE_WORDS = {10_000_000: "10 ms", 1_000_000: "1 ms", 100_000: "100 µs"}
 # What a profiler adds to: idle time that the program alone does not have goes off this first, and off short gaps.
 _DISTURBED = "launch"
+_ENGINE, _ENGINE_WORK = "engine", ("schedule", "update", "sample")  # ranges of the annotation
 
 
 @define(frozen=True)
@@ -63,6 +64,12 @@ def causes_of(rules: Collection[str]) -> set[str]:
     words = idle_words()
     entries = {name: {name, of.without_graph or name, of.between_graphs or name} for name, of in words.items()}
     return {name for name, used in entries.items() if any(words[one].rule in rules for one in used if words[one].rule)}
+
+
+def by_engine(idle: IdleTime) -> IdleTime:
+    """Of a server: what its engine does between steps is a cause of its own."""
+    causes = [evolve(one, cause=_ENGINE) if one.what in _ENGINE_WORK else one for one in idle.causes]
+    return evolve(idle, causes=causes)
 
 
 def undisturbed(idle: IdleTime, idle_ns: float) -> IdleTime:

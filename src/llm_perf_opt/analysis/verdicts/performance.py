@@ -20,7 +20,7 @@ from llm_perf_opt.analysis.verdicts.counted_work import Amounts
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated, from_graphs
 from llm_perf_opt.analysis.verdicts.facts import fusion_facts, kernel_facts, rate_facts, time_facts
 from llm_perf_opt.analysis.verdicts.free import Free
-from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart, idle_parts, undisturbed, with_cause
+from llm_perf_opt.analysis.verdicts.idle_causes import IdlePart, by_engine, idle_parts, undisturbed, with_cause
 from llm_perf_opt.analysis.verdicts.kernel_limits import KernelLimits
 from llm_perf_opt.analysis.verdicts.launched import Launched
 from llm_perf_opt.analysis.verdicts.launches import Launches
@@ -46,7 +46,7 @@ from llm_perf_opt.regions.model import (
     Utilisation,
     Verdict,
 )
-from llm_perf_opt.regions.timing import Steps
+from llm_perf_opt.regions.timing import Steps, Timing
 
 WORKLOAD_DOMAIN = "LLM"  # the built-in workload marks its stages there
 _FEWEST_LAUNCHES = 3  # of a whole recording, below which nothing about the program is certain
@@ -104,6 +104,7 @@ class Evaluator:
     scope: str = ""
     waiting: WaitingFacts | None = None  # None where nothing is known of this scope
     code: CodeLines | None = None  # the same
+    phases: Mapping[str, Timing] = Factory(dict)  # of a server: its kinds of steps by name
     launches_known: bool = True  # most kernels have a launching call: which region they belong to can be told
 
     def performance(
@@ -176,7 +177,9 @@ class Evaluator:
             launched = launched or Launched.of_sums(launches)
             free = Free.all_of(launched, _waiting(region, light, split, verdict, graphable, idle))
             known = Evaluated(
-                region, split, light, families, limits, communication, verdict, facts, launched, free, self.gpu
+                *(region, split, light, families, limits, communication, verdict, facts, launched, free, self.gpu),
+                steps=told,
+                phases=self.phases,
             )
             found = opportunities(known)
         counted = times.token_count(region, steps, told) if region.time_source == "timeline" else None
@@ -225,6 +228,8 @@ class Evaluator:
         if (split.idle / split.wall).of("ratio") < verdict_rules().thresholds["least_opportunity"]:
             return None
         found = self.waiting.idle(region.key, by_gpu=split.basis == "gpu")
+        if found is not None and self.phases:
+            found = by_engine(found)
         return found if found is None or split.profiled_wall is None else undisturbed(found, split.idle.of("ns"))
 
     def _formula(self, region: NCUProfileRegion) -> Formula:

@@ -193,8 +193,8 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
             if window is not None:
                 window.close("the server has ended")
         clean_logs([log], request.command)
-    if window is not None and window.is_kept and ended.interrupted and not ended.interrupted_twice:
-        ended = attrs.evolve(ended, interrupted=False, done=True)  # that is how a server ends that was kept
+    if window is not None:
+        ended = window.as_wanted(ended)
     for trouble in read_log(notes).troubles if request.annotate.mode != "off" else ():
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
     went_well = end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
@@ -213,7 +213,9 @@ def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:
 
 
 def _window(run: RunContext) -> ServerWindow | None:
-    asked = run.request.serving
+    asked, recorded = run.request.serving, run.request.timeline.enable or run.request.counters.enable
+    if recorded:  # it makes room for the one that is recorded
+        asked = attrs.evolve(asked, keep=False)
     return ServerWindow(asked, run.directory.path, run.report_progress, into=_FOLDER) if asked.is_asked else None
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -21,6 +24,7 @@ from llm_perf_opt.capture.steps.attempt import begin_likely
 from llm_perf_opt.capture.whole_files import CUT_OFF, ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
+from llm_perf_opt.files import open_to_append
 from llm_perf_opt.inject import read_log, with_lines
 from llm_perf_opt.nsight.nsys import gpu_metrics
 from llm_perf_opt.nsight.nsys.argv import (
@@ -161,6 +165,9 @@ def _record_timeline(
     window = ServerWindow(serving, directory.path, run.report_progress, into="nsys") if serving.is_asked else None
     if window is not None:
         environment["LLM_PERF_STEPS"] = "1"
+    stop = build_nsys_stop_cmd(nsys.path, session)
+    if window is not None:
+        window.on_kept = partial(_end_recording, run, stop, log)
     watching = {} if window is None else window.watching(notes, program_log)
     watching["follow"] = {**watching.get("follow", {}), log: progress_of(None, progress)}
     step = directory.begin(_RECORD, argv, "nsys", program=command, through=shim, environment=environment)
@@ -173,7 +180,7 @@ def _record_timeline(
             program_pid=program_pid,
             program_log=program_log,
             report_progress=run.report_progress,
-            stop_command=build_nsys_stop_cmd(nsys.path, session),
+            stop_command=stop,
             too_large=lambda guard: 0 < asked.max_bytes < recording_bytes(guard),
             held=directory.handles,
             program_over=None if window is not None else lambda: begin_likely(run),  # a server waits for its clients
@@ -184,6 +191,7 @@ def _record_timeline(
             window.close("the server has ended")
     if window is not None:
         window.finish(run.note)
+        ended = window.as_wanted(ended)
     # A program may remove what it finds: it must not be started again because the note of its start is gone.
     started = program_pid.exists() or not folder.is_dir() or bool(_size(program_log))
     program_pid.unlink(missing_ok=True)
@@ -205,6 +213,13 @@ def _record_timeline(
         run.report_progress("  nsys cannot sample what the GPU moves; once more without that")
         return _record_timeline(run, nsys, gpu_metrics.without_sampling(options), progress, end)
     return Captured(outcome, ended, None if outcome.status == "nothing" else export_timeline(directory, nsys, ended))
+
+
+def _end_recording(run: RunContext, stop: list[str], log: Path) -> None:
+    """Of a server that is kept: nsys writes its report now, and the server goes on without it."""
+    with contextlib.suppress(OSError), open_to_append(log) as output:  # else it is asked again at the end
+        subprocess.Popen(stop, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    run.report_progress("  the recording is being written, and the server goes on; end it with Ctrl-C for the report")
 
 
 def export_timeline(run: RunDirectory, nsys: Tool, capture: Ended | None = None) -> Path | None:
