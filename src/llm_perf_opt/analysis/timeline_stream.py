@@ -193,7 +193,8 @@ class TimelineStream:
 
     def _plan(self) -> list[tuple[ScopeName, list[_Piece]]]:
         """Every scope with its pieces, in the order of the report."""
-        busy = [(process, piece) for process, piece in self._processes if process.devices] or self._processes[:1]
+        busy = [(process, piece) for process, piece in self._processes if process.devices]
+        busy = busy or [one for one in self._processes if one[0].rank is not None] or self._processes[:1]
         ranks = [int(name.removeprefix("rank:")) for name in self._pieces if name.startswith("rank:")]
         names = name_scopes([process for process, _ in busy], ranks, self.options.aggregate)
         # Scopes of processes come first.

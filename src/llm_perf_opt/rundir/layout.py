@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import Literal
 
 from attrs import define, evolve
@@ -28,6 +28,10 @@ SWEEP = "multirun.yaml"  # of Hydra, beside the runs of a sweep
 DRAFT = re.compile(r"\.llm-perf-report\.(?P<pid>\d+)\..+\.tmp")  # folders of reports that are being written
 VERIFY = "verify"  # the capture of whole regions that the estimates are compared with
 PACKED = (".gz", ".xz")
+JOB = "job.json"  # in the folder that the ranks of a job share
+RANKS = "ranks"  # below it: a run directory for each rank
+MERGED_BY = ".merged-by"  # below it: the rank that makes the report of all
+RANK_FOLDER = re.compile(r"rank-(?P<rank>\d{1,6})")
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 
 Writer = Literal[
@@ -111,7 +115,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
         "what ran, tool versions, GPU, driver, clocks before and after, every command with exit code, time and "
         "diagnoses; written as the run goes",
     ),
-    *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, REPORT_LOCK, "nsys/.program.pid"),
+    Artefact(JOB, "run", "commands", "of a job with one llm-perf a rank: launcher, ranks and command"),
+    *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, REPORT_LOCK, MERGED_BY, "nsys/.program.pid"),
     Artefact("config.yaml", "run", "settings", "what was asked for"),
     Artefact("plan.json", "run", "commands", "which launches were planned, and what they were to cost"),
     *_rows(
@@ -196,6 +201,19 @@ def artefact(name: str) -> Artefact | None:
     for ending in PACKED:
         plain = plain.removesuffix(ending)
     return next((row for row in ARTEFACTS if row.matches(plain)), None)
+
+
+def rank_folder(rank: int) -> PurePosixPath:
+    """The run directory of a rank, below the folder of its job."""
+    return PurePosixPath(RANKS) / f"rank-{rank}"
+
+
+def rank_of_folder(path: PurePath) -> int | None:
+    """The rank whose run directory a path is, or lies in."""
+    for folder in (path, *path.parents):
+        if (found := RANK_FOLDER.fullmatch(folder.name)) and folder.parent.name == RANKS:
+            return int(found["rank"])
+    return None
 
 
 def unfinished(name: str) -> str | None:
