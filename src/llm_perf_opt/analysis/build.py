@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from attrs import Factory, define, evolve
@@ -120,7 +121,7 @@ def build_streamed_report(
     assert stream.first is not None, "somebody has to give a timeline"
     scopes = stream.scopes()
     diagnostics = [*_compare_timelines(stream.facts, stream.range_names), *stream.diagnostics]
-    if len(stream.facts) > 1:
+    if len(stream.facts) > 1 and stream.kernel_names:
         recordings = len(stream.facts)
         diagnostics.append(diagnose("LAUNCHES_OF_ONE", source=stream.facts[0].source, recordings=recordings))
     found = _Found(
@@ -397,6 +398,10 @@ def _limit_kernels(report: NCUProfileRegionReport, top: int) -> list[Diagnosis]:
     return [diagnose("KERNEL_LISTS_CUT", rows=total, top=top)]
 
 
-def with_ranks(timeline: Timeline, rank: int) -> Timeline:
-    """The same timeline, its processes known to be of this rank."""
-    return evolve(timeline, processes=[evolve(p, rank=rank) if p.rank is None else p for p in timeline.processes])
+def with_ranks(timeline: Timeline, rank: int | None, noted: Mapping[int, int] = MappingProxyType({})) -> Timeline:
+    """The same timeline, its processes known to be of this rank; or, where they noted theirs by process id, of those."""
+    known = {p.pid for p in timeline.processes} & noted.keys()
+    ranks = {p.pid: noted.get(p.pid) if known else rank for p in timeline.processes}
+    return evolve(
+        timeline, processes=[evolve(p, rank=ranks[p.pid]) if p.rank is None else p for p in timeline.processes]
+    )

@@ -99,9 +99,10 @@ class Inputs:
                 raise
             self.unreadable.append(error)
             return None
-        rank = rank_of(file) if len(self.files) > 1 else None
-        if isinstance(recording, Timeline) and rank is not None:
-            recording = with_ranks(recording, rank)
+        rank = rank_of(file) if len(self.files) > 1 else rank_of_folder(file)
+        noted = _noted_ranks(file) if file in self.inside_runs else {}
+        if isinstance(recording, Timeline) and (noted or rank is not None):
+            recording = with_ranks(recording, rank, noted)
         if file in self.duplicates:
             other = source_of(self.duplicates[file])
             recording.diagnostics.append(diagnose("SAME_RECORDING", one=source_of(file), other=other))
@@ -247,6 +248,13 @@ def rank_of(file: Path) -> int | None:
     """The rank a file name tells (`rank3.sqlite`, `trace_rank-0.json`, `report.rank_12.nsys-rep`), or the run of a rank."""
     found = re.search(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", file.name, re.IGNORECASE)
     return int(found[1]) if found else rank_of_folder(file)
+
+
+def _noted_ranks(file: Path) -> dict[int, int]:
+    """What the processes of a timeline noted of themselves: process id and rank."""
+    from llm_perf_opt.inject.log import read_log
+
+    return read_log(file.parent.with_name("annotate.jsonl")).ranks if file.parent.name == "nsys" else {}
 
 
 def source_of(file: Path) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -174,6 +175,8 @@ def _folder_of(place: Place) -> Path:
 
 
 def _become(command: Sequence[str]) -> NoReturn:
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what it becomes would, too
+        signal.signal(number, signal.SIG_DFL)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvp(command[0], list(command))  # noqa: S606 - the user's own program, without a shell

@@ -7,6 +7,7 @@ import contextlib
 from pathlib import Path
 
 from llm_perf_opt.cli.arguments import given_of, of_rank, stored_values, values_of
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 
 HELP = "profile a program: its own times, a timeline, counters of a few launches of each kernel, and the report"
@@ -63,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             whole.enter_context(directory.interrupted_in_order())
         shown = {"as_json": arguments.json, "quiet": arguments.quiet}
         if job is not None:
+            directory.manifest.diagnostics.append(diagnose("RANKS_START_ONCE"))
             code = run_profile(request, tools, directory, quiet=arguments.quiet or arguments.json, silent=True)
             return job.finish(request, code, **shown)
         if not request.value(TRY):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ _LARGEST = 1 << 20
 _OVER = ("done", "failed", "interrupted")
 _ELSEWHERE = "Give every job a folder of its own with --out."
 _MOST_LISTED = 8
+_MOST_OF_A_CODE = 4  # diagnoses; more ranks say the same in other words
 _MOST_RANKS = 200_000  # that are looked for one by one
 
 
@@ -123,19 +125,29 @@ def claim_merge(folder: Path, rank: int) -> bool:
 
 
 def state_of_job(folder: Path) -> RunState:
-    """What all ranks say of themselves: who failed, and where; the selection is that of all."""
-    states = {rank: (state_of(path), _manifest(path)) for rank, path in rank_folders(folder).items()}
+    """What all ranks say of themselves: who failed, and where, the first to end before the others."""
+    found = {rank: (state_of(path), _manifest(path)) for rank, path in rank_folders(folder).items()}
     told: dict[tuple[str, str, str, str], list[str]] = {}
-    for rank, (state, manifest) in states.items():
-        where = f"rank {rank} on {_node(manifest)}"
+    for rank, (state, manifest) in sorted(found.items(), key=lambda one: (_ended_at(one[1][1]), one[0])):
         for one in state.diagnostics if state is not None else ():
-            told.setdefault((one.code, one.severity, one.message, one.fix), []).append(where)
-    diagnostics = [
-        Diagnosis(code, severity, message if severity == "info" else f"{_listed(places)}: {message}", fix)
-        for (code, severity, message, fix), places in told.items()
-    ]
-    selection = next((state.selection for state, _ in states.values() if state is not None), {})
-    return RunState([*_missing(folder, states), *diagnostics], selection)
+            key = one.code, one.severity, one.message, one.fix
+            told.setdefault(key, []).append(f"rank {rank} on {_node(manifest)} ({rank_folder(rank)})")
+    diagnostics = []
+    by_code: Counter[str] = Counter()
+    for (code, severity, message, fix), places in told.items():
+        by_code[code] += 1
+        if by_code[code] <= _MOST_OF_A_CODE:
+            message = message if severity == "info" else f"{_listed(places)}: {message}"
+            diagnostics.append(Diagnosis(code, severity, message, fix))
+    more = sum(max(count - _MOST_OF_A_CODE, 0) for count in by_code.values())
+    diagnostics += [diagnose("RANKS_SAY_MORE", count=more)] if more else []
+    selection = next((state.selection for state, _ in found.values() if state is not None), {})
+    return RunState([*_missing(folder, found), *diagnostics], selection)
+
+
+def _ended_at(manifest: dict[str, Any]) -> str:
+    """One that was killed has no time, and comes first: that is what the others suffer from."""
+    return str(manifest.get("finished_at") or "")
 
 
 def _missing(folder: Path, found: Collection[int]) -> list[Diagnosis]:
@@ -143,7 +155,7 @@ def _missing(folder: Path, found: Collection[int]) -> list[Diagnosis]:
     job = read_job(folder)
     wanted = wanted_ranks(job.ranks, job.size) if job is not None and (job.size or 0) <= _MOST_RANKS else None
     lost = sorted((wanted or set()) - set(found))
-    return [diagnose("RANKS_MISSING", ranks=_listed([str(rank) for rank in lost]), count=len(lost))] if lost else []
+    return [diagnose("RANKS_MISSING", ranks=_listed([str(rank) for rank in lost]))] if lost else []
 
 
 def wanted_ranks(choice: str, size: int | None) -> set[int] | None:
