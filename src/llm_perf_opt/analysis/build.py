@@ -21,6 +21,7 @@ from llm_perf_opt.analysis.gpu_condition import held_down_clock
 from llm_perf_opt.analysis.level_changes import level_changes
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
+from llm_perf_opt.analysis.rank_steps import steps_compared
 from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples, impossible_rates
@@ -43,7 +44,7 @@ from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegio
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import prepare
-from llm_perf_opt.regions.rank_skew import RankSkew
+from llm_perf_opt.regions.rank_skew import RankSkew, RankSteps
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
 from llm_perf_opt.spelling import nearest
@@ -70,6 +71,7 @@ class _Found:
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # see `Inputs`
     code: Mapping[str, CodeLines] = Factory(dict)  # see `Inputs`
     skew: RankSkew | None = None
+    rank_steps: RankSteps | None = None
     common: CommonTimes = Factory(CommonTimes)
 
 
@@ -133,6 +135,7 @@ def build_streamed_report(
         steady=stream.steady,
         waiting=stream.waiting,
         skew=stream.skew,
+        rank_steps=stream.rank_steps,
         common=stream.common,
     )
     again = partial(build_streamed_report, read, measured=measured)
@@ -166,6 +169,7 @@ def _with_timeline(
         builder.waiting,
         builder.code,
         builder.skew,
+        builder.rank_steps,
         builder.common,
     )
 
@@ -216,13 +220,15 @@ def _finished(
         environment=_environment(recordings),
         diagnostics=[d for r in recordings for d in r.diagnostics]
         + found.diagnostics
-        + compared_ranks(found.skew, found.common),
+        + compared_ranks(found.skew, found.common)
+        + steps_compared(found.rank_steps),
         scopes=found.scopes,
         attribution=options.attribution,
         selection=region_filter.as_json()
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
         coverage=found.coverage,
         ranks=found.skew,
+        rank_steps=found.rank_steps,
     )
     main = report.main_scope
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})

@@ -17,7 +17,7 @@ from llm_perf_opt.analysis.verdicts.communication_costs import RankWaiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.attribution import Attribution
-from llm_perf_opt.regions.columns import Int64s, Timeline
+from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Timeline
 from llm_perf_opt.regions.communication import collective_kernels
 from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.names import short_kernel_name
@@ -46,6 +46,7 @@ class RankCalls:
     name: list[str]
     start: Int64s
     end: Int64s
+    launched: Int64s  # on the host, where known; else as it started
     regions: list[Int64s]  # for each domain the innermost region, by the numbers of the common table
 
     @property
@@ -76,6 +77,7 @@ def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) ->
                 name=[timeline.strings[n] for n in kernels.name[mine].tolist()],
                 start=kernels.start[mine],
                 end=kernels.end[mine],
+                launched=np.where(kernels.host_time[mine] != UNKNOWN, kernels.host_time[mine], kernels.start[mine]),
                 regions=[lookup[regions[mine]] for regions in attribution.kernels.by_domain],
             )
         )
