@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.clocks import clocks_of
 from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.analysis.verdicts.communication_costs import RankWaiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
@@ -176,14 +177,14 @@ def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
     )
     if start.shape[1] < _FEWEST:
         return None
-    offset = np.median(end - end[0], axis=1)
-    together = _ends_together(start, end, offset)
+    together = _ends_together(start, end, clocks_of(end).at(end[0]))
     if together.sum() < _FEWEST:
         return None
     start, end, calls = start[:, together], end[:, together], [c[together] for c in calls]
-    offset = np.median(end - end[0], axis=1).astype(np.int64)
-    aligned = start - offset[:, None]
-    apart = np.abs(end - offset[:, None] - np.median(end - offset[:, None], axis=0))
+    clocks = clocks_of(end)
+    offset = clocks.at(end[0])
+    aligned = start - offset
+    apart = np.abs(end - offset - np.median(end - offset, axis=0))
     duration = end - start
     waiting = np.minimum(aligned.max(axis=0) - aligned, duration)
     late = aligned.argmax(axis=0)
@@ -196,7 +197,8 @@ def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
                 rank=of.rank,
                 label=of.label,
                 source=of.source,
-                clock_offset_ns=int(offset[n]),
+                clock_offset_ns=int(clocks.offset[n]),
+                clock_drift_ppm=round(float(clocks.drift[n]) * 1e6, 3),
                 collectives_ns=int(duration[n].sum()),
                 waiting_ns=int(waiting[n].sum()),
                 caused_waiting_ns=int(caused[n]),
@@ -253,9 +255,9 @@ def _in_common(ranks: Sequence[RankCalls]) -> list[Int64s]:
     return order
 
 
-def _ends_together(start: Int64s, end: Int64s, offset: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.bool_]:
+def _ends_together(start: Int64s, end: Int64s, offset: Int64s) -> np.typing.NDArray[np.bool_]:
     """Calls that end at the same time everywhere: messages between two ranks do not."""
-    ends = end - offset[:, None]
+    ends = end - offset
     allowed = np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * (end - start).max(axis=0))
     together: np.typing.NDArray[np.bool_] = ends.max(axis=0) - ends.min(axis=0) <= allowed
     return together

@@ -12,11 +12,12 @@ class RankTime:
     rank: int | None
     label: str
     source: str
-    clock_offset_ns: int  # its clock against that of the first, by the ends of the collectives
+    clock_offset_ns: int  # its clock against that of the first, by the ends of the collectives, halfway through
     collectives_ns: int
     waiting_ns: int  # of that, for ranks that came later
     caused_waiting_ns: int  # the longest wait of another, over the collectives to which this one came last
     longest_ns: int  # what the collective with the longest wait took here
+    clock_drift_ppm: float = 0.0  # how much faster its clock goes than that of the first; 0: not seen
 
 
 @define(frozen=True)
