@@ -10,6 +10,9 @@ from attrs import evolve
 from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
 from llm_perf_opt.regions.columns import Timeline
 from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.markdown import render_markdown
+from llm_perf_opt.report.view import view_of
 from test_communication import GEMM, REDUCE, made
 
 STEPS, STEP_NS, TRANSFER = 6, 10_000_000, 100_000
@@ -97,3 +100,18 @@ def test_ranks_that_do_the_same_differ_in_nothing() -> None:
 def test_one_rank_has_no_steps_to_compare() -> None:
     (alone,) = ranks_doing(lambda rank, step: [(GEMM, 0, 1_000)], count=1)
     assert build_report([alone], ReportOptions()).rank_steps is None
+
+
+def test_the_page_and_the_text_have_the_ranks() -> None:
+    report = report_of(lambda rank, step: [(GEMM, 0, 3_000_000 if rank == 2 else 1_000_000)])
+    view = view_of(report)
+    page, text = render_html(view), render_markdown(view)
+    assert 'id="rank-matrix"' in page
+    assert [part for part in ("time", "waiting", "transfer") if f'data-rank-measure="{part}"' in page] == [
+        "time", "waiting", "transfer",
+    ]  # fmt: skip
+    (row,) = [line for line in text.splitlines() if line.startswith("| 2 |")]
+    assert "| 0 ns | 100 µs | +10 s | the same number of kernels take 2 ms longer" in row  # it waits for nobody
+    assert "memory peak" not in text[text.index("## Ranks") :].partition("##")[0]  # nobody measured it
+    alone = build_report(ranks_doing(lambda rank, step: [(GEMM, 0, 1_000)], count=1), ReportOptions())
+    assert 'id="rank-matrix"' not in render_html(view_of(alone))
