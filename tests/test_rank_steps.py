@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +15,7 @@ from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.report.html import render_html
 from llm_perf_opt.report.markdown import render_markdown
 from llm_perf_opt.report.view import view_of
-from test_communication import GEMM, REDUCE, made
+from test_communication import GEMM, PUBLIC, REDUCE, here, made, report
 
 STEPS, STEP_NS, TRANSFER = 6, 10_000_000, 100_000
 Work = Callable[[int, int], list[tuple[str, int, int]]]  # of a rank in a step: kernels, from its start on
@@ -57,7 +59,7 @@ def test_each_step_of_each_rank_with_its_waiting_and_transfer() -> None:
         waits = [0, 0, 2_000_000 if row.rank != 1 else 0, 0, 0, 0]
         assert row.waiting_ns == pytest.approx(waits, abs=2_000)
     codes = {one.code: one.message for one in report.diagnostics}
-    assert codes["RANK_STEPS"].startswith("3 ranks repeat step 6 times; the common time of a steady one")
+    assert codes["RANK_STEPS"].startswith("3 ranks go through step 6 times; the common time of a steady one")
 
 
 def test_the_common_time_is_that_of_the_slowest() -> None:
@@ -115,3 +117,25 @@ def test_the_page_and_the_text_have_the_ranks() -> None:
     assert "memory peak" not in text[text.index("## Ranks") :].partition("##")[0]  # nobody measured it
     alone = build_report(ranks_doing(lambda rank, step: [(GEMM, 0, 1_000)], count=1), ReportOptions())
     assert 'id="rank-matrix"' not in render_html(view_of(alone))
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@here
+def test_ranks_of_a_server_that_start_later_are_told_from_slow_ones() -> None:
+    """One prompt on four of eight ranks: what each waits for is that two of them begin it 150 ms later."""
+    files = sorted(PUBLIC.glob("sgl-project+sglang+gptoss120b_bs-1-*-TP-[0124]-EXTEND.trace.json.gz"))
+    starts, took = {}, {}
+    for rank, file in zip((0, 1, 2, 4), files, strict=True):  # read here by other means
+        with gzip.open(file) as text:
+            events = json.load(text)["traceEvents"]
+        (step,) = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("step[EXTEND")]
+        starts[rank], took[rank] = step["ts"], step["dur"]
+    found = report(*files)
+    assert found.rank_steps is not None
+    assert {row.rank: row.times_ns[0] / 1e3 for row in found.rank_steps.ranks} == pytest.approx(took, rel=1e-4)
+    assert found.rank_steps.common_ns[0] / 1e3 == pytest.approx(max(took.values()), rel=1e-4)
+    later = {rank: (start - starts[4]) / 1e3 for rank, start in starts.items()}
+    whys = {row.rank: row.why for row in found.rank_steps.ranks}
+    assert (whys[0], whys[4]) == ("", "")
+    assert (whys[1], whys[2]) == (f"starts {later[1]:.0f} ms after rank 4", f"starts {later[2]:.0f} ms after rank 4")

@@ -1,7 +1,7 @@
 """Ranks by steps: what each rank takes for each step, how much of it is waiting for others, and what it does differently.
 
-A step is an instance of the outermost region that every rank repeats. The n-th is the same step everywhere: a job whose
-ranks do not repeat the same things has no steps. Its common time is that of the rank that takes longest.
+A step is an instance of the outermost region that every rank has and most repeat. The n-th is the same step everywhere:
+a job whose ranks do not do the same things has no steps. Its common time is that of the rank that takes longest.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import NCUProfileRegion, Scope
 from llm_perf_opt.regions.rank_skew import RankRow, RankSteps
 from llm_perf_opt.regions.stacks import group_by
-from llm_perf_opt.regions.table import RegionTable
+from llm_perf_opt.regions.table import WHOLE, RegionTable
 
 _DEEPEST = 1  # level of regions that may be steps: a loop may have a range around it
-_FEWEST, _SEVERAL = 2, 4  # steps there have to be; so many are better than an outer region with fewer
+_SEVERAL = 4  # steps are better than an outer region with fewer instances
 _MOST_STEPS = 400  # that are listed
 _DIFFERENT, _LEAST_NS = 0.03, 20_000  # of a step, by which a rank differs from the others
 _MORE_KERNELS = 0.02
@@ -57,12 +57,10 @@ def steps_of(
         of_rank: OfRank = {}
         for region, some in group_by(region_of[outer[part]]):
             mine = outer[part[some]]
-            if len(mine) >= _FEWEST:
-                mine = mine[np.argsort(ranges.start[mine], kind="stable")]
-                took = ranges.duration[mine]
-                of_rank[int(numbers[region])] = StepsOfRank(
-                    ranges.start[mine], ranges.end[mine], took, instances.warmup[mine]
-                )
+            mine = mine[np.argsort(ranges.start[mine], kind="stable")]
+            of_rank[int(numbers[region])] = StepsOfRank(
+                ranges.start[mine], ranges.end[mine], ranges.duration[mine], instances.warmup[mine]
+            )
         found.append((rank, of_rank))
     return found
 
@@ -70,7 +68,7 @@ def steps_of(
 def rank_steps(
     of_ranks: Sequence[tuple[int, OfRank]], skew: Skew | None, scopes: Sequence[Scope], table: RegionTable
 ) -> RankSteps | None:
-    """None where there are not two ranks that repeat one region."""
+    """None where there are not two ranks with a region in common."""
     by_rank: dict[int, OfRank] = {}
     for rank, regions in of_ranks:
         known = by_rank.setdefault(rank, {})
@@ -104,7 +102,7 @@ def rank_steps(
                 median_ns=int(np.median(own.took[warmup:listed])),
                 memory_peak_bytes=timing.memory_peak_bytes if timing is not None else None,
                 energy_j=timing.energy_j if timing is not None else None,
-                why=_difference(rank, key, parts),
+                why=_later_start(rank, steps, skew) or _difference(rank, key, parts),
             )
         )
     return RankSteps(key, count, warmup, common.tolist(), int(np.median(common[warmup:])), rows)
@@ -114,7 +112,7 @@ def _step_region(ranks: Sequence[OfRank], table: RegionTable) -> int | None:
     """The region whose instances are the steps: on all ranks, as far out as possible, the longest of those."""
     if len(ranks) < 2:
         return None
-    everywhere = set.intersection(*(set(regions) for regions in ranks))
+    everywhere = set.intersection(*({r for r in regions if table.key(r) != WHOLE} for regions in ranks))
 
     def worth(region: int) -> tuple[bool, int, int]:
         count = min(len(regions[region].took) for regions in ranks)
@@ -138,6 +136,23 @@ def _in_collectives(
     waits = np.bincount(step[inside], weights=skew.waiting[number][inside], minlength=listed).astype(np.int64)
     whole = np.bincount(step[inside], weights=took[inside], minlength=listed).astype(np.int64)
     return waits.tolist(), (whole - waits).tolist()
+
+
+def _later_start(rank: int, steps: Mapping[int, StepsOfRank], skew: Skew | None) -> str:
+    """Where there is but a step or two: in a loop, one who starts later has been late before."""
+    if skew is None or len(steps[rank].start) >= _SEVERAL:
+        return ""
+    starts = {}
+    for number, calls in enumerate(skew.ranks):
+        if calls.rank is not None and calls.rank in steps:
+            start = steps[calls.rank].start[:1]
+            starts[calls.rank] = int(start[0] - skew.clocks.at(start - skew.clocks.offset[number])[number, 0])
+    if rank not in starts:
+        return ""
+    first = min(starts, key=lambda one: starts[one])
+    later, own = starts[rank] - starts[first], int(steps[rank].took[0])
+    usual = float(np.median([start - starts[first] for start in starts.values()]))
+    return f"starts {_shown(later)} after rank {first}" if later > max(own, usual, _LEAST_NS) else ""
 
 
 def _parts_of(scopes: Sequence[Scope], rank: int, key: str) -> dict[str, NCUProfileRegion]:
@@ -215,7 +230,7 @@ def steps_compared(steps: RankSteps | None) -> list[Diagnosis]:
             "RANK_STEPS",
             region=steps.region,
             ranks=len(steps.ranks),
-            steps=steps.all_steps,
+            times="once" if steps.all_steps == 1 else f"{steps.all_steps:,} times",
             common=_shown(steps.common_median_ns),
         )
     ]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import Factory, define
 
-from llm_perf_opt.analysis.clocks import clocks_of
+from llm_perf_opt.analysis.clocks import Clocks, clocks_of
 from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.analysis.verdicts.communication_costs import RankWaiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
@@ -93,6 +93,7 @@ class Skew:
     matched: list[Int64s]  # of each rank, the calls that all have in common
     waiting: list[Int64s]  # of each of those, how long the rank waited for the last one
     late: Int64s  # of each of those, which rank came last
+    clocks: Clocks
     found: RankSkew
     _by_region: dict[int, Int64s] = Factory(dict)
 
@@ -123,18 +124,24 @@ class CommonTimes:
     waiting: dict[str, dict[str, RankWaiting]] = Factory(dict)  # scope -> region key
 
 
-def common_times(scopes: Sequence[Scope], skew: Skew | None, table: RegionTable) -> CommonTimes:
-    """Also gives the regions of all ranks together their times: those of the slowest, not the sum."""
+def common_times(
+    scopes: Sequence[Scope], skew: Skew | None, table: RegionTable, *, only_timed: bool = False
+) -> CommonTimes:
+    """Also gives the regions of all ranks together their times: those of the slowest, not the sum.
+
+    `only_timed`: nothing is known but the times of ranges, so that there are no collectives to compare.
+    """
     found = CommonTimes()
-    if skew is None:
-        return found
     by_name = {scope.scope: scope for scope in scopes}
-    of_scope = {rank.scope: number for number, rank in enumerate(skew.ranks) if rank.scope in by_name}
-    if len(of_scope) < 2 or len(of_scope) < len(skew.ranks):
+    names = [name for name in by_name if name.startswith("rank:")] if only_timed else []
+    if skew is not None:
+        names = [rank.scope for rank in skew.ranks if rank.scope in by_name]
+    if len(set(names)) < 2 or (skew is not None and len(set(names)) < len(skew.ranks)):
         return found  # one process drives several GPUs: it has one time already
     keys = {table.key(number): number for number in range(len(table))}
-    regions = {name: {region.key: region for region in by_name[name].regions} for name in of_scope}
-    for name, number in of_scope.items():
+    regions = {name: {region.key: region for region in by_name[name].regions} for name in names}
+    for number, name in enumerate(names if skew is not None else ()):
+        assert skew is not None
         waits, own = skew.waiting_in(table, number), skew.ranks[number].label
         found.waiting[name] = {
             key: RankWaiting(own, skew.late_for(number), nanoseconds(float(waits[keys[key]])))
@@ -161,7 +168,7 @@ def _slowest(members: dict[str, int], key: str, found: CommonTimes) -> str:
     alike = [name for name, wall in members.items() if wall >= _ALIKE * longest]
 
     def waits(name: str) -> float:
-        waiting = found.waiting[name].get(key)
+        waiting = found.waiting.get(name, {}).get(key)
         return waiting.waiting.of("ns") if waiting is not None else 0.0
 
     return max(alike, key=lambda name: (waits(name), members[name]))
@@ -212,7 +219,7 @@ def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
         late=ranks[latest].label if caused[latest] else None,
         longest=short_kernel_name(ranks[0].name[int(calls[0][longest])]),
     )
-    return Skew(list(ranks), calls, list(waiting), late, found)
+    return Skew(list(ranks), calls, list(waiting), late, clocks, found)
 
 
 def compared_ranks(skew: RankSkew | None, common: CommonTimes) -> list[Diagnosis]:

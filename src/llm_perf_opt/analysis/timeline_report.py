@@ -125,7 +125,7 @@ class TimelineReport:
         self.skew = compared.found if compared else None
         steps = steps_of(self.timeline, self.attribution, self.warmth.instances, np.arange(len(table)))
         self.rank_steps = rank_steps(steps, compared, scopes, table)
-        self.common = common_times(scopes, compared, table)
+        self.common = common_times(scopes, compared, table, only_timed=not saw_gpu(self.timeline))
         return scopes
 
     def _add_timings(self, scope: Scope, part: ScopePart) -> None:

@@ -174,7 +174,7 @@ class TimelineStream:
         compared = compare_ranks(self._ranks)
         self.skew = compared.found if compared else None
         self.rank_steps = rank_steps(self._steps, compared, scopes, self._names.table)
-        self.common = common_times(scopes, compared, self._names.table)
+        self.common = common_times(scopes, compared, self._names.table, only_timed=not self._saw_gpu)
         return scopes
 
     def _add_times(self, scope: Scope, pieces: list[_Piece]) -> None:

@@ -463,7 +463,7 @@ class NCUProfileRegionReport:
     opportunities: list[Opportunity] = Factory(list)  # of the stages, most recoverable time first
     unclassified_share: float | None = None  # of all kernel time, kernels of no known family
     ranks: RankSkew | None = None  # None: one rank, or none with collectives in common
-    rank_steps: RankSteps | None = None  # None: one rank, or none that repeat the same region
+    rank_steps: RankSteps | None = None  # None: one rank, or none with a region in common
     # A `TimelineDetail` (launches and trends) for pictures; None without a timeline, or where nothing draws it.
     timeline_detail: Any = field(default=None, eq=False, repr=False, metadata=NOT_IN_JSON)
 

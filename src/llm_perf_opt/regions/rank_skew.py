@@ -49,7 +49,7 @@ class RankRow:
 
 @define(frozen=True)
 class RankSteps:
-    """Ranks by steps: the instances of the region that all ranks repeat, in their order."""
+    """Ranks by steps: the instances of a region that all ranks have, in their order."""
 
     region: str  # its key
     all_steps: int  # that every rank has

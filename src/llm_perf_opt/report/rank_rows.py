@@ -8,7 +8,7 @@ from typing import Any
 
 from llm_perf_opt.regions.names import visible
 from llm_perf_opt.regions.rank_skew import RankSteps
-from llm_perf_opt.report.text import duration, quantity
+from llm_perf_opt.report.text import counted, duration, quantity
 from llm_perf_opt.report.view import View
 
 _HEAD = ("rank", "median step", "waiting in it", "transfer in it", "clock", "memory peak", "energy a step", "what is different", "its own report")  # fmt: skip
@@ -54,7 +54,7 @@ def rank_sentence(view: View) -> str:
     shown = f"; the first {len(steps.common_ns):,} are listed" if steps.all_steps > len(steps.common_ns) else ""
     clocks = "" if skew is None else f" Clocks agree within {duration(skew.residual_ns)} once they are aligned."
     return (
-        f"{steps.all_steps:,} steps ({visible(steps.region, 80)}){shown}. Common time of a steady step, that of the rank that takes "
+        f"{counted(steps.all_steps, 'step')} ({visible(steps.region, 80)}){shown}. Common time of a steady step, that of the rank that takes "
         f"longest: {duration(steps.common_median_ns)}.{clocks}"
     )
 
