@@ -195,7 +195,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Replace files that llm-perf did not write, and a report that says more; they are named.",
     ),
     Option(
-        flag="--force", kind="switch", default=False, verbs=("export", "demo", "compare", "runs history"),
+        flag="--force", kind="switch", default=False, verbs=("export", "demo", "compare", "runs history", "runs sweep"),
         help="Replace files that llm-perf did not write; they are named.",
     ),
     Option(
@@ -299,6 +299,10 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Both are runs of the same program in which nothing changed: keep how far they are apart as noise.",
     ),
     Option(flag="--out", metavar="DIR", verbs=("runs history",), help="Folder for history.json and history.html."),
+    Option(
+        flag="--out", metavar="DIR", verbs=("runs sweep",),
+        help="Folder for sweep.json, sweep.md and sweep.html (default: that of the sweep).",
+    ),
     Option(
         flag="--in-place", kind="switch", default=False, verbs=("scrub",), either=True,
         help="Put the clean files in the place of the originals.",

@@ -25,6 +25,11 @@ REPORT_LIST = ".llm-perf-files"  # what the report in the folder consists of
 REPORT_LOCK = ".llm-perf-lock"  # while a report is put into the folder
 COMMIT = ".llm-perf-commit"  # a whole new report that is being moved to its places
 SWEEP = "multirun.yaml"  # of Hydra, beside the runs of a sweep
+SWEEP_FILES = {  # of ours there, with how they begin
+    "sweep.json": b'{\n "schema_version": ',
+    "sweep.md": b"<!-- llm-perf compare -->",
+    "sweep.html": b"<!doctype html>\n<!-- llm-perf compare -->",
+}
 DRAFT = re.compile(r"\.llm-perf-report\.(?P<pid>\d+)\..+\.tmp")  # folders of reports that are being written
 VERIFY = "verify"  # the capture of whole regions that the estimates are compared with
 PACKED = (".gz", ".xz")
