@@ -281,9 +281,10 @@ def test_torchrun(forks: Forks, tmp_path: Path) -> None:
     sink = tmp_path / "ranks.jsonl"
     words = ["--standalone", "--nproc-per-node", "2", str(PROGRAMS / "ranks.py")]
     code = f"from torch.distributed.run import main; main({words})"
-    added = environment("modules") | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
+    added = environment("modules", log=tmp_path / "log") | {"LLM_PERF_ANNOTATE_SINK": str(sink)}
     ended = forks.run(code, {**os.environ, **added}, tmp_path)
     assert ended.returncode == 0, ended.stderr
+    assert sorted(read_log(tmp_path / "log").ranks.values()) == [0, 1]
     # The names are those of the model, not of the wrapper.
     step = "forward(0 1) backward optimizer_step"
     assert trees(sink) == {"": " | ".join([f"{step} {step} forward(0 1)"] * 2)}

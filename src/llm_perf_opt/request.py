@@ -123,6 +123,7 @@ class ProfileRequest:
     calibration: str | None = None  # a file of measured peaks; None: those of this machine
     strict: bool = False
     show_command: bool = False  # of command lines that are written down, hide only what looks like a secret
+    label: str = ""  # before each line of progress: which rank of a job it is
     by_keys: bool = False  # asked for by configuration keys: advice names those instead of options
     # What makes two runs the same where the command has paths of its own run in it; empty: the command.
     known_as: list[str] = Factory(list)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from attrs import Factory, define, evolve
@@ -20,6 +21,7 @@ from llm_perf_opt.analysis.gpu_condition import held_down_clock
 from llm_perf_opt.analysis.level_changes import level_changes
 from llm_perf_opt.analysis.measured_times import MeasuredTimes
 from llm_perf_opt.analysis.profiled_launches import measured_kernels, profiled_launches
+from llm_perf_opt.analysis.rank_steps import steps_compared
 from llm_perf_opt.analysis.ranks import CommonTimes, compared_ranks
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples, impossible_rates
@@ -42,7 +44,7 @@ from llm_perf_opt.regions.model import SCHEMA_VERSION, Coverage, NCUProfileRegio
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import prepare
-from llm_perf_opt.regions.rank_skew import RankSkew
+from llm_perf_opt.regions.rank_skew import RankSkew, RankSteps
 from llm_perf_opt.regions.ranking import heaviest
 from llm_perf_opt.regions.table import WHOLE
 from llm_perf_opt.spelling import nearest
@@ -69,6 +71,7 @@ class _Found:
     waiting: Mapping[str, WaitingFacts] = Factory(dict)  # see `Inputs`
     code: Mapping[str, CodeLines] = Factory(dict)  # see `Inputs`
     skew: RankSkew | None = None
+    rank_steps: RankSteps | None = None
     common: CommonTimes = Factory(CommonTimes)
 
 
@@ -120,7 +123,7 @@ def build_streamed_report(
     assert stream.first is not None, "somebody has to give a timeline"
     scopes = stream.scopes()
     diagnostics = [*_compare_timelines(stream.facts, stream.range_names), *stream.diagnostics]
-    if len(stream.facts) > 1:
+    if len(stream.facts) > 1 and stream.kernel_names:
         recordings = len(stream.facts)
         diagnostics.append(diagnose("LAUNCHES_OF_ONE", source=stream.facts[0].source, recordings=recordings))
     found = _Found(
@@ -132,6 +135,7 @@ def build_streamed_report(
         steady=stream.steady,
         waiting=stream.waiting,
         skew=stream.skew,
+        rank_steps=stream.rank_steps,
         common=stream.common,
     )
     again = partial(build_streamed_report, read, measured=measured)
@@ -165,6 +169,7 @@ def _with_timeline(
         builder.waiting,
         builder.code,
         builder.skew,
+        builder.rank_steps,
         builder.common,
     )
 
@@ -215,13 +220,15 @@ def _finished(
         environment=_environment(recordings),
         diagnostics=[d for r in recordings for d in r.diagnostics]
         + found.diagnostics
-        + compared_ranks(found.skew, found.common),
+        + compared_ranks(found.skew, found.common)
+        + steps_compared(found.rank_steps),
         scopes=found.scopes,
         attribution=options.attribution,
         selection=region_filter.as_json()
         | {"kernel_include": list(options.kernel_include), "kernel_exclude": list(options.kernel_exclude)},
         coverage=found.coverage,
         ranks=found.skew,
+        rank_steps=found.rank_steps,
     )
     main = report.main_scope
     good, odd = usable({name: info for c in counter_sets for name, info in c.metric_info.items()})
@@ -397,6 +404,10 @@ def _limit_kernels(report: NCUProfileRegionReport, top: int) -> list[Diagnosis]:
     return [diagnose("KERNEL_LISTS_CUT", rows=total, top=top)]
 
 
-def with_ranks(timeline: Timeline, rank: int) -> Timeline:
-    """The same timeline, its processes known to be of this rank."""
-    return evolve(timeline, processes=[evolve(p, rank=rank) if p.rank is None else p for p in timeline.processes])
+def with_ranks(timeline: Timeline, rank: int | None, noted: Mapping[int, int] = MappingProxyType({})) -> Timeline:
+    """The same timeline, its processes known to be of this rank; or, where they noted theirs by process id, of those."""
+    known = {p.pid for p in timeline.processes} & noted.keys()
+    ranks = {p.pid: noted.get(p.pid) if known else rank for p in timeline.processes}
+    return evolve(
+        timeline, processes=[evolve(p, rank=ranks[p.pid]) if p.rank is None else p for p in timeline.processes]
+    )

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.clocks import Clocks, clocks_of
 from llm_perf_opt.analysis.scopes import AGGREGATE
 from llm_perf_opt.analysis.verdicts.communication_costs import RankWaiting
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.metrics.quantity import nanoseconds, shown
 from llm_perf_opt.regions.attribution import Attribution
-from llm_perf_opt.regions.columns import Int64s, Timeline
+from llm_perf_opt.regions.columns import UNKNOWN, Int64s, Timeline
 from llm_perf_opt.regions.communication import collective_kernels
 from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.regions.names import short_kernel_name
@@ -46,6 +47,7 @@ class RankCalls:
     name: list[str]
     start: Int64s
     end: Int64s
+    launched: Int64s  # on the host, where known; else as it started
     regions: list[Int64s]  # for each domain the innermost region, by the numbers of the common table
 
     @property
@@ -76,6 +78,7 @@ def rank_calls(timeline: Timeline, attribution: Attribution, numbers: Int64s) ->
                 name=[timeline.strings[n] for n in kernels.name[mine].tolist()],
                 start=kernels.start[mine],
                 end=kernels.end[mine],
+                launched=np.where(kernels.host_time[mine] != UNKNOWN, kernels.host_time[mine], kernels.start[mine]),
                 regions=[lookup[regions[mine]] for regions in attribution.kernels.by_domain],
             )
         )
@@ -90,6 +93,7 @@ class Skew:
     matched: list[Int64s]  # of each rank, the calls that all have in common
     waiting: list[Int64s]  # of each of those, how long the rank waited for the last one
     late: Int64s  # of each of those, which rank came last
+    clocks: Clocks
     found: RankSkew
     _by_region: dict[int, Int64s] = Factory(dict)
 
@@ -120,18 +124,24 @@ class CommonTimes:
     waiting: dict[str, dict[str, RankWaiting]] = Factory(dict)  # scope -> region key
 
 
-def common_times(scopes: Sequence[Scope], skew: Skew | None, table: RegionTable) -> CommonTimes:
-    """Also gives the regions of all ranks together their times: those of the slowest, not the sum."""
+def common_times(
+    scopes: Sequence[Scope], skew: Skew | None, table: RegionTable, *, only_timed: bool = False
+) -> CommonTimes:
+    """Also gives the regions of all ranks together their times: those of the slowest, not the sum.
+
+    `only_timed`: nothing is known but the times of ranges, so that there are no collectives to compare.
+    """
     found = CommonTimes()
-    if skew is None:
-        return found
     by_name = {scope.scope: scope for scope in scopes}
-    of_scope = {rank.scope: number for number, rank in enumerate(skew.ranks) if rank.scope in by_name}
-    if len(of_scope) < 2 or len(of_scope) < len(skew.ranks):
+    names = [name for name in by_name if name.startswith("rank:")] if only_timed else []
+    if skew is not None:
+        names = [rank.scope for rank in skew.ranks if rank.scope in by_name]
+    if len(set(names)) < 2 or (skew is not None and len(set(names)) < len(skew.ranks)):
         return found  # one process drives several GPUs: it has one time already
     keys = {table.key(number): number for number in range(len(table))}
-    regions = {name: {region.key: region for region in by_name[name].regions} for name in of_scope}
-    for name, number in of_scope.items():
+    regions = {name: {region.key: region for region in by_name[name].regions} for name in names}
+    for number, name in enumerate(names if skew is not None else ()):
+        assert skew is not None
         waits, own = skew.waiting_in(table, number), skew.ranks[number].label
         found.waiting[name] = {
             key: RankWaiting(own, skew.late_for(number), nanoseconds(float(waits[keys[key]])))
@@ -158,7 +168,7 @@ def _slowest(members: dict[str, int], key: str, found: CommonTimes) -> str:
     alike = [name for name, wall in members.items() if wall >= _ALIKE * longest]
 
     def waits(name: str) -> float:
-        waiting = found.waiting[name].get(key)
+        waiting = found.waiting.get(name, {}).get(key)
         return waiting.waiting.of("ns") if waiting is not None else 0.0
 
     return max(alike, key=lambda name: (waits(name), members[name]))
@@ -174,14 +184,14 @@ def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
     )
     if start.shape[1] < _FEWEST:
         return None
-    offset = np.median(end - end[0], axis=1)
-    together = _ends_together(start, end, offset)
+    together = _ends_together(start, end, clocks_of(end).at(end[0]))
     if together.sum() < _FEWEST:
         return None
     start, end, calls = start[:, together], end[:, together], [c[together] for c in calls]
-    offset = np.median(end - end[0], axis=1).astype(np.int64)
-    aligned = start - offset[:, None]
-    apart = np.abs(end - offset[:, None] - np.median(end - offset[:, None], axis=0))
+    clocks = clocks_of(end)
+    offset = clocks.at(end[0])
+    aligned = start - offset
+    apart = np.abs(end - offset - np.median(end - offset, axis=0))
     duration = end - start
     waiting = np.minimum(aligned.max(axis=0) - aligned, duration)
     late = aligned.argmax(axis=0)
@@ -194,7 +204,8 @@ def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
                 rank=of.rank,
                 label=of.label,
                 source=of.source,
-                clock_offset_ns=int(offset[n]),
+                clock_offset_ns=int(clocks.offset[n]),
+                clock_drift_ppm=round(float(clocks.drift[n]) * 1e6, 3),
                 collectives_ns=int(duration[n].sum()),
                 waiting_ns=int(waiting[n].sum()),
                 caused_waiting_ns=int(caused[n]),
@@ -208,7 +219,7 @@ def compare_ranks(ranks: Sequence[RankCalls]) -> Skew | None:
         late=ranks[latest].label if caused[latest] else None,
         longest=short_kernel_name(ranks[0].name[int(calls[0][longest])]),
     )
-    return Skew(list(ranks), calls, list(waiting), late, found)
+    return Skew(list(ranks), calls, list(waiting), late, clocks, found)
 
 
 def compared_ranks(skew: RankSkew | None, common: CommonTimes) -> list[Diagnosis]:
@@ -251,9 +262,9 @@ def _in_common(ranks: Sequence[RankCalls]) -> list[Int64s]:
     return order
 
 
-def _ends_together(start: Int64s, end: Int64s, offset: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.bool_]:
+def _ends_together(start: Int64s, end: Int64s, offset: Int64s) -> np.typing.NDArray[np.bool_]:
     """Calls that end at the same time everywhere: messages between two ranks do not."""
-    ends = end - offset[:, None]
+    ends = end - offset
     allowed = np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * (end - start).max(axis=0))
     together: np.typing.NDArray[np.bool_] = ends.max(axis=0) - ends.min(axis=0) <= allowed
     return together

@@ -8,6 +8,7 @@ from attrs import Factory, define, evolve, field
 from llm_perf_opt.analysis.code_lines import CodeLines
 from llm_perf_opt.analysis.engine_loop import engine_diagnoses
 from llm_perf_opt.analysis.gpu_condition import gpu_diagnoses, gpu_facts
+from llm_perf_opt.analysis.rank_steps import rank_steps, steps_of
 from llm_perf_opt.analysis.ranks import CommonTimes, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.sample_matrix import Samples
@@ -26,7 +27,7 @@ from llm_perf_opt.regions.model import Coverage, MemoryWork, NCUProfileRegion, S
 from llm_perf_opt.regions.names import short_kernel_name
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions
-from llm_perf_opt.regions.rank_skew import RankSkew
+from llm_perf_opt.regions.rank_skew import RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, Selection, copies_by_kind, roll_up
 from llm_perf_opt.regions.table import DEEPEST, POOLED, RegionTable
 from llm_perf_opt.regions.whole_recording import COVERED
@@ -52,6 +53,7 @@ class TimelineReport:
     waiting: dict[str, Waiting] = Factory(dict)  # by scope; not of one that holds a part of what its processes did
     code: dict[str, CodeLines] = Factory(dict)  # by scope; empty where the recording tells of no code
     skew: RankSkew | None = None
+    rank_steps: RankSteps | None = None
     common: CommonTimes = Factory(CommonTimes)
 
     def __attrs_post_init__(self) -> None:
@@ -123,7 +125,9 @@ class TimelineReport:
         table = self.attribution.table
         compared = compare_ranks(rank_calls(self.timeline, self.attribution, np.arange(len(table))))
         self.skew = compared.found if compared else None
-        self.common = common_times(scopes, compared, table)
+        steps = steps_of(self.timeline, self.attribution, self.warmth.instances, np.arange(len(table)))
+        self.rank_steps = rank_steps(steps, compared, scopes, table)
+        self.common = common_times(scopes, compared, table, only_timed=not saw_gpu(self.timeline))
         return scopes
 
     def _add_timings(self, scope: Scope, part: ScopePart) -> None:

@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 from attrs import Factory, define
 
+from llm_perf_opt.analysis.rank_steps import OfRank, rank_steps, steps_of
 from llm_perf_opt.analysis.ranks import CommonTimes, RankCalls, common_times, compare_ranks, rank_calls
 from llm_perf_opt.analysis.report_options import ReportOptions
 from llm_perf_opt.analysis.scope_builder import ScopeBuilder
@@ -46,7 +47,7 @@ from llm_perf_opt.regions.instances import Instances
 from llm_perf_opt.regions.model import MemoryWork, Scope, ScopeTotals
 from llm_perf_opt.regions.patterns import NameFilter, RegionFilter
 from llm_perf_opt.regions.prepared import find_regions, prepare_timeline
-from llm_perf_opt.regions.rank_skew import RankSkew
+from llm_perf_opt.regions.rank_skew import RankSkew, RankSteps
 from llm_perf_opt.regions.rollup import RolledUp, roll_up
 
 _MOST_EXPLAINED = 96  # regions of each recording whose waiting is looked into
@@ -84,7 +85,9 @@ class TimelineStream:
     _pieces: dict[str, list[_Piece]] = Factory(dict)  # of all other scopes, by name
     _saw_gpu: bool = False
     _ranks: list[RankCalls] = Factory(list)
+    _steps: list[tuple[int, OfRank]] = Factory(list)
     skew: RankSkew | None = None
+    rank_steps: RankSteps | None = None
     common: CommonTimes = Factory(CommonTimes)
     steady: dict[str, dict[str, SteadyRegion]] = Factory(dict)  # scope -> region key; empty where nothing warms up
     waiting: dict[str, KnownWaiting] = Factory(dict)  # by scope
@@ -100,6 +103,7 @@ class TimelineStream:
         self._saw_gpu = self._saw_gpu or saw_gpu(timeline)
         self._ranks += rank_calls(timeline, attribution, regions)
         warmth = SteadyTimeline.of(timeline, attribution)
+        self._steps += steps_of(timeline, attribution, warmth.instances, regions)
         waiting = Waiting(warmth) if self.options.verdicts else None
         done: list[tuple[ScopePart, _Piece]] = []
         parts = timeline_scopes(timeline, kernel_mask(timeline, self.kernel_filter), aggregate=True)
@@ -169,7 +173,8 @@ class TimelineStream:
         self.diagnostics += builder.diagnoses()
         compared = compare_ranks(self._ranks)
         self.skew = compared.found if compared else None
-        self.common = common_times(scopes, compared, self._names.table)
+        self.rank_steps = rank_steps(self._steps, compared, scopes, self._names.table)
+        self.common = common_times(scopes, compared, self._names.table, only_timed=not self._saw_gpu)
         return scopes
 
     def _add_times(self, scope: Scope, pieces: list[_Piece]) -> None:
@@ -193,7 +198,8 @@ class TimelineStream:
 
     def _plan(self) -> list[tuple[ScopeName, list[_Piece]]]:
         """Every scope with its pieces, in the order of the report."""
-        busy = [(process, piece) for process, piece in self._processes if process.devices] or self._processes[:1]
+        busy = [(process, piece) for process, piece in self._processes if process.devices]
+        busy = busy or [one for one in self._processes if one[0].rank is not None] or self._processes[:1]
         ranks = [int(name.removeprefix("rank:")) for name in self._pieces if name.startswith("rank:")]
         names = name_scopes([process for process, _ in busy], ranks, self.options.aggregate)
         # Scopes of processes come first.

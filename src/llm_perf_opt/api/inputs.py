@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -12,8 +13,9 @@ from attrs import Factory, define, evolve
 
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import MissingTool, UnreadableInput, UserError
+from llm_perf_opt.rundir.job import is_job, rank_folders
 from llm_perf_opt.rundir.layout import VERIFY as VERIFY
-from llm_perf_opt.rundir.layout import input_patterns, is_of_verification, verification_files
+from llm_perf_opt.rundir.layout import input_patterns, is_of_verification, rank_of_folder, verification_files
 from llm_perf_opt.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class Inputs:
             for file in self.files:
                 recording = self._read(file, launch_config, streams, _Importing(observer))
                 if recording is not None:
-                    self.inputs.append({"path": file.name, "kind": recording.kind, "bytes": file.stat().st_size})
+                    self.inputs.append({"path": source_of(file), "kind": recording.kind, "bytes": file.stat().st_size})
                     yield recording
         if self.unreadable and not self.inputs:
             raise self.unreadable[0]
@@ -99,24 +101,25 @@ class Inputs:
                 recording = deepcopy(known)  # the run goes on with its own
                 recording.gpu_facts = plausible_facts(recording.gpu_facts)
             elif known is not None and not streams:
-                recording = for_report(known, file.name, launch_config=launch_config)
+                recording = for_report(known, source_of(file), launch_config=launch_config)
             else:
                 recording = read_recording(
-                    file, source=file.name, launch_config=launch_config, streams=streams, observer=observer
+                    file, source=source_of(file), launch_config=launch_config, streams=streams, observer=observer
                 )
         except (UnreadableInput, MissingTool) as error:
             if file not in self.inside_runs:
                 raise
             self.unreadable.append(error)
             return None
-        rank = rank_of(file.name) if len(self.files) > 1 else None
-        if isinstance(recording, Timeline) and rank is not None:
+        rank = rank_of(file) if len(self.files) > 1 else rank_of_folder(file)
+        noted = _noted_ranks(file) if file in self.inside_runs else {}
+        if isinstance(recording, Timeline) and (noted or rank is not None):
             from llm_perf_opt.analysis.build import with_ranks
 
-            recording = with_ranks(recording, rank)
+            recording = with_ranks(recording, rank, noted)
         if file in self.duplicates:
-            other = self.duplicates[file].name
-            recording.diagnostics.append(diagnose("SAME_RECORDING", one=file.name, other=other))
+            other = source_of(self.duplicates[file])
+            recording.diagnostics.append(diagnose("SAME_RECORDING", one=source_of(file), other=other))
         return recording
 
     def describe_unreadable(self) -> list[Diagnosis]:
@@ -214,6 +217,8 @@ def expand(path: Path) -> list[Path]:
     """The recordings of a run directory, or the file itself."""
     if not path.is_dir():
         return [path]
+    if is_job(path):
+        return _of_ranks(path)
     # What a resumed run was taking again when it ended, too, is better than nothing: the last attempt first.
     places = [path, *sorted(path.glob("earlier-*"), key=lambda folder: (len(folder.name), folder.name), reverse=True)]
     timelines = (_whole_files(place, pattern) for place in places for pattern in input_patterns("timeline"))
@@ -236,16 +241,40 @@ def expand(path: Path) -> list[Path]:
     return found
 
 
+def _of_ranks(job: Path) -> list[Path]:
+    """The recordings of all ranks: one that has none must not cost the others."""
+    found: list[Path] = []
+    for folder in rank_folders(job).values():
+        with contextlib.suppress(UnreadableInput):
+            found += expand(folder)
+    if not found:
+        raise UnreadableInput(f"No rank of {job} has left a recording.", "Their logs say why: ranks/rank-*/*.log")
+    return found
+
+
 def _whole_files(folder: Path, pattern: str) -> list[Path]:
     files = sorted(p for p in folder.glob(pattern) if p.is_file() and p.stat().st_size)
     # Packing was interrupted where a file is there in both forms: the plain one is read, once.
     return [p for p in files if p.suffix not in (".gz", ".xz") or not p.with_suffix("").exists()]
 
 
-def rank_of(name: str) -> int | None:
-    """The rank a file name tells: `rank3.sqlite`, `trace_rank-0.json`, `report.rank_12.nsys-rep`."""
-    found = re.search(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", name, re.IGNORECASE)
-    return int(found[1]) if found else None
+def rank_of(file: Path) -> int | None:
+    """The rank a file name tells (`rank3.sqlite`, `trace_rank-0.json`, `report.rank_12.nsys-rep`), or the run of a rank."""
+    found = re.search(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", file.name, re.IGNORECASE)
+    return int(found[1]) if found else rank_of_folder(file)
+
+
+def _noted_ranks(file: Path) -> dict[int, int]:
+    """What the processes of a timeline noted of themselves: process id and rank."""
+    from llm_perf_opt.inject.log import read_log
+
+    return read_log(file.parent.with_name("annotate.jsonl")).ranks if file.parent.name == "nsys" else {}
+
+
+def source_of(file: Path) -> str:
+    """What a report calls a recording: its file name, and of a job the rank, too."""
+    rank = rank_of_folder(file)
+    return file.name if rank is None else f"rank-{rank}/{file.name}"
 
 
 def ran_on_cpu(run: Path) -> str:

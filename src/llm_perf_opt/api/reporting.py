@@ -134,9 +134,10 @@ def build_from(
 
 
 def _state_of(run: Path) -> RunState | None:
-    from llm_perf_opt.rundir.state import state_of  # here: most commands only want names of this module
+    from llm_perf_opt.rundir.job import is_job, state_of_job  # here: most commands only want names of this module
+    from llm_perf_opt.rundir.state import state_of
 
-    return state_of(run)
+    return state_of_job(run) if is_job(run) else state_of(run)
 
 
 def _build(

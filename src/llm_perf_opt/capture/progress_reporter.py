@@ -30,12 +30,16 @@ def can_redraw() -> bool:
 
 
 class ProgressReporter:
-    """Prints lines for people. `silent`: none at all, a program reads the output. `quiet`: errors only."""
+    """Prints lines for people. `silent`: none at all, a program reads the output. `quiet`: errors only.
 
-    def __init__(self, *, quiet: bool = False, silent: bool = False) -> None:
+    `label`: before each line, where the ranks of a job share a terminal.
+    """
+
+    def __init__(self, *, quiet: bool = False, silent: bool = False, label: str = "") -> None:
+        self._label = f"[{label}] " if label else ""
         self._quiet = quiet or silent
         self._silent = silent
-        self._live = can_redraw() and not self._quiet
+        self._live = can_redraw() and not self._quiet and not label
         self._above: Callable[[str], None] | None = None  # prints above the line that moves, while there is one
 
     def __call__(self, text: str) -> None:
@@ -43,6 +47,7 @@ class ProgressReporter:
             self._print(text)
 
     def _print(self, text: str) -> None:
+        text = self._label + text
         try:
             if self._above is not None:
                 self._above(printable(text))

@@ -104,7 +104,7 @@ def run_profile(
     log = directory.path / ANNOTATION_LOG
     ranges = request.counters.enable and request.counters.windows
     showing = Showing(as_json, request.strict, silent, quiet=quiet, brief=True)
-    reporter = ProgressReporter(quiet=quiet, silent=as_json)
+    reporter = ProgressReporter(quiet=quiet, silent=as_json, label=request.label)
     try:
         interrupts = Interrupts(once=True)  # SIGTERM ends a run as Ctrl-C does, its report too
         with handling(STOPS, interrupts), bytecode_cache() as bytecode:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options import Option, options_of
 from llm_perf_opt.options.option import ALLOWED, Kind, fits
 from llm_perf_opt.options.values import bytes_of, parse_seconds
+
+if TYPE_CHECKING:
+    from llm_perf_opt.capture.rank_job import RankJob
+    from llm_perf_opt.request import ProfileRequest
 
 
 def add_options(parser: argparse.ArgumentParser, options: Sequence[Option[Any]]) -> None:
@@ -41,6 +45,18 @@ def values_of(arguments: argparse.Namespace) -> dict[Option[Any], Any]:
         elif value:
             found[option] = not option.default if option.given is None else option.given
     return found
+
+
+def of_rank(request: ProfileRequest, verb: str) -> tuple[ProfileRequest, RankJob | None]:
+    """What this rank of a job is asked for; the request itself where no launcher says that there are ranks."""
+    from llm_perf_opt.inject.place import place_in_job
+    from llm_perf_opt.options.of_jobs import CHOSEN_RANKS
+
+    if place_in_job() is None and request.value(CHOSEN_RANKS) == CHOSEN_RANKS.default:
+        return request, None
+    from llm_perf_opt.capture.rank_job import join  # here: most runs have no ranks, and it takes a while to import
+
+    return join(request, verb) or (request, None)
 
 
 def stored_values(settings: Mapping[str, Any], verb: str, run: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from llm_perf_opt.cli.arguments import values_of
+from llm_perf_opt.cli.arguments import of_rank, values_of
 
 HELP = "time every range of a program from inside, with no profiler"
 DESCRIPTION = """\
@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         timeline=TimelineRequest(enable=False),
         counters=CounterRequest(enable=False),
     )
+    request, job = of_rank(request, "measure")
     # nvidia-smi takes its time to answer; what is needed next is imported meanwhile.
     with GpusAsked() as gpus:
         from llm_perf_opt.capture.context import Tools
@@ -54,6 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
             typed=arguments.typed,
             show_command=request.show_command,
             gpus=gpus.facts,
+            place=None if job is None else (job.place.rank, job.place.node),
         )
     with directory.interrupted_in_order():
+        if job is not None:
+            quiet = arguments.quiet or arguments.json
+            code = run_profile(request, Tools(None, None), directory, quiet=quiet, silent=True)
+            return job.finish(request, code, as_json=arguments.json, quiet=arguments.quiet)
         return run_profile(request, Tools(None, None), directory, as_json=arguments.json, quiet=arguments.quiet)

@@ -6,7 +6,8 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from llm_perf_opt.cli.arguments import given_of, stored_values, values_of
+from llm_perf_opt.cli.arguments import given_of, of_rank, stored_values, values_of
+from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 
 HELP = "profile a program: its own times, a timeline, counters of a few launches of each kernel, and the report"
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from llm_perf_opt.request import profile_request
 
     request = profile_request(values_of(arguments), arguments.command)
+    request, job = of_rank(request, "profile")
     # The tools and nvidia-smi take their time to answer; what is needed next is imported meanwhile.
     with contextlib.ExitStack() as whole:
         with Asked(nsys=True, ncu=request.counters.enable) as asked, GpusAsked() as gpus:
@@ -57,9 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
                 typed=arguments.typed,
                 show_command=request.show_command,
                 gpus=gpus.facts,
+                place=None if job is None else (job.place.rank, job.place.node),
             )
             whole.enter_context(directory.interrupted_in_order())
         shown = {"as_json": arguments.json, "quiet": arguments.quiet}
+        if job is not None:
+            directory.manifest.diagnostics.append(diagnose("RANKS_START_ONCE"))
+            code = run_profile(request, tools, directory, quiet=arguments.quiet or arguments.json, silent=True)
+            return job.finish(request, code, **shown)
         if not request.value(TRY):
             return run_profile(request, tools, directory, **shown)
         code = run_profile(request, tools, directory, quiet=arguments.quiet, silent=arguments.json)

@@ -1,4 +1,4 @@
-"""`llm-perf runs list|show|history|prune|compress`: what lies in the folder of runs, and how it stays small."""
+"""`llm-perf runs list|show|sweep|history|prune|compress`: what lies in the folder of runs, and how it stays small."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ EXAMPLES = """\
 examples:
   llm-perf runs list
   llm-perf runs show tmp/profile-output/20250101-120000
+  llm-perf runs sweep tmp/profile-output/20250101-120000
   llm-perf runs history --out history
   llm-perf runs prune --keep 10 --max-size 2GB
   llm-perf runs prune --keep 10 --yes
@@ -41,11 +42,18 @@ _FOLDER = "a run, or a folder of runs (default: tmp/profile-output)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="list|show|history|prune|compress", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="list|show|sweep|history|prune|compress", required=True)
     for name, help_text, nargs, metavar, run_it in (
         ("list", "list the runs, newest first, with state and size", "?", "FOLDER", _list),
         ("show", "show how a run went, what is in it and what it lacks", None, "RUN", _show),
         ("prune", "remove old runs; a dry run unless --yes is given", "?", "FOLDER", _prune),
+        (
+            "sweep",
+            "compare all jobs of a sweep: a table, the Pareto front, the best configuration",
+            None,
+            "FOLDER",
+            _sweep,
+        ),
         ("history", "show how the regions of all runs changed over time", "?", "FOLDER", _history),
         (
             "compress",
@@ -179,6 +187,23 @@ def _fields(run_: Run) -> dict[str, Any]:
 
 
 # -- history -----------------------------------------------------------------------------------------
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.api.sweeps import read_sweep, write_sweep
+    from llm_perf_opt.comparing.sweep_files import rows
+
+    folder = Path(arguments.folder)
+    found = read_sweep(folder)
+    written = write_sweep(found, Path(arguments.out or folder), force=arguments.force)
+    if arguments.json:
+        return _print_json(**found.as_json(), files=[str(file) for file in written])
+    for row in rows(found):
+        print(_shown("  ".join(row), 400))
+    for sentence in found.sentences:
+        print(_shown(sentence, 400))
+    print(f"Written: {', '.join(map(str, written))}")
+    return int(ExitCode.DONE)
 
 
 def _history(arguments: argparse.Namespace) -> int:

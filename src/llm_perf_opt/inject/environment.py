@@ -74,14 +74,17 @@ def environment(
     return added
 
 
-def with_lines(environment: Mapping[str, str], base_env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables with those that mark the lines of the program in a recording of nsys."""
+def with_lines(
+    environment: Mapping[str, str], base_env: Mapping[str, str] | None = None, *, log: Path | None = None
+) -> dict[str, str]:
+    """The variables with those that mark the lines of the program in a recording of nsys. `log`: see `environment`."""
     if os.pathsep in str(INJECTED):
         return dict(environment)
     base = os.environ if base_env is None else base_env
     theirs = base.get("PYTHONPATH", "")
     path = os.pathsep.join(p for p in (str(INJECTED), theirs) if p)
-    return {"PYTHONPATH": path, **environment, "LLM_PERF_LINES": str(OWN_CODE.resolve())}
+    noted = {} if log is None else {"LLM_PERF_ANNOTATE_LOG": str(log.resolve())}
+    return {"PYTHONPATH": path, **noted, **environment, "LLM_PERF_LINES": str(OWN_CODE.resolve())}
 
 
 def with_levers(

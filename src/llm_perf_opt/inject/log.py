@@ -24,6 +24,7 @@ class Annotated:
     unwatched: list[str] = Factory(list)  # why ranges of the program cannot be counted or acted on
     ended: int = 0  # processes that ended by themselves
     ranges: dict[int, dict[Named, int]] = Factory(dict)  # of each process, how many ranges it opened, by name
+    ranks: dict[int, int] = Factory(dict)  # of each process, its rank in its job
     windows: int = 0  # ranges the profiler was switched on around, in processes that had all of theirs
     ended_before: str = ""  # the range before which a process was ended on purpose, because all samples were in
 
@@ -58,6 +59,9 @@ def read_log(path: Path) -> Annotated:
         event = note.get("event") if isinstance(note, dict) else None
         if event == "torch":
             found.processes += 1
+        elif event == "place":
+            if isinstance(note.get("pid"), int) and isinstance(note.get("rank"), int):
+                found.ranks[note["pid"]] = note["rank"]
         elif event == "windows":
             windows = note.get("windows", 0)
             found.windows += windows if isinstance(windows, int) else 0

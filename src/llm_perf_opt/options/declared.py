@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.options.of_jobs import CHOSEN_RANKS
 from llm_perf_opt.options.of_trials import LEVER_NAMES, TRIAL_BATCH, TRIAL_BUDGET, TRIAL_OUTPUT, TRIAL_RUNS, TRY
 from llm_perf_opt.options.option import Kind, Option
 from llm_perf_opt.options.serving import SERVING
@@ -92,6 +93,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         flag="--no-measure", kind="switch", default=False, given=False, verbs=("profile",), to="measure.enable",
         help="Do not run the program by itself first: times are then those of the profiled run.",
     ),
+    CHOSEN_RANKS,
     INSTANCES,
     TRY,
     LEVER_NAMES,
@@ -193,7 +195,7 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Replace files that llm-perf did not write, and a report that says more; they are named.",
     ),
     Option(
-        flag="--force", kind="switch", default=False, verbs=("export", "demo", "compare", "runs history"),
+        flag="--force", kind="switch", default=False, verbs=("export", "demo", "compare", "runs history", "runs sweep"),
         help="Replace files that llm-perf did not write; they are named.",
     ),
     Option(
@@ -297,6 +299,10 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Both are runs of the same program in which nothing changed: keep how far they are apart as noise.",
     ),
     Option(flag="--out", metavar="DIR", verbs=("runs history",), help="Folder for history.json and history.html."),
+    Option(
+        flag="--out", metavar="DIR", verbs=("runs sweep",),
+        help="Folder for sweep.json, sweep.md and sweep.html (default: that of the sweep).",
+    ),
     Option(
         flag="--in-place", kind="switch", default=False, verbs=("scrub",), either=True,
         help="Put the clean files in the place of the originals.",

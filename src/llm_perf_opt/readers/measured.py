@@ -31,6 +31,7 @@ from llm_perf_opt.regions.stacks import group_by
 from llm_perf_opt.untrusted import parse_json, read_head, read_text
 
 KIND = "measured"
+MOST_RANKS = 10**6
 _VERSION = 2
 # The columns of a row, as the program writes them; it cannot import this module.
 _ROW = ("name", "thread", "start", "end", "gpu_start", "gpu_end", "memory_peak", "memory_growth")
@@ -53,11 +54,13 @@ class _OfProcess:
     uuids: list[str] = Factory(list)  # of the GPUs it could use
     warm: bool = False
     cpu: tuple[int, int] | None = None  # nanoseconds that its threads ran, and waited for a CPU
+    rank: int | None = None  # in its job
 
     def as_json(self) -> dict[str, Any]:
         facts = {"run": self.run, "pid": self.pid, "names": self.names, "once": self.once, "uuids": self.uuids}
         facts |= {"warm": True} if self.warm else {}
         facts |= {"cpu": self.cpu} if self.cpu else {}
+        facts |= {"rank": self.rank} if self.rank is not None else {}
         return {**facts, "rows": self.rows.tolist()}
 
 
@@ -157,9 +160,7 @@ def read_measured(file: Path, source: str | None = None) -> Timeline:
         kind=KIND,
         strings=list(strings),
         domains=list(domains),
-        processes=[
-            Process(process.pid, run=process.run, warm=process.warm, cpu_wait=_waited(process.cpu)) for process in found
-        ],
+        processes=[Process(p.pid, rank=p.rank, run=p.run, warm=p.warm, cpu_wait=_waited(p.cpu)) for p in found],
         threads=[number for number, _ in threads],
         kernels=empty,
         copies=empty,
@@ -243,7 +244,12 @@ def _process(content: dict[str, Any]) -> _OfProcess:
         [str(uuid) for uuid in content["uuids"]],
         content.get("warm") is True,
         cpu=None if cpu is None else (int(cpu[0]), int(cpu[1])),
+        rank=_rank(content.get("rank")),
     )
+
+
+def _rank(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < MOST_RANKS else None
 
 
 def _gpu(run: int, content: dict[str, Any]) -> GpuSamples:
@@ -289,6 +295,8 @@ def _read(file: Path, run: int) -> _OfProcess:
                     found.uuids.append(uuid if uuid.startswith(_NO_UUID) else _NO_UUID + uuid)
                 case {"cpu": [int(ran), int(waited)]}:
                     found.cpu = ran, waited
+                case {"rank": rank}:
+                    found.rank = _rank(rank)
         except ValueError:  # the process was killed while it wrote
             continue
     host = np.pad(host, ((0, 0), (0, width // 2)), constant_values=UNKNOWN_HERE)

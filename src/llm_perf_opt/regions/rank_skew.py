@@ -12,11 +12,12 @@ class RankTime:
     rank: int | None
     label: str
     source: str
-    clock_offset_ns: int  # its clock against that of the first, by the ends of the collectives
+    clock_offset_ns: int  # its clock against that of the first, by the ends of the collectives, halfway through
     collectives_ns: int
     waiting_ns: int  # of that, for ranks that came later
     caused_waiting_ns: int  # the longest wait of another, over the collectives to which this one came last
     longest_ns: int  # what the collective with the longest wait took here
+    clock_drift_ppm: float = 0.0  # how much faster its clock goes than that of the first; 0: not seen
 
 
 @define(frozen=True)
@@ -29,3 +30,30 @@ class RankSkew:
     transfer_ns: int  # the collectives as the last rank sees them: without waiting
     late: str | None  # the rank that the others wait for most
     longest: str  # kernel of the collective with the longest wait
+
+
+@define(frozen=True)
+class RankRow:
+    """One rank, step by step."""
+
+    rank: int
+    label: str
+    times_ns: list[int]
+    waiting_ns: list[int] | None  # of that, in collectives for ranks that came later; None: not recorded
+    transfer_ns: list[int] | None  # of that, in collectives once all were there
+    median_ns: int  # of the steady steps
+    memory_peak_bytes: int | None
+    energy_j: float | None  # of a steady step
+    why: str  # what it does differently from the others; empty: nothing that counts
+
+
+@define(frozen=True)
+class RankSteps:
+    """Ranks by steps: the instances of a region that all ranks have, in their order."""
+
+    region: str  # its key
+    all_steps: int  # that every rank has
+    warmup: int  # of those listed, the first that are warm-up on some rank
+    common_ns: list[int]  # of each step, the longest of all ranks
+    common_median_ns: int  # of the steady ones
+    ranks: list[RankRow]

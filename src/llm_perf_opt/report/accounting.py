@@ -8,6 +8,7 @@ from __future__ import annotations
 from attrs import define
 
 from llm_perf_opt.regions.libraries import is_library_range
+from llm_perf_opt.regions.model import Scope
 from llm_perf_opt.report.text import counted, duration, full_label, percent
 from llm_perf_opt.report.view import View
 
@@ -53,7 +54,9 @@ def account_line(view: View) -> str:
 
 
 def _recorded(view: View) -> Account | None:
-    totals = view.scope.totals if view.scope else None
+    rank = _only_rank(view)
+    scope = rank or view.scope
+    totals = scope.totals if scope else None
     if totals is None or not totals.recorded_ns or totals.outside_ranges_ns is None:
         return None
     if any(region.performance and region.performance.time.basis == "gpu" for region in view.stages):
@@ -61,6 +64,8 @@ def _recorded(view: View) -> Account | None:
     in_ranges = totals.recorded_ns - totals.outside_ranges_ns
     staged = sum(region.wall_ns or 0 for region in view.stages)
     several = "" if totals.recorded_ns == totals.span_ns else " in all processes together"
+    if rank is not None:
+        several = f" on {rank.scope.replace(':', ' ')}, whose times these are"
     outside = ("none", "in no range", totals.outside_ranges_ns)
     if staged > _OVERLAP * in_ranges:
         parts = [("stages", "in ranges", in_ranges), outside]
@@ -77,6 +82,18 @@ def _recorded(view: View) -> Account | None:
             outside,
         ]
     return _account(f"the {duration(totals.recorded_ns)} recorded{several}", parts, totals.recorded_ns)
+
+
+def _only_rank(view: View) -> Scope | None:
+    """Of ranks side by side, the one whose times the stages have: see `analysis.ranks.common_times`."""
+    if view.scope is None or view.scope.scope != "aggregate":
+        return None
+    for scope in view.report.scopes:
+        if scope.scope.startswith("rank:"):
+            own = {region.key: (region.wall_ns, region.instances) for region in scope.regions}
+            if all(own.get(stage.key) == (stage.wall_ns, stage.instances) for stage in view.stages):
+                return scope
+    return None
 
 
 def _kernels(view: View) -> Account | None:

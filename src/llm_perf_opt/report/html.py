@@ -28,6 +28,8 @@ from llm_perf_opt.report.line_rows import HEAD as LINE_HEAD
 from llm_perf_opt.report.line_rows import known_words, line_tables
 from llm_perf_opt.report.page_data import counter_unit, page_data, page_regions
 from llm_perf_opt.report.provenance import provenance
+from llm_perf_opt.report.rank_rows import TEXTS as RANK_TEXTS
+from llm_perf_opt.report.rank_rows import rank_matrix, rank_sentence, rank_table
 from llm_perf_opt.report.region_table import shown_columns, shown_rows
 from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.stages import WAITING_BOUNDS
@@ -55,7 +57,19 @@ _SCOPES, _SCOPE_STAGES = 64, 4
 _COUNTER_REGIONS = 12
 _LINES = 25
 # In the order they are run: each file uses what those before it define.
-_SCRIPTS = ("base", "state", "families", "icicle", "region", "strip", "instances", "roofline", "kernels", "main")
+_SCRIPTS = (
+    "base",
+    "state",
+    "families",
+    "icicle",
+    "region",
+    "strip",
+    "instances",
+    "roofline",
+    "kernels",
+    "ranks",
+    "main",
+)
 
 
 @cache
@@ -101,6 +115,10 @@ def render_html(view: View) -> str:
         steps=step_rows(view),
         step_head=STEP_HEAD,
         step_sentence=step_sentence(view),
+        rank_table=rank_table(view),
+        rank_texts=RANK_TEXTS,
+        rank_sentence=rank_sentence(view),
+        rank_measures=list((rank_matrix(view) or {"measures": {}})["measures"]),
         counters=_counters(stages),
         verified=verified_rows(report),
         no_counters=_no_counters(report),
@@ -169,6 +187,7 @@ def _title(report: NCUProfileRegionReport) -> str:
 def _sections(view: View) -> list[tuple[str, str]]:
     last = [("diagnostics", "Diagnostics"), ("provenance", "Provenance")]
     steps = [("steps", "Steps")] if step_rows(view) else []
+    steps += [("ranks", "Ranks")] if view.report.rank_steps is not None else []
     if view.host_only:
         return [("answer", "Answer"), ("regions", "Regions"), *steps, *last]
     found = [("answer", "Answer")]

@@ -24,6 +24,7 @@ from llm_perf_opt.report.performance_md import (
     verdict_table,
 )
 from llm_perf_opt.report.pictures import pictures
+from llm_perf_opt.report.rank_rows import TEXTS, rank_sentence, rank_table
 from llm_perf_opt.report.region_table import mean_ns
 from llm_perf_opt.report.renderers import File, Renderer
 from llm_perf_opt.report.stakeholder import render_stakeholder
@@ -121,10 +122,17 @@ def render_markdown(view: View, pictures: Iterable[tuple[str, str]] = ()) -> str
 
 
 def _steps(view: View) -> list[str]:
-    """The steps of a server."""
+    """The steps of a server, and those of the ranks of a job."""
     rows = [[code(name), *map(plain, cells)] for name, *cells in step_rows(view)]
     sentence = ["", plain(said)] if (said := step_sentence(view)) else []
-    return ["", "## Steps", "", *table(list(HEAD), rows, numbers=6), *sentence] if rows else []
+    return [*(["", "## Steps", "", *table(list(HEAD), rows, numbers=6), *sentence] if rows else []), *_ranks(view)]
+
+
+def _ranks(view: View) -> list[str]:
+    head, *rows = [list(map(plain, row)) for row in rank_table(view)] or [[]]
+    notes = sum(title in TEXTS for title in head)
+    shown = table(head, rows, numbers=len(head) - notes, notes=notes)
+    return ["", "## Ranks", "", plain(rank_sentence(view)), "", *shown] if rows else []
 
 
 def _launches(report: NCUProfileRegionReport) -> list[str]:

@@ -34,6 +34,7 @@ from llm_perf_opt.regions.table import ROOT
 from llm_perf_opt.report.instance_columns import strip_columns, timing_columns
 from llm_perf_opt.report.line_rows import launched_by
 from llm_perf_opt.report.palette import OTHER, family_colour
+from llm_perf_opt.report.rank_rows import rank_matrix
 from llm_perf_opt.report.stages import attainable, roofs_known
 from llm_perf_opt.report.text import full_label, gpu_time, heaviest, interesting_metrics, label, trust
 from llm_perf_opt.report.view import View
@@ -81,6 +82,7 @@ def page_data(view: View, regions: list[NCUProfileRegion]) -> dict[str, Any]:
         "libraries": sorted(place[key] for key in library_regions(regions, report.stages)),
         "stripMissing": "" if strip else _why_no_strip(report),
         "names": names.columns(),
+        "ranks": rank_matrix(view),
     }
 
 

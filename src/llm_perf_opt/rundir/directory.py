@@ -73,12 +73,13 @@ class RunDirectory:
         typed: list[str] | None = None,
         show_command: bool = False,
         gpus: Callable[[], list[dict[str, str]]] | None = None,
+        place: tuple[int, str] | None = None,
     ) -> RunDirectory:
         """Make the folder. Two runs never share one: an existing, non-empty folder is refused.
 
         `recordings`: whether profilers will leave something in it. `folder`: where it was started, if not here.
         `typed`: what the user typed to run the command, where that is more. `show_command`: hide only what looks secret.
-        `gpus`: gives what the GPUs report; they are asked where it is missing.
+        `gpus`: gives what the GPUs report; they are asked where it is missing. `place`: rank and node, in a job.
         """
         settings = clean_settings(settings, show=show_command)
         kept = without_strange_numbers(settings)
@@ -90,6 +91,8 @@ class RunDirectory:
             made_by=made_by,
             host=socket.gethostname(),
             pid=os.getpid(),
+            rank=None if place is None else place[0],
+            node="" if place is None else place[1],
             folder=str((folder or Path.cwd()).absolute()),
             workload=clean_step(command, command, show=show_command),
             shows_command=show_command,

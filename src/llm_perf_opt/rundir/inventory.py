@@ -15,7 +15,7 @@ from attrs import Factory, define
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.processes import is_alive
 from llm_perf_opt.rundir.contents import RunFile, files_of
-from llm_perf_opt.rundir.layout import MANIFEST, SWEEP
+from llm_perf_opt.rundir.layout import MANIFEST, SWEEP, SWEEP_FILES
 from llm_perf_opt.rundir.lock import is_held
 from llm_perf_opt.rundir.manifest import Manifest, read_manifest
 from llm_perf_opt.untrusted import read_head
@@ -110,8 +110,9 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[Path, str]]:
 
 
 def is_of_sweep(path: Path) -> bool:
-    """Is this what Hydra leaves beside the runs of a sweep?"""
-    return path.name == SWEEP and path.is_file() and read_head(path, 6) == b"hydra:"
+    """Is this what Hydra leaves beside the runs of a sweep, or their comparison?"""
+    begins = {SWEEP: b"hydra:", **SWEEP_FILES}.get(path.name)
+    return begins is not None and path.is_file() and read_head(path, len(begins)) == begins
 
 
 def look_at(path: Path) -> Run:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import Literal
 
 from attrs import define, evolve
@@ -25,9 +25,18 @@ REPORT_LIST = ".llm-perf-files"  # what the report in the folder consists of
 REPORT_LOCK = ".llm-perf-lock"  # while a report is put into the folder
 COMMIT = ".llm-perf-commit"  # a whole new report that is being moved to its places
 SWEEP = "multirun.yaml"  # of Hydra, beside the runs of a sweep
+SWEEP_FILES = {  # of ours there, with how they begin
+    "sweep.json": b'{\n "schema_version": ',
+    "sweep.md": b"<!-- llm-perf compare -->",
+    "sweep.html": b"<!doctype html>\n<!-- llm-perf compare -->",
+}
 DRAFT = re.compile(r"\.llm-perf-report\.(?P<pid>\d+)\..+\.tmp")  # folders of reports that are being written
 VERIFY = "verify"  # the capture of whole regions that the estimates are compared with
 PACKED = (".gz", ".xz")
+JOB = "job.json"  # in the folder that the ranks of a job share
+RANKS = "ranks"  # below it: a run directory for each rank
+MERGED_BY = ".merged-by"  # below it: the rank that makes the report of all
+RANK_FOLDER = re.compile(r"rank-(?P<rank>\d{1,6})")
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 
 Writer = Literal[
@@ -111,7 +120,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
         "what ran, tool versions, GPU, driver, clocks before and after, every command with exit code, time and "
         "diagnoses; written as the run goes",
     ),
-    *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, REPORT_LOCK, "nsys/.program.pid"),
+    Artefact(JOB, "run", "commands", "of a job with one llm-perf a rank: launcher, ranks and command"),
+    *_rows("run", "leave out", _HERE_ONLY, LOCK, RESERVE, REPORT_LIST, REPORT_LOCK, MERGED_BY, "nsys/.program.pid"),
     Artefact("config.yaml", "run", "settings", "what was asked for"),
     Artefact("plan.json", "run", "commands", "which launches were planned, and what they were to cost"),
     *_rows(
@@ -196,6 +206,19 @@ def artefact(name: str) -> Artefact | None:
     for ending in PACKED:
         plain = plain.removesuffix(ending)
     return next((row for row in ARTEFACTS if row.matches(plain)), None)
+
+
+def rank_folder(rank: int) -> PurePosixPath:
+    """The run directory of a rank, below the folder of its job."""
+    return PurePosixPath(RANKS) / f"rank-{rank}"
+
+
+def rank_of_folder(path: PurePath) -> int | None:
+    """The rank whose run directory a path is, or lies in."""
+    for folder in (path, *path.parents):
+        if (found := RANK_FOLDER.fullmatch(folder.name)) and folder.parent.name == RANKS:
+            return int(found["rank"])
+    return None
 
 
 def unfinished(name: str) -> str | None:

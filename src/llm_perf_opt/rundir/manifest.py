@@ -72,6 +72,8 @@ class Manifest:
     made_by: str = ""  # "profile" | "plan" | "deep_profile_runner" | "llm_profile_runner"
     host: str = ""  # with `pid`: what to look for where it is not known whether the run still goes on
     pid: int = 0
+    rank: int | None = None  # of a job with one llm-perf a rank
+    node: str = ""  # what its launcher calls the machine
     folder: str = ""  # where it was started: relative paths in its command begin there
     workload: list[str] = Factory(list)  # the program with its arguments, cleaned; none: `command` of an older version
     shows_command: bool = False  # of command lines only what looks like a secret is hidden

@@ -90,8 +90,9 @@ def carry_out(decision: Decision, root: Path) -> None:
 
 def _remove_sweep(folder: Path) -> bool:
     with contextlib.suppress(OSError):
-        if [entry.name for entry in folder.iterdir()] == [SWEEP] and is_of_sweep(folder / SWEEP):
-            remove(folder, [SWEEP])
+        entries = list(folder.iterdir())
+        if SWEEP in [entry.name for entry in entries] and all(map(is_of_sweep, entries)):
+            remove(folder, [entry.name for entry in entries])
     return remove_empty(folder)
 
 

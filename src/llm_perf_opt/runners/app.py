@@ -19,6 +19,7 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -26,6 +27,7 @@ from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.options import KEYS, checked_values, default_config, flatten, in_keys
 from llm_perf_opt.process import interrupts
 from llm_perf_opt.regions.names import printable
+from llm_perf_opt.runners.gpu_slot import gpu_slot
 from llm_perf_opt.runners.overrides import normalised, unknown_key
 
 Job = Callable[[dict[str, Any], Path], int]
@@ -95,7 +97,8 @@ class _Task:
             code = self._run(config)
         finally:
             os.environ.update(ours)
-        with Path(ours[_CODES]).open("a", encoding="ascii") as file:
+        # On another machine, where submitit or Ray runs a job, there is no such file: its manifest says how it ended.
+        with contextlib.suppress(OSError, KeyError), Path(ours[_CODES]).open("a", encoding="ascii") as file:
             file.write(f"{code}\n")
         if code == ExitCode.INTERRUPTED:
             raise KeyboardInterrupt  # the other jobs of a sweep are not wanted any more
@@ -104,7 +107,10 @@ class _Task:
     def _run(self, config: DictConfig) -> int:
         run = Path(HydraConfig.get().runtime.output_dir)
         try:
-            return self._job(checked(config), run)
+            values = checked(config)
+            in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+            with gpu_slot(str(values["device"]) if in_sweep else ""):
+                return self._job(values, run)
         except UserError as error:
             print_error(error)
             return int(error.code)

@@ -160,8 +160,9 @@ def _record_timeline(
     options = attrs.evolve(options, session_new=session)
     argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
     ours = ending(run, end)
-    environment = {**(with_lines(ours) if asked.lines else ours), **nsys_environment(options), **_library_path(nsys)}
     serving, notes = run.request.serving, directory.path / ANNOTATION_LOG
+    ours = with_lines(ours, log=notes) if asked.lines else ours
+    environment = {**ours, **nsys_environment(options), **_library_path(nsys)}
     window = ServerWindow(serving, directory.path, run.report_progress, into="nsys") if serving.is_asked else None
     if window is not None:
         environment["LLM_PERF_STEPS"] = "1"

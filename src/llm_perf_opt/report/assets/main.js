@@ -25,6 +25,7 @@ function drawAll() {
   drawFamilies();
   drawRoofline();
   drawInstances();
+  drawRanks();
   if (recorded) drawStrip();
 }
 
@@ -89,7 +90,7 @@ addEventListener("hashchange", readAddress);
 let resized = 0;
 addEventListener("resize", () => {
   cancelAnimationFrame(resized);
-  resized = requestAnimationFrame(() => { drawIcicle(); drawInstances(); drawStrip(); drawRoofline(); drawFamilies(); });
+  resized = requestAnimationFrame(() => { drawIcicle(); drawInstances(); drawStrip(); drawRoofline(); drawFamilies(); drawRanks(); });
 });
 // On paper the words are there to be read, and colours are the light ones.
 let before = null;
@@ -118,6 +119,7 @@ startInstances();
 startFamilies();
 startRoofline();
 startKernels();
+startRanks();
 nameTheme();
 drawSelection();
 readAddress();

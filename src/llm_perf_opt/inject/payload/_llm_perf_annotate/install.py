@@ -10,6 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from . import log
+from .place import place_of
 from .ranges import DOMAIN, choose
 from .seen_ranges import ranges_seen  # not when the program ends: by then it may have emptied sys.modules
 from .stages import Stages
@@ -26,6 +27,8 @@ _too_early: list[ModuleType] = []  # of engines, imported before torch
 def into_torch(torch: ModuleType) -> None:
     """Annotate every model this process runs from now on, and watch the ranges it opens, as far as that is asked for."""
     watched = os.environ.get("LLM_PERF_RANGES") == "1"
+    if (place := place_of(os.environ)) is not None:
+        log.note("place", rank=place.rank)  # a recording has process ids alone
     _mark_lines(torch)
     if watched:
         try:

@@ -26,6 +26,7 @@ from . import imports, log
 from .budget import Budget
 from .evidence import Evidence, cpu_times
 from .memory import Memory
+from .place import place_of
 from .seen_ranges import Locked, SeenRanges
 
 # Times are nanoseconds of the monotonic clock; GPU times are on the same scale. Bytes are those of PyTorch's allocator.
@@ -175,6 +176,8 @@ class Timers(Locked):
             return _NO_NAME, None
         with self._lock:
             which = self._names.setdefault((domain, name), len(self._names))
+            if not which and (place := place_of(os.environ)) is not None:
+                self.evidence.note(rank=place.rank)
             self.evidence.note(name=[which, domain, name])
         return which, self.evidence.first_use(self._memory if self._is_on_gpu else None)
 

@@ -1,0 +1,241 @@
+"""Ranks by steps: what each rank takes for each step, how much of it is waiting for others, and what it does differently.
+
+A step is an instance of the outermost region that every rank has and most repeat. The n-th is the same step everywhere:
+a job whose ranks do not do the same things has no steps. Its common time is that of the rank that takes longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from attrs import define
+
+from llm_perf_opt.analysis.ranks import Skew
+from llm_perf_opt.diagnosis import Diagnosis, diagnose
+from llm_perf_opt.metrics.quantity import nanoseconds, shown
+from llm_perf_opt.regions.attribution import Attribution
+from llm_perf_opt.regions.columns import Bools, Int64s, Timeline
+from llm_perf_opt.regions.instances import Instances
+from llm_perf_opt.regions.model import NCUProfileRegion, Scope
+from llm_perf_opt.regions.rank_skew import RankRow, RankSteps
+from llm_perf_opt.regions.stacks import group_by
+from llm_perf_opt.regions.table import WHOLE, RegionTable
+
+_DEEPEST = 1  # level of regions that may be steps: a loop may have a range around it
+_SEVERAL = 4  # steps are better than an outer region with fewer instances
+_MOST_STEPS = 400  # that are listed
+_DIFFERENT, _LEAST_NS = 0.03, 20_000  # of a step, by which a rank differs from the others
+_MORE_KERNELS = 0.02
+
+
+@define(eq=False)
+class StepsOfRank:
+    """The instances of one region on one rank, in order of start."""
+
+    start: Int64s
+    end: Int64s
+    took: Int64s
+    warmup: Bools
+
+
+OfRank = dict[int, StepsOfRank]  # by region of the common table
+
+
+def steps_of(
+    timeline: Timeline, attribution: Attribution, instances: Instances, numbers: Int64s
+) -> list[tuple[int, OfRank]]:
+    """Of each rank in a timeline. `numbers`: of its regions in the common table."""
+    ranges, region_of = timeline.ranges, attribution.range_region
+    depth = np.array([*attribution.table.depth, _DEEPEST + 1], dtype=np.int64)[region_of]
+    outer = np.flatnonzero(depth <= _DEEPEST)
+    found = []
+    for process, part in group_by(ranges.process[outer]):
+        rank = timeline.processes[process].rank
+        if rank is None:
+            continue
+        of_rank: OfRank = {}
+        for region, some in group_by(region_of[outer[part]]):
+            mine = outer[part[some]]
+            mine = mine[np.argsort(ranges.start[mine], kind="stable")]
+            of_rank[int(numbers[region])] = StepsOfRank(
+                ranges.start[mine], ranges.end[mine], ranges.duration[mine], instances.warmup[mine]
+            )
+        found.append((rank, of_rank))
+    return found
+
+
+def rank_steps(
+    of_ranks: Sequence[tuple[int, OfRank]], skew: Skew | None, scopes: Sequence[Scope], table: RegionTable
+) -> RankSteps | None:
+    """None where there are not two ranks with a region in common."""
+    by_rank: dict[int, OfRank] = {}
+    for rank, regions in of_ranks:
+        known = by_rank.setdefault(rank, {})
+        for number, one in regions.items():  # of several processes of one rank, the one that takes longer
+            if number not in known or one.took.sum() > known[number].took.sum():
+                known[number] = one
+    by_rank = {rank: regions for rank, regions in sorted(by_rank.items()) if regions}
+    region = _step_region(list(by_rank.values()), table)
+    if region is None:
+        return None
+    steps = {rank: regions[region] for rank, regions in by_rank.items()}
+    count = min(len(own.took) for own in steps.values())
+    listed = min(count, _MOST_STEPS)
+    warmup = max(int(own.warmup[:listed].sum()) for own in steps.values())
+    if warmup >= listed:
+        warmup = 0
+    common = np.max([own.took[:listed] for own in steps.values()], axis=0)
+    key = table.key(region)
+    parts = {rank: _parts_of(scopes, rank, key) for rank in steps}
+    rows = []
+    for rank, own in steps.items():
+        waiting, transfer = _in_collectives(own, rank, skew, listed)
+        timing = parts[rank][key].timing if key in parts[rank] else None
+        rows.append(
+            RankRow(
+                rank=rank,
+                label=f"rank {rank}",
+                times_ns=own.took[:listed].tolist(),
+                waiting_ns=waiting,
+                transfer_ns=transfer,
+                median_ns=int(np.median(own.took[warmup:listed])),
+                memory_peak_bytes=timing.memory_peak_bytes if timing is not None else None,
+                energy_j=timing.energy_j if timing is not None else None,
+                why=_later_start(rank, steps, skew) or _difference(rank, key, parts),
+            )
+        )
+    return RankSteps(key, count, warmup, common.tolist(), int(np.median(common[warmup:])), rows)
+
+
+def _step_region(ranks: Sequence[OfRank], table: RegionTable) -> int | None:
+    """The region whose instances are the steps: on all ranks, as far out as possible, the longest of those."""
+    if len(ranks) < 2:
+        return None
+    everywhere = set.intersection(*({r for r in regions if table.key(r) != WHOLE} for regions in ranks))
+
+    def worth(region: int) -> tuple[bool, int, int]:
+        count = min(len(regions[region].took) for regions in ranks)
+        return count >= _SEVERAL, -table.depth[region], int(ranks[0][region].took.sum())
+
+    return max(everywhere, key=worth, default=None)
+
+
+def _in_collectives(
+    own: StepsOfRank, rank: int, skew: Skew | None, listed: int
+) -> tuple[list[int] | None, list[int] | None]:
+    """Of each step of a rank, how long it waited in collectives for others, and how long they took once all were there."""
+    number = next((n for n, of in enumerate(skew.ranks) if of.rank == rank), None) if skew is not None else None
+    if skew is None or number is None:
+        return None, None
+    calls, matched = skew.ranks[number], skew.matched[number]
+    launched, took = calls.launched[matched], (calls.end - calls.start)[matched]
+    step = np.searchsorted(own.start, launched, side="right") - 1
+    inside = (step >= 0) & (step < listed)
+    inside[inside] = launched[inside] <= own.end[step[inside]]
+    waits = np.bincount(step[inside], weights=skew.waiting[number][inside], minlength=listed).astype(np.int64)
+    whole = np.bincount(step[inside], weights=took[inside], minlength=listed).astype(np.int64)
+    return waits.tolist(), (whole - waits).tolist()
+
+
+def _later_start(rank: int, steps: Mapping[int, StepsOfRank], skew: Skew | None) -> str:
+    """Where there is but a step or two: in a loop, one who starts later has been late before."""
+    if skew is None or len(steps[rank].start) >= _SEVERAL:
+        return ""
+    starts = {}
+    for number, calls in enumerate(skew.ranks):
+        if calls.rank is not None and calls.rank in steps:
+            start = steps[calls.rank].start[:1]
+            starts[calls.rank] = int(start[0] - skew.clocks.at(start - skew.clocks.offset[number])[number, 0])
+    if rank not in starts:
+        return ""
+    first = min(starts, key=lambda one: starts[one])
+    later, own = starts[rank] - starts[first], int(steps[rank].took[0])
+    usual = float(np.median([start - starts[first] for start in starts.values()]))
+    return f"starts {_shown(later)} after rank {first}" if later > max(own, usual, _LEAST_NS) else ""
+
+
+def _parts_of(scopes: Sequence[Scope], rank: int, key: str) -> dict[str, NCUProfileRegion]:
+    """The region of the steps on a rank, and what is directly inside it."""
+    scope = next((scope for scope in scopes if scope.scope == f"rank:{rank}"), None)
+    regions = scope.regions if scope is not None else []
+    return {region.key: region for region in regions if key in (region.key, region.parent)}
+
+
+def _difference(rank: int, key: str, ranks: Mapping[int, Mapping[str, NCUProfileRegion]]) -> str:
+    """What a rank does differently from most: more work, slower kernels, a slower host, or a longer part."""
+    mine = ranks[rank].get(key)
+    if mine is None or not mine.instances:
+        return ""
+    least = max(_DIFFERENT * (mine.wall_ns or 0) / mine.instances, _LEAST_NS)
+    wholes = [own[key] for own in ranks.values() if key in own and own[key].instances]
+    if mine.gpu_busy_ns and all(whole.gpu_busy_ns for whole in wholes):
+        return _on_gpu(mine, wholes, least)
+    found = []
+    for part, region in ranks[rank].items():
+        if part == key:
+            continue
+        usual = float(np.median([_each(own[part]) for own in ranks.values() if part in own]))
+        if _each(region) - usual > least:
+            found.append(
+                (_each(region) - usual, f"{region.name} takes {_shown(_each(region))}, usually {_shown(usual)}")
+            )
+    return max(found)[1] if found else ""
+
+
+def _on_gpu(mine: NCUProfileRegion, all_of_them: Sequence[NCUProfileRegion], least: float) -> str:
+    work = _each_work(mine) - float(np.median([_each_work(one) for one in all_of_them]))
+    idle = _each_idle(mine) - float(np.median([_each_idle(one) for one in all_of_them]))
+    if max(work, idle) <= least:
+        return ""
+    if idle > work:
+        return f"its GPU waits {_shown(idle)} longer in a step for its host"
+    kernels = [one.inclusive.kernel_count / _instances(one) for one in all_of_them]
+    own, usual = mine.inclusive.kernel_count / _instances(mine), float(np.median(kernels))
+    if own > usual * (1 + _MORE_KERNELS):
+        return f"more work: {own:,.0f} kernels in a step, usually {usual:,.0f}; they take {_shown(work)} longer"
+    return f"the same number of kernels take {_shown(work)} longer in a step: larger inputs, or a slower GPU"
+
+
+def _instances(region: NCUProfileRegion) -> int:
+    return region.instances or 1
+
+
+def _each(region: NCUProfileRegion) -> float:
+    steady = region.timing.steady if region.timing is not None else None
+    if steady is not None and steady.instances:
+        return steady.total_ns / steady.instances
+    return (region.wall_ns or 0) / _instances(region)
+
+
+def _each_work(region: NCUProfileRegion) -> float:
+    """GPU time of an instance without collectives that nothing else runs beside."""
+    return ((region.gpu_busy_ns or 0) - (region.exposed_collective_ns or 0)) / _instances(region)
+
+
+def _each_idle(region: NCUProfileRegion) -> float:
+    return (region.gpu_idle_ns or 0) / _instances(region)
+
+
+def _shown(ns: float) -> str:
+    return shown(nanoseconds(ns))
+
+
+def steps_compared(steps: RankSteps | None) -> list[Diagnosis]:
+    """What a step takes on all ranks together, and who differs."""
+    if steps is None:
+        return []
+    found = [
+        diagnose(
+            "RANK_STEPS",
+            region=steps.region,
+            ranks=len(steps.ranks),
+            times="once" if steps.all_steps == 1 else f"{steps.all_steps:,} times",
+            common=_shown(steps.common_median_ns),
+        )
+    ]
+    differing = [row for row in steps.ranks if row.why]
+    if differing and len(differing) < len(steps.ranks):
+        named = "; ".join(f"{row.label}: {row.why}" for row in differing[:4])
+        found.append(diagnose("RANKS_DIFFER", region=steps.region, named=named))
+    return found

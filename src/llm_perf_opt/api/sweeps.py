@@ -1,0 +1,59 @@
+"""From the folder of a sweep to one comparison over all its jobs: sweep.json, sweep.md and sweep.html."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from llm_perf_opt.api.comparing_sides import write_files
+from llm_perf_opt.comparing.sweep import Sweep, compare_jobs
+from llm_perf_opt.comparing.sweep_files import render_sweep_html, render_sweep_md
+from llm_perf_opt.errors import UserError
+from llm_perf_opt.options import flatten
+from llm_perf_opt.rundir.layout import SWEEP_FILES
+from llm_perf_opt.rundir.manifest import Manifest
+
+_SEVERAL = re.compile(r"\+{0,2}(?P<key>[A-Za-z0-9_./@-]+)=(?:[^\[{(\"']*,|(?:choice|range|interval|glob)\()")
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """All runs below a folder, by the order of their names."""
+    from llm_perf_opt.report.json_report import read_report
+    from llm_perf_opt.rundir.inventory import take_inventory
+
+    runs = {run.path.relative_to(folder).as_posix(): run for run in take_inventory(folder).runs if run.path != folder}
+    configurations: dict[str, dict[str, object]] = {}
+    reports, problems = {}, {}
+    typed: list[str] = []
+    for name in sorted(runs, key=lambda one: [(len(part), part) for part in one.split("/")]):
+        run = runs[name]
+        if run.manifest is None:
+            configurations[name], problems[name] = {}, run.problem
+            continue
+        configurations[name] = dict(flatten(run.manifest.settings))
+        typed = typed or _typed(run.manifest)
+        try:
+            reports[name] = read_report(run.path)
+        except UserError as error:
+            problems[name] = error.message
+    if len(configurations) < 2:
+        raise UserError(
+            f"There are not two runs in {folder}.",
+            "Give the folder of a sweep (deep_profile_runner -m …), or one with several runs.",
+        )
+    return compare_jobs(configurations, reports, problems, typed=typed)
+
+
+def _typed(manifest: Manifest) -> list[str]:
+    """The keys that were given several values: `model=a,b`."""
+    found = [_SEVERAL.match(word) for word in manifest.command]
+    return [one["key"].split("@")[0].replace("/", ".") for one in found if one is not None]
+
+
+def write_sweep(sweep: Sweep, out: Path, *, force: bool = False) -> list[Path]:
+    from llm_perf_opt.json_output import SCHEMA_VERSION
+
+    content = {"schema_version": SCHEMA_VERSION, **sweep.as_json()}
+    texts = (json.dumps(content, indent=1, allow_nan=False) + "\n", render_sweep_md(sweep), render_sweep_html(sweep))
+    return write_files(dict(zip(SWEEP_FILES, texts, strict=True)), out, force=force)

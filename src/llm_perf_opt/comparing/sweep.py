@@ -1,0 +1,177 @@
+"""The jobs of a sweep side by side: what each configuration reaches, which are worth having, and the best.
+
+Of several wishes (many tokens a second, short steps, little energy) no one configuration may be the best: the Pareto
+front are those that no other beats in one without losing in another. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs import Factory, define
+
+from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
+from llm_perf_opt.regions.ranking import stage_regions
+
+# What is wished for: a field of a job, whether more of it is better, and its words.
+WISHES = (
+    ("tokens_per_s", True, "most tokens a second"),
+    ("time_ns", False, "shortest time"),
+    ("energy_per_token_j", False, "least energy a token"),
+)
+_MOST_KEYS = 8  # columns of a table
+
+
+@define(frozen=True)
+class SweepJob:
+    """One job: its configuration, and its main stage."""
+
+    name: str
+    values: dict[str, str] = Factory(dict)  # of the swept keys
+    stage: str = ""
+    time_ns: float | None = None  # of a steady instance: the median
+    tokens_per_s: float | None = None
+    energy_per_token_j: float | None = None
+    bound: str = ""  # title of the verdict
+    problem: str = ""  # why nothing is known of it
+    on_front: bool = False
+
+
+@define(frozen=True)
+class Sweep:
+    """All jobs, in their order."""
+
+    keys: list[str]
+    jobs: list[SweepJob]
+    best: dict[str, str] = Factory(dict)  # wish -> name of a job
+
+    def as_json(self) -> dict[str, Any]:
+        return attrs.asdict(self)
+
+    def job(self, name: str) -> SweepJob:
+        return next(job for job in self.jobs if job.name == name)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The best configurations in words."""
+        named = {field: text for field, _, text in WISHES}
+        by_job: dict[str, list[str]] = {}
+        for wish, name in self.best.items():
+            by_job.setdefault(name, []).append(named[wish])
+        told = ((" and ".join(wishes), self.job(name)) for name, wishes in by_job.items())
+        return [f"{words[:1].upper()}{words[1:]}: {described(job)} (job {job.name})" for words, job in told]
+
+
+def described(job: SweepJob) -> str:
+    return ", ".join(f"{key}={value}" for key, value in job.values.items()) or f"job {job.name}"
+
+
+def compare_jobs(
+    configurations: Mapping[str, Mapping[str, object]],
+    reports: Mapping[str, NCUProfileRegionReport],
+    problems: Mapping[str, str],
+    *,
+    typed: Sequence[str] = (),
+) -> Sweep:
+    """By name of the job: its flat configuration, its report, or why there is none. `typed`: keys with several values."""
+    keys = _swept(configurations, typed)
+    stage = _common_stage(reports)
+    jobs = []
+    for name, configuration in configurations.items():
+        values = {key: _shown(configuration.get(key)) for key in keys}
+        if name not in reports:
+            jobs.append(SweepJob(name, values, problem=problems.get(name, "There is no report.")))
+            continue
+        jobs.append(_job(name, values, reports[name], stage))
+    front = _front(jobs)
+    best = {}
+    for wish, more, _ in WISHES:
+        known = [job for job in jobs if getattr(job, wish) is not None]
+        if len(known) > 1:
+            best[wish] = (max if more else min)(known, key=lambda job: getattr(job, wish)).name
+    return Sweep(keys, [attrs.evolve(job, on_front=job.name in front) for job in jobs], best)
+
+
+def _swept(configurations: Mapping[str, Mapping[str, object]], typed: Sequence[str]) -> list[str]:
+    """Keys whose values differ; of those, the ones that were typed with several values, where that is known."""
+    all_keys = dict.fromkeys(key for values in configurations.values() for key in values)
+    differing = [key for key in all_keys if len({_shown(v.get(key)) for v in configurations.values()}) > 1]
+    chosen = []
+    for key in typed:
+        below = [one for one in differing if one == key or one.startswith(f"{key}.")]
+        named = [one for one in below if one in (key, f"{key}.name")]  # a whole group is known by its name
+        chosen += (named or below)[:1]
+    return (list(dict.fromkeys(chosen)) or differing)[:_MOST_KEYS]
+
+
+def _common_stage(reports: Mapping[str, NCUProfileRegionReport]) -> str:
+    """The stage that most jobs have; of those, one with tokens, and the longest."""
+    found: dict[str, list[NCUProfileRegion]] = {}
+    for report in reports.values():
+        for region in stage_regions(report):
+            found.setdefault(region.key, []).append(region)
+
+    def worth(key: str) -> tuple[int, int, int]:
+        regions = found[key]
+        return len(regions), sum(_tokens(r) is not None for r in regions), sum(r.wall_ns or 0 for r in regions)
+
+    return max(found, key=worth, default="")
+
+
+def _job(name: str, values: dict[str, str], report: NCUProfileRegionReport, stage: str) -> SweepJob:
+    stages = stage_regions(report)
+    region = next((r for r in stages if r.key == stage), stages[0] if stages else None)
+    if region is None:
+        return SweepJob(name, values, problem="Its report has no stages.")
+    steady = region.timing.steady if region.timing is not None else None
+    tokens, energy = _tokens(region), region.timing.energy_j if region.timing is not None else None
+    per_token = None
+    if tokens is not None and energy is not None and steady is not None and steady.median_ns:
+        made = tokens * steady.median_ns / 1e9  # tokens of an instance
+        per_token = energy / made if made else None
+    verdict = region.performance.verdict if region.performance is not None else None
+    return SweepJob(
+        name,
+        values,
+        stage=region.key,
+        time_ns=steady.median_ns if steady is not None else None,
+        tokens_per_s=tokens,
+        energy_per_token_j=per_token,
+        bound=verdict.title if verdict is not None else "",
+    )
+
+
+def _tokens(region: NCUProfileRegion) -> float | None:
+    rate = region.performance.tokens if region.performance is not None else None
+    return rate.now.value if rate is not None else None
+
+
+def _front(jobs: Sequence[SweepJob]) -> set[str]:
+    """Jobs that no other is at least as good as in all that is known of both, and better in something."""
+    known = [
+        (job, [_sign(more) * getattr(job, wish) for wish, more, _ in WISHES if getattr(job, wish) is not None])
+        for job in jobs
+        if not job.problem
+    ]
+    most = max((len(wishes) for _, wishes in known), default=0)
+    complete = [(job, wishes) for job, wishes in known if wishes and len(wishes) == most]
+    return {
+        job.name
+        for job, mine in complete
+        if not any(all(a >= b for a, b in zip(other, mine, strict=True)) and other != mine for _, other in complete)
+    }
+
+
+def _sign(more: bool) -> int:
+    return 1 if more else -1
+
+
+def _shown(value: object) -> str:
+    """As it is typed."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_shown, value))
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

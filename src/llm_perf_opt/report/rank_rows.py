@@ -1,0 +1,82 @@
+"""The ranks of a job as a table, and as what the page draws its matrix of ranks by steps from."""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+from typing import Any
+
+from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.rank_skew import RankSteps
+from llm_perf_opt.report.text import counted, duration, quantity
+from llm_perf_opt.report.view import View
+
+_HEAD = ("rank", "median step", "waiting in it", "transfer in it", "clock", "memory peak", "energy a step", "what is different", "its own report")  # fmt: skip
+TEXTS = ("what is different", "its own report")  # columns of words
+_NOTHING = "–"
+_OF_JOB = re.compile(r"rank-(\d+)/")
+
+
+def rank_table(view: View) -> list[list[str]]:
+    """The titles, then one row a rank; nothing where there are no ranks, or none that repeat the same region."""
+    steps = view.report.rank_steps
+    if steps is None:
+        return []
+    skew = view.report.ranks
+    clocks = {rank.rank: rank for rank in skew.ranks} if skew is not None else {}
+    paths = (str(one.get("path", "")) for one in view.report.inputs)
+    in_job = {int(found[1]) for path in paths if (found := _OF_JOB.match(path))}
+    rows = []
+    for row in steps.ranks:
+        clock = clocks.get(row.rank)
+        rows.append(
+            [
+                str(row.rank),
+                duration(row.median_ns),
+                duration(_steady(row.waiting_ns, steps)),
+                duration(_steady(row.transfer_ns, steps)),
+                _NOTHING if clock is None else _clock(clock.clock_offset_ns, clock.clock_drift_ppm),
+                _NOTHING if row.memory_peak_bytes is None else quantity(row.memory_peak_bytes, "byte"),
+                _NOTHING if row.energy_j is None else quantity(row.energy_j, "J"),
+                visible(row.why, 200) if row.why else _NOTHING,
+                f"ranks/rank-{row.rank}/report.html" if row.rank in in_job else _NOTHING,
+            ]
+        )
+    used = [n for n in range(len(_HEAD)) if any(row[n] != _NOTHING for row in rows)]
+    return [[row[n] for n in used] for row in ([*_HEAD], *rows)]
+
+
+def rank_sentence(view: View) -> str:
+    """What a step takes on all together, and how well the clocks agree."""
+    steps, skew = view.report.rank_steps, view.report.ranks
+    if steps is None:
+        return ""
+    shown = f"; the first {len(steps.common_ns):,} are listed" if steps.all_steps > len(steps.common_ns) else ""
+    clocks = "" if skew is None else f" Clocks agree within {duration(skew.residual_ns)} once they are aligned."
+    return (
+        f"{counted(steps.all_steps, 'step')} ({visible(steps.region, 80)}){shown}. Common time of a steady step, that of the rank that takes "
+        f"longest: {duration(steps.common_median_ns)}.{clocks}"
+    )
+
+
+def rank_matrix(view: View) -> dict[str, Any] | None:
+    """Columns for the page; None where there is no matrix."""
+    steps = view.report.rank_steps
+    if steps is None:
+        return None
+    measures: dict[str, list[list[int] | None]] = {
+        "time": [row.times_ns for row in steps.ranks],
+        "waiting": [row.waiting_ns for row in steps.ranks],
+        "transfer": [row.transfer_ns for row in steps.ranks],
+    }
+    known = {name: rows for name, rows in measures.items() if all(row is not None for row in rows)}
+    return {"labels": [row.label for row in steps.ranks], "warmup": steps.warmup, "measures": known}
+
+
+def _steady(values: list[int] | None, steps: RankSteps) -> float | None:
+    return median(values[steps.warmup :]) if values else None
+
+
+def _clock(offset_ns: int, drift: float) -> str:
+    told = f"{'+' if offset_ns > 0 else '−' if offset_ns < 0 else ''}{duration(abs(offset_ns))}"
+    return told + (f", {drift:+.3g} ppm" if drift else "")

@@ -1,0 +1,141 @@
+"""Ranks by steps: each step of each rank, its waiting and transfer, the common time, and what a rank does differently."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+
+import pytest
+from attrs import evolve
+
+from llm_perf_opt.analysis.build import ReportOptions, build_report, with_ranks
+from llm_perf_opt.regions.columns import Timeline
+from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.report.html import render_html
+from llm_perf_opt.report.markdown import render_markdown
+from llm_perf_opt.report.view import view_of
+from test_communication import GEMM, PUBLIC, REDUCE, here, made, report
+
+STEPS, STEP_NS, TRANSFER = 6, 10_000_000, 100_000
+Work = Callable[[int, int], list[tuple[str, int, int]]]  # of a rank in a step: kernels, from its start on
+
+
+def ranks_doing(work: Work, count: int = 3) -> list[Timeline]:
+    """Ranks that do some work in each step and meet in an all-reduce at its end; each clock is off."""
+    found = []
+    for rank in range(count):
+        ranges, kernels = [], []
+        for step in range(STEPS):
+            begin = step * STEP_NS + rank * 5_000_000_000
+            done = [max((at + time for _, at, time in work(r, step)), default=0) for r in range(count)]
+            ranges.append(("step", begin, begin + STEP_NS - 1_000))
+            kernels += [(name, begin + at, time) for name, at, time in work(rank, step)]
+            kernels.append((REDUCE, begin + done[rank] + 1_000, max(done) - done[rank] + TRANSFER))
+        found.append(evolve(with_ranks(made(ranges, kernels), rank), source=f"rank{rank}.sqlite"))
+    return found
+
+
+def report_of(work: Work, count: int = 3) -> NCUProfileRegionReport:
+    return build_report(ranks_doing(work, count), ReportOptions())
+
+
+def why(report: NCUProfileRegionReport) -> list[str]:
+    assert report.rank_steps is not None
+    return [row.why for row in report.rank_steps.ranks]
+
+
+def test_each_step_of_each_rank_with_its_waiting_and_transfer() -> None:
+    def work(rank: int, step: int) -> list[tuple[str, int, int]]:
+        return [(GEMM, 0, 3_000_000 if (rank, step) == (1, 2) else 1_000_000)]
+
+    report = report_of(work)
+    steps = report.rank_steps
+    assert steps is not None
+    assert (steps.region, steps.all_steps, len(steps.ranks)) == ("step", STEPS, 3)
+    assert steps.common_ns == [STEP_NS - 1_000] * STEPS
+    for row in steps.ranks:
+        assert row.transfer_ns == pytest.approx([TRANSFER] * STEPS, abs=2_000)
+        waits = [0, 0, 2_000_000 if row.rank != 1 else 0, 0, 0, 0]
+        assert row.waiting_ns == pytest.approx(waits, abs=2_000)
+    codes = {one.code: one.message for one in report.diagnostics}
+    assert codes["RANK_STEPS"].startswith("3 ranks go through step 6 times; the common time of a steady one")
+
+
+def test_the_common_time_is_that_of_the_slowest() -> None:
+    ranks = ranks_doing(lambda rank, step: [(GEMM, 0, 1_000)])
+    ranges = ranks[2].ranges
+    longer = ranges.end.copy()
+    longer[3] += 800
+    ranks[2] = evolve(ranks[2], ranges=evolve(ranges, end=longer))
+    steps = build_report(ranks, ReportOptions()).rank_steps
+    assert steps is not None
+    assert steps.common_ns[3] == STEP_NS - 200
+    assert steps.common_median_ns == STEP_NS - 1_000
+
+
+def test_more_work_slower_kernels_and_a_slower_host_are_told_apart() -> None:
+    assert why(report_of(lambda rank, step: [(GEMM, n * 500_000, 400_000) for n in range(8 if rank == 1 else 4)])) == [
+        "",
+        "more work: 9 kernels in a step, usually 5; they take 1.6 ms longer",
+        "",
+    ]
+    slower = report_of(lambda rank, step: [(GEMM, 0, 3_000_000 if rank == 2 else 1_000_000)])
+    assert why(slower) == [
+        "",
+        "",
+        "the same number of kernels take 2 ms longer in a step: larger inputs, or a slower GPU",
+    ]
+    assert "rank 2: the same number" in next(d.message for d in slower.diagnostics if d.code == "RANKS_DIFFER")
+    host = why(report_of(lambda rank, step: [(GEMM, 2_000_000 if rank == 0 else 0, 1_000_000)]))
+    assert host[0].startswith("its GPU waits")
+    assert host[0].endswith("longer in a step for its host")
+    assert host[1:] == ["", ""]
+
+
+def test_ranks_that_do_the_same_differ_in_nothing() -> None:
+    report = report_of(lambda rank, step: [(GEMM, 0, 1_000_000)], count=4)
+    assert why(report) == [""] * 4
+    assert "RANKS_DIFFER" not in {one.code for one in report.diagnostics}
+
+
+def test_one_rank_has_no_steps_to_compare() -> None:
+    (alone,) = ranks_doing(lambda rank, step: [(GEMM, 0, 1_000)], count=1)
+    assert build_report([alone], ReportOptions()).rank_steps is None
+
+
+def test_the_page_and_the_text_have_the_ranks() -> None:
+    report = report_of(lambda rank, step: [(GEMM, 0, 3_000_000 if rank == 2 else 1_000_000)])
+    view = view_of(report)
+    page, text = render_html(view), render_markdown(view)
+    assert 'id="rank-matrix"' in page
+    assert [part for part in ("time", "waiting", "transfer") if f'data-rank-measure="{part}"' in page] == [
+        "time", "waiting", "transfer",
+    ]  # fmt: skip
+    (row,) = [line for line in text.splitlines() if line.startswith("| 2 |")]
+    assert "| 0 ns | 100 µs | +10 s | the same number of kernels take 2 ms longer" in row  # it waits for nobody
+    assert "memory peak" not in text[text.index("## Ranks") :].partition("##")[0]  # nobody measured it
+    alone = build_report(ranks_doing(lambda rank, step: [(GEMM, 0, 1_000)], count=1), ReportOptions())
+    assert 'id="rank-matrix"' not in render_html(view_of(alone))
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@here
+def test_ranks_of_a_server_that_start_later_are_told_from_slow_ones() -> None:
+    """One prompt on four of eight ranks: what each waits for is that two of them begin it 150 ms later."""
+    files = sorted(PUBLIC.glob("sgl-project+sglang+gptoss120b_bs-1-*-TP-[0124]-EXTEND.trace.json.gz"))
+    starts, took = {}, {}
+    for rank, file in zip((0, 1, 2, 4), files, strict=True):  # read here by other means
+        with gzip.open(file) as text:
+            events = json.load(text)["traceEvents"]
+        (step,) = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("step[EXTEND")]
+        starts[rank], took[rank] = step["ts"], step["dur"]
+    found = report(*files)
+    assert found.rank_steps is not None
+    assert {row.rank: row.times_ns[0] / 1e3 for row in found.rank_steps.ranks} == pytest.approx(took, rel=1e-4)
+    assert found.rank_steps.common_ns[0] / 1e3 == pytest.approx(max(took.values()), rel=1e-4)
+    later = {rank: (start - starts[4]) / 1e3 for rank, start in starts.items()}
+    whys = {row.rank: row.why for row in found.rank_steps.ranks}
+    assert (whys[0], whys[4]) == ("", "")
+    assert (whys[1], whys[2]) == (f"starts {later[1]:.0f} ms after rank 4", f"starts {later[2]:.0f} ms after rank 4")

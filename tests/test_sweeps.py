@@ -1,0 +1,100 @@
+"""All jobs of a sweep in one comparison: swept keys, Pareto front, the best; and jobs that take turns on a GPU."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+import llm_perf_opt
+from conftest import RECORDINGS
+from fake_tools import json_alone as json_alone
+from fake_tools import tools as tools
+from llm_perf_opt.cli.main import main
+from llm_perf_opt.comparing.sweep import Sweep, SweepJob, _front, compare_jobs
+from llm_perf_opt.comparing.sweep_files import render_sweep_html, render_sweep_md
+from llm_perf_opt.files import cache_folder
+from llm_perf_opt.rundir.inventory import take_inventory
+from llm_perf_opt.runners import app, deep_profile_runner
+from llm_perf_opt.runners.gpu_slot import gpu_slot
+
+# Batch: time of a step, tokens a second, energy. The last is beaten by all.
+POINTS = {"1": (10e6, 100.0, 2.0), "8": (12e6, 660.0, 0.5), "64": (40e6, 1600.0, 0.3), "65": (41e6, 1500.0, 0.4)}
+
+
+def jobs() -> list[SweepJob]:
+    return [
+        SweepJob(str(n), {"infer.batch": batch}, "LLM@decode", time, tokens, energy, "launch-bound")
+        for n, (batch, (time, tokens, energy)) in enumerate(POINTS.items())
+    ]
+
+
+def test_the_front_are_those_that_nobody_beats() -> None:
+    assert _front(jobs()) == {"0", "1", "2"}
+    without_energy = [evolve(job, energy_per_token_j=None) for job in jobs()]
+    assert _front(without_energy) == {"0", "1", "2"}
+    only_time = [evolve(job, tokens_per_s=None) for job in without_energy]
+    assert _front(only_time) == {"0"}
+    assert _front([evolve(job, problem="it failed") for job in jobs()]) == set()
+
+
+def test_the_best_is_named_and_everything_is_escaped() -> None:
+    best = {"tokens_per_s": "2", "time_ns": "0", "energy_per_token_j": "2"}
+    listed = [evolve(job, on_front=job.name in "012") for job in jobs()]
+    listed.append(SweepJob("4", {"infer.batch": "<b>|`x`"}, problem="The program <failed>."))
+    sweep = Sweep(["infer.batch"], listed, best)
+    assert sweep.sentences == [
+        "Most tokens a second and least energy a token: infer.batch=64 (job 2)",
+        "Shortest time: infer.batch=1 (job 0)",
+    ]
+    text, page = render_sweep_md(sweep), render_sweep_html(sweep)
+    assert "| `2` | `64` | LLM@decode | 40 ms | 1,600 | 0.625 | 0.3 J | launch-bound | yes |" in text
+    assert "<b>" not in page
+    assert page.count("<circle") == 4
+
+
+def test_swept_keys_are_those_that_were_typed_with_several_values() -> None:
+    report = llm_perf_opt.load(next(iter(sorted(RECORDINGS.glob("nsys-*-train.sqlite*")))))
+    configurations = {
+        "0": {"model.name": "a", "model.path": "/a", "infer.batch": 1, "device": "cpu"},
+        "1": {"model.name": "b", "model.path": "/b", "infer.batch": 8, "device": "cpu"},
+    }
+    reports = {"0": report.data, "1": report.data}
+    assert compare_jobs(configurations, reports, {}, typed=["model"]).keys == ["model.name"]
+    found = compare_jobs(configurations, reports, {})
+    assert found.keys == ["model.name", "model.path", "infer.batch"]
+    assert [job.time_ns is not None for job in found.jobs] == [True, True]
+    lost = compare_jobs(configurations, {"0": report.data}, {"1": "It was killed."})
+    assert [job.problem for job in lost.jobs] == ["", "It was killed."]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.usefixtures("json_alone", "tools")
+def test_a_sweep_ends_with_one_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    program = f"pipeline.workload.command=[{sys.executable},-c,pass]"
+    words = [program, "-m", "run.mode=light", "run.top_n_kernels=5,6", "hydra.sweep.dir=sweep"]
+    assert app.start(deep_profile_runner.job, words) == 0
+    assert "All jobs compared: sweep/sweep.html" in capsys.readouterr().out
+    found = json.loads(Path("sweep/sweep.json").read_text())
+    assert found["keys"] == ["run.top_n_kernels"]
+    assert [(job["name"], job["values"]["run.top_n_kernels"]) for job in found["jobs"]] == [("0", "5"), ("1", "6")]
+    assert all(job["time_ns"] for job in found["jobs"])
+    assert take_inventory(Path("sweep")).others == []
+    assert main(["runs", "sweep", "sweep"]) == 0  # again, over its own files
+    assert main(["runs", "sweep", "sweep/0"]) == 2
+
+
+def test_jobs_take_turns_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    with gpu_slot("cuda:1"):
+        with (cache_folder() / "gpu-7.lock").open("w") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with gpu_slot("cuda:0"), gpu_slot("cpu"):  # another GPU, and none
+            pass
+    with (cache_folder() / "gpu-7.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
