@@ -45,7 +45,7 @@ examples:
 # order of the help.
 VERBS = (
     *("doctor", "measure", "profile", "plan", "report", "ranges", "compare", "try", "export"),
-    *("demo", "scrub", "calibrate", "runs", "window", "schema", "completion"),
+    *("demo", "scrub", "calibrate", "runs", "window", "mcp", "schema", "completion"),
 )
 
 

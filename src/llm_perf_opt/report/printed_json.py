@@ -387,6 +387,20 @@ class WindowAsked(Printed):
     asked: Literal["start", "stop"]
 
 
+class Tool(TypedDict):
+    """A question that an agent can ask."""
+
+    name: str
+    description: str
+
+
+class Tools(Printed):
+    """`llm-perf mcp --json`: the questions, without a server."""
+
+    root: str
+    tools: list[Tool]
+
+
 class CompletionScript(Printed):
     """A script for a shell."""
 
@@ -420,6 +434,7 @@ SHAPES: dict[str, tuple[type, ...]] = {
     "runs prune": (Pruned,),
     "runs compress": (Packed,),
     "window": (WindowAsked,),
+    "mcp": (Tools,),
     "completion": (CompletionScript,),
     "schema": (SchemaNames,),
 }
