@@ -251,6 +251,10 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Where to keep it (default: $XDG_CACHE_HOME/llm-perf-opt/calibration.json, which reports look at).",
     ),
     Option(
+        flag="--top", kind="count", default=10, metavar="N", verbs=("show",),
+        help="Kernels, lines and counters to list.",
+    ),
+    Option(
         flag="--root", metavar="DIR", default=".", verbs=("mcp",),
         help="The folder that may be read; nothing outside it is opened.",
     ),

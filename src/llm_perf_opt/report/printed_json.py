@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from llm_perf_opt.diagnosis import Diagnosis
-from llm_perf_opt.regions.fixes import Answer
+from llm_perf_opt.regions.fixes import Answer, Fix
+from llm_perf_opt.regions.idle import IdleTime
+from llm_perf_opt.regions.model import RegionWork, TimeSplit, Verdict
+from llm_perf_opt.regions.timing import Timing
 
 _Verdict = Literal["better", "worse", "same", "unsure", "not_comparable"]
 
@@ -329,6 +332,7 @@ class RunEntry(TypedDict):
     bytes: int
     foreign: list[NamedReason]
     problem: str
+    result: Annotated[dict[str, str] | None, "stage, verdict, confidence and where of its report"]
 
 
 class RunList(Printed):
@@ -387,6 +391,33 @@ class WindowAsked(Printed):
     asked: Literal["start", "stop"]
 
 
+class Opened(Printed):
+    """The page of a run; `opened` is false where there is no browser."""
+
+    page: str
+    opened: bool
+
+
+class RegionShown(Printed):
+    """One region. Its parts are as in report.json."""
+
+    region: dict[str, Any]
+    path: list[str]
+    domain: str
+    children: list[str]
+    timing: Timing | None
+    verdict: Verdict | None
+    gpu_verdict: Verdict | None
+    time: TimeSplit | None
+    work: RegionWork | None
+    idle: IdleTime | None
+    fixes: list[Fix]
+    kernels: list[dict[str, Any]]
+    kernels_omitted: int
+    lines: list[dict[str, Any]]
+    counters: list[dict[str, Any]]
+
+
 class Tool(TypedDict):
     """A question that an agent can ask."""
 
@@ -422,6 +453,8 @@ SHAPES: dict[str, tuple[type, ...]] = {
     "plan": (Plan,),
     "report": (ReportSummary,),
     "ranges": (Ranges,),
+    "show": (RegionShown,),
+    "open": (Opened,),
     "compare": (Comparison, SavedBaseline),
     "try": (Trial, Levers, RunFailure),
     "export": (Written,),
