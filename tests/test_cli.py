@@ -19,6 +19,7 @@ import pytest
 import llm_perf_opt
 from llm_perf_opt.cli.main import _parsed, main
 from llm_perf_opt.report.schema import build_schema, shipped_schema
+from printed import check_printed
 from synthetic import make_export
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -86,8 +87,11 @@ def test_the_shipped_schema_is_the_schema_of_the_model() -> None:
     assert shipped_schema() == build_schema(), "run: python -m llm_perf_opt.report.schema"
 
 
-def test_demo_joins_counters_to_all_launches_and_layers_agree(tmp_path: Path) -> None:
+def test_demo_joins_counters_to_all_launches_and_layers_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("demo", "--out", tmp_path, "--json") == 0
+    check_printed("demo", capsys.readouterr().out)
     report = llm_perf_opt.load(tmp_path)
     assert report.coverage is not None
     assert report.coverage.signatures_matched == report.coverage.signatures

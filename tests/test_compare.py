@@ -495,8 +495,8 @@ def test_files_and_exit_codes(slower: Path, tmp_path: Path, capsys: pytest.Captu
     out = tmp_path / "out"
     assert run(WARM, slower, "--out", out) == 0
     printed = capsys.readouterr().out
-    assert printed.splitlines()[0].endswith(": slower")
-    assert f"{STEP} +18 %" in printed.splitlines()[1]
+    assert f"{STEP} +18 %" in printed.splitlines()[0]
+    assert printed.splitlines()[-3].endswith(": slower")
     assert run(WARM, slower, "--out", out, "--fail-on", "worse", "--quiet") == 7
     assert capsys.readouterr().out == "worse\n"
     assert run(slower, WARM, "--out", out, "--fail-on", "unsure") == 0

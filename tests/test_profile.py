@@ -24,6 +24,7 @@ from fake_tools import TIMELINE
 from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
+from printed import check_printed
 
 pytestmark = pytest.mark.process
 
@@ -178,9 +179,10 @@ def test_mistakes_before_anything_runs(
 
 
 @pytest.mark.usefixtures("json_alone")
-def test_two_runs_of_the_same_second_have_folders_of_their_own(tools: Path) -> None:
+def test_two_runs_of_the_same_second_have_folders_of_their_own(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert main(["profile", "--no-counters", "--json", "--", *WORK]) == 0
+        check_printed("profile", capsys.readouterr().out)
     assert len(list(Path("tmp/profile-output").iterdir())) == 2
 
 

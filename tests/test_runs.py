@@ -29,6 +29,7 @@ from llm_perf_opt.rundir.directory import RunDirectory
 from llm_perf_opt.rundir.inventory import look_at
 from llm_perf_opt.rundir.layout import ARTEFACTS, artefact, is_half_written, is_of_report, names_of_step
 from llm_perf_opt.rundir.manifest import read_manifest
+from printed import check_printed
 
 pytestmark = pytest.mark.process
 
@@ -65,8 +66,7 @@ def make_run(name: str, day: int = 1, state: str = "done", recordings: bool = Fa
 
 def told(*words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     main(["runs", *words, "--json"])
-    content: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return content
+    return check_printed(f"runs {words[0]}", capsys.readouterr().out)
 
 
 def names() -> list[str]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import attrs
-import jsonschema
 import numpy as np
 import pytest
 
@@ -38,6 +36,7 @@ from llm_perf_opt.trying.process_notes import Computed, ProcessNotes, read_notes
 from llm_perf_opt.trying.program_runs import Run
 from llm_perf_opt.trying.turns import Wanted
 from llm_perf_opt.trying.words import three_sentences
+from printed import check_printed
 
 OUTPUTS = ("", "outputs")
 OWN = '''"""Scales what the model gives."""
@@ -375,10 +374,7 @@ def test_what_is_not_certain_is_not_called_useless() -> None:
 
 
 def test_the_file_keeps_to_its_schema_and_the_page_escapes_names() -> None:
-    schema = json.loads(files("llm_perf_opt.trying").joinpath("try.schema.json").read_text())
-    found = trial().as_json()
-    jsonschema.validate(found, schema)
-    json.dumps(found, allow_nan=False)
+    check_printed("try", json.dumps(trial().as_json(), allow_nan=False))
     page = render_trial(trial())
     assert "&lt;b&gt;good" in page
     assert "<b>good" not in page
@@ -441,8 +437,7 @@ def test_a_program_is_tried_and_what_breaks_it_is_refused(tmp_path: Path, monkey
          sys.executable, "net.py"]
     )  # fmt: skip
     assert code == 0
-    found = json.loads(Path("run/try.json").read_text())
-    jsonschema.validate(found, json.loads(files("llm_perf_opt.trying").joinpath("try.schema.json").read_text()))
+    found = check_printed("try", Path("run/try.json").read_text())
     levers = {lever["name"]: lever for lever in found["levers"]}
     assert levers["inference-mode"]["applied"]
     assert levers["inference-mode"]["outputs"] == "same"

@@ -9,11 +9,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
+    from typing import Any
 
     from llm_perf_opt.api.result import Report
     from llm_perf_opt.regions.attribution import Mode
 
-__all__ = ["__version__", "load", "open"]
+__all__ = ["__version__", "load", "open", "region"]
 
 
 def open(
@@ -34,3 +35,21 @@ def open(
 
 
 load = open  # the old name
+
+
+def region(name: Any) -> Any:
+    """Mark a part of a program for every profiler that may be watching: a range of the NVTX domain `LLM`.
+
+    `with llm_perf_opt.region("decode"): …` around a block, `@llm_perf_opt.region("decode")` or `@llm_perf_opt.region`
+    (which takes its name) on a function. It does nothing where no profiler watches, or where NVTX is not installed.
+    """
+    from llm_perf_opt.workloads.region_helper import region as make_region
+
+    return make_region(name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext llm_perf_opt`: the cell magic `%%llm_perf`."""
+    from llm_perf_opt.workloads.notebook_cell import register_magic
+
+    register_magic(shell)

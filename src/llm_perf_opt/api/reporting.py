@@ -234,6 +234,7 @@ def publish(
 def _show(report: NCUProfileRegionReport, out: Path, files: list[Path], regions: str, showing: Showing) -> None:
     """The answer for people, and where the files are."""
     from llm_perf_opt.regions.names import printable
+    from llm_perf_opt.report.closing import next_of, print_closing, result_of
     from llm_perf_opt.report.terminal import console, show_report
     from llm_perf_opt.report.view import view_of
 
@@ -244,13 +245,13 @@ def _show(report: NCUProfileRegionReport, out: Path, files: list[Path], regions:
     page = out / "report.html"
     if page in files:
         names.remove(page.name)
-    told = [f"Written to {out}: {', '.join(names)}"] if names and not showing.quiet else []
     if showing.quiet:
-        told.append(str(page if page in files else out))
-    elif page in files:
-        told.append(f"The report to look at: {page}")
-    for line in told:
-        console().print(printable(line), markup=False, soft_wrap=True)
+        console().print(printable(str(page if page in files else out)), markup=False, soft_wrap=True)
+        return
+    if names:
+        console().print(printable(f"Written to {out}: {', '.join(names)}"), markup=False, soft_wrap=True)
+    if files:  # a report that was only shown has its files, and who asked for it knows where
+        print_closing(result_of(report), page if page in files else None, next_of(report, out))
 
 
 def _summary(report: NCUProfileRegionReport, out: Path, files: list[Path], matched: bool) -> dict[str, Any]:

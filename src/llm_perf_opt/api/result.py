@@ -26,6 +26,7 @@ from llm_perf_opt.untrusted import read_head
 
 if TYPE_CHECKING:
     from llm_perf_opt.api.compared import Compared
+    from llm_perf_opt.api.displays import Display
     from llm_perf_opt.diagnosis import Diagnosis
     from llm_perf_opt.metrics.hardware.limits import GpuHardware
     from llm_perf_opt.regions.attribution import Attribution, Mode
@@ -214,6 +215,22 @@ class Report:
         make_folder(target.parent)
         return write_text(target, render_html(view_of(self.data, top=top)))
 
+    # -- parts of it, for a notebook ---------------------------------------------------------------------
+
+    @cached_property
+    def tree(self) -> Display:
+        """Regions inside regions, as a table."""
+        from llm_perf_opt.api.displays import tree_of
+
+        return tree_of(self.data)
+
+    @cached_property
+    def roofline(self) -> Display:
+        """Kernels against the roofs of the GPU, as a picture."""
+        from llm_perf_opt.api.displays import roofline_of
+
+        return roofline_of(self.data)
+
     # -- shown ------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -223,6 +240,11 @@ class Report:
         from llm_perf_opt.api.summary import summary_html
 
         return summary_html(self)
+
+    def _repr_markdown_(self) -> str:
+        from llm_perf_opt.api.summary import summary_markdown
+
+        return summary_markdown(self)
 
 
 def open_report(

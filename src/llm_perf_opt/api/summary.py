@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
+from llm_perf_opt.report.md_syntax import code, plain, table
 from llm_perf_opt.report.stages import stage_regions
 from llm_perf_opt.report.text import duration, full_label, gpu_time, share
 
@@ -20,7 +21,7 @@ _SUMMARY = """\
 <thead><tr><th>region</th><th>instances</th><th>wall</th><th>GPU idle</th><th>GPU time</th><th>kernels</th>{% if verdicts %}<th>verdict</th>{% endif %}</tr></thead>
 <tbody>{% for r in regions %}<tr><td><code>{{ full_label(r) }}</code></td><td>{{ r.instances if r.instances is not none else "–" }}</td><td>{{ duration(r.wall_ns) }}</td><td>{{ share(r.gpu_idle_ns, r.wall_ns) }}</td><td>{{ duration(gpu_time(r.inclusive)) }}</td><td>{{ r.inclusive.kernel_count }}</td>{% if verdicts %}<td>{{ r.performance.verdict.title if r.performance else "–" }}</td>{% endif %}</tr>{% endfor %}</tbody>
 </table>
-<p>{{ count }} regions in {{ scopes }} scopes. Data frames: <code>.regions</code>, <code>.kernels</code>, <code>.metrics</code>, <code>.launches</code>, <code>.ranges</code>.</p>
+<p>{{ count }} regions in {{ scopes }} scopes. Data frames: <code>.regions</code>, <code>.kernels</code>, <code>.metrics</code>, <code>.launches</code>, <code>.ranges</code>. To look at: <code>.tree</code>, <code>.roofline</code>, <code>.to_html(path)</code>.</p>
 </div>"""
 
 
@@ -39,3 +40,21 @@ def summary_html(report: Report) -> str:
         share=share,
         gpu_time=gpu_time,
     )
+
+
+def summary_markdown(report: Report) -> str:
+    """The answer and the stages."""
+    lines = [f"- **{name}:** {plain(text)}" for name, text in report.answer.lines]
+    cells = [
+        [
+            code(full_label(r)),
+            "–" if r.instances is None else f"{r.instances:,}",
+            duration(r.wall_ns),
+            share(r.gpu_idle_ns, r.wall_ns),
+            duration(gpu_time(r.inclusive)),
+            f"{r.inclusive.kernel_count:,}",
+        ]
+        for r in stage_regions(report.data)[:_ROWS]
+    ]
+    head = ["region", "instances", "wall", "GPU idle", "GPU time", "kernels"]
+    return "\n".join([*lines, "", *table(head, cells, numbers=5)])

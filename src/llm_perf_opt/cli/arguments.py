@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options import Option, options_of
+from llm_perf_opt.options.help_groups import COMMON, GROUPS, group_of
 from llm_perf_opt.options.option import ALLOWED, Kind, fits
 from llm_perf_opt.options.values import bytes_of, parse_seconds
 
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser, options: Sequence[Option[Any]]) -> None:
-    """Give a parser its options."""
+    """Give a parser its options, in the groups of its help."""
+    parser._optionals.title = COMMON  # where --help is
+    groups = {group.title: group for group in parser._action_groups}
+    for title in GROUPS:
+        if any(group_of(option.flag) == title for option in options) and title not in groups:
+            groups[title] = parser.add_argument_group(title)
     either = parser.add_mutually_exclusive_group() if any(option.either for option in options) else parser
     for option in options:
-        place = either if option.either else parser
+        place = either if option.either else groups[group_of(option.flag)]
         names = [name for name in (option.short, option.flag) if name]
         settings: dict[str, Any] = {"help": _help(option), "default": option.unset}
         if option.kind == "switch":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.quiet:
         print(found.verdict)
     else:
-        _show(found, written_files)
+        _show(found, written_files, arguments)
     return int(code)
 
 
@@ -141,21 +142,32 @@ def _exit_code(found: Comparison, fail_on: str | None) -> ExitCode:
     return ExitCode.DONE
 
 
-def _show(found: Comparison, written: list[Path]) -> None:
+def _show(found: Comparison, written: list[Path], arguments: argparse.Namespace) -> None:
     from llm_perf_opt.comparing.comparison_md import VERDICT_WORDS
     from llm_perf_opt.regions.names import printable
+    from llm_perf_opt.report.closing import print_closing
     from llm_perf_opt.report.terminal import console
 
-    lines = [f"{found.new} against {found.base}: {VERDICT_WORDS[found.verdict]}"]
-    if found.verdict == "not_comparable":
-        lines += [f"  {reason}" for reason in found.reasons]
-    lines += [f"  {sentence}" for sentence in found.sentences[:_SENTENCES]]
+    lines = list(found.reasons) if found.verdict == "not_comparable" else []
+    lines += found.sentences[:_SENTENCES]
     if len(found.sentences) > _SENTENCES:
-        lines.append(f"  {len(found.sentences) - _SENTENCES} more in the files.")
-    lines += [f"  budget {budget['state']}: {budget['text']}" for budget in found.budgets if budget["state"] != "kept"]
-    lines += [f"  {note}" for note in found.notes]
-    page = next((file for file in written if file.suffix == ".html"), None)
-    if page is not None:
-        lines.append(f"The page to look at: {page}; beside it JSON, Markdown and JUnit XML.")
+        lines.append(f"{len(found.sentences) - _SENTENCES} more in the files.")
+    lines += [f"budget {budget['state']}: {budget['text']}" for budget in found.budgets if budget["state"] != "kept"]
+    lines += found.notes
     for line in lines:
         console().print(printable(line), markup=False, soft_wrap=True)
+    page = next((file for file in written if file.suffix == ".html"), None)
+    result = f"{found.new} against {found.base}: {VERDICT_WORDS[found.verdict]}"
+    print_closing(result, page, _next_step(found, arguments))
+
+
+def _next_step(found: Comparison, arguments: argparse.Namespace) -> str:
+    new = shlex.quote(arguments.new)
+    if found.verdict == "worse":
+        worst = max((r for r in found.regions if r.verdict == "worse"), key=lambda r: r.delta_ns, default=None)
+        return f"llm-perf show {new} {shlex.quote(worst.key)}" if worst else ""
+    if found.verdict == "unsure":
+        return "time both several times: llm-perf measure --runs 5 -- CMD"
+    if found.verdict == "not_comparable":
+        return "give two runs of the same program"
+    return f"keep it as what later runs are compared with: llm-perf compare {new} --save-baseline FILE"

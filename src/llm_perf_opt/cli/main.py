@@ -8,6 +8,7 @@ import difflib
 import importlib
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ examples:
   llm-perf measure -- python my_model.py           what its stages take when nobody looks
   llm-perf profile -- python my_model.py           profile a program: timeline, counters, one report
   llm-perf demo                                    a full report from a recording that ships with the package
+  llm-perf open                                    the page of the newest run, in the browser
+  llm-perf show RUN LLM@decode                     one region: times, counters, kernels, lines, fixes
   llm-perf report run.sqlite                       the report of a timeline
   llm-perf report run.sqlite counters.ncu-rep      the same with hardware counters joined to it
   llm-perf ranges run.sqlite                       which regions exist, and how to select each in ncu
@@ -44,8 +47,8 @@ examples:
 # A module of this name each, with HELP, DESCRIPTION, EXAMPLES, run, and add_arguments where options are not all; in the
 # order of the help.
 VERBS = (
-    *("doctor", "measure", "profile", "plan", "report", "ranges", "compare", "try", "export"),
-    *("demo", "scrub", "calibrate", "runs", "window", "completion"),
+    *("doctor", "measure", "profile", "plan", "report", "ranges", "show", "open", "compare", "try"),
+    *("export", "demo", "scrub", "calibrate", "runs", "window", "mcp", "schema", "completion"),
 )
 
 
@@ -59,6 +62,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if verb := re.match(r"argument VERB: invalid choice: '(.*)' \(choose from", message):
+            if not _nearest(verb[1], VERBS) and shutil.which(verb[1]):
+                raise UserError(
+                    f"{verb[1]} is a program, and no verb of llm-perf.",
+                    f"Say what to do with it, as in: llm-perf profile -- {verb[1]} …",
+                )
             raise UserError(
                 f"There is no verb {verb[1]!r}{_nearest(verb[1], VERBS)}.",
                 f"Choose from {', '.join(VERBS)}; llm-perf --help says what each does.",

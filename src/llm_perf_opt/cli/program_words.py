@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 
 from llm_perf_opt.errors import UserError
 
@@ -28,7 +29,15 @@ def with_separator(words: list[str], verb: argparse.ArgumentParser) -> list[str]
     if claimed := next((word for word in theirs[1:] if word.partition("=")[0] in switches), None):
         raise UserError(
             f"{claimed} stands behind the program: it is not clear whether it is the program's or llm-perf's.",
-            "Put options of llm-perf first, then --, then the program with its own, as in: "
-            f"{shlex.join(['llm-perf', *words[:at], '--', *theirs])}",
+            f"Put options of llm-perf first, then --, then the program with its own, as in: {_typed(words, at)}",
         )
-    return [*words[:at], "--", *theirs] if theirs else words
+    if not theirs:
+        return words
+    if not {"-q", "--quiet", "--json"} & {*words[:at]}:
+        print(f"llm-perf: there is no -- before the program; taken as: {_typed(words, at)}", file=sys.stderr)
+    return [*words[:at], "--", *theirs]
+
+
+def _typed(words: list[str], at: int) -> str:
+    """The same with `--` at its place, as one would type it."""
+    return shlex.join(["llm-perf", *words[:at], "--", *words[at:]])

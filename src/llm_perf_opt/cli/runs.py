@@ -44,7 +44,7 @@ _FOLDER = "a run, or a folder of runs (default: tmp/profile-output)"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="list|show|sweep|history|prune|compress", required=True)
     for name, help_text, nargs, metavar, run_it in (
-        ("list", "list the runs, newest first, with state and size", "?", "FOLDER", _list),
+        ("list", "list the runs, newest first, with state, size and result", "?", "FOLDER", _list),
         ("show", "show how a run went, what is in it and what it lacks", None, "RUN", _show),
         ("prune", "remove old runs; a dry run unless --yes is given", "?", "FOLDER", _prune),
         (
@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    from llm_perf_opt.report.headline import read_headline
     from llm_perf_opt.rundir.command_lines import shell_text
     from llm_perf_opt.rundir.inventory import RUNS, take_inventory
 
@@ -96,6 +97,8 @@ def _list(arguments: argparse.Namespace) -> int:
         command = shell_text(run_.manifest.command) if run_.manifest else run_.problem
         when = _local(run_.started).strftime("%Y-%m-%d %H:%M")
         print(f"{run_.state:<11} {_size(run_.bytes):>8}  {when}  {_shown(run_.path)}  {_shown(command, 60)}")
+        if result := read_headline(run_.path):
+            print(f"{'':<20}  {result['where']}")
     if found.runs:
         print(f"{len(found.runs)} run{'s' if len(found.runs) != 1 else ''}, {_size(found.bytes)} in all")
     for path, reason in found.others:
@@ -173,6 +176,8 @@ def _next_commands(run_: Run) -> list[str]:
 
 
 def _fields(run_: Run) -> dict[str, Any]:
+    from llm_perf_opt.report.headline import read_headline
+
     manifest = run_.manifest
     return {
         "path": str(run_.path),
@@ -183,6 +188,7 @@ def _fields(run_: Run) -> dict[str, Any]:
         "bytes": run_.bytes,
         "foreign": [{"name": file.name, "reason": file.why_not_ours} for file in run_.foreign],
         "problem": run_.problem,
+        "result": read_headline(run_.path) or None,
     }
 
 

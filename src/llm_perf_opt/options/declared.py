@@ -253,6 +253,14 @@ _COMMAND_LINE: tuple[Option[Any], ...] = (
         help="Where to keep it (default: $XDG_CACHE_HOME/llm-perf-opt/calibration.json, which reports look at).",
     ),
     Option(
+        flag="--top", kind="count", default=10, metavar="N", verbs=("show",),
+        help="Kernels, lines and counters to list.",
+    ),
+    Option(
+        flag="--root", metavar="DIR", default=".", verbs=("mcp",),
+        help="The folder that may be read; nothing outside it is opened.",
+    ),
+    Option(
         flag="--device", kind="number", default=0, metavar="N", verbs=("calibrate",), help="Number of the GPU."
     ),
     Option(

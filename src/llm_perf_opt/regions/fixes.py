@@ -5,6 +5,7 @@ Part of the finished result (`model.py`); `analysis/verdicts/conclusion.py` make
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 from attrs import Factory, define
@@ -97,3 +98,7 @@ class Answer:
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {text}" for name, text in self.lines)
+
+    def _repr_html_(self) -> str:
+        shown = (f"<dt><b>{name}</b></dt><dd>{escape(text)}</dd>" for name, text in self.lines)
+        return f"<dl>{''.join(shown)}</dl>"

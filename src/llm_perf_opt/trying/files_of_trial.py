@@ -38,16 +38,18 @@ def render_trial(trial: Trial) -> str:
 
 
 def show_trial(trial: Trial, folder: Path, *, quiet: bool = False) -> None:
+    from llm_perf_opt.report.closing import print_closing
     from llm_perf_opt.report.terminal import console
 
-    lines = list(three_sentences(trial))
+    result, outputs, following = three_sentences(trial)
+    lines = [result, outputs, following]
     if not quiet:
         attempts = [*trial.attempts, *([trial.together] if trial.together else [])]
-        lines += [f"  {lever_line(attempt)}" for attempt in attempts]
-        lines += trial.notes
-        lines.append(f"The page to look at: {folder / 'try.html'}")
+        lines = [*(lever_line(attempt) for attempt in attempts), *trial.notes]
     for line in lines:
         console().print(printable(line), markup=False, soft_wrap=True)
+    if not quiet:
+        print_closing(f"{result} {outputs}", folder / "try.html", following)
 
 
 def _row(attempt: Attempt, longest: float) -> dict[str, Any]:

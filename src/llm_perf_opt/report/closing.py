@@ -1,0 +1,63 @@
+"""How every verb that leaves a page ends: what was found, where to look, what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from llm_perf_opt.regions.model import NCUProfileRegionReport
+from llm_perf_opt.regions.names import printable
+from llm_perf_opt.regions.ranking import is_host_only, stage_regions
+from llm_perf_opt.report.text import duration, full_label, percent
+from llm_perf_opt.rundir.command_lines import HIDDEN
+
+_LONGEST_COMMAND = 200  # characters; one that was cut could not be typed
+
+
+def print_closing(result: str, page: Path | None, following: str) -> None:
+    """The three sentences; `page` is None where none was written. A line each: paths and commands are copied."""
+    from llm_perf_opt.report.terminal import console
+
+    lines = [("Result:", result), ("Page:", str(page) if page else "none was written"), ("Next:", following)]
+    for label, text in lines:
+        if text:
+            console().print(f"{label} {printable(text)}", markup=False, soft_wrap=True)
+
+
+def result_of(report: NCUProfileRegionReport) -> str:
+    """The stage, what holds it back, and what the first fix could win."""
+    found = report.answer
+    stage = next((region for region in stage_regions(report) if region.key == found.stage), None)
+    if stage is None or stage.performance is None or found.verdict == "unknown":
+        return found.where or next((note.message for note in report.diagnostics), "")
+    text = f"{full_label(stage)} is {stage.performance.verdict.title}"
+    fix = next((fix for fix in found.fixes if fix.stage == found.stage), None)
+    if fix is None:
+        return f"{text}; no fix is known that would win much."
+    action = fix.action.rstrip(".")
+    return f"{text}. {action}: up to {duration(fix.gain_ns)} less ({percent(fix.gain_share)})."
+
+
+def next_of(report: NCUProfileRegionReport, out: Path) -> str:
+    """The command that leads on from a report."""
+    place, stage = shlex.quote(str(out)), shlex.quote(report.answer.stage)
+    if not report.answer.stage:
+        return ""
+    program = _program(report)
+    if program and is_host_only(report):
+        return f"llm-perf profile -- {program}"
+    if program and report.answer.fixes and not any(fix.tried for fix in report.answer.fixes):
+        return f"llm-perf try -- {program}"
+    if program:
+        return f"change the program, run it again, then: llm-perf compare {place} NEW_RUN"
+    return f"llm-perf show {place} {stage}"
+
+
+def _program(report: NCUProfileRegionReport) -> str:
+    """The command that was run; one that is long, or of which something is hidden, is left for the reader to fill in."""
+    facts = report.environment.get("run")
+    words = (facts.get("workload") or facts.get("command")) if isinstance(facts, dict) else None
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        return ""
+    text = shlex.join(words)
+    return "CMD" if len(text) > _LONGEST_COMMAND or HIDDEN.search(text) else text

@@ -1,0 +1,163 @@
+"""`show`, `open`, the end of every verb, groups of options, and a program without `--`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import recording, report
+from llm_perf_opt.cli.main import build_parser, main
+from llm_perf_opt.options.declared import OPTIONS
+from llm_perf_opt.options.help_groups import GROUPS, grouped_flags
+from llm_perf_opt.report.headline import read_headline
+from llm_perf_opt.report.write import write_report
+
+TRAIN = recording("nsys-*-train.sqlite")
+WAITS = recording("lines-*-waits.sqlite")
+WARM = recording("nsys-*-decoder-8layers-warm.sqlite")
+COLD = recording("nsys-*-decoder-8layers.sqlite")
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+# -- show --------------------------------------------------------------------------------------------
+
+
+def test_one_region_is_shown_with_its_times_causes_lines_and_fixes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(WAITS), "step", "--top", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "median 84.1 ms" in shown
+    assert "5 steady of 6 instances" in shown
+    assert "Host-bound." in shown
+    assert "lines.py:163" in shown
+    assert "fix 1" in shown
+    assert "reduce_kernel<sum_functor>" in shown
+    assert "--top 34" in shown  # as many lines as there are
+
+
+def test_without_a_name_it_is_the_stage_of_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(WARM), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["region"]["key"] == "LLM@decode"
+    assert len(found["kernels"]) == 10
+
+
+def test_a_name_that_several_regions_have_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(WARM), "mlp"]) == 2
+    shown = capsys.readouterr().err
+    assert "regions are called 'mlp'" in shown
+    assert "LLM@prefill/layer0/mlp" in shown
+    assert main(["show", str(WARM), "decode_stp"]) == 2
+    assert "LLM@decode/decode_step" in capsys.readouterr().err
+
+
+# -- open --------------------------------------------------------------------------------------------
+
+
+def test_without_a_browser_the_path_of_the_page_is_printed(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "run").mkdir()
+    (desk / "run" / "report.html").write_text("<!doctype html>")
+    assert main(["open", "run"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip() == str(desk / "run" / "report.html")
+    assert "no browser" in shown.err
+
+
+@pytest.mark.process
+def test_the_browser_gets_the_page(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (desk / "run").mkdir()
+    (desk / "run" / "report.html").write_text("<!doctype html>")
+    browser = desk / "browser"
+    browser.write_text(f"#!{sys.executable}\nimport sys\nopen({str(desk / 'asked')!r}, 'w').write(sys.argv[1])\n")
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    assert main(["open", "run"]) == 0
+    assert (desk / "asked").read_text() == (desk / "run" / "report.html").as_uri()
+
+
+def test_what_has_no_page_says_how_to_get_one(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "run").mkdir()
+    assert main(["open", "run"]) == 2
+    assert "llm-perf report run" in capsys.readouterr().err
+    assert main(["open"]) == 2
+    assert "There are no runs" in capsys.readouterr().err
+
+
+# -- how verbs end -----------------------------------------------------------------------------------
+
+
+def last_lines(text: str) -> list[str]:
+    return [line.split(":")[0] for line in text.strip().splitlines()[-3:]]
+
+
+def test_a_report_and_a_comparison_end_with_the_same_three_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(WARM), "--out", "out", "--format", "json,html"]) == 0
+    shown = capsys.readouterr().out
+    assert last_lines(shown) == ["Result", "Page", "Next"]
+    assert "Result: LLM@decode is launch-bound. Capture the step in a CUDA graph" in shown
+    assert "Next: llm-perf show out LLM@decode" in shown
+    assert main(["compare", str(COLD), str(WARM)]) == 0
+    shown = capsys.readouterr().out
+    assert last_lines(shown) == ["Result", "Page", "Next"]
+    assert "compare.html" in shown
+    assert main(["compare", str(WARM), str(COLD)]) == 0
+    assert "Next: llm-perf show" in capsys.readouterr().out
+
+
+def test_what_is_typed_next_works(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["report", str(TRAIN), "--out", "out", "--format", "json"])
+    following = capsys.readouterr().out.strip().splitlines()[-1].removeprefix("Next: llm-perf ")
+    assert main(following.split()) == 0
+
+
+# -- the result of a run, from the beginning of its report -----------------------------------------------
+
+
+def test_a_headline_is_read_without_the_report(desk: Path) -> None:
+    found = report("nsys-*-train.sqlite")
+    write_report(found, desk, ["json"])
+    assert read_headline(desk)["where"] == found.answer.where
+    (desk / "report.json").write_bytes((desk / "report.json").read_bytes()[:5000])
+    assert read_headline(desk)["stage"] == found.answer.stage
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"answer": {"where": "\\ud8"', '{"answer": {"where": ""}}', "\0" * 100])
+def test_a_damaged_report_has_no_headline(text: str, desk: Path) -> None:
+    (desk / "report.json").write_text(text)
+    assert read_headline(desk) == {}
+
+
+# -- options and the program ---------------------------------------------------------------------------
+
+
+def test_options_are_grouped_and_no_group_names_one_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert grouped_flags() <= {option.flag for option in OPTIONS}
+    with pytest.raises(SystemExit):
+        build_parser("profile").parse_args(["profile", "--help"])
+    shown = capsys.readouterr().out
+    places = [shown.index(f"\n{group}:\n") for group in GROUPS]
+    assert places == sorted(places)
+    assert shown.index("--out DIR  ") < places[1]
+    assert shown.index("\n  --replay-mode ") > places[3]
+
+
+@pytest.mark.process
+def test_a_forgotten_separator_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["measure", "--out", "run", "true"])
+    assert "there is no -- before the program; taken as: llm-perf measure --out run -- true" in capsys.readouterr().err
+    main(["measure", "--out", "run2", "--quiet", "true"])
+    assert "--" not in capsys.readouterr().err.split("→")[0]
+
+
+def test_a_program_in_the_place_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cat", "train.sh"]) == 2
+    assert "llm-perf profile -- cat" in capsys.readouterr().err
