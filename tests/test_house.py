@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,7 @@ def python_files() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def not_ours(name: str) -> list[str]:
     # Names are made of words: capture_gate, CaptureGate.
     return NOT_OURS.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", name))
