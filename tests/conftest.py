@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import guard
 from forks import Forks
 from llm_perf_opt import demo_data
 from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.api import reporting
 from llm_perf_opt.readers import handover, ncu_rep, sandbox
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.open import read_recording
@@ -32,12 +33,12 @@ from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 
 # Examples are not timed: on a busy machine any of them may take long. Tests name the number of a thorough look, or leave
-# it at the usual one, which `make fuzz` multiplies; `make test` takes a half and `make check` a quarter (--hypothesis-profile),
+# it at the usual one, which `make fuzz` multiplies; `make test` takes a half and `make check` an eighth (--hypothesis-profile),
 # others each time.
 USUAL_EXAMPLES = 100
 settings.register_profile("thorough", deadline=None, max_examples=5 * USUAL_EXAMPLES)
 settings.register_profile("all", deadline=None, max_examples=USUAL_EXAMPLES // 2)
-settings.register_profile("quick", deadline=None, max_examples=USUAL_EXAMPLES // 4)
+settings.register_profile("quick", deadline=None, max_examples=USUAL_EXAMPLES // 8)
 settings.load_profile("all")
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -240,6 +241,25 @@ def recordings_are_read_here() -> Iterator[None]:
     """Each takes a process of its own, and hundreds of tests read the same few. Reports of ncu are asked for once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sandbox, "ask", _ask)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reports_of_our_recordings_are_built_once() -> Iterator[None]:
+    """Commands report on the same few recordings again and again. A report is immutable: `test_view` holds that."""
+    build, built = reporting._build, {}
+
+    def build_once(paths: Sequence[str], options: ReportOptions, *others: Any) -> NCUProfileRegionReport:
+        own = all(Path(path).parent in (RECORDINGS, DEMO) for path in paths)
+        if not own or guard.uses("monkeypatch"):
+            return build(paths, options, *others)
+        asked = (*paths, repr(options), repr(others))
+        if asked not in built:
+            built[asked] = build(paths, options, *others)
+        return built[asked]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reporting, "_build", build_once)
         yield
 
 
