@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from hypothesis import settings
 
 import guard
 from forks import Forks
+from llm_perf_opt import demo_data
 from llm_perf_opt.analysis.build import ReportOptions, build_report
+from llm_perf_opt.api import reporting
 from llm_perf_opt.readers import handover, ncu_rep, sandbox
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.open import read_recording
@@ -31,15 +33,16 @@ from llm_perf_opt.regions.columns import CounterSet, Recording, Timeline
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport, Scope
 
 # Examples are not timed: on a busy machine any of them may take long. Tests name the number of a thorough look, or leave
-# it at the usual one, which `make fuzz` multiplies; `make test` takes a half and `make check` a quarter (--hypothesis-profile),
+# it at the usual one, which `make fuzz` multiplies; `make test` takes a half and `make check` an eighth (--hypothesis-profile),
 # others each time.
 USUAL_EXAMPLES = 100
 settings.register_profile("thorough", deadline=None, max_examples=5 * USUAL_EXAMPLES)
 settings.register_profile("all", deadline=None, max_examples=USUAL_EXAMPLES // 2)
-settings.register_profile("quick", deadline=None, max_examples=USUAL_EXAMPLES // 4)
+settings.register_profile("quick", deadline=None, max_examples=USUAL_EXAMPLES // 8)
 settings.load_profile("all")
 
 RECORDINGS = Path(__file__).parent / "recordings"
+DEMO = Path(demo_data.__file__).parent
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -182,9 +185,46 @@ def _ask_here(
         return sandbox.Answer(os.dup(file.fileno()), *handover.write(value, file))
 
 
+_unpacked: dict[str, Path] = {}  # where a recording of ours was unpacked → that recording
+_plain = lru_cache(maxsize=16)(plain_bytes)
+_read: dict[tuple[Any, ...], tuple[sandbox.Answer, list[tuple[str, Any]]]] = {}
+
+
+def _ask_once(
+    job: str, arguments: list[Any], source: str, limits: Limits, notes: Notes | None = None
+) -> sandbox.Answer:
+    """What reading one of our own recordings gave when it was first asked for, with the notes on its way."""
+    path = _unpacked.get(arguments[0]) or Path(arguments[0])
+    own = path.parent in (RECORDINGS, DEMO)
+    if job.endswith(":unpack_here"):
+        _unpacked.pop(arguments[1], None)
+        if own:
+            Path(arguments[1]).write_bytes(_plain(path))
+            _unpacked[arguments[1]] = path
+            return _ask_here(_NOTHING, [], source, limits, notes)
+    # Who changes something of the program may have changed its readers.
+    if not own or not job.endswith(":read_here") or guard.uses("monkeypatch"):
+        return _ask_here(job, arguments, source, limits, notes)
+    asked = (path, job, *arguments[1:])
+    if asked not in _read:
+        said: list[tuple[str, Any]] = []
+        _read[asked] = _ask_here(job, arguments, source, limits, lambda name, value: said.append((name, value))), said
+    answer, said = _read[asked]
+    for name, value in said if notes else ():
+        notes(name, value)
+    return answer
+
+
+def nothing(*, notes: Notes) -> None:
+    """The answer of who only writes a file."""
+
+
+_NOTHING = f"{__name__}:{nothing.__name__}"
+
+
 def _ask(job: str, arguments: list[Any], source: str, limits: Limits, notes: Notes | None = None) -> sandbox.Answer:
     if not job.startswith(ncu_rep.__name__):
-        return _ask_here(job, arguments, source, limits, notes)
+        return _ask_once(job, arguments, source, limits, notes)
     digest = hashlib.sha256(Path(arguments[0]).read_bytes()).hexdigest()
     asked = (digest, os.environ.get("PYTHONPATH"))
     if asked not in _answers:
@@ -201,6 +241,25 @@ def recordings_are_read_here() -> Iterator[None]:
     """Each takes a process of its own, and hundreds of tests read the same few. Reports of ncu are asked for once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sandbox, "ask", _ask)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reports_of_our_recordings_are_built_once() -> Iterator[None]:
+    """Commands report on the same few recordings again and again. A report is immutable: `test_view` holds that."""
+    build, built = reporting._build, {}
+
+    def build_once(paths: Sequence[str], options: ReportOptions, *others: Any) -> NCUProfileRegionReport:
+        own = all(Path(path).parent in (RECORDINGS, DEMO) for path in paths)
+        if not own or guard.uses("monkeypatch"):
+            return build(paths, options, *others)
+        asked = (*paths, repr(options), repr(others))
+        if asked not in built:
+            built[asked] = build(paths, options, *others)
+        return built[asked]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reporting, "_build", build_once)
         yield
 
 

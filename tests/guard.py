@@ -38,7 +38,14 @@ def missing(marker: str) -> bool:
     return _item is not None and _item.get_closest_marker(marker) is None
 
 
+def uses(fixture: str) -> bool:
+    """Whether a test is running that asked for this fixture, itself or through another."""
+    return _item is not None and fixture in getattr(_item, "fixturenames", ())
+
+
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "import" and event not in _EVENTS:  # first: every open file and every `id` is an event
+        return
     if _item is None or threading.get_ident() in _older:
         return
     if event == "import":

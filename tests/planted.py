@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-
-import numpy as np
 
 from conftest import plain_bytes, recording
 
@@ -31,7 +30,7 @@ class Planted:
 
     def insert_time(self, moments: Sequence[int], length: int) -> None:
         """At each moment, all that comes later is later by `length`; what goes on then takes so much longer."""
-        at = np.sort(np.asarray(moments, dtype=np.int64))
+        at = sorted(moments)
         for (table,) in self.db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             columns = [row[1] for row in self.db.execute(f"PRAGMA table_info({table})")]
             times = [column for column in ("start", "end") if column in columns]
@@ -42,7 +41,7 @@ class Planted:
             )
             moved = []
             for rowid, *found in rows.fetchall():
-                later = [None if t is None else int(t + length * np.searchsorted(at, t, "right")) for t in found]
+                later = [None if t is None else t + length * bisect_right(at, t) for t in found]
                 moved.append((*later, rowid))
             sets = ", ".join(f'"{column}" = ?' for column in times)
             self.db.executemany(f"UPDATE {table} SET {sets} WHERE rowid = ?", moved)
@@ -79,20 +78,18 @@ class Planted:
         took, gap = end - start, 1_000
         self.insert_time([(a + b) // 2 for a, b in self.ranges(ranges)], each * (took + gap))
         correlation = self.db.execute(f"SELECT max(correlationId) FROM {RUNTIME}").fetchone()[0]
+        (call,) = self.db.execute(
+            f"SELECT rowid FROM {RUNTIME} WHERE correlationId = (SELECT correlationId FROM {KERNELS} WHERE rowid = ?)",
+            (row,),
+        ).fetchone()
         for begin, stop in self.ranges(ranges):
             # The inserted time is in the middle of what was there before.
             at = (begin + stop - each * (took + gap)) // 2
-            for number in range(each):
+            for _ in range(each):
                 correlation += 1
                 self._copy(KERNELS, row, start=at + 500, end=at + 500 + took, correlationId=correlation)
-                call = self.db.execute(
-                    f"SELECT rowid FROM {RUNTIME} WHERE correlationId = "
-                    f"(SELECT correlationId FROM {KERNELS} WHERE rowid = ?)",
-                    (row,),
-                ).fetchone()[0]
                 self._copy(RUNTIME, call, start=at, end=at + 400, correlationId=correlation)
                 at += took + gap
-                del number
         return took, gap
 
     def add_synchronisations(self, ranges: str, length: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import orjson
 import pytest
 
 from conftest import read, recording
@@ -35,10 +35,17 @@ def as_json(report: NCUProfileRegionReport) -> check.Report:
 
 
 @pytest.fixture(scope="module")
-def joined() -> check.Report:
-    """A timeline with counters."""
+def written() -> bytes:
+    """The report of a timeline with counters."""
     names = (f"nsys-2025.3.1-h200-{DECODER}.sqlite.xz", f"ncu-2025.3.1-h200-{DECODER}-per-launch-config.ncu-rep.xz")
-    return as_json(make_report([str(recording(name)) for name in names], ReportOptions(), quiet=True))
+    report = make_report([str(recording(name)) for name in names], ReportOptions(), quiet=True)
+    return orjson.dumps(as_json(report))
+
+
+@pytest.fixture(scope="module")
+def joined(written: bytes) -> check.Report:
+    found: check.Report = orjson.loads(written)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +56,10 @@ def counters() -> CounterSet:
 
 
 @pytest.fixture
-def broken(joined: check.Report) -> check.Report:
-    """A copy to spoil."""
-    return copy.deepcopy(joined)
+def broken(written: bytes) -> check.Report:
+    """One to spoil."""
+    found: check.Report = orjson.loads(written)
+    return found
 
 
 def some_region(report: check.Report) -> dict[str, Any]:

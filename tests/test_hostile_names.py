@@ -160,12 +160,14 @@ def nested(folder: Path, depth: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_thousand_levels_of_nesting(tmp_path: Path) -> None:
     regions = nested(tmp_path, DEEPEST)
     assert [r["inclusive"]["kernel_count"] for r in regions] == [1] * DEEPEST
     assert [r["exclusive"]["kernel_count"] for r in regions] == [0] * (DEEPEST - 1) + [1]
 
 
+@pytest.mark.slow
 def test_levels_beyond_all_reason_are_one_region(tmp_path: Path) -> None:
     regions = nested(tmp_path, DEEPEST + 500)
     assert [r["name"] for r in regions[-2:]] == [f"level {DEEPEST - 1}", POOLED]

@@ -59,7 +59,7 @@ def report_of(found: Timeline, **options: Any) -> NCUProfileRegionReport:
 
 def shape(found: Timeline, **options: Any) -> dict[str, tuple[int, int | None, int | None]]:
     """Everything that must not change: kernels, time and instances of every region."""
-    regions = regions_of(report_of(found, **options).main_scope)
+    regions = regions_of(report_of(found, verdicts=False, **options).main_scope)
     return {key: (r.inclusive.kernel_count, r.inclusive.gpu_time_ns, r.instances) for key, r in regions.items()}
 
 

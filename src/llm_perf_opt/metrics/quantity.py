@@ -57,6 +57,8 @@ class Quantity:
 
     def to(self, unit: Unit) -> Quantity:
         """The same quantity in another unit of the same dimension."""
+        if unit == self.unit:
+            return self
         _known(None, None, unit)
         (scale, dimensions), (target, wanted) = _MEANING[self.unit], _MEANING[unit]
         if dimensions != wanted:

@@ -13,7 +13,7 @@ from llm_perf_opt.analysis.rules.gains import family_names
 from llm_perf_opt.analysis.rules.rule import Find
 from llm_perf_opt.analysis.verdicts.evaluated import Evaluated
 from llm_perf_opt.analysis.verdicts.findings import Found
-from llm_perf_opt.analysis.verdicts.roofs import Floats, Roofed, bounds
+from llm_perf_opt.analysis.verdicts.roofs import ROOFS, Floats, Roofed, bounds
 from llm_perf_opt.analysis.verdicts.rules import verdict_rules
 from llm_perf_opt.analysis.verdicts.times import overlap_scale
 from llm_perf_opt.metrics.families import COLLECTIVE, HOST_COPY, MULTIPLYING, is_fusable
@@ -35,7 +35,7 @@ def above_the_roof(rule: str) -> Find:
         if not of.roofed.analysed.any():
             return
         fusable, memory = (verdict_rules().kernel_fixes[name] for name in ("fusable", "gemm_dram"))
-        found = [*(_fusable_kernels(of) if rule == fusable else _other_kernels(of))]
+        found = [*(_fusable_kernels(of) if rule == fusable else _other_kernels(of, rule))]
         found += _at_the_memory_roof(of) if rule in (fusable, memory) else ()
         yield from (one for one in found if one.rule == rule)
 
@@ -53,9 +53,11 @@ def _fusable_kernels(of: Evaluated) -> Iterator[Found]:
         yield from _above(of, group, "fusion", lambda _: verdict_rules().kernel_fixes["fusable"])
 
 
-def _other_kernels(of: Evaluated) -> Iterator[Found]:
+def _other_kernels(of: Evaluated, rule: str) -> Iterator[Found]:
     for family in of.families:
-        if not is_fusable(family.family) and family.family not in (HOST_COPY, COLLECTIVE):
+        if is_fusable(family.family) or family.family in (HOST_COPY, COLLECTIVE):
+            continue
+        if any(_fix_at(family.family, roof) == rule for roof in ("", *ROOFS)):
             yield from _above(of, [family], "kernels", lambda longest: _kernel_fix(of.roofed, longest))
 
 
@@ -134,7 +136,11 @@ def _longest(roofed: Roofed, families: set[str], lost: Floats) -> list[int]:
 
 
 def _kernel_fix(roofed: Roofed, longest: list[int]) -> str:
-    fixes, launches = verdict_rules().kernel_fixes, roofed.launches
-    family = launches.kinds[longest[0]].family
+    launches = roofed.launches
     row = launches.which.tolist().index(longest[0])
-    return fixes.get(f"{family}_{roofed.roof[row]}") or fixes.get(family, fixes["other"])
+    return _fix_at(launches.kinds[longest[0]].family, roofed.roof[row])
+
+
+def _fix_at(family: str, roof: str) -> str:
+    fixes = verdict_rules().kernel_fixes
+    return fixes.get(f"{family}_{roof}") or fixes.get(family, fixes["other"])

@@ -34,9 +34,9 @@ class Occupancy:
 
 def occupancy_of(kind: Kind) -> Occupancy | None:
     """None where ncu did not say, or where nothing but the number of warps is the limit."""
-    fits = {what: blocks for what, blocks in kind.fill.items() if what != "waves" and blocks > 0}
-    if "warps" not in fits:
+    if kind.fill.get("warps", 0.0) <= 0:
         return None
+    fits = {what: blocks for what, blocks in kind.fill.items() if what != "waves" and blocks > 0}
     least = min(fits.values())
     names = [what for what, blocks in fits.items() if blocks == least and what != "warps"]
     return Occupancy(least / fits["warps"], " and ".join(names)) if least < fits["warps"] else None
@@ -121,8 +121,8 @@ class KernelLimits:
     def found(self, said: Sequence[RuleFinding], scale: float) -> Iterator[Found]:
         """`said`: what ncu's rules say of the region's kernels. `scale`: what a saved nanosecond saves the region."""
         for rule, rows, gain in (
-            ("l1.bound", self.l1, self._l1_gain()),
-            ("occupancy", self.occupancy, self._occupancy_gain()),
+            ("l1.bound", self.l1, self._l1_gain),
+            ("occupancy", self.occupancy, self._occupancy_gain),
         ):
             if not rows.any():
                 continue
@@ -131,7 +131,7 @@ class KernelLimits:
                 rule,
                 "kernels",
                 nanoseconds(float(self.roofed.launches.time_ns[rows].sum())),
-                nanoseconds(float(gain[rows].sum()) * scale),
+                nanoseconds(float(gain()[rows].sum()) * scale),
                 family="+".join(dict.fromkeys(kind.family for kind in kinds)),
                 words={"ncu_says": _ncu_says(said, {kind.kernel_name for kind in kinds})},
                 kernels=[short_kernel_name(kind.kernel_name) for kind in kinds[:_KERNELS_NAMED]],

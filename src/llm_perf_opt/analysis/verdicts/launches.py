@@ -7,7 +7,7 @@ launch's work), and counters alone (each result is one launch, its time ncu's).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from attrs import Factory, define
@@ -25,7 +25,10 @@ _TENSOR_IN_USE = 20.0
 
 @define(eq=False)
 class Kind:
-    """Launches that are alike: one signature, described by the same samples."""
+    """Launches that are alike: one signature, described by the same samples.
+
+    What follows from the counters is found once: every region that launches it asks, and many rules of each.
+    """
 
     kernel_name: str
     family: str
@@ -36,7 +39,7 @@ class Kind:
     sampled_ns: float | None = None  # how long the sampled launches took under ncu
     fill: dict[str, float] = Factory(dict)  # how one launch fills the SMs, see `Action`; empty where it is not known
 
-    @property
+    @cached_property
     def lacks_tensor_work(self) -> bool:
         """Does it work on the tensor cores, or may it, while no operation of theirs was counted?"""
         if self.amounts is None or self.amounts.total("tensor_") is not None:
@@ -47,7 +50,7 @@ class Kind:
         # A product on the CUDA cores has its FLOPs there, and the tensor pipe idle.
         return busy is None or busy > _TENSOR_IN_USE or not any(self.amounts.flops.values())
 
-    @property
+    @cached_property
     def flops(self) -> float | None:
         """FLOPs of one launch; None where not all of them were counted."""
         return None if self.amounts is None or self.lacks_tensor_work else self.amounts.all_flops()

@@ -7,6 +7,7 @@ is known only where both the work and the peak are: NaN elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from attrs import define
@@ -140,7 +141,7 @@ class Roofed:
         whole = self.launches.kernel_time
         return float(self.launches.time_ns[self.analysed].sum()) / whole if whole else 0.0
 
-    @property
+    @cached_property
     def recoverable_ns(self) -> Floats:
         """Time above the roof; 0 where it is not known."""
         time = self.launches.time_ns.astype(np.float64)
