@@ -434,7 +434,14 @@ def test_other_ways_to_write_a_time(printed: str, expected: int) -> None:
     assert nanoseconds(DecimalText(printed)) == expected
 
 
-@pytest.mark.parametrize("value", ["5", None, True, -1, [], DecimalText("-0.5"), DecimalText("1e400"), 2**62])
+def test_a_time_in_quotes_is_one() -> None:
+    assert nanoseconds("3853695416797.878") == 3853695416797878
+    assert nanoseconds("17") == 17_000
+
+
+@pytest.mark.parametrize(
+    "value", ["", "5 ms", "-5", None, True, -1, [], DecimalText("-0.5"), DecimalText("1e400"), 2**62]
+)
 def test_what_is_no_time_is_refused(value: object) -> None:
     with pytest.raises(ValueError):
         nanoseconds(value)
@@ -452,7 +459,7 @@ def test_a_trace_without_kernels_and_ranges_says_what_to_do() -> None:
 
 HOSTILE: list[object] = [
     *("text", 5, None, []),
-    complete("kernel", "k", "10", 1),
+    complete("kernel", "k", "ten", 1),
     complete("kernel", "k", 10, -1),
     complete("kernel", "k", -10, 1),
     complete("kernel", "k", None, 1),

@@ -234,9 +234,9 @@ class IdleLines:
     _names: set[str] = Factory(set)
 
     @staticmethod
-    def of(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None:
-        """Of the thread that launches and has most to tell; None where nothing is known of it."""
-        spans = timeline.code
+    def of(timeline: Timeline, process: int, gaps: Gaps, spans: CodeSpans | None = None) -> IdleLines | None:
+        """Of the thread that launches and has most to tell; None where nothing is known of it. `spans`: instead of lines."""
+        spans = spans or timeline.code
         launching = np.unique(np.concatenate([work.thread[work.process == process] for work in timeline.work]))
         mine = np.flatnonzero((spans.process == process) & np.isin(spans.thread, launching))
         if not len(mine) or not len(gaps):

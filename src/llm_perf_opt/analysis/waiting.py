@@ -7,8 +7,9 @@ runs ahead of it; and how long copies between host and GPU kept everything else 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from functools import cached_property, partial
 
 import numpy as np
 from attrs import Factory, define, evolve
@@ -19,10 +20,12 @@ from llm_perf_opt.analysis.gpu_side import GpuSteps, inside_region
 from llm_perf_opt.analysis.steady import SteadyTimeline
 from llm_perf_opt.analysis.verdicts.launched import Launched, LaunchTable
 from llm_perf_opt.metrics.host_calls import code_kind
-from llm_perf_opt.regions.columns import UNKNOWN, Bools, Int64s
+from llm_perf_opt.regions.columns import SHORTEST_EVENT, UNKNOWN, Bools, CodeSpans, Int64s, OperatorCalls, Timeline
 from llm_perf_opt.regions.fixes import IdleLine
 from llm_perf_opt.regions.idle import GapSize, GpuSide, IdleCause, IdleTime
 from llm_perf_opt.regions.intervals import BusyTime
+from llm_perf_opt.regions.operator_calls import outermost_around
+from llm_perf_opt.regions.operator_names import is_operator
 from llm_perf_opt.regions.rollup import Selection
 from llm_perf_opt.regions.table import ROOT
 
@@ -130,7 +133,7 @@ class Waiting:
     def _named_causes(
         self, sums: _GapSums, windows: BusyTime, named: Int64s, time: Int64s, region: int
     ) -> list[IdleCause]:
-        """Time by cause and name; a gap in which the host was in lines of the program is divided among them."""
+        """Time by cause and name; a gap in which the host was in lines of the program, or in operators, is divided."""
         gaps = sums.gaps
         cause = gaps.cause[gaps.named[named]].astype(np.int64)
         inside = self._inside(gaps, named, region)
@@ -144,17 +147,21 @@ class Waiting:
         unknown = (cause == _PYTHON) & ~by_range
         cause[unknown & gaps.elsewhere[named]] = _THREAD
         cause[unknown & (label == UNKNOWN)] = _UNSEEN
-        in_lines = np.flatnonzero(self._is_line(sums.lines, label))
-        if sums.lines is None or not len(in_lines):
-            return self._summed(np.arange(len(named)), cause, label, time)
-        gap, place, spent = sums.lines.of_gaps(gaps.named[named[in_lines]], windows)
-        rest, row = time.copy(), in_lines[gap]
-        np.subtract.at(rest, row, spent)
-        label[in_lines] = UNKNOWN  # what is left of them
-        rows = np.concatenate([np.arange(len(named)), row])
-        return self._summed(
-            rows, cause[rows], np.concatenate([label, place]), np.concatenate([rest, spent]).astype(np.int64)
-        )
+        rest, rows, labels, times = time.copy(), [np.arange(len(named))], [label], [time]
+        for spans in (sums.lines, sums.operators if self._has_operators(label) else None):
+            divided = np.flatnonzero(self._is_line(spans, label))
+            if spans is None or not len(divided):
+                continue
+            gap, place, spent = spans.of_gaps(gaps.named[named[divided]], windows)
+            np.subtract.at(rest, divided[gap], spent)
+            label[divided] = UNKNOWN  # what is left of them
+            rows, labels, times = [*rows, divided[gap]], [*labels, place], [rest, *times[1:], spent.astype(np.int64)]
+        at = np.concatenate(rows)
+        return self._summed(at, cause[at], np.concatenate(labels), np.concatenate(times))
+
+    def _has_operators(self, label: Int64s) -> bool:
+        strings = self._timeline.strings
+        return any(is_operator(strings[one]) for one in np.unique(label).tolist() if one != UNKNOWN)
 
     def _is_line(self, lines: IdleLines | None, label: Int64s) -> Bools:
         """Which names are those of lines of the program."""
@@ -262,7 +269,8 @@ class _SumsOfProcesses:
     def of(self, process: int) -> _GapSums:
         if process not in self._known:
             gaps = find_gaps(self._timeline, process, self._warmup)
-            self._known[process] = _GapSums(gaps, IdleLines.of(self._timeline, process, gaps))
+            lines = IdleLines.of(self._timeline, process, gaps)
+            self._known[process] = _GapSums(gaps, lines, partial(_operators, self._timeline, process, gaps))
         return self._known[process]
 
     def gaps(self, process: int) -> Gaps:
@@ -272,8 +280,8 @@ class _SumsOfProcesses:
 class _GapSums:
     """The gaps of a process, made ready for sums over windows: of short ones by cause, without looking at each."""
 
-    def __init__(self, gaps: Gaps, lines: IdleLines | None) -> None:
-        self.gaps, self.lines = gaps, lines
+    def __init__(self, gaps: Gaps, lines: IdleLines | None, operators: Callable[[], IdleLines | None]) -> None:
+        self.gaps, self.lines, self._find_operators = gaps, lines, operators
         length = gaps.end - gaps.start
         short = np.ones(len(gaps), dtype=np.bool_)
         short[gaps.named] = False
@@ -285,6 +293,11 @@ class _GapSums:
         for cause in np.flatnonzero(np.bincount(gaps.cause[short])) if short.any() else ():
             mine = self._cause == cause
             self._before[int(cause)] = _running(mine.astype(np.int64)), _running(np.where(mine, length, 0))
+
+    @cached_property
+    def operators(self) -> IdleLines | None:
+        """The gaps cut at operators that take long; few gaps are explained by some."""
+        return self._find_operators()
 
     def named_inside(self, windows: BusyTime) -> Int64s:
         """Which of the named gaps share time with the windows."""
@@ -324,6 +337,18 @@ class _GapSums:
 def _pooled(name: str) -> str:
     """`IO 190` and `IO 250` are one thing, as are calls of one operator; of a file its name is enough."""
     return _DIRECTORIES.sub("", _NUMBER_AT_END.sub("…", _OPERATOR_FACTS.sub("", name)))
+
+
+def _operators(timeline: Timeline, process: int, gaps: Gaps) -> IdleLines | None:
+    calls = timeline.calls
+    long = np.flatnonzero(calls.end - calls.start >= SHORTEST_EVENT)
+    calls = OperatorCalls(
+        calls.start[long], calls.end[long], calls.thread[long], calls.name[long], inputs=calls.inputs[long]
+    )
+    one = np.flatnonzero(outermost_around(calls) == np.arange(len(calls)))
+    process_of = np.array(timeline.threads, dtype=np.int32)[calls.thread[one]]
+    spans = CodeSpans(calls.start[one], calls.end[one], process_of, calls.thread[one], calls.name[one])
+    return IdleLines.of(timeline, process, gaps, spans)
 
 
 def _compiled_again(idle: IdleTime, instances: int) -> IdleTime:

@@ -307,6 +307,8 @@ def _timeline(trace: Trace, about: dict[str, Any], source: str) -> Timeline:
     distributed, version = about.get("distributedInfo"), about.get("schemaVersion")
     facts = _gpu_facts(about.get("deviceProperties", about.get("computeProperties")))
     devices = {number: known["name"] for number, known in facts.items()}
+    if not (trace.kernels or trace.copies or trace.launches):
+        trace.know_all_threads()
     calls = _calls(trace)
     outermost = outermost_calls(calls)
     operators = _add_operators(trace, calls, outermost)

@@ -195,8 +195,15 @@ class Trace:
         if event.get("name") == "process_labels" and args.get("labels") == "CPU":
             self.host_pids.add(pid)
 
+    def know_all_threads(self) -> None:
+        """Those that only run operators, too: without GPU work, they are all that there is."""
+        for key in self.code.threads:
+            self._number(key)
+
     def _thread(self, event: dict[str, Any]) -> int:
-        key = _thread_of(event)
+        return self._number(_thread_of(event))
+
+    def _number(self, key: tuple[int, str]) -> int:
         thread = number_of(key, self.threads)
         if thread == len(self.thread_process):
             self.thread_process.append(number_of(key[0], self.pids))

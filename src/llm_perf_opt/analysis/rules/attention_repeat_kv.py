@@ -25,7 +25,7 @@ def _find(of: Evaluated) -> Iterator[Found]:
 
 def _repeats(kind: LaunchKind) -> bool:
     if kind.under("aten::repeat_interleave"):
-        return any(len(tensor.dims) >= _HEADS for tensor in kind.tensors)
+        return not kind.inputs or any(len(tensor.dims) >= _HEADS for tensor in kind.tensors)  # shapes may be unknown
     copied = kind.under("aten::copy_") and kind.under("aten::clone", "aten::contiguous", "aten::reshape")
     return copied and any(t.layout == EXPANDED and len(t.dims) > _HEADS for t in kind.tensors)
 

@@ -237,7 +237,10 @@ def _sentence(text: str) -> str:
 def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileRegion]) -> Answer:
     """Times of ranges are all there is: of a model on a CPU, or of a program timed without a profiler."""
     keys = {region.key for region in regions}
-    longest = max((region for region in regions if region.parent not in keys), key=weight)
+    outermost = [region for region in regions if region.parent not in keys]
+    longest, *others = sorted(
+        outermost, key=lambda region: (all_steady_time(region) or 0, *weight(region)), reverse=True
+    )
     measured = all(given.get("kind") == "measured" for given in report.inputs)
     if measured:
         why = "the program was timed by itself, with no profiler: what the host and the GPU did is not known"
@@ -245,10 +248,18 @@ def _on_the_host(report: NCUProfileRegionReport, regions: Sequence[NCUProfileReg
         why = "no GPU work is in the recording: these are times of ranges on the host"
     return Answer(
         stage=longest.key,
-        where=host_sentence(longest, regions),
+        where=host_sentence(longest, regions) + _beside(others),
         why=f"Cannot tell, because {why}.",
         do_first=f"This would tell{'' if measured else ', on a machine with a GPU'}: {_PROFILE}",
     )
+
+
+def _beside(others: Sequence[NCUProfileRegion]) -> str:
+    if not others:
+        return ""
+    named = ", ".join(f"{full_label(other)} {_time(all_steady_time(other))}" for other in others[:_OTHERS_NAMED])
+    rest = f", and {len(others) - _OTHERS_NAMED} more" if len(others) > _OTHERS_NAMED else ""
+    return f" Beside it: {named}{rest}."
 
 
 def _nothing(report: NCUProfileRegionReport) -> Answer:

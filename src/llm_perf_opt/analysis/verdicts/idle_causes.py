@@ -17,6 +17,7 @@ from llm_perf_opt.regions.code import parse_place
 from llm_perf_opt.regions.idle import IdleCause, IdleTime
 from llm_perf_opt.regions.model import Evidence, Verdict
 from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.operator_names import is_operator
 
 _IDLE = "The GPU sits idle for {idle_share} of the {basis} ({idle} of {wall}), {share} of that"
 _NO_RULE = "none: "  # causes that have none are told apart
@@ -147,8 +148,8 @@ def _what(group: Sequence[IdleCause]) -> str:
     others = [one for one in group if one not in named]
     if others:
         time = shown(nanoseconds(sum(one.time_ns for one in others)))
-        # Lines share gaps among them: those of the others are no further ones.
-        divided = any(parse_place(one.what) for one in named)
+        # Lines and operators share gaps among them: those of the others are no further ones.
+        divided = any(parse_place(one.what) or is_operator(one.what) for one in named)
         where = "elsewhere" if divided else f"in {_gaps(sum(one.gaps for one in others), 'other ' if named else '')}"
         words.append(f"{time} {where}")
     return ", ".join(words)
