@@ -19,13 +19,16 @@ from typing import Any
 import pytest
 
 from fake_tools import tools as tools
+from fake_tools import write as write_tools
 from forks import PROGRAMS
 from llm_perf_opt.capture.load_client import LoadClient
 from llm_perf_opt.capture.server_window import ASKED, ServerWindow
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.options.values import local_address
 from llm_perf_opt.request import ServingRequest
+from planted import Planted
 
 SERVER = PROGRAMS / "engines" / "server.py"
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
@@ -122,6 +125,39 @@ def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: 
     assert {"SERVER_COUNTERS", "LOAD"} <= codes
     assert len(json.loads(records.read_text())) >= 30
     assert json.loads((run / "nsys" / "load.json").read_text())["requests"]["failed"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@TORCH
+def test_counters_of_a_server_are_taken_in_one_pass_and_announced(tools: Path, tmp_path: Path) -> None:
+    """The recording is a real one, whose ranges are called as steps of a server are."""
+    with Planted(tmp_path / "steps.sqlite") as recording:
+        recording.rename("decode_step", "decode_step, batch = 8, tokens = 8, new = 8")
+        recording.rename("prefill", "prefill, batch = 1, tokens = 2048, new = 1")
+    write_tools(tools, timeline=recording.path)
+    port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
+    load = ("--load", "100000", "--concurrency", "2", "--prompt-tokens", "8", "--url", f"http://127.0.0.1:{port}")
+    command = [sys.executable, str(SERVER), str(port), str(records)]
+    options = ("--no-measure", "--server-counters", "--window", "30", *load, "--out", str(run), "--quiet")
+    assert main(["profile", *options, "--", *command]) == 0
+    assert "serving" in (run / "ncu" / "run-workload.log").read_text()
+    assert json.loads((run / "ncu" / "load.json").read_text())["requests"]["failed"] == 0
+    (step,) = [step for step in json.loads((run / "manifest.json").read_text())["steps"] if step["name"] == "ncu"]
+    asked = step["argv"]
+    assert step["status"] == "captured"
+    assert asked[asked.index("--filter-mode") + 1] == "per-launch-config"
+    assert asked[asked.index("--launch-count") + 1] == "1"
+    assert "--profile-from-start" not in asked
+    included = [asked[place + 1] for place, word in enumerate(asked) if word == "--nvtx-include"]
+    assert len(included) == 2
+    assert all("decode_step" in one or "prefill" in one for one in included)
+    metrics = asked[asked.index("--metrics") + 1].split(",")
+    assert groups_for("9.0")[0].passes_of(metrics).passes == 1
+    assert len(metrics) > 3
+    told = [d for d in json.loads((run / "report.json").read_text())["diagnostics"] if d["code"] == "SERVER_COUNTERS"]
+    assert [d["severity"] for d in told] == ["warning"]
+    assert "clients of your own may time out" in told[0]["message"]
 
 
 @pytest.mark.slow
@@ -238,12 +274,13 @@ def test_a_load_generator_of_the_users_own_is_started_without_a_shell(tmp_path: 
         (("--load", "1", "--url", "http://example.com"), "no server on this machine"),
         (("--load-command", "no-such-generator --fast"), "There is no load generator"),
         (("--load-command", "'open"), "Check its quotes"),
+        (("--load", "1", "--keep", "--server-counters"), "Give one of them"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(
     options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["measure", *options, "--", "python"]) == 2
+    assert main(["profile" if "--server-counters" in options else "measure", *options, "--", "python"]) == 2
     assert said in capsys.readouterr().err
 
 

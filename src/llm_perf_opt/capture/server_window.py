@@ -20,6 +20,7 @@ from typing import Any
 
 from attrs import evolve
 
+from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.load_client import LoadClient
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
@@ -56,6 +57,12 @@ class ServerWindow:
         self._started, self._looked = time.monotonic(), 0.0
         self.on_kept: Callable[[], None] = lambda: None  # what is done when the window of a kept server is closed
         self._forget_asked()
+
+    @staticmethod
+    def of(run: RunContext, into: str, **changed: Any) -> ServerWindow | None:
+        """That of a step of a run; None where it runs no server. `changed`: of what was asked for."""
+        asked = evolve(run.request.serving, **changed)
+        return ServerWindow(asked, run.directory.path, run.report_progress, into=into) if asked.is_asked else None
 
     def watching(self, notes: Path, output: Path) -> dict[str, Any]:
         """For `run_supervised`: files to read while the server runs, and what ends it."""
@@ -190,7 +197,8 @@ def _told(found: dict[str, Any]) -> Diagnosis:
     counts = found["requests"]
     failed = f", {counts['failed']:,} failed ({found['first_failure']})" if counts["failed"] else ""
     if not counts["answered"]:
-        return diagnose("LOAD.failed", failed=failed)
+        cut = found["output_tokens"] and not counts["failed"]
+        return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else diagnose("LOAD.failed", failed=failed)
     return diagnose(
         "LOAD",
         answered=f"{counts['answered']:,}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 from attrs import define
@@ -17,6 +18,7 @@ from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, fi
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.early_end import end_of_timeline
 from llm_perf_opt.capture.head_start import HeadStart
+from llm_perf_opt.capture.server_window import ServerWindow
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
@@ -35,6 +37,7 @@ from llm_perf_opt.rundir.manifest import Manifest, Step
 
 _RUN, _TABLE, _DETAILS = "ncu", "raw", "details"
 _DEFAULT_MODE = "kernel"
+_SERVER_STEPS = 64  # of a server under ncu: enough for a launch of every signature
 
 
 @define(frozen=True)
@@ -196,6 +199,11 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     file, notes = attempt.windows_file(directory), attempt.windows_log(directory)
     if windows is not None:
         environment |= windows_environment(file, notes)
+    serving = run.request.serving
+    most = min(serving.window or _SERVER_STEPS, _SERVER_STEPS) if serving.is_asked else None
+    window = ServerWindow.of(run, "ncu", window=most)
+    if window is not None:
+        environment |= {"LLM_PERF_STEPS": "1", "LLM_PERF_ANNOTATE_LOG": str(notes.resolve())}
     begun = run.take_head_start(argv, environment)
     if windows is not None:
         if begun is None:
@@ -209,23 +217,29 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
         alternative=attempt.alternative,
         replay_mode=attempt.mode,
     )
+    watching: dict[str, Any] = {} if window is None else window.watching(notes, program_log)
+    # ncu must not be interrupted while it writes its report.
+    watching |= {"again_s": 0.0, "follow": {**watching.get("follow", {}), log: progress_of(expected, progress)}}
     ended = run_supervised(
         argv,
         log=program_log,
         environment={**environment, **run.bytecode.variables()},
         timeout_s=run.request.counters.timeout_s,
-        follow={log: progress_of(expected, progress)},
         report_progress=run.report_progress,
         held=directory.handles,
         started=None if begun is None else begun.command,
+        **watching,
     )
+    if window is not None:
+        window.finish(run.note)
+        ended = window.as_wanted(ended)
     mine = (report.name, log.name, program_log.name)  # one folder holds the files of several captures
     finished = finish(
         *(ended, log, program_log, command),
         tool="ncu",
         argv=argv,
         files={name: size for name, size in files_in(folder).items() if name in mine},
-        ended_on_purpose=read_log(attempt.windows_log(directory)).ended_before,
+        ended_on_purpose="the end of the window" if ended.done else read_log(notes).ended_before,
         replay_mode=attempt.mode,
     )
     outcome = evaluate(directory, step, finished, ended)

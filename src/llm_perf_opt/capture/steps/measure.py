@@ -155,7 +155,9 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
     title = f"measure: the program runs by itself{of}"
     with run.report_progress.work(title, "measure", expected_s=run.expected_seconds(_NAME)):
         step = directory.begin(_NAME, request.command, _FOLDER, program=request.command, environment=environment)
-        if (window := _window(run)) is not None:
+        recorded = request.timeline.enable or request.counters.enable  # it makes room for the one that is recorded
+        window = ServerWindow.of(run, _FOLDER, keep=request.serving.keep and not recorded)
+        if window is not None:
             window.on_kept = partial(_show_kept, run, times, window)
         try:
             ended = run_supervised(
@@ -188,13 +190,6 @@ def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:
             _show(run, file)
         run.timelines.pop(file, None)
     run.report_progress("  the server goes on; end it with Ctrl-C for the whole report")
-
-
-def _window(run: RunContext) -> ServerWindow | None:
-    asked, recorded = run.request.serving, run.request.timeline.enable or run.request.counters.enable
-    if recorded:  # it makes room for the one that is recorded
-        asked = attrs.evolve(asked, keep=False)
-    return ServerWindow(asked, run.directory.path, run.report_progress, into=_FOLDER) if asked.is_asked else None
 
 
 MEASURE = Measure()

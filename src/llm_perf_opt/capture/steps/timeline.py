@@ -161,8 +161,7 @@ def _record_timeline(
     argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
     ours = ending(run, end)
     environment = {**(with_lines(ours) if asked.lines else ours), **nsys_environment(options), **_library_path(nsys)}
-    serving, notes = run.request.serving, directory.path / ANNOTATION_LOG
-    window = ServerWindow(serving, directory.path, run.report_progress, into="nsys") if serving.is_asked else None
+    notes, window = directory.path / ANNOTATION_LOG, ServerWindow.of(run, "nsys")
     if window is not None:
         environment["LLM_PERF_STEPS"] = "1"
     stop = build_nsys_stop_cmd(nsys.path, session)
