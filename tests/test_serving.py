@@ -182,7 +182,7 @@ def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(
             wait_until(lambda: verb[0] == "measure" or any(tools.rglob("stopped")))
             assert LoadClient(ServingRequest(load=1, url=url)).is_ready()  # it still serves
             child.send_signal(signal.SIGINT)
-            child.communicate(timeout=60)
+            child.communicate(timeout=300)
         finally:
             child.kill()
     assert child.returncode == 0
@@ -217,7 +217,7 @@ def test_the_window_opens_after_warm_up_and_closes_after_its_steps(tmp_path: Pat
 
 
 def test_the_window_waits_for_a_text_or_a_time(tmp_path: Path) -> None:
-    printed, timed = window(tmp_path, after="ready: yes"), window(tmp_path, after="0.05s")
+    printed, timed = window(tmp_path, after="ready: yes"), window(tmp_path, after="600s")
     printed._line("not ready: no")
     assert not printed.is_done()
     assert printed.opened_ns is None
@@ -226,7 +226,7 @@ def test_the_window_waits_for_a_text_or_a_time(tmp_path: Path) -> None:
     assert printed.opened_ns is not None
     timed.is_done()
     assert timed.opened_ns is None
-    time.sleep(0.06)
+    timed._started -= 601
     timed.is_done()
     assert timed.opened_ns is not None
 
