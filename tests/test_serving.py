@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
 from fake_tools import write as write_tools
 from forks import PROGRAMS
@@ -108,7 +109,7 @@ def test_a_server_is_ended_after_enough_steps(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.process
 @TORCH
-def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: Path) -> None:
+def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, json_alone: None, tmp_path: Path) -> None:
     port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
     load = ("--load", "100000", "--concurrency", "2", "--prompt-tokens", "8", "--url", f"http://127.0.0.1:{port}")
     command = [sys.executable, str(SERVER), str(port), str(records)]
@@ -130,7 +131,9 @@ def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.process
 @TORCH
-def test_counters_of_a_server_are_taken_in_one_pass_and_announced(tools: Path, tmp_path: Path) -> None:
+def test_counters_of_a_server_are_taken_in_one_pass_and_announced(
+    tools: Path, json_alone: None, tmp_path: Path
+) -> None:
     """The recording is a real one, whose ranges are called as steps of a server are."""
     with Planted(tmp_path / "steps.sqlite") as recording:
         recording.rename("decode_step", "decode_step, batch = 8, tokens = 8, new = 8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 from attrs import define
@@ -18,7 +17,7 @@ from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, fi
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.early_end import end_of_timeline
 from llm_perf_opt.capture.head_start import HeadStart
-from llm_perf_opt.capture.server_window import ServerWindow
+from llm_perf_opt.capture.server_window import ServerWindow, run_watched
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
@@ -28,7 +27,7 @@ from llm_perf_opt.nsight.ncu.replay_modes import left_out, split_metrics
 from llm_perf_opt.nsight.outcome import absent_metrics
 from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.planning import PlannedCapture
-from llm_perf_opt.process.supervise import run_supervised, start_supervised
+from llm_perf_opt.process.supervise import start_supervised
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.rundir.directory import RunDirectory
@@ -217,22 +216,21 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
         alternative=attempt.alternative,
         replay_mode=attempt.mode,
     )
-    watching: dict[str, Any] = {} if window is None else window.watching(notes, program_log)
-    # ncu must not be interrupted while it writes its report.
-    watching |= {"again_s": 0.0, "follow": {**watching.get("follow", {}), log: progress_of(expected, progress)}}
-    ended = run_supervised(
-        argv,
+    ended = run_watched(
+        *(window, argv),
+        notes=notes,
+        output=program_log,
+        follow={log: progress_of(expected, progress)},
+        again_s=0,  # ncu must not be interrupted while it writes its report
         log=program_log,
         environment={**environment, **run.bytecode.variables()},
         timeout_s=run.request.counters.timeout_s,
         report_progress=run.report_progress,
         held=directory.handles,
         started=None if begun is None else begun.command,
-        **watching,
     )
     if window is not None:
         window.finish(run.note)
-        ended = window.as_wanted(ended)
     mine = (report.name, log.name, program_log.name)  # one folder holds the files of several captures
     finished = finish(
         *(ended, log, program_log, command),
