@@ -9,7 +9,8 @@ spawned process; `http`, that engine behind HTTP under the load of `llm-perf mea
 skipped, with the reason. Every step of the report has to be what the engine recorded, in order, its tokens per second
 within 2 % of those handed out, or, over HTTP, of those that the client got. Exit code 1: a limit was missed.
 
-A part takes 140 s at the most. What it printed is kept beside the results, in OUT-PART.log, also where it fails.
+A part takes 140 s at the most. What it printed is kept beside the results, in OUT-PART.log, also where it fails, and the
+recording of nsys in OUT-PART.sqlite.xz: before it is shared, tools/scrub_sqlite.py.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import lzma
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +34,9 @@ from typing import Any
 
 from attrs import define
 
+from in_parts import RESULTS, run_parts
+from llm_perf_opt.errors import MissingTool
+from llm_perf_opt.nsight.tools import find_nsys
 from llm_perf_opt.readers.measured import read_measured
 from llm_perf_opt.readers.open import read_recording
 from llm_perf_opt.regions.columns import Timeline
@@ -46,6 +50,7 @@ PROGRESS_S = 10.0  # between two lines that say how far it is
 LIMIT = 0.02
 LOAD = {True: (24, 3, 40, 24), False: (64, 16, 400, 128)}  # by --tiny: requests, at once, words, tokens
 FIRST = 8  # tokens of the answer before the window: the client sends one request that does not count
+NAME, PHASES, RATE = "serving-h200", "every step as the engine recorded it", "tokens per second within 2 %"
 SERVES = ("fastapi", "uvicorn", "openai", "pydantic", "accelerate")  # what `transformers serve` imports
 Step = tuple[str, int, int, int]  # phase, requests, tokens read, tokens made
 
@@ -85,7 +90,7 @@ def compared(timeline: Timeline, records: dict[str, Any], before: int = 0) -> di
         "tokens_per_s": rate,
         "engine_tokens_per_s": handed_out,
         "rate_off": rate / handed_out - 1,
-        "good": not wrong and len(found) == len(truth) > 0 and abs(rate / handed_out - 1) <= LIMIT,
+        "limits": {PHASES: not wrong and len(found) == len(truth) > 0, RATE: abs(rate / handed_out - 1) <= LIMIT},
     }
 
 
@@ -111,9 +116,12 @@ class Part:
         with self.log.open("ab") as log:
             log.write(f"$ {' '.join(command)}\n".encode())
             log.flush()
-            threads = {"OMP_NUM_THREADS": "1"} if self.tiny else {}  # small products are slower with more
+            more = {
+                "HF_HUB_OFFLINE": "1",
+                **({"OMP_NUM_THREADS": "1"} if self.tiny else {}),
+            }  # small products: one thread
             child = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **threads}, start_new_session=True
+                command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **more}, start_new_session=True
             )
             while child.poll() is None:
                 now = time.monotonic()
@@ -174,8 +182,9 @@ def profiled(part: Part) -> dict[str, Any]:
     timeline = read_recording(part.folder / "run" / "nsys" / "run.sqlite")
     assert isinstance(timeline, Timeline)
     found = compared(timeline, json.loads(part.records.read_text()))
-    # A profiler slows the host down: the rate is that of the same run, and phases alone count.
-    return {**found, "good": not found["wrong"], "account": account(part.folder / "run"), "took_s": took}
+    # A profiler slows the host down: phases alone count.
+    found["limits"].pop(RATE)
+    return {**found, "account": account(part.folder / "run"), "took_s": took}
 
 
 def free_port() -> int:
@@ -194,8 +203,8 @@ def under_load(part: Part, port: int, program: list[str]) -> dict[str, Any]:
     if not seen["requests"]["answered"]:
         raise RuntimeError(f"no request was answered: {seen['first_failure']}")
     off = measured["tokens_per_s"] / seen["output_tokens_per_s"] - 1
-    good = not measured["wrong"] and abs(off) <= LIMIT and seen["requests"]["answered"] == requests
-    return {**measured, "load": seen, "rate_off": off, "good": good, "took_s": took}
+    limits = measured["limits"] | {RATE: abs(off) <= LIMIT, "all answered": seen["requests"]["answered"] == requests}
+    return {**measured, "load": seen, "rate_off": off, "limits": limits, "took_s": took}
 
 
 def http(part: Part) -> dict[str, Any]:
@@ -215,7 +224,9 @@ def command(part: Part) -> dict[str, Any]:
 
 def missing(part: str) -> str:
     """Why a part cannot be run here."""
-    if part == "profiled" and not shutil.which("nsys"):
+    try:
+        _ = find_nsys() if part == "profiled" else None
+    except MissingTool:
         return "nsys is not installed"
     absent = [name for name in SERVES if find_spec(name) is None] if part == "command" else []
     return f"transformers serve needs {', '.join(absent)}" if absent else ""
@@ -224,40 +235,52 @@ def missing(part: str) -> str:
 PARTS = {"batch": batch, "http": http, "command": command, "profiled": profiled}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="results, without a suffix")
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--only", default="", help="parts, with commas")
-    given = parser.parse_args()
-    wanted = given.only.split(",") if given.only else list(PARTS)
-    file = given.out.with_suffix(".json")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    results = json.loads(file.read_text()) if file.exists() else {}
-    results |= {"commit": commit(), "made": datetime.now(UTC).isoformat(timespec="seconds")}
-    bad = False
-    for name in wanted:
-        print(f"{name}: at most {SECONDS:.0f} s", flush=True)
-        log = given.out.with_name(f"{given.out.name}-{name}.log")
-        log.write_bytes(b"")
-        with tempfile.TemporaryDirectory() as folder:
-            part = Part(name, given.tiny, Path(folder), log, time.monotonic() + SECONDS)
-            try:
-                why = missing(name)
-                found = {"good": True, "skipped": why} if why else PARTS[name](part)
-            except (RuntimeError, OSError, KeyError, ValueError) as error:
-                found = {"good": False, "error": f"{type(error).__name__}: {error}"[-2000:]}
-            output = part.folder / "run" / "measure" / "workload.log"
-            if output.exists():
-                with log.open("ab") as kept:
-                    kept.write(b"\n# what the program printed\n" + output.read_bytes()[-1_000_000:])
-        bad |= not found["good"]
-        results.setdefault("parts", {})[name] = found
-        file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        keys = ("good", "skipped", "steps", "wrong", "phases", "rate_off", "took_s", "error")
-        print(name, json.dumps({key: found[key] for key in keys if key in found}), flush=True)
-    return int(bad)
+def measure(name: str, tiny: bool) -> dict[str, Any]:
+    """One part; what it printed and its recording stay beside the results, also where it fails."""
+    if why := missing(name):
+        return {"skipped": why, "commit": commit()}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, default=RESULTS / NAME)
+    out: Path = parser.parse_known_args()[0].out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    log = out.with_name(f"{out.name}-{name}.log")
+    log.write_bytes(b"")
+    print(f"{name}: at most {SECONDS:.0f} s", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        part = Part(name, tiny, Path(folder), log, time.monotonic() + SECONDS)
+        try:
+            found = PARTS[name](part)
+        finally:
+            for printed in ("measure/workload.log", "workload.log"):
+                if (output := part.folder / "run" / printed).exists():
+                    with log.open("ab") as kept:
+                        kept.write(b"\n# what the program printed\n" + output.read_bytes()[-1_000_000:])
+            if (recording := part.folder / "run" / "nsys" / "run.sqlite").exists():
+                packed = lzma.compress(recording.read_bytes(), preset=1)
+                out.with_name(f"{out.name}-{name}.sqlite.xz").write_bytes(packed)
+    checks = [{"what": what, "ok": ok} for what, ok in found.pop("limits").items()]
+    return {**found, "checks": checks, "commit": commit(), "made": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def page(results: dict[str, Any]) -> str:
+    lines = ["# Steps of transformers' continuous batching against the engine's own records", ""]
+    lines += [
+        "| part | steps | wrong | tokens/s off | GPU time outside all stages | limits |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, part in results["parts"].items():
+        if "steps" not in part:
+            lines.append(f"| {name} | {part.get('skipped') or part.get('failed', '')[:300]} | | | | |")
+            continue
+        outside = part.get("account", {}).get("outside")
+        missed = [check["what"] for check in part["checks"] if not check["ok"]]
+        lines.append(
+            f"| {name} | {part['steps']:,} of {part['recorded']:,} ({', '.join(f'{n} {p}' for p, n in part['phases'].items())}) "
+            f"| {part['wrong']} | {part['rate_off']:+.2%} | {'–' if outside is None else f'{outside:.1%}'} "
+            f"| {'missed: ' + ', '.join(missed) if missed else 'held'} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_parts(__doc__ or "", NAME, PARTS, measure, page))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import asdict
 
 from conftest import RECORDINGS
 from llm_perf_opt.analysis.build import ReportOptions, build_report
@@ -73,6 +74,16 @@ def test_evidence_names_sizes_and_times() -> None:
 
 def test_mixed_steps_of_a_server_that_only_reads_are_left_alone() -> None:
     assert "serve.mixed" not in fixes([ServedStep(), *[MIXED] * 20] * 2)
+
+
+def test_fixes_of_steps_are_told_also_where_the_whole_recording_is_the_stage() -> None:
+    steps = [ServedStep(**{**asdict(step), "schedule_us": 600}) for step in SHOWN["serve.graph"][0]]
+    answer = report_of(steps).answer
+    assert answer.stage == "whole recording"
+    assert [(fix.rule, fix.stage) for fix in answer.fixes if fix.rule.startswith("serve.")] == [
+        ("serve.schedule", "whole recording"),
+        ("serve.graph", "decode_step"),
+    ]
 
 
 def test_steps_with_and_without_a_graph_are_groups_of_their_own() -> None:

@@ -18,14 +18,18 @@ from typing import Any
 
 import pytest
 
+from fake_tools import json_alone as json_alone
 from fake_tools import tools as tools
+from fake_tools import write as write_tools
 from forks import PROGRAMS
 from llm_perf_opt.capture.load_client import LoadClient
 from llm_perf_opt.capture.server_window import ASKED, ServerWindow
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.metrics.groups import groups_for
 from llm_perf_opt.options.values import local_address
 from llm_perf_opt.request import ServingRequest
+from planted import Planted
 
 SERVER = PROGRAMS / "engines" / "server.py"
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
@@ -105,7 +109,7 @@ def test_a_server_is_ended_after_enough_steps(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.process
 @TORCH
-def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: Path) -> None:
+def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, json_alone: None, tmp_path: Path) -> None:
     port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
     load = ("--load", "100000", "--concurrency", "2", "--prompt-tokens", "8", "--url", f"http://127.0.0.1:{port}")
     command = [sys.executable, str(SERVER), str(port), str(records)]
@@ -122,6 +126,41 @@ def test_a_server_under_nsys_is_ended_with_its_recording(tools: Path, tmp_path: 
     assert {"SERVER_COUNTERS", "LOAD"} <= codes
     assert len(json.loads(records.read_text())) >= 30
     assert json.loads((run / "nsys" / "load.json").read_text())["requests"]["failed"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@TORCH
+def test_counters_of_a_server_are_taken_in_one_pass_and_announced(
+    tools: Path, json_alone: None, tmp_path: Path
+) -> None:
+    """The recording is a real one, whose ranges are called as steps of a server are."""
+    with Planted(tmp_path / "steps.sqlite") as recording:
+        recording.rename("decode_step", "decode_step, batch = 8, tokens = 8, new = 8")
+        recording.rename("prefill", "prefill, batch = 1, tokens = 2048, new = 1")
+    write_tools(tools, timeline=recording.path)
+    port, records, run = free_port(), tmp_path / "records.json", tmp_path / "run"
+    load = ("--load", "100000", "--concurrency", "2", "--prompt-tokens", "8", "--url", f"http://127.0.0.1:{port}")
+    command = [sys.executable, str(SERVER), str(port), str(records)]
+    options = ("--no-measure", "--server-counters", "--window", "30", *load, "--out", str(run), "--quiet")
+    assert main(["profile", *options, "--", *command]) == 0
+    assert "serving" in (run / "ncu" / "run-workload.log").read_text()
+    assert json.loads((run / "ncu" / "load.json").read_text())["requests"]["failed"] == 0
+    (step,) = [step for step in json.loads((run / "manifest.json").read_text())["steps"] if step["name"] == "ncu"]
+    asked = step["argv"]
+    assert step["status"] == "captured"
+    assert asked[asked.index("--filter-mode") + 1] == "per-launch-config"
+    assert asked[asked.index("--launch-count") + 1] == "1"
+    assert "--profile-from-start" not in asked
+    included = [asked[place + 1] for place, word in enumerate(asked) if word == "--nvtx-include"]
+    assert len(included) == 2
+    assert all("decode_step" in one or "prefill" in one for one in included)
+    metrics = asked[asked.index("--metrics") + 1].split(",")
+    assert groups_for("9.0")[0].passes_of(metrics).passes == 1
+    assert len(metrics) > 3
+    told = [d for d in json.loads((run / "report.json").read_text())["diagnostics"] if d["code"] == "SERVER_COUNTERS"]
+    assert [d["severity"] for d in told] == ["warning"]
+    assert "clients of your own may time out" in told[0]["message"]
 
 
 @pytest.mark.slow
@@ -146,7 +185,7 @@ def test_a_server_that_is_kept_goes_on_until_it_is_interrupted(
             wait_until(lambda: verb[0] == "measure" or any(tools.rglob("stopped")))
             assert LoadClient(ServingRequest(load=1, url=url)).is_ready()  # it still serves
             child.send_signal(signal.SIGINT)
-            child.communicate(timeout=60)
+            child.communicate(timeout=300)
         finally:
             child.kill()
     assert child.returncode == 0
@@ -181,7 +220,7 @@ def test_the_window_opens_after_warm_up_and_closes_after_its_steps(tmp_path: Pat
 
 
 def test_the_window_waits_for_a_text_or_a_time(tmp_path: Path) -> None:
-    printed, timed = window(tmp_path, after="ready: yes"), window(tmp_path, after="0.05s")
+    printed, timed = window(tmp_path, after="ready: yes"), window(tmp_path, after="600s")
     printed._line("not ready: no")
     assert not printed.is_done()
     assert printed.opened_ns is None
@@ -190,7 +229,7 @@ def test_the_window_waits_for_a_text_or_a_time(tmp_path: Path) -> None:
     assert printed.opened_ns is not None
     timed.is_done()
     assert timed.opened_ns is None
-    time.sleep(0.06)
+    timed._started -= 601
     timed.is_done()
     assert timed.opened_ns is not None
 
@@ -238,12 +277,13 @@ def test_a_load_generator_of_the_users_own_is_started_without_a_shell(tmp_path: 
         (("--load", "1", "--url", "http://example.com"), "no server on this machine"),
         (("--load-command", "no-such-generator --fast"), "There is no load generator"),
         (("--load-command", "'open"), "Check its quotes"),
+        (("--load", "1", "--keep", "--server-counters"), "Give one of them"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(
     options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["measure", *options, "--", "python"]) == 2
+    assert main(["profile" if "--server-counters" in options else "measure", *options, "--", "python"]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -105,7 +105,10 @@ def model(folder: str) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({f"word{n}": n for n in range(VOCABULARY)}, unk_token="word0"))
+    from llm_perf_opt.capture.load_client import WORDS  # of the prompts: unknown words would all be one token
+
+    known = [*WORDS, *(f"word{n}" for n in range(VOCABULARY))][:VOCABULARY]
+    words = Tokenizer(models.WordLevel({word: n for n, word in enumerate(known)}, unk_token=known[0]))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
     PreTrainedTokenizerFast(tokenizer_object=words, chat_template=template).save_pretrained(folder)

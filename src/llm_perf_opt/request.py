@@ -100,6 +100,7 @@ class ServingRequest:
     load_model: str | None = None  # None: the first that the server lists
     keep: bool = False  # let the server go on when the window is closed
     load_command: str | None = None  # a load generator of the user's own
+    counters: bool = False  # take counters of it, which makes its clients wait
 
     @property
     def is_asked(self) -> bool:
@@ -169,16 +170,20 @@ def profile_request(values: Values, command: Sequence[str], **rest: Any) -> Prof
 
 
 def _of_server(request: ProfileRequest) -> ProfileRequest:
-    """Steps of a server are known by the annotation alone; counters of a server that goes on are not taken yet."""
+    """Steps of a server are known by the annotation alone. Its counters are taken where that is wanted, in one pass."""
     asked = request.serving
     if not asked.is_asked:
         return request
     if asked.load is not None and asked.load_command is not None:
         raise UserError("--load and --load-command both put the server under load.", "Give one of them.")
+    if asked.keep and asked.counters:
+        raise UserError("--keep lets the server go on, and --server-counters starts it again.", "Give one of them.")
     local_address(asked.url)
     mode = "stages" if request.annotate.mode == "off" else request.annotate.mode
     annotate = attrs.evolve(request.annotate, mode=mode)
-    return attrs.evolve(request, annotate=annotate, counters=attrs.evolve(request.counters, enable=False))
+    enable = asked.counters and request.counters.enable
+    counters = attrs.evolve(request.counters, enable=enable, launches=1, windows=False, fallback=False)
+    return attrs.evolve(request, annotate=annotate, counters=counters)
 
 
 def _decided_by_keys(values: Values) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
 
 _TEXT = "time people way water day part sound work place year live back give name good form say great help low"
-_WORDS = _TEXT.split()
+WORDS = _TEXT.split()
 _EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}  # that some servers refuse
 # Path, whether with extras, whether with the name of a model: transformers refuses any but that of its command line.
 _WAYS = list(itertools.product(("/v1/completions", "/v1/chat/completions"), (True, False), (True, False)))
@@ -142,7 +142,7 @@ class LoadClient:
 
     def _request(self, chosen: random.Random, tokens: int) -> Answered | str:
         """Send one; what it took, or why it failed. The first finds out what the server understands."""
-        text, problem = " ".join(chosen.choices(_WORDS, k=self.asked.prompt_tokens)), ""
+        text, problem = " ".join(chosen.choices(WORDS, k=self.asked.prompt_tokens)), ""
         for way in (self._way, *(other for other in _WAYS if other != self._way)):
             path, extras, named = way
             if not named and self.asked.load_model:

@@ -14,22 +14,24 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
+from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.load_client import LoadClient
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.options.values import parse_seconds
-from llm_perf_opt.process.supervise import Ended
+from llm_perf_opt.process.supervise import Ended, run_supervised
 from llm_perf_opt.request import ServingRequest
 from llm_perf_opt.untrusted import parse_json
 
 ASKED = {"start": ".window-start", "stop": ".window-stop"}  # files that `llm-perf window` leaves in a run
 LOAD = "load.json"
+Follow = Mapping[Path, Callable[[str], None]]  # files to read meanwhile, and what to do with their lines
 _WARM = 8  # steps that are not waited for, where nothing else says when to begin
 _READY_S = 1.0  # between two questions whether the server is ready
 _END_S = 5.0  # that a load generator may take to end
@@ -57,10 +59,24 @@ class ServerWindow:
         self.on_kept: Callable[[], None] = lambda: None  # what is done when the window of a kept server is closed
         self._forget_asked()
 
-    def watching(self, notes: Path, output: Path) -> dict[str, Any]:
-        """For `run_supervised`: files to read while the server runs, and what ends it."""
+    @staticmethod
+    def of(run: RunContext, into: str, **changed: Any) -> ServerWindow | None:
+        """That of a step of a run; None where it runs no server. `changed`: of what was asked for."""
+        asked = evolve(run.request.serving, **changed)
+        return ServerWindow(asked, run.directory.path, run.report_progress, into=into) if asked.is_asked else None
+
+    def watch(self, argv: list[str], notes: Path, output: Path, follow: Follow, again_s: float, **more: Any) -> Ended:
+        """Run the server until its window is done. `notes`, `output`: what the annotation and the server write."""
         notes.unlink(missing_ok=True)
-        return {"follow": {notes: self._note, output: self._line}, "is_done": self._may_end, "again_s": _AGAIN_S}
+        follow = {notes: self._note, output: self._line, **follow}
+        try:
+            ended = run_supervised(argv, follow=follow, is_done=self._may_end, again_s=again_s, **more)
+        finally:
+            kept = self._asked.keep and self.closed_ns is not None
+            self.close("the server has ended")
+        if kept and ended.interrupted and not ended.interrupted_twice:
+            return evolve(ended, interrupted=False, done=True)  # that is how one ends that was kept
+        return ended
 
     def _may_end(self) -> bool:
         """Whether the server is to be ended; one that is kept is not, but what was measured is shown at once."""
@@ -70,12 +86,6 @@ class ServerWindow:
         if was_open and self._asked.keep:
             self.on_kept()
         return not self._asked.keep
-
-    def as_wanted(self, ended: Ended) -> Ended:
-        """How the server ended: one that was kept goes on after its window until somebody interrupts it, as it should."""
-        if self._asked.keep and self.closed_ns is not None and ended.interrupted and not ended.interrupted_twice:
-            return evolve(ended, interrupted=False, done=True)
-        return ended
 
     def _note(self, line: str) -> None:
         try:
@@ -171,6 +181,22 @@ class ServerWindow:
         return self.opened_ns, self.closed_ns
 
 
+def run_watched(
+    window: ServerWindow | None,
+    argv: list[str],
+    *,
+    notes: Path,
+    output: Path,
+    follow: Follow,
+    again_s: float = _AGAIN_S,
+    **more: Any,
+) -> Ended:
+    """`run_supervised`, and of a server until its window is done. `again_s`: before it is interrupted again; 0: never."""
+    if window is None:
+        return run_supervised(argv, follow=follow, **more)
+    return window.watch(argv, notes, output, follow, again_s, **more)
+
+
 def _end(generator: subprocess.Popen[bytes]) -> None:
     """With all that it has started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -190,7 +216,8 @@ def _told(found: dict[str, Any]) -> Diagnosis:
     counts = found["requests"]
     failed = f", {counts['failed']:,} failed ({found['first_failure']})" if counts["failed"] else ""
     if not counts["answered"]:
-        return diagnose("LOAD.failed", failed=failed)
+        cut = found["output_tokens"] and not counts["failed"]
+        return diagnose("LOAD.cut", tokens=found["output_tokens"]) if cut else diagnose("LOAD.failed", failed=failed)
     return diagnose(
         "LOAD",
         answered=f"{counts['answered']:,}",

@@ -177,7 +177,7 @@ class _Session:
             directory.write_yaml("inputs.yaml", {"command": manifest.workload})
         run.report_progress(f"run directory: {directory.path}")
         if run.request.serving.is_asked and run.request.timeline.enable:
-            run.note(diagnose("SERVER_COUNTERS"))
+            run.note(diagnose("SERVER_COUNTERS.taken" if run.request.counters.enable else "SERVER_COUNTERS"))
         for problem in inject.problems(run.request.command) if run.request.annotate.mode != "off" else ():
             run.note(diagnose("NOT_ANNOTATED.foreseen", problem=problem))
 

@@ -46,6 +46,10 @@ SERVING: tuple[Option[Any], ...] = (
         help="Let the server go on when the window is closed; Ctrl-C ends it, and the report is built.",
     ),
     Option(
+        flag="--server-counters", kind="switch", default=False, verbs=("profile",), to="serving.counters",
+        help="Take counters of the server, too, of a few steps: ncu makes every request wait meanwhile.",
+    ),
+    Option(
         flag="--load-command", metavar="CMD", verbs=_SERVE, to="serving.load_command",
         help="Start a load generator of your own once the server serves; when it ends, the server is ended.",
     ),

@@ -80,9 +80,22 @@ def with_metrics(request: ProfileRequest, report: NCUProfileRegionReport) -> Pro
     capability = next((gpu.compute_capability for gpu in report.hardware if gpu.compute_capability), None)
     kernels = report.main_scope.kernels if report.main_scope else []
     types = types_in_use((k.kernel_name, round(1e6 * (k.total_ms or 0.0))) for k in kernels).types
-    metrics = tuple(m.name for m in groups_for(capability)[0].of_level(request.counters.level, types))
+    groups, level = groups_for(capability)[0], request.counters.level
+    metrics = tuple(m.name for m in groups.of_level(level, types))
+    if request.serving.is_asked:
+        metrics = _in_one_pass(groups, level, types)
     options = attrs.evolve(given, metrics=metrics)
     return attrs.evolve(request, counters=attrs.evolve(request.counters, options=options))
+
+
+def _in_one_pass(groups: MetricGroups, level: str, types: Sequence[str]) -> tuple[str, ...]:
+    """As many metrics of a level as one pass takes: of all types, of those with most time, of none; else times alone."""
+    kept = [groups.of_level(level, types[:count]) for count in range(len(types), -1, -1)]
+    for metrics in (*kept, groups.of_level("roofline"), groups.of_level("time")):
+        names = tuple(metric.name for metric in metrics)
+        if groups.passes_of(names).passes == 1:
+            break
+    return names
 
 
 def in_replay_mode(

@@ -88,6 +88,7 @@ def chooses_launches(request: ProfileRequest) -> bool:
     given = asked.options
     return (
         asked.strategy == "auto"
+        and not request.serving.is_asked  # no two runs of a server have the same steps
         and asked.gating_nvtx
         and asked.sample == "all"
         and not request.picks_launches
@@ -104,12 +105,20 @@ def _by_hand(request: ProfileRequest, report: NCUProfileRegionReport, ranges_see
         return by_hand.of_expressions(report, request, raw)
     if not request.counters.gating_nvtx:
         return by_hand.of_whole_program(report, request)
-    regions = _selectable(report)
+    regions = _steps(report) if request.serving.is_asked else _selectable(report)
     if isinstance(regions, CounterPlan):
         return regions
     if regions[0].is_whole_recording:  # no range to filter by, to replay, or to take instances of
         return by_hand.of_whole_program(report, request)
     return by_hand.of_regions(regions, report, request, ranges_seen)
+
+
+def _steps(report: NCUProfileRegionReport) -> list[NCUProfileRegion] | CounterPlan:
+    """The steps of a server, wherever they are."""
+    regions = report.main_scope.regions if report.main_scope is not None else []
+    steps = [region for region in regions if region.timing is not None and region.timing.steps is not None]
+    found = [region for region in steps if region.inclusive.kernel_count and region.nvtx_include]
+    return found or CounterPlan(skipped="the recording shows no step of the server with kernels")
 
 
 def _counted(

@@ -31,6 +31,7 @@ _FIRST = 0.05  # of its stage: a smaller gain is not what to do first where a me
 _OTHERS_NAMED = 2
 _LINES = 5  # of a fix
 _PROFILE = "llm-perf profile -- CMD"
+_OF_SERVERS = "serve."  # rules
 
 
 def conclude(report: NCUProfileRegionReport) -> Answer:
@@ -44,7 +45,10 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
     stage = _worst(stages, fixes)
     verdict = _verdict(stage)
     own = _answering(verdict, fixes.pop(stage.key))
-    lengths = {other.key: _instances(other) for other in stages}
+    # What is wrong with steps of a server is told of them also where the whole recording is the stage.
+    steps = [region for region in scope.regions if _is_step(region)] if stage.is_whole_recording else []
+    fixes |= {one.key: [fix for fix in _fixes(one, ()) if fix.rule.startswith(_OF_SERVERS)] for one in steps}
+    lengths = {other.key: _instances(other) for other in (*stages, *steps)}
     rest = sorted((fix for found in fixes.values() for fix in found), key=lambda f: -f.gain_ns * lengths[f.stage])
     return Answer(
         stage=stage.key,
@@ -55,6 +59,10 @@ def conclude(report: NCUProfileRegionReport) -> Answer:
         do_first=_first(stage, verdict, own),
         fixes=[*own, *rest],
     )
+
+
+def _is_step(region: NCUProfileRegion) -> bool:
+    return region.timing is not None and region.timing.steps is not None and region.performance is not None
 
 
 # -- which stage -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, fi
 from llm_perf_opt.capture.context import RunContext
 from llm_perf_opt.capture.early_end import end_of_timeline
 from llm_perf_opt.capture.head_start import HeadStart
+from llm_perf_opt.capture.server_window import ServerWindow, run_watched
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, MissingTool, UserError
@@ -26,7 +27,7 @@ from llm_perf_opt.nsight.ncu.replay_modes import left_out, split_metrics
 from llm_perf_opt.nsight.outcome import absent_metrics
 from llm_perf_opt.nsight.tools import Tool
 from llm_perf_opt.planning import PlannedCapture
-from llm_perf_opt.process.supervise import run_supervised, start_supervised
+from llm_perf_opt.process.supervise import start_supervised
 from llm_perf_opt.readers.ncu_rep import read_ncu_rep
 from llm_perf_opt.report.text import counted
 from llm_perf_opt.rundir.directory import RunDirectory
@@ -35,6 +36,7 @@ from llm_perf_opt.rundir.manifest import Manifest, Step
 
 _RUN, _TABLE, _DETAILS = "ncu", "raw", "details"
 _DEFAULT_MODE = "kernel"
+_SERVER_STEPS = 64  # of a server under ncu: enough for a launch of every signature
 
 
 @define(frozen=True)
@@ -196,6 +198,11 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
     file, notes = attempt.windows_file(directory), attempt.windows_log(directory)
     if windows is not None:
         environment |= windows_environment(file, notes)
+    serving = run.request.serving
+    most = min(serving.window or _SERVER_STEPS, _SERVER_STEPS) if serving.is_asked else None
+    window = ServerWindow.of(run, "ncu", window=most)
+    if window is not None:
+        environment |= {"LLM_PERF_STEPS": "1", "LLM_PERF_ANNOTATE_LOG": str(notes.resolve())}
     begun = run.take_head_start(argv, environment)
     if windows is not None:
         if begun is None:
@@ -209,23 +216,28 @@ def _record(run: RunContext, ncu: Tool, attempt: Attempt, expected: int | None, 
         alternative=attempt.alternative,
         replay_mode=attempt.mode,
     )
-    ended = run_supervised(
-        argv,
+    ended = run_watched(
+        *(window, argv),
+        notes=notes,
+        output=program_log,
+        follow={log: progress_of(expected, progress)},
+        again_s=0,  # ncu must not be interrupted while it writes its report
         log=program_log,
         environment={**environment, **run.bytecode.variables()},
         timeout_s=run.request.counters.timeout_s,
-        follow={log: progress_of(expected, progress)},
         report_progress=run.report_progress,
         held=directory.handles,
         started=None if begun is None else begun.command,
     )
+    if window is not None:
+        window.finish(run.note)
     mine = (report.name, log.name, program_log.name)  # one folder holds the files of several captures
     finished = finish(
         *(ended, log, program_log, command),
         tool="ncu",
         argv=argv,
         files={name: size for name, size in files_in(folder).items() if name in mine},
-        ended_on_purpose=read_log(attempt.windows_log(directory)).ended_before,
+        ended_on_purpose="the end of the window" if ended.done else read_log(notes).ended_before,
         replay_mode=attempt.mode,
     )
     outcome = evaluate(directory, step, finished, ended)

@@ -16,13 +16,12 @@ from llm_perf_opt.api.reporting import make_report
 from llm_perf_opt.capture.context import ResumeState, RunContext
 from llm_perf_opt.capture.gpu_sampler import GpuSampler
 from llm_perf_opt.capture.preparation import known_patterns
-from llm_perf_opt.capture.server_window import ServerWindow
+from llm_perf_opt.capture.server_window import ServerWindow, run_watched
 from llm_perf_opt.capture.undisturbed import end_undisturbed
 from llm_perf_opt.capture.whole_files import ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject import read_log
-from llm_perf_opt.process.supervise import run_supervised
 from llm_perf_opt.readers.measured import collect, read_measured
 from llm_perf_opt.report.answer import time_sentences
 from llm_perf_opt.request import ProfileRequest
@@ -177,24 +176,22 @@ def _run_once(run: RunContext, times: Path, number: int) -> tuple[bool, tuple[in
     title = f"measure: the program runs by itself{of}"
     with run.report_progress.work(title, "measure", expected_s=run.expected_seconds(_NAME)):
         step = directory.begin(_NAME, request.command, _FOLDER, program=request.command, environment=environment)
-        if (window := _window(run)) is not None:
+        recorded = request.timeline.enable or request.counters.enable  # it makes room for the one that is recorded
+        window = ServerWindow.of(run, _FOLDER, keep=request.serving.keep and not recorded)
+        if window is not None:
             window.on_kept = partial(_show_kept, run, times, window)
-        try:
-            ended = run_supervised(
-                request.command,
-                log=log,
-                environment={**environment, **run.bytecode.variables()},
-                timeout_s=request.measure.timeout_s,
-                report_progress=run.report_progress,
-                held=directory.handles,
-                **(window.watching(notes, log) if window is not None else {}),
-            )
-        finally:
-            if window is not None:
-                window.close("the server has ended")
+        ended = run_watched(
+            *(window, request.command),
+            notes=notes,
+            output=log,
+            follow={},
+            log=log,
+            environment={**environment, **run.bytecode.variables()},
+            timeout_s=request.measure.timeout_s,
+            report_progress=run.report_progress,
+            held=directory.handles,
+        )
         clean_logs([log], request.command)
-    if window is not None:
-        ended = window.as_wanted(ended)
     for trouble in read_log(notes).troubles if request.annotate.mode != "off" else ():
         run.note(diagnose("NOT_ANNOTATED", problem=trouble))
     went_well = end_undisturbed(run, step, ended, _LOG, first=request.timeline.enable)
@@ -210,13 +207,6 @@ def _show_kept(run: RunContext, times: Path, window: ServerWindow) -> None:
             _show(run, file)
         run.timelines.pop(file, None)
     run.report_progress("  the server goes on; end it with Ctrl-C for the whole report")
-
-
-def _window(run: RunContext) -> ServerWindow | None:
-    asked, recorded = run.request.serving, run.request.timeline.enable or run.request.counters.enable
-    if recorded:  # it makes room for the one that is recorded
-        asked = attrs.evolve(asked, keep=False)
-    return ServerWindow(asked, run.directory.path, run.report_progress, into=_FOLDER) if asked.is_asked else None
 
 
 MEASURE = Measure()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,12 +17,11 @@ from llm_perf_opt.capture.commands import Captured, ReportProgress, evaluate, fi
 from llm_perf_opt.capture.context import ANNOTATION_LOG, ResumeState, RunContext
 from llm_perf_opt.capture.early_end import early_end, ending, full_name
 from llm_perf_opt.capture.preload import preload
-from llm_perf_opt.capture.server_window import ServerWindow
+from llm_perf_opt.capture.server_window import ServerWindow, run_watched
 from llm_perf_opt.capture.steps.attempt import begin_likely
 from llm_perf_opt.capture.whole_files import CUT_OFF, ended_well, whole_file
 from llm_perf_opt.diagnosis import diagnose
 from llm_perf_opt.errors import ExitCode, UserError
-from llm_perf_opt.files import open_to_append
 from llm_perf_opt.inject import read_log, with_lines
 from llm_perf_opt.nsight.nsys import gpu_metrics
 from llm_perf_opt.nsight.nsys.argv import (
@@ -39,7 +36,7 @@ from llm_perf_opt.nsight.progress import recording_bytes
 from llm_perf_opt.nsight.tools import Tool, known_options, library_path_for
 from llm_perf_opt.planning.program_end import EarlyEnd
 from llm_perf_opt.process import redirect
-from llm_perf_opt.process.supervise import Ended, InterruptedTwice, run_short, run_supervised
+from llm_perf_opt.process.supervise import Ended, InterruptedTwice, grace_seconds, run_short
 from llm_perf_opt.readers.nsys_export import refuse_truncated
 from llm_perf_opt.request import ProfileRequest
 from llm_perf_opt.rundir.compress import unpack_again
@@ -160,39 +157,33 @@ def _record_timeline(
     options = attrs.evolve(options, session_new=session)
     argv = build_nsys_cmd(folder / "run", [*shim, *command], nsys=nsys.path, options=options)
     ours = ending(run, end)
-    serving, notes = run.request.serving, directory.path / ANNOTATION_LOG
+    notes, window = directory.path / ANNOTATION_LOG, ServerWindow.of(run, "nsys")
     ours = with_lines(ours, log=notes) if asked.lines else ours
     environment = {**ours, **nsys_environment(options), **_library_path(nsys)}
-    window = ServerWindow(serving, directory.path, run.report_progress, into="nsys") if serving.is_asked else None
     if window is not None:
         environment["LLM_PERF_STEPS"] = "1"
     stop = build_nsys_stop_cmd(nsys.path, session)
     if window is not None:
         window.on_kept = partial(_end_recording, run, stop, log)
-    watching = {} if window is None else window.watching(notes, program_log)
-    watching["follow"] = {**watching.get("follow", {}), log: progress_of(None, progress)}
     step = directory.begin(_RECORD, argv, "nsys", program=command, through=shim, environment=environment)
-    try:
-        ended = run_supervised(
-            argv,
-            log=log,
-            environment={**environment, **run.bytecode.variables()},
-            timeout_s=asked.timeout_s,
-            program_pid=program_pid,
-            program_log=program_log,
-            report_progress=run.report_progress,
-            stop_command=stop,
-            too_large=lambda guard: 0 < asked.max_bytes < recording_bytes(guard),
-            held=directory.handles,
-            program_over=None if window is not None else lambda: begin_likely(run),  # a server waits for its clients
-            **watching,
-        )
-    finally:
-        if window is not None:
-            window.close("the server has ended")
+    ended = run_watched(
+        *(window, argv),
+        notes=notes,
+        output=program_log,
+        follow={log: progress_of(None, progress)},
+        log=log,
+        environment={**environment, **run.bytecode.variables()},
+        timeout_s=asked.timeout_s,
+        program_pid=program_pid,
+        program_log=program_log,
+        report_progress=run.report_progress,
+        stop_command=stop,
+        too_large=lambda guard: 0 < asked.max_bytes < recording_bytes(guard),
+        held=directory.handles,
+        program_over=None if window is not None else lambda: begin_likely(run),  # a server waits for its clients
+    )
     if window is not None:
         window.finish(run.note)
-        ended = window.as_wanted(ended)
     # A program may remove what it finds: it must not be started again because the note of its start is gone.
     started = program_pid.exists() or not folder.is_dir() or bool(_size(program_log))
     program_pid.unlink(missing_ok=True)
@@ -218,8 +209,9 @@ def _record_timeline(
 
 def _end_recording(run: RunContext, stop: list[str], log: Path) -> None:
     """Of a server that is kept: nsys writes its report now, and the server goes on without it."""
-    with contextlib.suppress(OSError), open_to_append(log) as output:  # else it is asked again at the end
-        subprocess.Popen(stop, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    run.directory.background.start(
+        lambda end: run_short(stop, output=log, environment={}, timeout_s=grace_seconds(), stop=end), lambda _: None
+    )
     run.report_progress("  the recording is being written, and the server goes on; end it with Ctrl-C for the report")
 
 
