@@ -15,6 +15,7 @@ from llm_perf_opt.capture import rank_job
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject.place import place_in_job
+from llm_perf_opt.rundir.inventory import take_inventory
 from llm_perf_opt.rundir.job import JobFacts, claim_merge, join_job, rank_folders, read_job, wanted_ranks
 
 SLURM = {
@@ -126,6 +127,14 @@ def test_each_rank_measures_and_the_last_reports_all(
     assert [one["path"] for one in report["inputs"]] == ["rank-0/run.json", "rank-1/run.json"]
     manifest = json.loads((run / "ranks" / "rank-1" / "manifest.json").read_text())
     assert (manifest["rank"], manifest["node"]) == (1, "node1")
+    # The ranks are runs of their own, and no old ones to be pruned one by one.
+    ((job, why),) = take_inventory(run.parent).others
+    assert (job, "ranks of a job" in why) == (run, True)
+    assert len(take_inventory(run).runs) == 2
+    # A copy to share has the ranks, too, without the names of their machines.
+    assert main(["scrub", str(run), "--out", "shared", "--quiet"]) == 0
+    assert (Path("shared/ranks/rank-1/measure/run.json")).is_file()
+    assert all(b"node1" not in file.read_bytes() for file in Path("shared").rglob("*") if file.is_file())
     # Again, later, from the folder alone.
     monkeypatch.delenv("RANK")
     assert main(["report", str(run), "--quiet"]) == 0
