@@ -184,7 +184,9 @@ def test_a_lost_rank_and_a_failed_one_are_named_with_their_nodes(
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.usefixtures("json_alone", "tools")
-def test_ranks_are_recorded_in_one_start_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_recorded_in_one_start_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A second start would wait for ranks that have ended."""
     for rank in (1, 0):
         monkeypatch.setenv("RANK", str(rank))
@@ -199,6 +201,8 @@ def test_ranks_are_recorded_in_one_start_of_the_program(monkeypatch: pytest.Monk
     scopes = {scope["scope"]: scope["totals"]["kernel_count"] for scope in report["scopes"]}
     assert scopes["rank:0"] + scopes["rank:1"] == scopes["aggregate"] > 0
     assert "RANKS_START_ONCE" in {one["code"] for one in report["diagnostics"]}
+    assert main(["profile", "--resume", "run/ranks/rank-0"]) == 2
+    assert "one rank alone cannot be run again" in capsys.readouterr().err
 
 
 def test_what_cannot_be_done_with_ranks_is_said(

@@ -29,6 +29,7 @@ from llm_perf_opt.untrusted import read_json
 _LARGEST = 1 << 20
 _OVER = ("done", "failed", "interrupted")
 _ELSEWHERE = "Give every job a folder of its own with --out."
+_AGAIN = "For what is missing start the job again, with another folder."
 _MOST_LISTED = 8
 _MOST_OF_A_CODE = 4  # diagnoses; more ranks say the same in other words
 _MOST_RANKS = 200_000  # that are looked for one by one
@@ -130,7 +131,8 @@ def state_of_job(folder: Path) -> RunState:
     told: dict[tuple[str, str, str, str], list[str]] = {}
     for rank, (state, manifest) in sorted(found.items(), key=lambda one: (_ended_at(one[1][1]), one[0])):
         for one in state.diagnostics if state is not None else ():
-            key = one.code, one.severity, one.message, one.fix
+            fix = _AGAIN if "--resume" in one.fix else one.fix  # one rank alone cannot be run again
+            key = one.code, one.severity, one.message, fix
             told.setdefault(key, []).append(f"rank {rank} on {_node(manifest)} ({rank_folder(rank)})")
     diagnostics = []
     by_code: Counter[str] = Counter()
