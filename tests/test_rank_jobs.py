@@ -28,7 +28,7 @@ import os, time, nvtx
 for _ in range(4):
     with nvtx.annotate("step"):
         with nvtx.annotate("forward"):
-            time.sleep(0.012 if os.environ.get("RANK") == "1" else 0.002)
+            time.sleep(0.04 if os.environ.get("RANK") == "1" else 0.002)
 """
 
 
@@ -140,6 +140,29 @@ def test_each_rank_measures_and_the_last_reports_all(
     assert main(["report", str(run), "--quiet"]) == 0
     # The same job does not run twice in one folder.
     assert start(0, monkeypatch) == 2
+
+
+@pytest.mark.process
+def test_ranks_of_a_launcher_inside_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text(PROGRAM)
+    launcher = (
+        "import os, subprocess, sys\n"
+        "start = lambda rank: subprocess.Popen([sys.executable, 'program.py'], env={**os.environ, 'RANK': rank, 'WORLD_SIZE': '2'})\n"
+        "sys.exit(max([one.wait() for one in [start('0'), start('1')]]))"
+    )
+    assert main(["measure", "--out", "run", "--quiet", "--", sys.executable, "-c", launcher]) == 0
+    report = json.loads(Path("run/report.json").read_text())
+    forward = {
+        scope["scope"]: region["timing"]["steady"]["median_ns"]
+        for scope in report["scopes"]
+        for region in scope["regions"]
+        if region["name"] == "forward"
+    }
+    assert forward["rank:1"] > 35_000_000 > forward["rank:0"]
+    assert forward["aggregate"] == forward["rank:1"]  # side by side: the time of all is that of the slowest
+    assert [row["rank"] for row in report["rank_steps"]["ranks"]] == [0, 1]
+    assert report["rank_steps"]["ranks"][1]["why"].startswith("forward takes ")
 
 
 @pytest.mark.process

@@ -21,6 +21,7 @@ from attrs import Factory, define
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import open_new
+from llm_perf_opt.regions.names import visible
 from llm_perf_opt.rundir.layout import JOB, MANIFEST, MERGED_BY, RANKS, rank_folder, rank_of_folder
 from llm_perf_opt.rundir.manifest import LARGEST_MANIFEST
 from llm_perf_opt.rundir.state import RunState, state_of
@@ -185,7 +186,7 @@ def _listed(places: list[str]) -> str:
 
 
 def _node(manifest: dict[str, Any]) -> str:
-    return str(manifest.get("node") or manifest.get("host") or "an unknown machine")[:80]
+    return visible(str(manifest.get("node") or manifest.get("host") or "an unknown machine"), 80)
 
 
 def _manifest(run: Path) -> dict[str, Any]:
