@@ -19,7 +19,7 @@ CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile check quick-tests test chromium lint bench answers faults fuzz docs bundle lock audit clean
+.PHONY: help setup profile check quick-tests test chromium lint bench answers faults cluster fuzz docs bundle lock audit clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench     speed of `llm-perf report` and of its page, and load: ten million kernels, 64 ranks (LOAD_ARGS="--ranks 8" for less)'
 	@echo 'make answers   what reports answer beside what an expert says: right, unsure, wrong (ANSWERS_ARGS="--shared DIR")'
 	@echo 'make faults    everything that may go wrong in a run, and kills at random moments: what is survived (FAULTS_ARGS=...)'
+	@echo 'make cluster   jobs of several ranks on a real Slurm of two nodes on this machine (installs it on Debian, as root)'
 	@echo 'make fuzz      ten thousand mutated inputs for every reader, ten times the random examples of every test (FUZZ_ARGS="--seed 2", "--count 500", "--minutes 60")'
 	@echo 'make docs      the documentation as a site, in dist/site'
 	@echo 'make bundle    dist/bundle: everything to install on a machine with no network (BUNDLE_PYTHON=3.11 for that one; WITH_NCU_REPORT=1: see docs/licences.md)'
@@ -125,6 +126,11 @@ fuzz: setup
 faults: setup
 	$(BIN)/python benchmarks/faults.py $(FAULTS_ARGS)
 	$(BIN)/python benchmarks/safe_hands.py $(SAFE_HANDS_ARGS)
+
+cluster: setup
+	@command -v slurmctld >/dev/null || [ -x /usr/sbin/slurmctld ] || [ "$$(id -u)" != 0 ] || \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge
+	$(BIN)/python tools/cluster.py $(CLUSTER_ARGS)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir dist/site

@@ -15,6 +15,7 @@ from llm_perf_opt.capture import rank_job
 from llm_perf_opt.cli.main import main
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.inject.place import place_in_job
+from llm_perf_opt.rundir.inventory import take_inventory
 from llm_perf_opt.rundir.job import JobFacts, claim_merge, join_job, rank_folders, read_job, wanted_ranks
 
 SLURM = {
@@ -27,7 +28,7 @@ import os, time, nvtx
 for _ in range(4):
     with nvtx.annotate("step"):
         with nvtx.annotate("forward"):
-            time.sleep(0.012 if os.environ.get("RANK") == "1" else 0.002)
+            time.sleep(0.04 if os.environ.get("RANK") == "1" else 0.002)
 """
 
 
@@ -126,11 +127,42 @@ def test_each_rank_measures_and_the_last_reports_all(
     assert [one["path"] for one in report["inputs"]] == ["rank-0/run.json", "rank-1/run.json"]
     manifest = json.loads((run / "ranks" / "rank-1" / "manifest.json").read_text())
     assert (manifest["rank"], manifest["node"]) == (1, "node1")
+    # The ranks are runs of their own, and no old ones to be pruned one by one.
+    ((job, why),) = take_inventory(run.parent).others
+    assert (job, "ranks of a job" in why) == (run, True)
+    assert len(take_inventory(run).runs) == 2
+    # A copy to share has the ranks, too, without the names of their machines.
+    assert main(["scrub", str(run), "--out", "shared", "--quiet"]) == 0
+    assert (Path("shared/ranks/rank-1/measure/run.json")).is_file()
+    assert all(b"node1" not in file.read_bytes() for file in Path("shared").rglob("*") if file.is_file())
     # Again, later, from the folder alone.
     monkeypatch.delenv("RANK")
     assert main(["report", str(run), "--quiet"]) == 0
     # The same job does not run twice in one folder.
     assert start(0, monkeypatch) == 2
+
+
+@pytest.mark.process
+def test_ranks_of_a_launcher_inside_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text(PROGRAM)
+    launcher = (
+        "import os, subprocess, sys\n"
+        "start = lambda rank: subprocess.Popen([sys.executable, 'program.py'], env={**os.environ, 'RANK': rank, 'WORLD_SIZE': '2'})\n"
+        "sys.exit(max([one.wait() for one in [start('0'), start('1')]]))"
+    )
+    assert main(["measure", "--out", "run", "--quiet", "--", sys.executable, "-c", launcher]) == 0
+    report = json.loads(Path("run/report.json").read_text())
+    forward = {
+        scope["scope"]: region["timing"]["steady"]["median_ns"]
+        for scope in report["scopes"]
+        for region in scope["regions"]
+        if region["name"] == "forward"
+    }
+    assert forward["rank:1"] > 35_000_000 > forward["rank:0"]
+    assert forward["aggregate"] == forward["rank:1"]  # side by side: the time of all is that of the slowest
+    assert [row["rank"] for row in report["rank_steps"]["ranks"]] == [0, 1]
+    assert report["rank_steps"]["ranks"][1]["why"].startswith("forward takes ")
 
 
 @pytest.mark.process
@@ -175,7 +207,9 @@ def test_a_lost_rank_and_a_failed_one_are_named_with_their_nodes(
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.usefixtures("json_alone", "tools")
-def test_ranks_are_recorded_in_one_start_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_recorded_in_one_start_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A second start would wait for ranks that have ended."""
     for rank in (1, 0):
         monkeypatch.setenv("RANK", str(rank))
@@ -190,6 +224,8 @@ def test_ranks_are_recorded_in_one_start_of_the_program(monkeypatch: pytest.Monk
     scopes = {scope["scope"]: scope["totals"]["kernel_count"] for scope in report["scopes"]}
     assert scopes["rank:0"] + scopes["rank:1"] == scopes["aggregate"] > 0
     assert "RANKS_START_ONCE" in {one["code"] for one in report["diagnostics"]}
+    assert main(["profile", "--resume", "run/ranks/rank-0"]) == 2
+    assert "one rank alone cannot be run again" in capsys.readouterr().err
 
 
 def test_what_cannot_be_done_with_ranks_is_said(

@@ -24,8 +24,8 @@ from llm_perf_opt.regions.table import WHOLE, RegionTable
 
 _DEEPEST = 1  # level of regions that may be steps: a loop may have a range around it
 _SEVERAL = 4  # steps are better than an outer region with fewer instances
-_MOST_STEPS = 400  # that are listed
-_DIFFERENT, _LEAST_NS = 0.03, 20_000  # of a step, by which a rank differs from the others
+_MOST_STEPS = 200  # that are listed
+_DIFFERENT, _LEAST_NS = 0.05, 20_000  # of a step, by which a rank differs from the others
 _MORE_KERNELS = 0.02
 
 

@@ -23,7 +23,7 @@ from attrs import define
 from llm_perf_opt.api import inputs
 from llm_perf_opt.api.reporting import INSIDE_RUN, Showing, make_report, publish
 from llm_perf_opt.capture.preparation import check_program, known_patterns
-from llm_perf_opt.errors import UserError
+from llm_perf_opt.errors import ExitCode, UserError
 from llm_perf_opt.inject.place import Place, place_in_job
 from llm_perf_opt.json_output import print_json
 from llm_perf_opt.options.of_jobs import CHOSEN_RANKS
@@ -65,22 +65,24 @@ class RankJob:
 
     def finish(self, request: ProfileRequest, code: int, *, as_json: bool, quiet: bool) -> int:
         """After this rank's own run: the report of all, where this rank is the one to make it. The exit code of the rank."""
-        if not self.is_complete() and self.is_first:
-            deadline = time.monotonic() + _PATIENCE_S
-            while time.monotonic() < deadline and not self.is_complete():
-                time.sleep(_LOOK_S)
-            merges = not self.is_complete()  # a rank was lost, or takes much longer: then the last one makes it again
-        else:
-            merges = False
-        if self.is_complete():
-            merges = claim_merge(self.folder, self.place.rank)
-        if merges and (why := self._merge(request, as_json=as_json, quiet=quiet)):
-            merges = False
+        why = "It was interrupted." if code == ExitCode.INTERRUPTED else None
+        if why is None and self._is_to_merge():
+            why = self._merge(request, as_json=as_json, quiet=quiet)
+        if why:
             again = f"llm-perf report {shlex.quote(str(self.folder))}"
             print(f"[{self.place.label}] {why} The report of all ranks: {again}", file=sys.stderr)
-        if as_json and not merges:
+        if as_json and why != "":
             print_json({"rank": self.place.rank, "node": self.place.node, "out": str(self.out), "exit_code": code})
         return code
+
+    def _is_to_merge(self) -> bool:
+        """The last to end is, or the first of all when it has waited long enough: a rank was lost, or takes much longer."""
+        deadline = time.monotonic() + _PATIENCE_S if self.is_first else 0.0
+        while not self.is_complete():
+            if time.monotonic() > deadline:
+                return self.is_first
+            time.sleep(_LOOK_S)
+        return claim_merge(self.folder, self.place.rank)
 
     def _merge(self, request: ProfileRequest, *, as_json: bool, quiet: bool) -> str:
         """Empty where the report was made; else why not."""

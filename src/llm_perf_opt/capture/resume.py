@@ -96,6 +96,11 @@ def open_again(path: Path) -> RunDirectory:
                 f"{path} cannot be resumed: it was made by {by}, and only profiling runs can.",
                 "Start it again; its command is in manifest.json.",
             )
+        if manifest.rank is not None:
+            raise UserError(
+                f"{path} is rank {manifest.rank} of a job, and one rank alone cannot be run again.",
+                "Start the whole job again, with another folder.",
+            )
         if not manifest.is_ours:
             raise UserError(
                 f"{path} was not made here by you, or its command or options were changed since: it is not started again.",

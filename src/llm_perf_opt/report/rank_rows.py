@@ -26,6 +26,7 @@ def rank_table(view: View) -> list[list[str]]:
     clocks = {rank.rank: rank for rank in skew.ranks} if skew is not None else {}
     paths = (str(one.get("path", "")) for one in view.report.inputs)
     in_job = {int(found[1]) for path in paths if (found := _OF_JOB.match(path))}
+    one_each = in_job == {row.rank for row in steps.ranks}  # else a run is of a node, with several ranks in it
     rows = []
     for row in steps.ranks:
         clock = clocks.get(row.rank)
@@ -39,7 +40,7 @@ def rank_table(view: View) -> list[list[str]]:
                 _NOTHING if row.memory_peak_bytes is None else quantity(row.memory_peak_bytes, "byte"),
                 _NOTHING if row.energy_j is None else quantity(row.energy_j, "J"),
                 visible(row.why, 200) if row.why else _NOTHING,
-                f"ranks/rank-{row.rank}/report.html" if row.rank in in_job else _NOTHING,
+                f"ranks/rank-{row.rank}/report.html" if one_each else _NOTHING,
             ]
         )
     used = [n for n in range(len(_HEAD)) if any(row[n] != _NOTHING for row in rows)]

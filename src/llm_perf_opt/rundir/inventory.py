@@ -15,6 +15,7 @@ from attrs import Factory, define
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.processes import is_alive
 from llm_perf_opt.rundir.contents import RunFile, files_of
+from llm_perf_opt.rundir.job import is_job, rank_folders
 from llm_perf_opt.rundir.layout import MANIFEST, SWEEP, SWEEP_FILES
 from llm_perf_opt.rundir.lock import is_held
 from llm_perf_opt.rundir.manifest import Manifest, read_manifest
@@ -71,6 +72,8 @@ def take_inventory(folder: Path) -> Inventory:
     found = Inventory(folder, [])
     if (folder / MANIFEST).exists():
         found.runs.append(look_at(folder))
+    elif is_job(folder):
+        found.runs += map(look_at, rank_folders(folder).values())
     else:
         for path, reason in _below(folder, _DEEPEST):
             if reason:
@@ -100,6 +103,8 @@ def _below(folder: Path, depth: int) -> Iterator[tuple[Path, str]]:
                 yield path, "llm-perf did not write it"
             elif (path / MANIFEST).exists():
                 yield path, ""
+            elif is_job(path):
+                yield path, "it holds the ranks of a job, which are runs of their own: give this folder"
             elif depth > 1 and any(not why for _, why in _below(path, depth - 1)):
                 yield from _below(path, depth - 1)
             else:

@@ -21,6 +21,7 @@ from attrs import Factory, define
 from llm_perf_opt.diagnosis import Diagnosis, diagnose
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.files import open_new
+from llm_perf_opt.regions.names import visible
 from llm_perf_opt.rundir.layout import JOB, MANIFEST, MERGED_BY, RANKS, rank_folder, rank_of_folder
 from llm_perf_opt.rundir.manifest import LARGEST_MANIFEST
 from llm_perf_opt.rundir.state import RunState, state_of
@@ -29,6 +30,7 @@ from llm_perf_opt.untrusted import read_json
 _LARGEST = 1 << 20
 _OVER = ("done", "failed", "interrupted")
 _ELSEWHERE = "Give every job a folder of its own with --out."
+_AGAIN = "For what is missing start the job again, with another folder."
 _MOST_LISTED = 8
 _MOST_OF_A_CODE = 4  # diagnoses; more ranks say the same in other words
 _MOST_RANKS = 200_000  # that are looked for one by one
@@ -130,7 +132,8 @@ def state_of_job(folder: Path) -> RunState:
     told: dict[tuple[str, str, str, str], list[str]] = {}
     for rank, (state, manifest) in sorted(found.items(), key=lambda one: (_ended_at(one[1][1]), one[0])):
         for one in state.diagnostics if state is not None else ():
-            key = one.code, one.severity, one.message, one.fix
+            fix = _AGAIN if "--resume" in one.fix else one.fix  # one rank alone cannot be run again
+            key = one.code, one.severity, one.message, fix
             told.setdefault(key, []).append(f"rank {rank} on {_node(manifest)} ({rank_folder(rank)})")
     diagnostics = []
     by_code: Counter[str] = Counter()
@@ -183,7 +186,7 @@ def _listed(places: list[str]) -> str:
 
 
 def _node(manifest: dict[str, Any]) -> str:
-    return str(manifest.get("node") or manifest.get("host") or "an unknown machine")[:80]
+    return visible(str(manifest.get("node") or manifest.get("host") or "an unknown machine"), 80)
 
 
 def _manifest(run: Path) -> dict[str, Any]:

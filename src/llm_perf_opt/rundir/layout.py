@@ -37,6 +37,7 @@ JOB = "job.json"  # in the folder that the ranks of a job share
 RANKS = "ranks"  # below it: a run directory for each rank
 MERGED_BY = ".merged-by"  # below it: the rank that makes the report of all
 RANK_FOLDER = re.compile(r"rank-(?P<rank>\d{1,6})")
+_IN_RANK = re.compile(rf"^{RANKS}/{RANK_FOLDER.pattern}/")
 EARLIER = re.compile(r"earlier-(\d{1,6})")  # folders of what was taken again when the run was resumed
 
 Writer = Literal[
@@ -203,8 +204,8 @@ _FOLDER_OF = {"nsys": "nsys", "export": "nsys", "stats": "nsys", "ncu": "ncu", "
 
 @lru_cache(maxsize=4096)  # a run asks for each of its files several times
 def artefact(name: str) -> Artefact | None:
-    """The row of a path below a run, packed or not; None where a run has no such file."""
-    plain = name
+    """The row of a path below a run, or below that of a rank in its job, packed or not; None where there is no such."""
+    plain = _IN_RANK.sub("", name)
     for ending in PACKED:
         plain = plain.removesuffix(ending)
     return next((row for row in ARTEFACTS if row.matches(plain)), None)

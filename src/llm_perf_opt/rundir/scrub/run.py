@@ -27,7 +27,7 @@ from llm_perf_opt.readers.nsys_export import looks_like_sqlite
 from llm_perf_opt.readers.nsys_rep import export_nsys_rep
 from llm_perf_opt.readers.open import settled, unpacked
 from llm_perf_opt.regions.names import visible
-from llm_perf_opt.rundir.layout import MANIFEST, REPORT_LIST, Share, artefact, is_of_report
+from llm_perf_opt.rundir.layout import MANIFEST, REPORT_LIST, Share, artefact, is_of_report, rank_of_folder
 from llm_perf_opt.rundir.scrub import ncu_report, sqlite, texts
 from llm_perf_opt.rundir.scrub.private import Private
 from llm_perf_opt.rundir.secrets import REMOVED
@@ -106,9 +106,10 @@ def scrub(inputs: Sequence[Path], folder: Path, scratch: Path, environment: Mapp
     private.learn_host(socket.gethostname())
     for item in items:
         _learn(item, private)
-    manifest = next((item.manifest for item in items if item.manifest is not None), None)
+    manifests = {rank_of_folder(PurePosixPath(i.target)): i.manifest for i in items if i.manifest is not None}
+    manifest = next(iter(manifests.values()), None)
     for item in items:
-        item.manifest = manifest
+        item.manifest = manifests.get(rank_of_folder(PurePosixPath(item.target)), manifest)
     result = Result(secrets=len(private.secrets))
     if not private.secrets:
         result.not_checked.append("secrets of the program: neither this shell nor the inputs name any")
@@ -239,9 +240,11 @@ def _learn(item: _Item, private: Private) -> None:
             content = read_json(item.plain)
             if isinstance(content, dict):
                 private.learn_environment({str(k): str(v) for k, v in content.items() if v != REMOVED})
-        elif item.target == MANIFEST:
+        elif (row := artefact(item.target)) is not None and row.path == MANIFEST:
             item.manifest = read_json(item.plain)  # one that cannot be read is not shared
             private.learn_command(texts.program_of(item.manifest))
+            for name in ("host", "node"):  # a rank ran on another machine than this
+                private.learn_host(str(item.manifest.get(name) or "") if isinstance(item.manifest, dict) else "")
             for line in texts.quoted_output(item.manifest):
                 private.learn_output(line)
     except (*_DAMAGED, ValueError, OSError) as error:
