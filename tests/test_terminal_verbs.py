@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from conftest import recording, report
+from llm_perf_opt.agents.questions import Questions
+from llm_perf_opt.agents.workspace import Workspace
 from llm_perf_opt.cli.main import build_parser, main
 from llm_perf_opt.options.declared import OPTIONS
 from llm_perf_opt.options.help_groups import GROUPS, grouped_flags
+from llm_perf_opt.regions.names import UNSAFE
 from llm_perf_opt.report.headline import read_headline
 from llm_perf_opt.report.write import write_report
+from test_hostile_names import hostile_export
 
 TRAIN = recording("nsys-*-train.sqlite")
 WAITS = recording("lines-*-waits.sqlite")
@@ -58,6 +62,19 @@ def test_a_name_that_several_regions_have_is_not_guessed(capsys: pytest.CaptureF
     assert "LLM@prefill/layer0/mlp" in shown
     assert main(["show", str(WARM), "decode_stp"]) == 2
     assert "LLM@decode/decode_step" in capsys.readouterr().err
+
+
+def test_hostile_names_reach_neither_terminal_nor_agent(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export = hostile_export(desk / "r.sqlite")
+    asked = Questions(Workspace(desk))
+    rows = asked.regions("r.sqlite", limit=100)["rows"]
+    assert len(rows) > 20
+    for row in rows:
+        if not row["key"].endswith("…"):  # one that was cut is named by nobody
+            assert main(["show", "--top", "3", "--", str(export), row["key"]]) == 0
+            asked.evidence("r.sqlite", row["id"])
+    shown = capsys.readouterr().out + json.dumps(rows, ensure_ascii=False)
+    assert not UNSAFE.search(shown.replace("\n", ""))
 
 
 # -- open --------------------------------------------------------------------------------------------
