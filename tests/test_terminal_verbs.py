@@ -170,9 +170,11 @@ def test_options_are_grouped_and_no_group_names_one_that_is_gone(capsys: pytest.
 @pytest.mark.process
 def test_a_forgotten_separator_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     main(["measure", "--out", "run", "true"])
-    assert "there is no -- before the program; taken as: llm-perf measure --out run -- true" in capsys.readouterr().err
+    assert "llm-perf: -- is missing: true and all that follows is taken as the program." in capsys.readouterr().err
     main(["measure", "--out", "run2", "--quiet", "true"])
-    assert "--" not in capsys.readouterr().err.split("→")[0]
+    assert "is missing" not in capsys.readouterr().err
+    main(["measure", "--out", "run3", "--", "true"])
+    assert "is missing" not in capsys.readouterr().err
 
 
 def test_a_program_in_the_place_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
