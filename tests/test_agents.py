@@ -156,6 +156,17 @@ def test_names_of_a_recording_cannot_play_tricks(questions: Questions) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", "".join(row["key"] for row in found["rows"]))
 
 
+def test_every_row_can_be_asked_about_again(questions: Questions) -> None:
+    for run in ("tests/recordings/nsys-2025.3.1-h200-names.sqlite.xz", ASKED["runs"]["waits"], ASKED["runs"]["demo"]):
+        found = questions.answer(run, limit=20)
+        rows = [*found["fixes"], *found["stages"], *found["diagnostics"], *questions.regions(run, limit=100)["rows"]]
+        rows += [*questions.kernels(run)["rows"], *questions.kernels(run, found["answer"]["stage"])["rows"]]
+        rows += questions.lines(run)["rows"]
+        assert len(rows) > 20
+        for row in rows:
+            assert questions.evidence(run, row["id"])["id"] == row["id"]
+
+
 @pytest.mark.parametrize("name", ["region:nothing", "fix:0", "fix:99", "kernel:x@step", "line:-1@step", "other:1", ""])
 def test_evidence_there_is_not(name: str, questions: Questions) -> None:
     with pytest.raises(UserError):

@@ -81,7 +81,9 @@ def test_the_search_for_dangers_leaves_the_harmless_alone(source: str) -> None:
 def test_no_source_runs_code_out_of_a_file_or_a_shell() -> None:
     assert len(SOURCES) > 200
     found = {str(path.relative_to(ROOT)): list(dangers(path.read_text(encoding="utf-8"))) for path in SOURCES}
-    assert {path: what for path, what in found.items() if what} == {}
+    # The cell magic runs the cell that the user has just typed, as IPython would: no file is near.
+    typed = {"src/llm_perf_opt/workloads/notebook_cell.py": ["compile(…)", "exec(…)"]}
+    assert {path: what for path, what in found.items() if what} == typed
 
 
 def test_yaml_with_python_in_it_is_refused(tmp_path: Path) -> None:

@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from conftest import recording, report
+from llm_perf_opt.agents.questions import Questions
+from llm_perf_opt.agents.workspace import Workspace
 from llm_perf_opt.cli.main import build_parser, main
 from llm_perf_opt.options.declared import OPTIONS
 from llm_perf_opt.options.help_groups import GROUPS, grouped_flags
+from llm_perf_opt.regions.names import UNSAFE
 from llm_perf_opt.report.headline import read_headline
 from llm_perf_opt.report.write import write_report
+from test_hostile_names import hostile_export
 
 TRAIN = recording("nsys-*-train.sqlite")
 WAITS = recording("lines-*-waits.sqlite")
@@ -58,6 +62,19 @@ def test_a_name_that_several_regions_have_is_not_guessed(capsys: pytest.CaptureF
     assert "LLM@prefill/layer0/mlp" in shown
     assert main(["show", str(WARM), "decode_stp"]) == 2
     assert "LLM@decode/decode_step" in capsys.readouterr().err
+
+
+def test_hostile_names_reach_neither_terminal_nor_agent(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export = hostile_export(desk / "r.sqlite")
+    asked = Questions(Workspace(desk))
+    rows = asked.regions("r.sqlite", limit=100)["rows"]
+    assert len(rows) > 20
+    for row in rows:
+        if not row["key"].endswith("…"):  # one that was cut is named by nobody
+            assert main(["show", "--top", "3", "--", str(export), row["key"]]) == 0
+            asked.evidence("r.sqlite", row["id"])
+    shown = capsys.readouterr().out + json.dumps(rows, ensure_ascii=False)
+    assert not UNSAFE.search(shown.replace("\n", ""))
 
 
 # -- open --------------------------------------------------------------------------------------------
@@ -153,9 +170,11 @@ def test_options_are_grouped_and_no_group_names_one_that_is_gone(capsys: pytest.
 @pytest.mark.process
 def test_a_forgotten_separator_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     main(["measure", "--out", "run", "true"])
-    assert "there is no -- before the program; taken as: llm-perf measure --out run -- true" in capsys.readouterr().err
+    assert "llm-perf: -- is missing: true and all that follows is taken as the program." in capsys.readouterr().err
     main(["measure", "--out", "run2", "--quiet", "true"])
-    assert "--" not in capsys.readouterr().err.split("→")[0]
+    assert "is missing" not in capsys.readouterr().err
+    main(["measure", "--out", "run3", "--", "true"])
+    assert "is missing" not in capsys.readouterr().err
 
 
 def test_a_program_in_the_place_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -329,7 +329,9 @@ def _loading(path: Path) -> Run:
         found = llm_perf_opt.load(path)
         for table in (found.regions, found.kernels, found.metrics):
             len(table)
-        found._repr_html_()
+        for shown in (found, found.tree, found.roofline):
+            shown._repr_html_()
+            shown._repr_markdown_()
 
     return load
 

@@ -13,6 +13,7 @@ from attrs import define
 
 from llm_perf_opt.agents.caps import capped, rows_answer
 from llm_perf_opt.agents.workspace import Workspace
+from llm_perf_opt.api.reporting import refuse_ncu_expressions
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.model import NCUProfileRegion, NCUProfileRegionReport
 from llm_perf_opt.regions.patterns import RegionFilter
@@ -35,7 +36,8 @@ class Questions:
     def list_runs(self, folder: str = "", limit: int = 20) -> Answered:
         """List runs, reports and recordings, newest runs first, each with the headline of its report where it has one.
 
-        The value of `run` in a row is what the other tools take. folder: below the root; empty for all of it.
+        The value of `run` in a row is what the other tools take. Recordings are known by the endings of their names.
+        folder: below the root; empty for all of it.
         """
         found = sorted(self.workspace.entries(folder), key=lambda entry: entry["run"])
         found.sort(key=lambda entry: entry.get("started_at") or "", reverse=True)
@@ -80,6 +82,7 @@ class Questions:
         """
         report = self.workspace.open(run).data
         chosen = RegionFilter.of([pattern] if pattern else [], [])
+        refuse_ncu_expressions(chosen)
         kept = [region for region in _regions(report) if chosen.keeps(region.domain, region.path)]
         return rows_answer([_identified(region) for region in sorted(kept, key=weight, reverse=True)], limit)
 

@@ -90,7 +90,11 @@ class Workspace:
         if (folder / MANIFEST).is_file() or (folder / "report.json").is_file():
             yield self._run(folder)
             return
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:  # one that may not be read hides no other
+            return
+        for entry in entries:
             left[0] -= 1
             if left[0] < 0:
                 return
@@ -106,8 +110,8 @@ class Workspace:
         return {
             "run": self.name(folder),
             "kind": "run" if facts else "report",
-            "state": facts.get("state"),
-            "started_at": facts.get("started_at"),
+            "state": str(facts.get("state", "")),
+            "started_at": str(facts.get("started_at", "")),
             "command": " ".join(facts.get("command") or facts.get("workload") or []),
             **read_headline(folder),
         }

@@ -11,6 +11,7 @@ import shlex
 import sys
 
 from llm_perf_opt.errors import UserError
+from llm_perf_opt.regions.names import printable
 
 
 def with_separator(words: list[str], verb: argparse.ArgumentParser) -> list[str]:
@@ -29,15 +30,13 @@ def with_separator(words: list[str], verb: argparse.ArgumentParser) -> list[str]
     if claimed := next((word for word in theirs[1:] if word.partition("=")[0] in switches), None):
         raise UserError(
             f"{claimed} stands behind the program: it is not clear whether it is the program's or llm-perf's.",
-            f"Put options of llm-perf first, then --, then the program with its own, as in: {_typed(words, at)}",
+            "Put options of llm-perf first, then --, then the program with its own, as in: "
+            f"{shlex.join(['llm-perf', *words[:at], '--', *theirs])}",
         )
     if not theirs:
         return words
     if not {"-q", "--quiet", "--json"} & {*words[:at]}:
-        print(f"llm-perf: there is no -- before the program; taken as: {_typed(words, at)}", file=sys.stderr)
+        # Not repeated: what follows it may hold a secret, and this may be a log.
+        name = shlex.quote(printable(theirs[0]))
+        print(f"llm-perf: -- is missing: {name} and all that follows is taken as the program.", file=sys.stderr)
     return [*words[:at], "--", *theirs]
-
-
-def _typed(words: list[str], at: int) -> str:
-    """The same with `--` at its place, as one would type it."""
-    return shlex.join(["llm-perf", *words[:at], "--", *words[at:]])

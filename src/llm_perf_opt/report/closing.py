@@ -8,7 +8,8 @@ from pathlib import Path
 from llm_perf_opt.regions.model import NCUProfileRegionReport
 from llm_perf_opt.regions.names import printable
 from llm_perf_opt.regions.ranking import is_host_only, stage_regions
-from llm_perf_opt.report.text import duration, full_label, percent
+from llm_perf_opt.report.answer import answer_of
+from llm_perf_opt.report.text import full_label
 from llm_perf_opt.rundir.command_lines import HIDDEN
 
 _LONGEST_COMMAND = 200  # characters; one that was cut could not be typed
@@ -31,15 +32,14 @@ def result_of(report: NCUProfileRegionReport) -> str:
     if stage is None or stage.performance is None or found.verdict == "unknown":
         return found.where or next((note.message for note in report.diagnostics), "")
     text = f"{full_label(stage)} is {stage.performance.verdict.title}"
-    fix = next((fix for fix in found.fixes if fix.stage == found.stage), None)
-    if fix is None:
+    first = next((one for one in answer_of(report).fixes if one.fix.stage == found.stage), None)
+    if first is None:
         return f"{text}; no fix is known that would win much."
-    action = fix.action.rstrip(".")
-    return f"{text}. {action}: up to {duration(fix.gain_ns)} less ({percent(fix.gain_share)})."
+    return f"{text}. {first.fix.action.rstrip('.')}: {first.gain}."
 
 
 def next_of(report: NCUProfileRegionReport, out: Path) -> str:
-    """The command that leads on from a report."""
+    """The command that leads on from a report; empty where there is none."""
     place, stage = shlex.quote(str(out)), shlex.quote(report.answer.stage)
     if not report.answer.stage:
         return ""
@@ -50,7 +50,7 @@ def next_of(report: NCUProfileRegionReport, out: Path) -> str:
         return f"llm-perf try -- {program}"
     if program:
         return f"change the program, run it again, then: llm-perf compare {place} NEW_RUN"
-    return f"llm-perf show {place} {stage}"
+    return f"llm-perf show {place} {stage}" if (out / "report.json").is_file() else ""
 
 
 def _program(report: NCUProfileRegionReport) -> str:

@@ -12,7 +12,7 @@ import attrs
 
 from llm_perf_opt.errors import UserError
 from llm_perf_opt.regions.model import KernelRecord, NCUProfileRegion, NCUProfileRegionReport, RegionPerformance
-from llm_perf_opt.regions.names import visible
+from llm_perf_opt.regions.names import printable, visible
 from llm_perf_opt.regions.ranking import evaluated_times, gpu_time
 from llm_perf_opt.report.text import counter_title, interesting_metrics
 from llm_perf_opt.spelling import nearest
@@ -21,9 +21,10 @@ _NAME = 200  # characters of a kernel's full name
 
 
 def find_region(report: NCUProfileRegionReport, text: str) -> NCUProfileRegion:
-    """The region that is meant: by its key, or by its name where only one has it."""
+    """The region that is meant: by its key, also as it is printed, or by its name where only one has it."""
     regions = report.main_scope.regions if report.main_scope else []
-    named = [r for r in regions if r.key == text] or [r for r in regions if text in (r.name, r.key.rpartition("@")[2])]
+    named = [r for r in regions if text in (r.key, printable(r.key))]
+    named = named or [r for r in regions if text in (r.name, r.key.rpartition("@")[2])]
     if len(named) == 1:
         return named[0]
     if named:

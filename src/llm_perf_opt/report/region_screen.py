@@ -15,11 +15,13 @@ from llm_perf_opt.report.text import (
     evaluated_times,
     full_label,
     gpu_time,
+    label,
     percent,
     place_words,
     quantity,
     share,
     trust,
+    weight,
     work_count,
 )
 
@@ -42,6 +44,16 @@ def show_region(report: NCUProfileRegionReport, region: NCUProfileRegion, top: i
             for n, fix in enumerate(fixes[:top], 1)
         ],
     )
+    regions = report.main_scope.regions if report.main_scope else []
+    inside = sorted((other for other in regions if other.parent == region.key), key=weight, reverse=True)
+    children = [
+        (
+            label(other), f"{other.instances or 0:,}", duration(other.wall_ns), share(other.wall_ns, region.wall_ns),
+            duration(gpu_time(other.inclusive)),
+        )
+        for other in inside
+    ]  # fmt: skip
+    _table(out, ("region inside", ">instances", ">wall", ">of it", ">GPU time"), children, top)
     if known and known.idle:
         causes = [
             (duration(one.time_ns), f"{one.gaps:,}", one.cause, visible(one.what, 60) if one.what else "")
@@ -87,8 +99,9 @@ def _sentences(region: NCUProfileRegion) -> list[tuple[str, str]]:
         found.append(("Time:", text))
     elif region.wall_ns is not None:
         found.append(("Time:", duration(region.wall_ns)))
-    work = f"{work_count(region.inclusive)} kernels, {duration(gpu_time(region.inclusive))} of GPU time"
-    found.append(("Work:", f"{work}, GPU idle {share(idle, wall)} of the wall time" if wall else work))
+    if gpu_time(region.inclusive) is not None:
+        work = f"{work_count(region.inclusive)} kernels, {duration(gpu_time(region.inclusive))} of GPU time"
+        found.append(("Work:", f"{work}, GPU idle {share(idle, wall)} of the wall time" if wall else work))
     if known is not None and known.verdict.bound != "unknown":
         found.append(
             ("Why:", f"{_capital(known.verdict.title)}. {known.verdict.text} Confidence: {known.verdict.confidence}.")
