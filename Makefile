@@ -19,7 +19,7 @@ CHECKED := src tests benchmarks tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup profile check quick-tests test chromium lint bench answers faults cluster fuzz docs bundle lock audit clean
+.PHONY: help setup profile check quick-tests test prepared-tests chromium lint bench answers faults cluster fuzz docs bundle lock audit clean
 
 help:
 	@echo 'make setup     set up .venv (Python 3.11 or 3.12; choose one with PYTHON=...); afterwards $(BIN)/llm-perf is there'
@@ -93,13 +93,17 @@ check: setup
 quick-tests: setup
 	$(PYTEST) -n $(or $(JOBS),2) --hypothesis-profile quick -m 'not process and not torch and not browser and not slow'
 
-# Side by side, as each of the three leaves the others a processor. Tests import a small part of what is installed: it is
+# Side by side, as each of them leaves the others a processor. Tests import a small part of what is installed: it is
 # compiled by the first that does.
 test: PIP += --no-compile
 test: setup
-	@$(MAKE) --no-print-directory -j3 lint $(TORCH_STAMP) chromium
+	@$(MAKE) --no-print-directory -j4 lint $(TORCH_STAMP) chromium prepared-tests
 # Neighbours stay together, as they share what they prepare; who has nothing left to do takes over some of the others.
 	$(PYTEST) -n $(or $(JOBS),4)
+
+# pytest rewrites every test file when it is first imported: once, and not in each of the workers at the same time.
+prepared-tests: setup
+	@$(PYTEST) -n 0 --collect-only -m 'not torch and not browser' >/dev/null || true  # the tests themselves say what is wrong
 
 chromium:
 	@sh tools/install_chromium.sh || true

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import gzip
 import hashlib
 import importlib
 import lzma
 import os
+import pickle
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,8 @@ from hypothesis import settings
 import guard
 from forks import Forks
 from llm_perf_opt import demo_data
+from llm_perf_opt.analysis import build
 from llm_perf_opt.analysis.build import ReportOptions, build_report
-from llm_perf_opt.api import reporting
 from llm_perf_opt.readers import handover, ncu_rep, sandbox
 from llm_perf_opt.readers.ncu_container import read_container
 from llm_perf_opt.readers.open import read_recording
@@ -54,6 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported stays: not to be gone through in search of garbage, again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def recording(name: str) -> Path:
     """The one recording whose file name contains `name`, as in `nsys*-train.sqlite`."""
     (found,) = RECORDINGS.glob(f"*{name}*")
@@ -61,11 +69,18 @@ def recording(name: str) -> Path:
 
 
 def plain_bytes(path: Path) -> bytes:
-    """What a file holds, unpacked."""
+    """What a file holds, unpacked; our own recordings are asked for often, and stay what they are."""
+    return _of_ours(path) if path.parent in (RECORDINGS, DEMO) else _unpack(path)
+
+
+def _unpack(path: Path) -> bytes:
     packed = path.read_bytes()
     if path.suffix == ".gz":
         return gzip.decompress(packed)
     return lzma.decompress(packed) if path.suffix == ".xz" else packed
+
+
+_of_ours = lru_cache(maxsize=16)(_unpack)
 
 
 @lru_cache(maxsize=64)
@@ -104,6 +119,7 @@ def report(*paths: Path | str, **options: Any) -> NCUProfileRegionReport:
     return _reports[asked]
 
 
+_REPORTS_KEPT = 48  # of those that commands build: the largest are tens of megabytes
 _reports: dict[tuple[tuple[Path, ...], str], NCUProfileRegionReport] = {}
 
 
@@ -186,7 +202,6 @@ def _ask_here(
 
 
 _unpacked: dict[str, Path] = {}  # where a recording of ours was unpacked → that recording
-_plain = lru_cache(maxsize=16)(plain_bytes)
 _read: dict[tuple[Any, ...], tuple[sandbox.Answer, list[tuple[str, Any]]]] = {}
 
 
@@ -199,11 +214,10 @@ def _ask_once(
     if job.endswith(":unpack_here"):
         _unpacked.pop(arguments[1], None)
         if own:
-            Path(arguments[1]).write_bytes(_plain(path))
+            Path(arguments[1]).write_bytes(plain_bytes(path))
             _unpacked[arguments[1]] = path
             return _ask_here(_NOTHING, [], source, limits, notes)
-    # Who changes something of the program may have changed its readers.
-    if not own or not job.endswith(":read_here") or guard.uses("monkeypatch"):
+    if not own or not job.endswith(":read_here") or guard.changed():
         return _ask_here(job, arguments, source, limits, notes)
     asked = (path, job, *arguments[1:])
     if asked not in _read:
@@ -245,21 +259,25 @@ def recordings_are_read_here() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def reports_of_our_recordings_are_built_once() -> Iterator[None]:
-    """Commands report on the same few recordings again and again. A report is immutable: `test_view` holds that."""
-    build, built = reporting._build, {}
+def commands_build_a_report_once() -> Iterator[None]:
+    """Hundreds of runs with the stand-ins leave the same recordings: what is equal to the last byte is analysed once.
 
-    def build_once(paths: Sequence[str], options: ReportOptions, *others: Any) -> NCUProfileRegionReport:
-        own = all(Path(path).parent in (RECORDINGS, DEMO) for path in paths)
-        if not own or guard.uses("monkeypatch"):
-            return build(paths, options, *others)
-        asked = (*paths, repr(options), repr(others))
+    Analysis is pure, and a report immutable (`test_view` holds that). A test that changes the analysis gets its own.
+    """
+    build_anew, built = build.build_report, {}
+
+    def build_once(*arguments: Any, **more: Any) -> NCUProfileRegionReport:
+        if guard.changed():
+            return build_anew(*arguments, **more)
+        asked = hashlib.sha256(pickle.dumps((arguments, more))).digest()
         if asked not in built:
-            built[asked] = build(paths, options, *others)
+            if len(built) >= _REPORTS_KEPT:
+                del built[next(iter(built))]
+            built[asked] = build_anew(*arguments, **more)
         return built[asked]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reporting, "_build", build_once)
+        patch.setattr(build, "build_report", build_once)
         yield
 
 

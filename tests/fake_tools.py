@@ -34,6 +34,9 @@ from llm_perf_opt.report import write as write_all
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-decoder-8layers-warm.sqlite.xz"
 COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-per-launch-config.ncu-rep.xz"
+# For runs whose numbers nobody looks at: five kernels in place of nine thousand.
+SMALL_TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-threads.sqlite.xz"
+SMALL_COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-threads-scope-process.ncu-rep.xz"
 RANGES = RECORDINGS / "ncu-2025.3.1-h200-decoder-8layers-warm-app-range.ncu-rep.xz"
 RAW = RECORDINGS / "ncu-2025.3.1-h200-basic-raw.csv"
 DETAILS = RECORDINGS / "ncu-2025.3.1-h200-basic-details.csv"  # printed with --csv: what is in it is ncu's affair
@@ -100,6 +103,13 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "desk").mkdir()
     monkeypatch.chdir(tmp_path / "desk")
     return tmp_path
+
+
+@pytest.fixture
+def small_tools(tools: Path) -> Path:
+    """The same, and what they record is small."""
+    write(tools, SMALL_TIMELINE, SMALL_COUNTERS)
+    return tools
 
 
 @pytest.fixture

@@ -35,8 +35,7 @@ import fake_tools
 from conftest import RECORDINGS
 from llm_perf_opt.cli.main import main
 
-TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-threads.sqlite.xz"
-COUNTERS = RECORDINGS / "ncu-2025.3.1-h200-threads-scope-process.ncu-rep.xz"
+TIMELINE, COUNTERS = fake_tools.SMALL_TIMELINE, fake_tools.SMALL_COUNTERS
 KERNELS = 5  # in the timeline
 # Of a program that opens ranges of its own: code inside it switches ncu on around some of them.
 WINDOWS_TIMELINE = RECORDINGS / "nsys-2025.3.1-h200-graph_node.sqlite.gz"

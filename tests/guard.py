@@ -28,6 +28,9 @@ _EVENTS = {
 _MODULES = {"torch": "torch", "transformers": "torch", "playwright": "browser"}
 _AT_IMPORT = re.compile(r'^(?:\w+ = )?pytest\.importorskip\("(torch|transformers|playwright)', re.MULTILINE)
 
+_PURE = tuple(f"llm_perf_opt.{room}" for room in ("readers", "regions", "metrics", "analysis"))
+_changed = False  # see `changed`
+
 _item: pytest.Item | None = None  # the test that runs; None between tests, where nothing is refused
 _older: set[int] = set()  # threads of tests before, which may still ask something
 _broken: dict[str, str] = {}  # marker that is missing → what needed it
@@ -38,9 +41,22 @@ def missing(marker: str) -> bool:
     return _item is not None and _item.get_closest_marker(marker) is None
 
 
-def uses(fixture: str) -> bool:
-    """Whether a test is running that asked for this fixture, itself or through another."""
-    return _item is not None and fixture in getattr(_item, "fixturenames", ())
+def changed() -> bool:
+    """Whether the running test has changed something of the rooms whose results `conftest` keeps."""
+    return _changed
+
+
+def _setattr(patch: pytest.MonkeyPatch, target: Any, *others: Any, **more: Any) -> None:
+    global _changed
+    place = (
+        target if isinstance(target, str) else getattr(target, "__module__", None) or getattr(target, "__name__", "")
+    )
+    _changed = _changed or place.startswith(_PURE)
+    _set(patch, target, *others, **more)
+
+
+_set = pytest.MonkeyPatch.setattr
+pytest.MonkeyPatch.setattr = _setattr  # type: ignore[method-assign,assignment]
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -72,8 +88,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    global _item
-    _item = item
+    global _item, _changed
+    _item, _changed = item, False
     _older.clear()
     _older.update(thread.ident or 0 for thread in threading.enumerate() if thread is not threading.main_thread())
     _broken.clear()

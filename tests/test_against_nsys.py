@@ -55,7 +55,7 @@ def values_of_nsys(text: str) -> Values:
 
 def values_of_ours(path: Path, colon_first: bool) -> Values:
     """The same from our report. `colon_first`: this nsys writes a range of the default domain as `:name`."""
-    scope = report(path, attribution="thread").main_scope
+    scope = report(path, attribution="thread", verdicts=False).main_scope
     assert scope is not None
     found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for region in scope.regions:
@@ -91,7 +91,7 @@ def test_there_is_an_answer_of_nsys_for_every_recording() -> None:
 def test_of_a_name_nested_in_itself_nsys_counts_kernels_once_and_time_twice() -> None:
     (oracle,) = RECORDINGS.glob("nsys-*-names.nvtx_kern_sum.csv.xz")
     assert values_of_nsys(plain_bytes(oracle).decode("utf-8"))[":outer", "PushPop"] == (2, 3 * 864)
-    scope = report("nsys-*-names.sqlite", attribution="thread").main_scope
+    scope = report("nsys-*-names.sqlite", attribution="thread", verdicts=False).main_scope
     assert scope is not None
     by_path = {"/".join(r.path): r.inclusive for r in scope.regions if r.domain == ""}
     assert (by_path["outer"].kernel_count, by_path["outer"].gpu_time_ns) == (2, 2 * 864)

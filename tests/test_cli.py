@@ -87,6 +87,7 @@ def test_the_shipped_schema_is_the_schema_of_the_model() -> None:
     assert shipped_schema() == build_schema(), "run: python -m llm_perf_opt.report.schema"
 
 
+@pytest.mark.slow
 def test_demo_joins_counters_to_all_launches_and_layers_agree(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

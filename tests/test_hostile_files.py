@@ -177,11 +177,11 @@ def test_rows_that_share_a_long_default_cost_no_more_than_they_are(table: str, s
 @pytest.mark.parametrize("element", ["1", "{}", "[]", '{"a":1}'])
 def test_a_list_of_something_else_is_not_gone_through(element: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json.gz"
-    text = '{"traceEvents":[' + ",".join([element] * 1_500_000) + "]}"
+    text = '{"traceEvents":[' + ",".join([element] * 500_000) + "]}"
     path.write_bytes(gzip.compress(text.encode(), 1))
     began = time.process_time()
     assert "something else than events" in refusal(path)
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 1
 
 
 def test_names_of_two_megabytes_are_shown_in_no_time(export: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from conftest import counters as recorded_counters
 from conftest import read
 from fake_tools import TIMELINE
 from fake_tools import json_alone as json_alone
+from fake_tools import small_tools as small_tools
 from fake_tools import tools as tools
 from llm_perf_opt.cli.main import main
 from printed import check_printed
@@ -196,8 +197,8 @@ def test_a_hanging_program_is_stopped_and_its_timeline_kept(tools: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_run_opens_and_leaves_no_process(tools: Path, number: signal.Signals) -> None:
-    mark = str(tools)
+def test_an_interrupted_run_opens_and_leaves_no_process(small_tools: Path, number: signal.Signals) -> None:
+    mark = str(small_tools)
     code = "from llm_perf_opt.cli.main import entry; entry()"
     hang = [sys.executable, "-c", "import sys, time; print('up', flush=True); time.sleep(600)", mark]
     ours = subprocess.Popen(

@@ -308,6 +308,7 @@ def test_importing_the_package_loads_nothing() -> None:
     assert found.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_the_page_of_the_documentation_shows_what_its_snippets_print(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise: python tools/document_python_api.py"""
     pytest.importorskip("pandas")

@@ -513,6 +513,7 @@ def test_an_expression_selects_the_kept_names_and_none_of_the_others(kept: set[s
     assert not any(short.search(name) or exact.search(name) for name in others - kept)
 
 
+@pytest.mark.slow
 def test_an_expression_for_real_names_is_short() -> None:
     names = sorted({s.name for s in launches_of("decoder-36layers").signatures})
     kept = names[::2]

@@ -23,7 +23,8 @@ import pytest
 
 import llm_perf_opt
 from conftest import recording
-from fake_tools import tools  # noqa: F401  a fixture
+from fake_tools import small_tools as small_tools
+from fake_tools import tools as tools
 from llm_perf_opt.capture import durations
 from llm_perf_opt.capture.progress_reporter import progress_words
 from llm_perf_opt.cli.main import build_parser, main
@@ -95,7 +96,7 @@ def test_what_is_done_does_not_need_the_terminal_any_more(tmp_path: Path) -> Non
 
 
 @pytest.mark.process
-def test_a_run_on_a_terminal_shows_plan_progress_and_a_short_result(tools: Path) -> None:  # noqa: F811
+def test_a_run_on_a_terminal_shows_plan_progress_and_a_short_result(tools: Path) -> None:
     code, seen = on_terminal("profile", "--no-measure", "--out", tools / "run", "--", *WORKLOAD, FAKE_PACE_NCU="0.15")
     assert code == 0, seen
     text = plain(seen)
@@ -121,12 +122,12 @@ def test_the_time_left_counts_the_captures_that_follow() -> None:
 
 
 @pytest.mark.process
-def test_the_second_run_of_a_command_knows_how_long_it_takes(tools: Path) -> None:  # noqa: F811
-    first = in_pipe("profile", "--no-measure", "--no-counters", "--out", tools / "one", "--", *WORKLOAD)
+def test_the_second_run_of_a_command_knows_how_long_it_takes(small_tools: Path) -> None:
+    first = in_pipe("profile", "--no-measure", "--no-counters", "--out", small_tools / "one", "--", *WORKLOAD)
     assert "runs the program …" in first.stderr
     durations.remember("nsys", WORKLOAD, 75.0)
     _, seen = on_terminal(
-        "profile", "--no-measure", "--no-counters", "--out", tools / "two", "--", *WORKLOAD, FAKE_PACE_NSYS="0.05"
+        "profile", "--no-measure", "--no-counters", "--out", small_tools / "two", "--", *WORKLOAD, FAKE_PACE_NSYS="0.05"
     )
     assert "runs the program, about 1 min 15 s …" in seen
     assert re.search(r"about 1 min 1[0-5] s left", plain(seen))
@@ -146,30 +147,30 @@ def test_a_damaged_memory_costs_the_forecast_only(content: str) -> None:
 
 
 @pytest.mark.process
-def test_into_a_pipe_a_run_writes_plain_lines(tools: Path) -> None:  # noqa: F811
-    done = in_pipe("profile", "--no-measure", "--no-counters", "--out", tools / "run", "--", *WORKLOAD)
+def test_into_a_pipe_a_run_writes_plain_lines(small_tools: Path) -> None:
+    done = in_pipe("profile", "--no-measure", "--no-counters", "--out", small_tools / "run", "--", *WORKLOAD)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert "\r" not in done.stdout + done.stderr
     assert "timeline: nsys" in done.stderr
-    assert done.stdout.startswith("Where: LLM@decode takes")
+    assert done.stdout.startswith("Where: step takes")
 
 
 @pytest.mark.process
-def test_on_a_dumb_terminal_nothing_is_redrawn(tools: Path) -> None:  # noqa: F811
+def test_on_a_dumb_terminal_nothing_is_redrawn(small_tools: Path) -> None:
     _, seen = on_terminal(
-        "profile", "--no-measure", "--no-counters", "--out", tools / "run", "--", *WORKLOAD, TERM="dumb"
+        "profile", "--no-measure", "--no-counters", "--out", small_tools / "run", "--", *WORKLOAD, TERM="dumb"
     )
     assert "\x1b" not in seen
     assert "timeline: nsys" in seen
 
 
 @pytest.mark.process
-def test_quiet_leaves_the_path_of_the_report_and_errors(tools: Path) -> None:  # noqa: F811
-    done = in_pipe("profile", "--no-measure", "--quiet", "--no-counters", "--out", tools / "run", "--", *WORKLOAD)
-    assert (done.stdout, done.stderr) == (f"{tools / 'run' / 'report.html'}\n", "")
+def test_quiet_leaves_the_path_of_the_report_and_errors(small_tools: Path) -> None:
+    done = in_pipe("profile", "--no-measure", "--quiet", "--no-counters", "--out", small_tools / "run", "--", *WORKLOAD)
+    assert (done.stdout, done.stderr) == (f"{small_tools / 'run' / 'report.html'}\n", "")
     failed = in_pipe(
-        "profile", "--no-measure", "-q", "--out", tools / "bad", "--", *WORKLOAD, FAKE_NSYS="nsys-app-error"
+        "profile", "--no-measure", "-q", "--out", small_tools / "bad", "--", *WORKLOAD, FAKE_NSYS="nsys-app-error"
     )
     assert failed.returncode != 0
     assert "error" in failed.stderr

@@ -88,6 +88,7 @@ def test_what_the_user_asks_for_is_the_fingerprint(asked: dict[str, Any]) -> Non
 # -- one of everything -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_there_is_one_regions_csv(tmp_path: Path) -> None:
     """The file of a report and the one of an export have the same columns, rows and values."""
     paths = [str(recording(name)) for name in DECODER]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any, NoReturn
 
 DEEPEST = 100  # levels; a report has twenty, and one more for each region inside another
 LARGEST = 64 << 20  # bytes; a hundred times the largest manifest seen
+# A number that is too large has an exponent of three digits, or hundreds of digits. Where a text has neither, its numbers
+# need no second look, which takes longer than all else.
+_MAY_BE_INFINITE = re.compile(r"[0-9][eE]\+?[0-9]{3}|[0-9]{200}")
 
 
 def read_head(path: Path, size: int) -> bytes:
@@ -47,7 +51,8 @@ def read_json(path: Path, most: int = LARGEST) -> Any:
 def parse_json(text: str) -> Any:
     """A JSON text. NaN and infinities are refused: JSON has none, and every comparison with them fails later."""
     try:
-        found = json.loads(text, parse_constant=_refused, parse_float=_finite)
+        parse_float = _finite if _MAY_BE_INFINITE.search(text) else None
+        found = json.loads(text, parse_constant=_refused, parse_float=parse_float)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     refuse_deep(found)
