@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -68,7 +69,14 @@ def serve(engine: Callable[[Any, Any, str], None], port: int, records: str) -> N
     asked, made = spawn.Queue(), spawn.Queue()
     core = spawn.Process(target=_run, args=(engine, asked, made, records))
     core.start()
-    made.get()
+    while core.exitcode is None:
+        try:
+            made.get(timeout=0.5)
+            break
+        except queue.Empty:
+            continue
+    else:
+        sys.exit(f"the engine has ended with {core.exitcode}")
     threading.Thread(target=_hand_out, args=(made,), daemon=True).start()
     Api.asked = asked
     server = ThreadingHTTPServer(("127.0.0.1", port), Api)
